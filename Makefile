@@ -1,0 +1,43 @@
+# Everything works from a fresh clone: each target makes .venv first if it has to.
+
+PYTHON ?= $(firstword $(foreach p,python3 python3.12 python3.11 python3.13,\
+	$(shell $(p) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(p))))
+BIN := .venv/bin
+TF_TESTS ?=
+
+.PHONY: install lint format test demo bench conformance clean
+
+install: .venv/.stamp
+
+.venv/.stamp: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=<path>"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	touch $@
+
+lint: .venv/.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+format: .venv/.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: .venv/.stamp
+	$(BIN)/python -m pytest -n auto
+
+demo: .venv/.stamp
+	$(BIN)/python examples/digits.py
+
+bench: .venv/.stamp
+	$(BIN)/python benchmarks/run.py
+
+conformance: .venv/.stamp
+	@test -n "$(TF_TESTS)" || { echo "usage: make conformance TF_TESTS=<a TensorFlow checkout>"; exit 1; }
+	$(BIN)/python tools/conformance.py $(TF_TESTS) --markdown
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

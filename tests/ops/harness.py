@@ -1,0 +1,183 @@
+"""The one numeric test of an op: `check(build, *arrays)`.
+
+It holds the inferred shape and dtype to the actual ones (with static, partly known and unknown
+input shapes), the value to NumPy where a formula is given, loop lowerings to the NumPy kernels,
+gradients to central differences in float64, and gradients of gradients likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import thalweg as tf
+from thalweg.loops.expr import argument, evaluate
+
+_STEP = 1e-5
+
+
+def check(
+    build: Callable[..., Any],
+    *arrays: Any,
+    expect: Callable[..., Any] | Any = None,
+    gradient: bool | Sequence[int] = True,
+    second: bool = True,
+    rtol: float = 1e-4,
+    atol: float = 1e-6,
+) -> None:
+    """Check an op. `build` takes one tensor per array; `gradient` may list the inputs to check."""
+    values = [np.asarray(a) for a in arrays]
+    results = check_inference(build, values)
+    check_lowerings(build, values)
+    if expect is not None:
+        wanted = expect(*values) if callable(expect) else expect
+        wanted = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
+        assert len(wanted) == len(results)
+        for actual, right in zip(results, wanted, strict=True):
+            assert_close(actual, right, rtol, atol)
+    if gradient is not False:
+        which = range(len(values)) if gradient is True else gradient
+        check_gradient(build, values, list(which), second, max(rtol, 1e-4), max(atol, 1e-5))
+
+
+def assert_close(actual: Any, wanted: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    """Equal shapes; equal values, within tolerance where they are floats."""
+    actual, wanted = np.asarray(actual), np.asarray(wanted)
+    assert actual.shape == wanted.shape, f"shape {actual.shape}, expected {wanted.shape}"
+    if actual.dtype == object or actual.dtype.kind in "biu":
+        np.testing.assert_array_equal(actual, wanted)
+    else:
+        wide = complex if np.iscomplexobj(actual) else float
+        np.testing.assert_allclose(actual.astype(wide), wanted.astype(wide), rtol, atol)
+
+
+def check_inference(build: Callable[..., Any], values: list[Any]) -> list[Any]:
+    """Run with known, partly known and unknown shapes: same values, honest static shapes."""
+    results: list[list[Any]] = []
+    for shape_of in (lambda v: v.shape, lambda v: (None,) * v.ndim, lambda v: None):
+        with tf.Graph().as_default(), tf.Session() as session:
+            inputs = [tf.placeholder(v.dtype, shape_of(v)) for v in values]
+            outputs = _flat(build(*inputs))
+            fetched = session.run(outputs, dict(zip(inputs, values, strict=True)))
+            for tensor, value in zip(outputs, fetched, strict=True):
+                _check_static(tensor, value)
+            results.append(fetched)
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            assert_close(one, two)
+    return results[0]
+
+
+def _check_static(tensor: Any, value: Any) -> None:
+    assert tensor.shape.is_compatible_with(np.shape(value)), (
+        f"{tensor}: inferred {tensor.shape}, got {np.shape(value)}"
+    )
+    actual = tf.as_dtype(np.asarray(value).dtype)
+    assert actual == tensor.dtype.base_dtype, f"{tensor}: inferred {tensor.dtype}, got {actual}"
+
+
+def check_lowerings(build: Callable[..., Any], values: list[Any]) -> None:
+    """Every elementwise node of the op gives by its `element` what its NumPy kernel gives."""
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        inputs = [tf.placeholder(v.dtype, v.shape) for v in values]
+        build(*inputs)
+        nodes = [n for n in graph.nodes if n.op.elementwise and n.op.has("element")]
+        feeds = dict(zip(inputs, values, strict=True))
+        for node in nodes:
+            *sources, wanted = session.run([*node.inputs, node.output], feeds)
+            expression = node.op.element(*(argument(i) for i in range(len(sources))))
+            with np.errstate(all="ignore"):
+                assert_close(evaluate(expression, sources), wanted)
+
+
+def check_gradient(
+    build: Callable[..., Any],
+    values: list[Any],
+    which: list[int],
+    second: bool,
+    rtol: float,
+    atol: float,
+) -> None:
+    """Gradients against central differences, in float64; then those of the gradients."""
+    doubles = [_double(v) for v in values]
+    smooth = [i for i in which if doubles[i].dtype.kind in "fc"]
+    with tf.Graph().as_default(), tf.Session() as session:
+        inputs = [tf.constant(v, name=f"input_{i}") for i, v in enumerate(doubles)]
+        total = _weighted(build(*inputs))
+        grads = tf.gradients(total, [inputs[i] for i in smooth])
+        _compare(session, total, inputs, doubles, smooth, grads, rtol, atol)
+        grads = [g for g in grads if g is not None]
+        if not second or not grads:
+            return
+        again = _weighted([tf.convert_to_tensor(g) for g in grads])
+        seconds = tf.gradients(again, [inputs[i] for i in smooth])
+        _compare(session, again, inputs, doubles, smooth, seconds, 10 * rtol, 10 * atol)
+
+
+def _compare(
+    session: Any,
+    total: Any,
+    inputs: list[Any],
+    values: list[Any],
+    smooth: list[int],
+    grads: list[Any],
+    rtol: float,
+    atol: float,
+) -> None:
+    for position, grad in zip(smooth, grads, strict=True):
+        numeric = _differences(
+            lambda v, p=position: session.run(total, {inputs[p]: v}), values[position]
+        )
+        if grad is None:
+            np.testing.assert_allclose(numeric, 0, atol=atol)
+            continue
+        symbolic = session.run(tf.convert_to_tensor(grad))
+        np.testing.assert_allclose(symbolic, numeric, rtol, atol, err_msg=f"input {position}")
+
+
+def _differences(function: Callable[[Any], Any], value: Any) -> Any:
+    result = np.zeros(value.shape, value.dtype)
+    directions = (1.0, 1j) if value.dtype.kind == "c" else (1.0,)
+    for index in np.ndindex(value.shape):
+        for direction in directions:
+            shifted = [value.copy(), value.copy()]
+            shifted[0][index] += _STEP * direction
+            shifted[1][index] -= _STEP * direction
+            slope = (function(shifted[0]) - function(shifted[1])) / (2 * _STEP)
+            result[index] += slope * direction
+    return result
+
+
+def _double(value: Any) -> Any:
+    if value.dtype.kind == "f" or value.dtype.name == "bfloat16":
+        return value.astype(np.float64)
+    return value.astype(np.complex128) if value.dtype.kind == "c" else value
+
+
+def _weighted(outputs: Any) -> Any:
+    """A scalar that depends on every element of the outputs in its own way."""
+    rng = np.random.default_rng(7)
+    parts = []
+    for output in _flat(outputs):
+        if not (output.dtype.is_floating or output.dtype.is_complex):
+            continue
+        shape = output.shape.as_list()
+        if output.dtype.is_complex:
+            weights = rng.normal(size=shape) + 1j * rng.normal(size=shape)
+            parts.append(tf.reduce_sum(tf.real(output * tf.constant(weights))))
+        else:
+            parts.append(tf.reduce_sum(output * tf.constant(rng.normal(size=shape))))
+    return tf.add_n(parts)
+
+
+def _flat(outputs: Any) -> list[Any]:
+    if isinstance(outputs, tf.Tensor):
+        return [outputs]
+    if isinstance(outputs, tf.SparseTensor | tf.IndexedSlices):
+        return outputs.components()
+    flat: list[Any] = []
+    for part in outputs:
+        flat += _flat(part)
+    return flat

@@ -1,0 +1,90 @@
+"""The registry of public names: what it refuses, and where `install` puts each name."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from thalweg import public as registry
+from thalweg.public import install, names, namespace, public, publish_value
+
+
+@pytest.fixture(autouse=True)
+def empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registry", {})
+
+
+@pytest.fixture
+def root() -> Iterator[ModuleType]:
+    module = ModuleType("invented")
+    module.__path__ = []
+    sys.modules["invented"] = module
+    yield module
+    for name in [name for name in sys.modules if name.split(".")[0] == "invented"]:
+        del sys.modules[name]
+
+
+def test_a_decorated_function_is_returned_unchanged_under_all_its_names(root: ModuleType):
+    def tanh() -> str:
+        return "tanh"
+
+    assert public("tanh", "math.tanh", "nn.tanh")(tanh) is tanh
+    install(root)
+    assert root.tanh is root.math.tanh is root.nn.tanh is tanh
+    assert names() == ["math.tanh", "nn.tanh", "tanh"]
+
+
+def test_nested_namespaces_can_be_imported(root: ModuleType):
+    publish_value("nn.rnn_cell.LSTMCell", "cell")
+    publish_value("app.flags.FLAGS", "flags")
+    install(root)
+    assert importlib.import_module("invented.nn.rnn_cell").LSTMCell == "cell"
+    assert importlib.import_module("invented.app.flags").FLAGS == "flags"
+
+
+def test_names_go_onto_a_real_submodule_when_it_is_imported(root: ModuleType):
+    layers = ModuleType("invented.layers")
+    sys.modules["invented.layers"] = layers
+    publish_value("layers.dense", "dense")
+    install(root)
+    assert root.layers is layers
+    assert layers.dense == "dense"
+
+
+def test_names_go_onto_a_published_module(root: ModuleType):
+    module = ModuleType("invented.deep.inside")
+    publish_value("logging", module)
+    publish_value("logging.INFO", 20)
+    install(root)
+    assert root.logging is module
+    assert module.INFO == 20
+
+
+def test_a_module_of_another_package_is_never_written_to(root: ModuleType):
+    stranger = ModuleType("logging")
+    root.logging = stranger
+    publish_value("logging.INFO", 20)
+    install(root)
+    assert root.logging is not stranger
+    assert not hasattr(stranger, "INFO")
+
+
+def test_the_same_object_may_be_registered_twice_but_a_second_object_may_not():
+    publish_value("pi", "three")
+    publish_value("pi", "three")
+    with pytest.raises(ValueError, match="'pi' is bound to 'three'"):
+        publish_value("pi", "four")
+    assert namespace() == {"pi": "three"}
+
+
+@pytest.mark.parametrize("name", ["", "a..b", "not a name", ".a"])
+def test_a_name_must_be_a_dotted_identifier(name: str):
+    with pytest.raises(ValueError, match="not a dotted Python name"):
+        publish_value(name, 1)
+
+
+def test_public_without_names_is_refused():
+    with pytest.raises(ValueError, match="at least one name"):
+        public()

@@ -1,0 +1,289 @@
+"""`gradients(ys, xs)`: new nodes that compute dy/dx, made by walking the graph backwards.
+
+Every node lies after what it depends on, so visiting the nodes between xs and ys in reverse order
+of creation sees each node after all its consumers: one pass, no recursion.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+from thalweg.autodiff.registry import gradient_function
+from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.ops import arithmetic, basic, filling, joining, shaping
+from thalweg.public import public
+
+Gradient = Tensor | IndexedSlices
+
+
+@public("AggregationMethod")
+class AggregationMethod:
+    """How several gradients of one tensor are summed."""
+
+    ADD_N = 0
+    DEFAULT = ADD_N
+    EXPERIMENTAL_TREE = 1
+    EXPERIMENTAL_ACCUMULATE_N = 2
+
+
+@public("gradients")
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: int | None = None,
+    stop_gradients: Any = None,
+) -> list[Any]:
+    """d(sum of ys)/dx for each x of `xs`; None where no y depends on x."""
+    outputs, inputs = _as_list(ys), _as_list(xs)
+    seeds = [None] * len(outputs) if grad_ys is None else _as_list(grad_ys)
+    if len(seeds) != len(outputs):
+        raise ValueError(f"Passed {len(seeds)} grad_ys for {len(outputs)} ys")
+    stops = [] if stop_gradients is None else _as_list(stop_gradients)
+    with name_scope(name, "gradients", [*outputs, *inputs, *stops, *seeds]):
+        walk = _Backward(
+            [convert_to_tensor(y, name="y") for y in outputs],
+            [_source(x) for x in inputs],
+            {_source(s).op for s in stops},
+            colocate_gradients_with_ops,
+            gate_gradients,
+            aggregation_method,
+        )
+        return walk.run(seeds)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
+
+
+def _source(x: Any) -> Tensor:
+    """The tensor whose gradient is meant: of a variable its reference, which all reads start at."""
+    reference = getattr(x, "gradient_source", None)
+    if reference is not None:
+        return reference()
+    if isinstance(x, IndexedSlices):
+        return x.values
+    return convert_to_tensor(x, name="x")
+
+
+class _Backward:
+    """One call of `gradients`: what lies between xs and ys, and what was accumulated so far."""
+
+    def __init__(
+        self,
+        ys: list[Tensor],
+        xs: list[Tensor],
+        stops: set[Node],
+        colocate: bool,
+        gate: bool,
+        aggregation: int | None,
+    ) -> None:
+        self._ys = ys
+        self._xs = xs
+        self._stops = stops
+        self._colocate = colocate
+        self._gate = gate
+        self._aggregation = aggregation
+        self._found: dict[Tensor, list[Gradient]] = defaultdict(list)
+        self._total: dict[Tensor, Gradient] = {}
+
+    def run(self, seeds: Sequence[Any]) -> list[Any]:
+        for y, seed in zip(self._ys, seeds, strict=True):
+            self._found[y].append(self._seed(y, seed))
+        wanted = set(self._xs)
+        for node in self._between():
+            self._visit(node, wanted)
+        return [self._sum(x) for x in self._xs]
+
+    def _seed(self, y: Tensor, seed: Any) -> Gradient:
+        if seed is None:
+            if y.dtype.is_complex:
+                raise TypeError(
+                    f"Gradients of complex tensors must set grad_ys (y.dtype = {y.dtype})"
+                )
+            with self._on_device_of(y.op):
+                return filling.ones_like(y, name="grad_ys")
+        if isinstance(seed, IndexedSlices):
+            return seed
+        tensor = convert_to_tensor(seed, y.dtype.base_dtype, name="grad_y")
+        if not tensor.shape.is_compatible_with(y.shape):
+            raise ValueError(f"grad_y of shape {tensor.shape} does not fit {y.name}: {y.shape}")
+        return tensor
+
+    def _between(self) -> list[Node]:
+        """Nodes that ys depend on and that depend on xs, latest first."""
+        behind = _ancestors(y.op for y in self._ys)
+        starts = {x.op for x in self._xs}
+        reached: set[Node] = set()
+        for node in sorted(behind | starts, key=lambda n: n.index):
+            if node in starts or any(t.op in reached for t in node.inputs):
+                reached.add(node)
+        return sorted(reached & behind, key=lambda n: n.index, reverse=True)
+
+    def _visit(self, node: Node, wanted: set[Tensor]) -> None:
+        if not any(self._found.get(t) for t in node.outputs):
+            return
+        totals = [self._sum(t) for t in node.outputs]
+        if node in self._stops or not node.inputs:
+            return
+        if not any(_carries(t) for t in node.outputs):
+            return
+        function = gradient_function(node)
+        if function is None:
+            return
+        graph = node.graph
+        with graph.name_scope(f"{node.name}_grad"), self._on_device_of(node):
+            results = _as_gradients(function(node, *self._filled(node, totals)), node)
+            if self._gate:
+                results = _gated(results)
+        for tensor, gradient in zip(node.inputs, results, strict=True):
+            if gradient is not None and _carries(tensor):
+                self._found[tensor].append(_shaped(gradient, tensor))
+
+    def _filled(self, node: Node, totals: Sequence[Gradient | None]) -> list[Any]:
+        """Zeros for outputs no gradient reached, where a gradient could have."""
+        return [
+            filling.zeros_like(tensor) if total is None and _carries(tensor) else total
+            for tensor, total in zip(node.outputs, totals, strict=True)
+        ]
+
+    def _sum(self, tensor: Tensor) -> Gradient | None:
+        if tensor in self._total:
+            return self._total[tensor]
+        parts = self._found.get(tensor)
+        if not parts:
+            return None
+        with self._on_device_of(tensor.op):
+            total = aggregate(parts, self._aggregation)
+        self._total[tensor] = total
+        return total
+
+    def _on_device_of(self, node: Node) -> AbstractContextManager[Any]:
+        graph: Graph = node.graph
+        return graph.colocate_with(node) if self._colocate else nullcontext()
+
+
+def _ancestors(nodes: Iterable[Node]) -> set[Node]:
+    found: set[Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += [tensor.op for tensor in node.inputs]
+    return found
+
+
+def _carries(tensor: Tensor) -> bool:
+    """Whether gradients can flow along a tensor of this dtype."""
+    base = tensor.dtype.base_dtype
+    return base.is_floating or base.is_complex
+
+
+def _as_gradients(result: Any, node: Node) -> list[Gradient | None]:
+    gradients = _as_list(result)
+    if len(gradients) != len(node.inputs):
+        raise ValueError(
+            f"Num gradients {len(gradients)} generated for op {node.name} ({node.type}) do not "
+            f"match num inputs {len(node.inputs)}"
+        )
+    return [_as_gradient(gradient) for gradient in gradients]
+
+
+def _as_gradient(gradient: Any) -> Gradient | None:
+    if gradient is None or isinstance(gradient, Tensor | IndexedSlices):
+        return gradient
+    return convert_to_tensor(gradient)
+
+
+def _gated(gradients: list[Gradient | None]) -> list[Any]:
+    present = [g for g in gradients if g is not None]
+    return basic.tuple_(gradients) if len(present) > 1 else gradients
+
+
+def _shaped(gradient: Gradient, tensor: Tensor) -> Gradient:
+    """Check a gradient against its tensor; narrow its static shape by it."""
+    if isinstance(gradient, IndexedSlices):
+        return gradient
+    if not gradient.shape.is_compatible_with(tensor.shape):
+        raise ValueError(
+            f"Incompatible shapes between op input and calculated input gradient. Forward operation: "
+            f"{tensor.op.name} ({tensor.op.type}). Original input shape: {tensor.shape}. "
+            f"Calculated input gradient shape: {gradient.shape}"
+        )
+    gradient.set_shape(tensor.shape)
+    return gradient
+
+
+def aggregate(parts: Sequence[Gradient], method: int | None = None) -> Gradient:
+    """The sum of gradients of one tensor; slices stay slices when all are."""
+    if method not in (None, 0, 1, 2):
+        raise ValueError(f"Invalid aggregation_method specified {method}.")
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, IndexedSlices) for part in parts):
+        return _concatenated(cast("Sequence[IndexedSlices]", parts))
+    tensors = [convert_to_tensor(part) for part in parts]
+    if method == AggregationMethod.EXPERIMENTAL_TREE:
+        total = tensors[0]
+        for tensor in tensors[1:]:
+            total = total + tensor
+        return total
+    return arithmetic.add_n(tensors)
+
+
+def _concatenated(slices: Sequence[IndexedSlices]) -> IndexedSlices:
+    return IndexedSlices(
+        joining.concat([s.values for s in slices], 0),
+        joining.concat([s.indices for s in slices], 0),
+        slices[0].dense_shape,
+    )
+
+
+@public("hessians")
+def hessians(
+    ys: Any,
+    xs: Any,
+    name: str = "hessians",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: int | None = None,
+) -> list[Tensor]:
+    """The Hessian of sum(ys) in each x, of shape x.shape + x.shape; shapes must be static."""
+    results: list[Tensor] = []
+    options = {
+        "colocate_gradients_with_ops": colocate_gradients_with_ops,
+        "gate_gradients": gate_gradients,
+        "aggregation_method": aggregation_method,
+    }
+    with name_scope(name, "hessians"):
+        for x in _as_list(xs):
+            results.append(_hessian(ys, x, options))
+    return results
+
+
+def _hessian(ys: Any, x: Any, options: dict[str, Any]) -> Tensor:
+    tensor = convert_to_tensor(x)
+    size = tensor.shape.num_elements()
+    if size is None:
+        raise ValueError(f"hessians needs a static shape; {tensor.name} has {tensor.shape}")
+    (first,) = gradients(ys, x, **options)
+    flat = shaping.reshape(first, [size])
+    rows = [_row(flat[i], x, tensor, options) for i in range(size)]
+    sizes = tensor.shape.as_list()
+    return shaping.reshape(joining.stack(rows), sizes + sizes)
+
+
+def _row(element: Tensor, x: Any, tensor: Tensor, options: dict[str, Any]) -> Tensor:
+    (row,) = gradients(element, x, **options)
+    return filling.zeros_like(tensor) if row is None else convert_to_tensor(row)

@@ -1,0 +1,62 @@
+"""Gradients of a user's own, by op type or by name for `gradient_override_map`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from thalweg.graph.node import Node
+from thalweg.public import public
+
+GradientFunction = Callable[..., Any]
+
+_functions: dict[str, GradientFunction | None] = {}
+
+
+@public("RegisterGradient")
+class RegisterGradient:
+    """Decorator: `@tf.RegisterGradient("MyType")` on `def grad(op, *grads)`."""
+
+    def __init__(self, op_type: str) -> None:
+        if not isinstance(op_type, str):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+            raise TypeError("op_type must be a string")
+        self._op_type = op_type
+
+    def __call__(self, f: GradientFunction) -> GradientFunction:
+        register(self._op_type, f)
+        return f
+
+
+@public("NotDifferentiable", "NoGradient", "no_gradient")
+def not_differentiable(op_type: str) -> None:
+    """Declare that an op type has no gradient: nothing flows through it."""
+    if not isinstance(op_type, str):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+        raise TypeError("op_type must be a string")
+    register(op_type, None)
+
+
+def register(op_type: str, function: GradientFunction | None) -> None:
+    """Enter a gradient; a name is taken once."""
+    if op_type in _functions:
+        raise KeyError(f"Registering two gradient functions with name '{op_type}'!")
+    _functions[op_type] = function
+
+
+def gradient_function(node: Node) -> GradientFunction | None:
+    """How gradients flow through a node: None if they do not; LookupError if nobody said how."""
+    override = node.annotations.get("_gradient_op_type")
+    if override is not None:
+        if override not in _functions:
+            raise LookupError(f"No gradient registered under the name '{override}'")
+        return _functions[override]
+    if node.type in _functions:
+        return _functions[node.type]
+    if node.op.has("gradient"):
+        return node.op.gradient
+    if node.op.not_differentiable:
+        return None
+    raise LookupError(
+        f"No gradient defined for operation '{node.name}' (op type: {node.type}), made at "
+        f"{node.origin}. Register one with @tf.RegisterGradient, or stop the flow before it with "
+        "tf.stop_gradient"
+    )

@@ -1,0 +1,276 @@
+"""From a called op to a node: inputs are converted, dtypes bound, the shape inferred.
+
+Every node is made here. Errors in dtype or shape come now, on the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from thalweg.graph import op as ops
+from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.convert import convert_all, convert_to_tensor, has_conversion
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.signature import Argument
+
+_UNKNOWN = unknown_shape()
+
+
+def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
+    """Add a node with `op` to the graph of its inputs; return its outputs as a user wants them."""
+    graph = graph_of(arguments)
+    if graphs.top is graph or (not graphs.items and get_default_graph() is graph):
+        return _apply(graph, op, arguments, name)
+    with graph.as_default():
+        return _apply(graph, op, arguments, name)
+
+
+def _apply(graph: Graph, op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
+    given = name or op.type_name
+    inputs, grouped, bound, counts = _convert_inputs(op, arguments, given)
+    _check_graphs(graph, inputs)
+    dtypes, shapes = _outputs(op, grouped, bound, given)
+    annotations = None if counts is None else {"_counts": counts}
+    override = graph.gradient_override(op.type_name)
+    if override is not None:
+        annotations = (annotations or {}) | {"_gradient_op_type": override}
+    node = graph.add(op, inputs, dtypes, shapes, given, annotations)
+    return results(node)
+
+
+def results(node: Node) -> Any:
+    """The outputs of a node: itself if none, the tensor if one, else a (named) tuple."""
+    arguments = node.op.parsed.outputs
+    if not arguments:
+        return node
+    if len(arguments) == 1:
+        return list(node.outputs) if arguments[0].is_list else node.outputs[0]
+    values: list[Any] = []
+    start = 0
+    for argument in arguments:
+        count = _output_count(node.op, argument, node.attributes())
+        tensors = node.outputs[start : start + count]
+        values.append(list(tensors) if argument.is_list else tensors[0])
+        start += count
+    return node.op.result(*values)
+
+
+def _output_count(op: Op, argument: Argument, bound: dict[str, Any]) -> int:
+    if argument.count:
+        return getattr(op, argument.count, None) or bound[argument.count]
+    if argument.is_mixed:
+        return len(getattr(op, argument.type, None) or bound[argument.type])
+    return 1
+
+
+def graph_of(arguments: Sequence[Any]) -> Graph:
+    """The graph of the first tensor among (possibly nested) arguments, or the default graph."""
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            return argument.graph
+    for argument in arguments:
+        if isinstance(argument, list | tuple):
+            for inner in cast("Sequence[Any]", argument):
+                if isinstance(inner, Tensor):
+                    return inner.graph
+        elif not isinstance(argument, int | float | str | bytes) and hasattr(argument, "graph"):
+            graph = argument.graph
+            if isinstance(graph, Graph):
+                return graph
+    return get_default_graph()
+
+
+def _check_graphs(graph: Graph, inputs: Iterable[Tensor]) -> None:
+    for tensor in inputs:
+        if tensor.op.graph is not graph:
+            raise ValueError(
+                f"{tensor!r} (made at {tensor.op.origin}) must be from the same graph as the other "
+                "inputs: a tensor cannot cross graphs. Build both under one `with graph.as_default()`"
+            )
+
+
+# Inputs
+
+
+def _convert_inputs(
+    op: Op, arguments: tuple[Any, ...], name: str
+) -> tuple[tuple[Tensor, ...], list[Any], dict[str, Any], tuple[int, ...] | None]:
+    """Flat tensors, the same grouped by argument, bound types, and list lengths if any."""
+    declared = op.parsed.inputs
+    if len(arguments) != len(declared):
+        raise TypeError(
+            f"op {op.type_name} takes {len(declared)} inputs "
+            f"({', '.join(a.name for a in declared)}), got {len(arguments)}"
+        )
+    bound = _bind_tensors(op, declared, arguments)
+    grouped: list[Any] = []
+    for argument, value in zip(declared, arguments, strict=True):
+        grouped.append(_convert(op, argument, value, bound, name))
+    _check_types(op, declared, grouped, bound, name)
+    if not op.parsed.has_lists:
+        return tuple(grouped), grouped, bound, None
+    flat: list[Tensor] = []
+    for argument, value in zip(declared, grouped, strict=True):
+        flat += value if argument.is_list else [value]
+    lengths = [len(v) if a.is_list else 1 for a, v in zip(declared, grouped, strict=True)]
+    ambiguous = sum(a.is_list for a in declared) > 1
+    return tuple(flat), grouped, bound, tuple(lengths) if ambiguous else None
+
+
+def _bind_tensors(op: Op, declared: Sequence[Argument], arguments: Sequence[Any]) -> dict[str, Any]:
+    """Bind type variables from the arguments that are tensors already, so that Python values
+    take the dtype of the tensors they stand beside."""
+    bound: dict[str, Any] = {}
+    for argument, value in zip(declared, arguments, strict=True):
+        if argument.fixed is not None or argument.is_mixed or argument.type in bound:
+            continue
+        field = op.__dict__.get(argument.type)
+        if field is not None:
+            bound[argument.type] = field
+        elif isinstance(value, Tensor):
+            bound[argument.type] = value.dtype.base_dtype
+        elif not argument.is_list and has_conversion(value) and hasattr(value, "dtype"):
+            bound[argument.type] = as_dtype(value.dtype).base_dtype
+    return bound
+
+
+def _convert(op: Op, argument: Argument, value: Any, bound: dict[str, Any], name: str) -> Any:
+    if isinstance(value, Tensor) and not argument.is_list:
+        return value
+    dtype = argument.fixed or (None if argument.is_mixed else bound.get(argument.type))
+    if argument.is_list:
+        return _convert_list(op, argument, value, bound, dtype)
+    if isinstance(value, IndexedSlices) or argument.is_ref or argument.fixed is not None:
+        tensor = convert_to_tensor(value, dtype, as_ref=argument.is_ref)
+    else:
+        tensor = _convert_value(op, argument, value, dtype, name)
+    bound.setdefault(argument.type, tensor.dtype.base_dtype)
+    return tensor
+
+
+def _convert_value(
+    op: Op, argument: Argument, value: Any, dtype: DType | None, name: str
+) -> Tensor:
+    """A Python value beside tensors: an error says which input of which op would not convert."""
+    try:
+        return convert_to_tensor(value, dtype, name=f"{name.rstrip('/')}/{argument.name}")
+    except (TypeError, ValueError) as error:
+        if dtype is None:
+            raise
+        raise type(error)(
+            f"Input '{argument.name}' of '{op.type_name}' op has type {_type_of(value)} that does "
+            f"not match type {dtype.name} of its other inputs: {error}"
+        ) from error
+
+
+def _type_of(value: Any) -> str:
+    dtype = getattr(value, "dtype", None)
+    return type(value).__name__ if dtype is None else str(getattr(dtype, "name", dtype))
+
+
+def _convert_list(
+    op: Op, argument: Argument, value: Any, bound: dict[str, Any], dtype: DType | None
+) -> list[Tensor]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(
+            f"Expected list for '{argument.name}' argument to '{op.type_name}' op, not {value!r}."
+        )
+    values = cast("Sequence[Any]", value)
+    if argument.is_mixed:
+        wanted = op.__dict__.get(argument.type) or [None] * len(values)
+        tensors = [convert_to_tensor(v, d) for v, d in zip(values, wanted, strict=True)]
+        bound[argument.type] = [t.dtype.base_dtype for t in tensors]
+        return tensors
+    tensors = convert_all(values, dtype)
+    if tensors and argument.fixed is None:
+        bound.setdefault(argument.type, tensors[0].dtype.base_dtype)
+    bound[argument.count] = len(tensors)
+    return tensors
+
+
+def _check_types(
+    op: Op,
+    declared: Sequence[Argument],
+    grouped: Sequence[Any],
+    bound: dict[str, Any],
+    name: str,
+) -> None:
+    for argument, value in zip(declared, grouped, strict=True):
+        if argument.is_mixed:
+            continue
+        wanted: DType = argument.fixed or bound.get(argument.type, argument.fixed)  # pyright: ignore[reportAssignmentType] - bound above
+        for tensor in value if argument.is_list else (value,):
+            if tensor.dtype is not wanted and tensor.dtype.base_dtype is not wanted:
+                raise TypeError(
+                    f"Input '{argument.name}' of '{op.type_name}' op '{name}' has type "
+                    f"{tensor.dtype.name} that does not match type {wanted.name} of its other "
+                    f"inputs: {tensor.name} was made at {tensor.op.origin}"
+                )
+            if argument.is_ref and not tensor.dtype.is_ref_dtype:
+                raise TypeError(
+                    f"'{op.type_name}' op requires that input '{argument.name}' be a mutable "
+                    f"tensor (e.g.: a tf.Variable), not {tensor!r}"
+                )
+    for type_name, allowed in op.parsed.allowed.items():
+        dtype = bound.get(type_name, op.__dict__.get(type_name))
+        if isinstance(dtype, DType) and dtype.base_dtype not in allowed:
+            names = ", ".join(sorted(d.name for d in allowed))
+            raise TypeError(
+                f"DataType {dtype.name} for attr '{type_name}' of '{op.type_name}' op '{name}' is "
+                f"not in the list of allowed values: {names}"
+            )
+
+
+# Outputs
+
+
+def _outputs(
+    op: Op, grouped: list[Any], bound: dict[str, Any], name: str
+) -> tuple[list[DType], list[TensorShape]]:
+    declared = op.parsed.outputs
+    try:
+        inferred = op.shape(*grouped)
+    except (ValueError, IndexError) as error:
+        raise ValueError(_shape_error(op, grouped, name, error)) from error
+    if len(declared) == 1 and not declared[0].is_list:
+        return [_output_type(op, declared[0], bound)], [_UNKNOWN if inferred is None else inferred]
+    dtypes: list[DType] = []
+    for argument in declared:
+        kind = _output_type(op, argument, bound)
+        count = _output_count(op, argument, bound)
+        dtypes += kind if argument.is_mixed else [kind] * count
+    shapes = _flat_shapes(inferred, len(dtypes))
+    if len(shapes) != len(dtypes):
+        raise AssertionError(f"{op.type_name}: {len(dtypes)} outputs, {len(shapes)} shapes")
+    return dtypes, shapes
+
+
+def _output_type(op: Op, argument: Argument, bound: dict[str, Any]) -> Any:
+    dtype = argument.fixed or bound.get(argument.type) or op.__dict__[argument.type]
+    return dtype.as_ref if argument.is_ref else dtype
+
+
+def _flat_shapes(inferred: Any, count: int) -> list[TensorShape]:
+    if inferred is None:
+        return [_UNKNOWN] * count
+    flat: list[TensorShape] = []
+    parts = cast("Sequence[Any]", inferred if isinstance(inferred, list | tuple) else [inferred])
+    for part in parts:
+        flat += part if isinstance(part, list) else [_UNKNOWN if part is None else part]
+    return flat
+
+
+def _shape_error(op: Op, grouped: list[Any], name: str, error: Exception) -> str:
+    flat: list[Tensor] = []
+    for value in grouped:
+        flat += value if isinstance(value, list) else [value]
+    shapes = ", ".join(str(tensor.shape) for tensor in flat)
+    return f"{error} for '{name}' (op: '{op.type_name}') with input shapes: {shapes}."
+
+
+ops.applier[:] = [apply]

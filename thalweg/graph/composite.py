@@ -1,0 +1,169 @@
+"""Values made of several tensors: IndexedSlices and SparseTensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from thalweg.graph import context
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, int64
+from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.shapes import TensorShape
+from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.graph.graph import Graph
+
+
+@public("IndexedSlices")
+class IndexedSlices:
+    """Rows of a larger tensor: `dense[indices[i]] += values[i]`. What a gather's gradient is."""
+
+    def __init__(self, values: Tensor, indices: Tensor, dense_shape: Tensor | None = None) -> None:
+        self.values = values
+        self.indices = indices
+        self.dense_shape = dense_shape
+
+    @property
+    def name(self) -> str:
+        """The name of the values."""
+        return self.values.name
+
+    @property
+    def device(self) -> str:
+        """The device of the values."""
+        return self.values.device
+
+    @property
+    def op(self) -> Node:
+        """The node that makes the values."""
+        return self.values.op
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the values."""
+        return self.values.graph
+
+    def components(self) -> list[Tensor]:
+        """The tensors this is made of."""
+        parts = [self.values, self.indices]
+        return parts if self.dense_shape is None else [*parts, self.dense_shape]
+
+    def __neg__(self) -> IndexedSlices:
+        return IndexedSlices(-self.values, self.indices, self.dense_shape)
+
+    def __str__(self) -> str:
+        shape = "" if self.dense_shape is None else f", dense_shape={self.dense_shape}"
+        return f"IndexedSlices(indices={self.indices}, values={self.values}{shape})"
+
+
+@public("IndexedSlicesValue")
+class IndexedSlicesValue(NamedTuple):
+    """What a session returns for IndexedSlices."""
+
+    values: Any
+    indices: Any
+    dense_shape: Any
+
+
+@public("SparseTensorValue")
+class SparseTensorValue(NamedTuple):
+    """What a session returns for a SparseTensor, and takes to feed one."""
+
+    indices: Any
+    values: Any
+    dense_shape: Any
+
+
+@public("SparseTensor")
+class SparseTensor:
+    """A tensor by its non-zero elements: `dense[indices[i]] = values[i]`."""
+
+    def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
+        self._indices = convert_to_tensor(indices, int64, name="SparseTensor/indices")
+        self._values = convert_to_tensor(values, name="SparseTensor/values")
+        self._dense_shape = convert_to_tensor(dense_shape, int64, name="SparseTensor/dense_shape")
+        indices_shape = self._indices.shape.with_rank(2)
+        values_shape = self._values.shape.with_rank(1)
+        shape_shape = self._dense_shape.shape.with_rank(1)
+        indices_shape[0].merge_with(values_shape[0])
+        indices_shape[1].merge_with(shape_shape[0])
+
+    @classmethod
+    def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
+        """A SparseTensor of a SparseTensorValue (or as it is)."""
+        if isinstance(sparse_tensor_value, SparseTensor):
+            return sparse_tensor_value
+        if not isinstance(sparse_tensor_value, SparseTensorValue):
+            raise TypeError(f"Neither a SparseTensor nor SparseTensorValue: {sparse_tensor_value}.")
+        return cls(*sparse_tensor_value)
+
+    @property
+    def indices(self) -> Tensor:
+        """int64 [n, rank]: where the values are."""
+        return self._indices
+
+    @property
+    def values(self) -> Tensor:
+        """[n]: the values."""
+        return self._values
+
+    @property
+    def dense_shape(self) -> Tensor:
+        """int64 [rank]: the shape of the dense form."""
+        return self._dense_shape
+
+    @property
+    def shape(self) -> TensorShape:
+        """What is known of the dense shape."""
+        return self.get_shape()
+
+    def get_shape(self) -> TensorShape:
+        """What is known of the dense shape."""
+        return operators["known_shape"](self._dense_shape)
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the values."""
+        return self._values.dtype
+
+    @property
+    def op(self) -> Node:
+        """The node that makes the values."""
+        return self._values.op
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the values."""
+        return self._values.graph
+
+    def components(self) -> list[Tensor]:
+        """The tensors this is made of."""
+        return [self._indices, self._values, self._dense_shape]
+
+    def eval(
+        self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
+    ) -> SparseTensorValue:
+        """The value in a session (the default one if none is given)."""
+        return context.runner_for(self.graph, session, "eval()").run(self, feed_dict)
+
+    def __truediv__(self, other: Any) -> SparseTensor:
+        return operators["sparse_truediv"](self, other)
+
+    def __div__(self, other: Any) -> SparseTensor:
+        return operators["sparse_div"](self, other)
+
+    def __mul__(self, other: Any) -> SparseTensor:
+        return operators["sparse_mul"](self, other)
+
+    def __str__(self) -> str:
+        return (
+            f"SparseTensor(indices={self._indices}, values={self._values}, "
+            f"dense_shape={self._dense_shape})"
+        )

@@ -1,0 +1,66 @@
+"""What is current in this thread: the default graph's and the default session's stacks.
+
+The graph layer knows a session only as a `Runner`: something with a graph that can run fetches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Generic, Protocol, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Runner(Protocol):
+    """A session, as far as graphs need to know one."""
+
+    @property
+    def graph(self) -> Any:
+        """The graph this session runs."""
+        ...
+
+    def run(self, fetches: Any, feed_dict: Any = None) -> Any:
+        """Run a step."""
+        ...
+
+
+class ThreadStack(threading.local, Generic[Item]):
+    """A stack per thread: `with stack.pushed(item):` makes the item current."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: list[Item] = []
+
+    @property
+    def top(self) -> Item | None:
+        """The current item, if any."""
+        return self.items[-1] if self.items else None
+
+    @contextmanager
+    def pushed(self, item: Item) -> Generator[Item]:
+        """Make `item` current inside the block."""
+        self.items.append(item)
+        try:
+            yield item
+        finally:
+            if self.items.pop() is not item:
+                raise AssertionError(f"Nesting violated for default stack of {type(item)} objects")
+
+
+sessions: ThreadStack[Runner] = ThreadStack()
+
+
+def runner_for(graph: Any, session: Runner | None, call: str) -> Runner:
+    """The session to run a node of `graph` in, or the error that tells what to write."""
+    runner = session or sessions.top
+    if runner is None:
+        raise ValueError(
+            f"Cannot execute {call}: no default session is registered. "
+            f"Use `with sess.as_default()` or pass an explicit session to {call}"
+        )
+    if runner.graph is not graph:
+        default = "the default session's" if session is None else "the session's"
+        raise ValueError(f"Cannot use {default} graph: {call} is of a node of another graph")
+    return runner

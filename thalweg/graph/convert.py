@@ -1,0 +1,105 @@
+"""From Python values to tensors: a table of conversion functions by type and priority."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.node import Tensor
+from thalweg.public import public
+
+#: (value, dtype, name, as_ref) -> Tensor or NotImplemented
+Conversion = Callable[..., Any]
+
+_conversions: dict[int, list[tuple[tuple[type, ...], Conversion]]] = {}
+_by_type: dict[type, list[Conversion]] = {}
+
+
+@public("register_tensor_conversion_function")
+def register_tensor_conversion_function(
+    base_type: type | tuple[type, ...], conversion_func: Conversion, priority: int = 100
+) -> None:
+    """Let values of `base_type` stand where tensors are wanted; lower priorities are asked first."""
+    types = base_type if isinstance(base_type, tuple) else (base_type,)
+    if not all(isinstance(t, type) for t in types):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+        raise TypeError("base_type must be a type or a tuple of types.")
+    if not callable(conversion_func):
+        raise TypeError("conversion_func must be callable.")
+    _conversions.setdefault(priority, []).append((types, conversion_func))
+    _by_type.clear()
+
+
+def _conversions_for(kind: type) -> list[Conversion]:
+    found = _by_type.get(kind)
+    if found is None:
+        found = _by_type[kind] = [
+            convert
+            for priority in sorted(_conversions)
+            for types, convert in _conversions[priority]
+            if issubclass(kind, types)
+        ]
+    return found
+
+
+def _type(value: Any) -> type:
+    return value.__class__
+
+
+def has_conversion(value: Any) -> bool:
+    """Whether the type of `value` asked to be converted (and is not just any Python object)."""
+    return isinstance(value, Tensor) or len(_conversions_for(_type(value))) > 1
+
+
+@public("convert_to_tensor")
+def convert_to_tensor(
+    value: Any,
+    dtype: Any = None,
+    name: str | None = None,
+    preferred_dtype: Any = None,
+    as_ref: bool = False,
+) -> Tensor:
+    """`value` as a tensor: tensors as they are, the rest by the registered conversions."""
+    if isinstance(value, Tensor):
+        if dtype is not None and not as_dtype(dtype).is_compatible_with(value.dtype):
+            raise ValueError(
+                f"Tensor conversion requested dtype {as_dtype(dtype).name} for Tensor with dtype "
+                f"{value.dtype.name}: {value!s} (made at {value.op.origin})"
+            )
+        return value
+    wanted = None if dtype is None else as_dtype(dtype)
+    if wanted is None and preferred_dtype is not None:
+        preferred = _attempt(value, as_dtype(preferred_dtype), name, as_ref)
+        if preferred is not None:
+            return preferred
+    return _convert(value, wanted, name, as_ref)
+
+
+def _attempt(value: Any, dtype: DType, name: str | None, as_ref: bool) -> Tensor | None:
+    try:
+        return _convert(value, dtype, name, as_ref)
+    except (TypeError, ValueError):
+        return None
+
+
+def _convert(value: Any, dtype: DType | None, name: str | None, as_ref: bool) -> Tensor:
+    for convert in _conversions_for(_type(value)):
+        converted = convert(value, dtype=dtype, name=name, as_ref=as_ref)
+        if converted is NotImplemented:
+            continue
+        if not isinstance(converted, Tensor):
+            raise RuntimeError(f"{convert} gave {converted!r} for {value!r}, which is no Tensor")
+        if dtype is not None and not dtype.is_compatible_with(converted.dtype):
+            raise RuntimeError(f"{convert} gave dtype {converted.dtype.name}, not {dtype.name}")
+        return converted
+    raise TypeError(f"Cannot convert {value!r} with type {type(value)} to Tensor: no conversion.")
+
+
+def convert_all(values: Iterable[Any], dtype: DType | None = None) -> list[Tensor]:
+    """Convert a list of values to tensors of one dtype: that of the first tensor among them."""
+    values = list(values)
+    if dtype is None:
+        given = (v.dtype for v in values if has_conversion(v) and hasattr(v, "dtype"))
+        dtype = next(given, None)
+        dtype = None if dtype is None else as_dtype(dtype).base_dtype
+    return [convert_to_tensor(value, dtype) for value in values]

@@ -1,0 +1,532 @@
+"""A graph: nodes by name, the scopes new nodes are made in, and collections.
+
+Scopes (names, devices, control dependencies, colocation, attributes) are stacks that only affect
+nodes made while they are open. Nodes are added by `thalweg.graph.build`; nothing here knows ops.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import CodeType
+from typing import Any, cast
+
+from thalweg.graph import context
+from thalweg.graph.device import DeviceFunction, device_function
+from thalweg.graph.dtypes import DType
+from thalweg.graph.keys import GraphKeys
+from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape
+from thalweg.public import public
+
+_PACKAGE = __file__.rsplit("/", 2)[0]
+_NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*")
+_SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\-/]*")
+_NO_ANNOTATIONS: Mapping[str, Any] = {}
+
+
+class _Controls:
+    """One `control_dependencies` block: what comes first, and the nodes made inside."""
+
+    def __init__(self, nodes: list[Node], outer: list[_Controls], clears: bool) -> None:
+        self.nodes = nodes
+        self.seen: set[Node] = set()
+        self.stack = ([] if clears else outer) + [self]
+
+
+@public("Graph")
+class Graph:
+    """A dataflow graph under construction, or one that is finalized and only run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._nodes: dict[str, Node] = {}
+        self._order: list[Node] = []
+        self._names: dict[str, int] = {}
+        self._scope = ""
+        self._devices: list[DeviceFunction | None] = []
+        self._controls: list[_Controls] = []
+        self._colocation: list[Node] = []
+        self._annotations: dict[str, Any] = {}
+        self._gradient_overrides: dict[str, str] = {}
+        self._collections: dict[Any, list[Any]] = {}
+        self._finalized = False
+        self._unfeedable: set[Tensor] = set()
+        self._unfetchable: set[Node] = set()
+        self._consumers: tuple[int, dict[Tensor, list[Node]]] = (0, {})
+        self.container_name = ""
+        self.seed: int | None = None
+
+    # Nodes
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every node."""
+        return len(self._order)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes in the order they were made."""
+        return self._order
+
+    def get_operations(self) -> list[Node]:
+        """The nodes in the order they were made, as a fresh list."""
+        return list(self._order)
+
+    def add(
+        self,
+        op: Op,
+        inputs: tuple[Tensor, ...],
+        dtypes: list[DType],
+        shapes: list[TensorShape],
+        name: str,
+        annotations: Mapping[str, Any] | None = None,
+    ) -> Node:
+        """Make a node inside the open scopes. The lowest level: inputs are checked already."""
+        if self._finalized:
+            raise RuntimeError(
+                f"Graph is finalized and cannot be modified: no {op.type_name} can be added. "
+                "Build the whole graph before finalize() or before the training session starts."
+            )
+        code, lasti = _user_frame()
+        with self._lock:
+            full_name = name[:-1] if name.endswith("/") else self.unique_name(name)
+            node = Node(
+                self,
+                op,
+                full_name,
+                inputs,
+                self._control_inputs(inputs) if self._controls else (),
+                "",
+                self._annotate(annotations),
+                code,
+                lasti,
+                len(self._order),
+            )
+            node.outputs = tuple(
+                Tensor(node, index, dtype, shape)
+                for index, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True))
+            )
+            self._place(node)
+            self._nodes[full_name] = node
+            self._names.setdefault(full_name, 1)
+            self._order.append(node)
+        for controls in self._controls:
+            controls.seen.add(node)
+        return node
+
+    def _annotate(self, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if not (given or self._annotations or self._colocation):
+            return _NO_ANNOTATIONS
+        annotations = {**self._annotations, **(given or {})}
+        if self._colocation:
+            groups = {g for node in self._colocation for g in node.colocation_groups()}
+            annotations["_class"] = sorted(groups | set(annotations.get("_class", ())))
+        return {name: value for name, value in annotations.items() if value is not None}
+
+    def _place(self, node: Node) -> None:
+        """Ask the device scopes, innermost first; a colocated node goes where its peer is."""
+        for choose in reversed(self._devices):
+            if choose is None:
+                break
+            node.device = choose(node)
+        for peer in self._colocation:
+            node.device = peer.device
+
+    def _control_inputs(self, inputs: tuple[Tensor, ...]) -> tuple[Node, ...]:
+        """The open control dependencies, less those an input already waits for."""
+        found: dict[Node, None] = {}
+        for controls in self._controls:
+            if not any(tensor.op in controls.seen for tensor in inputs):
+                found.update(dict.fromkeys(controls.nodes))
+        return tuple(found)
+
+    def consumers(self, tensor: Tensor) -> list[Node]:
+        """The nodes that take a tensor."""
+        seen, index = self._consumers
+        if seen != len(self._order):
+            index = defaultdict(list, index)
+            for node in self._order[seen:]:
+                for source in dict.fromkeys(node.inputs):
+                    index[source].append(node)
+            self._consumers = (len(self._order), index)
+        return list(index.get(tensor, ()))
+
+    # Names
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """`name` inside the current scope, with `_1`, `_2`, … where it is taken."""
+        full = f"{self._scope}/{name}" if self._scope else name
+        count = self._names.get(full, 0)
+        if mark_as_used:
+            self._names[full] = count + 1
+        if count == 0:
+            if not _NODE_NAME.fullmatch(full):
+                raise ValueError(f"'{full}' is not a valid node name")
+            return full
+        base = full
+        while full in self._names:
+            full = f"{base}_{count}"
+            count += 1
+        if mark_as_used:
+            self._names[base] = count
+            self._names[full] = 1
+        return full
+
+    @contextmanager
+    def name_scope(self, name: str | None) -> Generator[str]:
+        """Prefix new names. `"scope/"` re-enters a scope exactly; None or "" goes to the root."""
+        outer = self._scope
+        if not name:
+            inner = ""
+        elif name.endswith("/"):
+            inner = name[:-1]
+        else:
+            if not _SCOPE_NAME.fullmatch(name) or not (outer or _NODE_NAME.fullmatch(name)):
+                raise ValueError(f"'{name}' is not a valid scope name")
+            inner = self.unique_name(name)
+        self._scope = inner
+        try:
+            yield inner + "/" if inner else ""
+        finally:
+            self._scope = outer
+
+    def get_name_scope(self) -> str:
+        """The current name scope."""
+        return self._scope
+
+    # Other scopes
+
+    @contextmanager
+    def device(self, device_name_or_function: Any) -> Generator[None]:
+        """Ask for a device for new nodes: a string, a DeviceSpec, a function of a node, or None."""
+        self._devices.append(device_function(device_name_or_function))
+        try:
+            yield
+        finally:
+            self._devices.pop()
+
+    @contextmanager
+    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Generator[None]:
+        """New nodes run after `control_inputs`; None forgets the outer dependencies."""
+        nodes = [] if control_inputs is None else self._graph_nodes(control_inputs)
+        outer = self._controls
+        block = _Controls(nodes, outer, clears=control_inputs is None)
+        self._controls = block.stack
+        with ExitStack() as cleared:
+            if control_inputs is None:
+                cleared.enter_context(self._without_colocation())
+            try:
+                yield
+            finally:
+                self._controls = outer
+
+    @contextmanager
+    def _without_colocation(self) -> Generator[None]:
+        self._colocation, saved = [], self._colocation
+        try:
+            yield
+        finally:
+            self._colocation = saved
+
+    def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
+        elements = [self.as_graph_element(v) for v in flatten_control_inputs(values)]
+        return list(dict.fromkeys(flatten_nodes(elements)))
+
+    @contextmanager
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> Generator[None]:
+        """New nodes share the device of `op`."""
+        saved_devices, saved = self._devices, self._colocation
+        self._devices = [] if op is not None else saved_devices
+        self._colocation = [] if ignore_existing or op is None else list(saved)
+        if op is not None:
+            self._colocation.append(as_node(op))
+        try:
+            yield
+        finally:
+            self._devices, self._colocation = saved_devices, saved
+
+    @contextmanager
+    def attr_scope(self, annotations: Mapping[str, Any]) -> Generator[None]:
+        """Attach annotations to new nodes; None removes an outer one."""
+        saved = self._annotations
+        self._annotations = {**saved, **annotations}
+        try:
+            yield
+        finally:
+            self._annotations = saved
+
+    @contextmanager
+    def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Generator[None]:
+        """Nodes made inside use the registered gradient `op_type_map[type]` for their op type."""
+        saved = self._gradient_overrides
+        self._gradient_overrides = {**saved, **op_type_map}
+        try:
+            yield
+        finally:
+            self._gradient_overrides = saved
+
+    def gradient_override(self, type_name: str) -> str | None:
+        """The registered gradient that new nodes of this type use instead of the op's own."""
+        return self._gradient_overrides.get(type_name)
+
+    @contextmanager
+    def container(self, container_name: str) -> Generator[str]:
+        """Stateful nodes made inside keep their state in this container."""
+        saved = self.container_name
+        self.container_name = container_name
+        try:
+            yield container_name
+        finally:
+            self.container_name = saved
+
+    # Collections
+
+    def add_to_collection(self, name: Any, value: Any) -> None:
+        """Append to a named list."""
+        self._check_not_finalized()
+        self._collections.setdefault(name, []).append(value)
+
+    def add_to_collections(self, names: Any, value: Any) -> None:
+        """Append to several named lists, once each."""
+        single = isinstance(names, str | bytes)
+        for name in {names} if single else dict.fromkeys(cast("Iterable[Any]", names)):
+            self.add_to_collection(name, value)
+
+    def get_collection_ref(self, name: Any) -> list[Any]:
+        """The named list itself: changes to it are changes to the graph."""
+        return self._collections.setdefault(name, [])
+
+    def get_collection(self, name: Any, scope: str | None = None) -> list[Any]:
+        """A copy of the named list, or its items whose name matches the regex `scope`."""
+        items = self._collections.get(name, [])
+        if scope is None:
+            return list(items)
+        match = re.compile(scope).match
+        return [item for item in items if hasattr(item, "name") and match(item.name)]
+
+    def get_all_collection_keys(self) -> list[Any]:
+        """The names of all non-empty collections."""
+        return [key for key, items in self._collections.items() if items]
+
+    def clear_collection(self, name: Any) -> None:
+        """Empty a collection."""
+        self._check_not_finalized()
+        self._collections.pop(name, None)
+
+    @property
+    def collections(self) -> list[str]:
+        """The names of all collections."""
+        return list(self._collections)
+
+    # Looking things up
+
+    def as_graph_element(
+        self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True
+    ) -> Any:
+        """The tensor or node of this graph that `obj` is, names, or converts to."""
+        if not (allow_tensor or allow_operation):
+            raise ValueError("allow_tensor and allow_operation can't both be False.")
+        kinds = " or ".join(["Tensor"] * allow_tensor + ["Operation"] * allow_operation)
+        convert: Callable[[], Any] | None = getattr(obj, "_as_graph_element", None)
+        if convert is not None:
+            obj = convert()
+        if isinstance(obj, bytes):
+            obj = obj.decode()
+        if isinstance(obj, str):
+            return self._by_name(obj, allow_tensor, allow_operation)
+        if (isinstance(obj, Tensor) and allow_tensor) or (
+            isinstance(obj, Node) and allow_operation
+        ):
+            if obj.graph is not self:
+                raise ValueError(f"{kinds} {obj!r} is not an element of this graph.")
+            return obj
+        raise TypeError(f"Can not convert a {type(obj).__name__} into a {kinds}.")
+
+    def _by_name(self, name: str, allow_tensor: bool, allow_operation: bool) -> Any:
+        if ":" in name:
+            if not allow_tensor:
+                raise ValueError(f"Name {name!r} appears to refer to a Tensor, not an Operation.")
+            return self._tensor_by_name(name)
+        if not allow_operation:
+            hint = "is" if name not in self._nodes else "names an Operation, which is"
+            raise ValueError(
+                f"The name {name!r} {hint} not a Tensor name: those are of the form "
+                f"'<op_name>:<output_index>'."
+            )
+        return self._node_by_name(name, name)
+
+    def _node_by_name(self, name: str, asked: str) -> Node:
+        node = self._nodes.get(name)
+        if node is None:
+            raise KeyError(
+                f"The name {asked!r} refers to an Operation or Tensor that does not exist: "
+                f"{name!r} is not in the graph."
+            )
+        return node
+
+    def _tensor_by_name(self, name: str) -> Tensor:
+        node_name, _, index = name.partition(":")
+        if not index.isdigit():
+            raise ValueError(
+                f"The name {name!r} looks like a Tensor name, but is not of the form "
+                "'<op_name>:<output_index>'."
+            )
+        node = self._node_by_name(node_name, name)
+        if int(index) >= len(node.outputs):
+            raise KeyError(
+                f"The name {name!r} refers to a Tensor which does not exist: the operation "
+                f"{node_name!r} has only {len(node.outputs)} outputs."
+            )
+        return node.outputs[int(index)]
+
+    def get_operation_by_name(self, name: str) -> Node:
+        """The node of that name."""
+        if not isinstance(cast(Any, name), str):
+            raise TypeError(f"Operation names are strings (or similar), not {type(name).__name__}.")
+        return self.as_graph_element(name, allow_tensor=False)
+
+    def get_tensor_by_name(self, name: str) -> Tensor:
+        """The tensor `node:index`."""
+        if not isinstance(cast(Any, name), str):
+            raise TypeError(f"Tensor names are strings (or similar), not {type(name).__name__}.")
+        return self.as_graph_element(name, allow_operation=False)
+
+    # What a session may do
+
+    def prevent_feeding(self, tensor: Tensor) -> None:
+        """Make a tensor unfeedable."""
+        self._unfeedable.add(tensor)
+
+    def is_feedable(self, tensor: Tensor) -> bool:
+        """Whether a session may feed this tensor."""
+        return tensor not in self._unfeedable
+
+    def prevent_fetching(self, node: Node) -> None:
+        """Make a node unfetchable."""
+        self._unfetchable.add(node)
+
+    def is_fetchable(self, value: Tensor | Node) -> bool:
+        """Whether a session may fetch this tensor or node."""
+        return as_node(value) not in self._unfetchable
+
+    def finalize(self) -> None:
+        """Forbid new nodes."""
+        self._finalized = True
+
+    @property
+    def finalized(self) -> bool:
+        """Whether the graph can no longer change."""
+        return self._finalized
+
+    def _check_not_finalized(self) -> None:
+        if self._finalized:
+            raise RuntimeError("Graph is finalized and cannot be modified.")
+
+    def as_default(self) -> AbstractContextManager[Graph]:
+        """Make this the default graph inside the block."""
+        return graphs.pushed(self)
+
+    def __enter__(self) -> Graph:
+        graphs.items.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        graphs.items.pop()
+
+
+def flatten_control_inputs(values: Iterable[Any]) -> Iterator[Any]:
+    """Control inputs, with the parts of IndexedSlices and SparseTensors in their place."""
+    for value in values:
+        parts: Callable[[], list[Tensor]] | None = getattr(value, "components", None)
+        if parts is None:
+            yield value
+        else:
+            yield from parts()
+
+
+def _user_frame() -> tuple[CodeType, int]:
+    """The innermost frame outside this package: the user's line."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - the documented way to walk frames cheaply
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+graphs: context.ThreadStack[Graph] = context.ThreadStack()
+_global: list[Graph] = []
+
+
+@public("get_default_graph")
+def get_default_graph() -> Graph:
+    """The graph new nodes go to in this thread."""
+    current = graphs.top
+    if current is not None:
+        return current
+    if not _global:
+        _global.append(Graph())
+    return _global[0]
+
+
+@public("reset_default_graph")
+def reset_default_graph() -> None:
+    """Throw the global default graph away; the next node starts a new one."""
+    if graphs.items:
+        raise AssertionError("Do not use tf.reset_default_graph() inside `with graph.as_default()`")
+    _global.clear()
+
+
+@public("control_dependencies")
+def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
+    """New nodes of the default graph run after `control_inputs`."""
+    return get_default_graph().control_dependencies(control_inputs)
+
+
+@public("device")
+def device(device_name_or_function: Any) -> AbstractContextManager[None]:
+    """Ask for a device for the new nodes of the default graph."""
+    return get_default_graph().device(device_name_or_function)
+
+
+@public("colocate_with")
+def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+    """New nodes of the default graph share the device of `op`."""
+    return get_default_graph().colocate_with(op, ignore_existing)
+
+
+@public("container")
+def container(container_name: str) -> AbstractContextManager[str]:
+    """Stateful nodes made inside keep their state in this container."""
+    return get_default_graph().container(container_name)
+
+
+@public("add_to_collection")
+def add_to_collection(name: Any, value: Any) -> None:
+    """Append to a named list of the default graph."""
+    get_default_graph().add_to_collection(name, value)
+
+
+@public("add_to_collections")
+def add_to_collections(names: Any, value: Any) -> None:
+    """Append to several named lists of the default graph."""
+    get_default_graph().add_to_collections(names, value)
+
+
+@public("get_collection")
+def get_collection(key: Any, scope: str | None = None) -> list[Any]:
+    """A copy of a named list of the default graph."""
+    return get_default_graph().get_collection(key, scope)
+
+
+@public("get_collection_ref")
+def get_collection_ref(key: Any) -> list[Any]:
+    """A named list of the default graph itself."""
+    return get_default_graph().get_collection_ref(key)
+
+
+__all__ = ["Graph", "GraphKeys", "get_default_graph"]

@@ -1,0 +1,43 @@
+"""The names of the standard collections."""
+
+from __future__ import annotations
+
+from thalweg.public import public
+
+
+@public("GraphKeys")
+class GraphKeys:
+    """Names of the collections that the library fills and reads."""
+
+    GLOBAL_VARIABLES = "variables"
+    VARIABLES = "variables"
+    LOCAL_VARIABLES = "local_variables"
+    MODEL_VARIABLES = "model_variables"
+    METRIC_VARIABLES = "metric_variables"
+    TRAINABLE_VARIABLES = "trainable_variables"
+    MOVING_AVERAGE_VARIABLES = "moving_average_variables"
+    CONCATENATED_VARIABLES = "concatenated_variables"
+    SUMMARIES = "summaries"
+    SUMMARY_OP = "summary_op"
+    QUEUE_RUNNERS = "queue_runners"
+    TABLE_INITIALIZERS = "table_initializer"
+    ASSET_FILEPATHS = "asset_filepaths"
+    REGULARIZATION_LOSSES = "regularization_losses"
+    LOSSES = "losses"
+    WEIGHTS = "weights"
+    BIASES = "biases"
+    ACTIVATIONS = "activations"
+    UPDATE_OPS = "update_ops"
+    SAVERS = "savers"
+    SAVEABLE_OBJECTS = "saveable_objects"
+    INIT_OP = "init_op"
+    LOCAL_INIT_OP = "local_init_op"
+    READY_OP = "ready_op"
+    READY_FOR_LOCAL_INIT_OP = "ready_for_local_init_op"
+    GLOBAL_STEP = "global_step"
+    TRAIN_OP = "train_op"
+    EVAL_STEP = "eval_step"
+    RESOURCES = "resources"
+    LOCAL_RESOURCES = "local_resources"
+    COND_CONTEXT = "cond_context"
+    WHILE_CONTEXT = "while_context"

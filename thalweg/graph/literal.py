@@ -1,0 +1,172 @@
+"""Python and NumPy values as arrays with a dtype of ours, and the errors when they do not fit.
+
+Python floats are float32 and ints int32 (int64 where they do not fit), NumPy arrays keep their
+dtype, text becomes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph import dtypes
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.shapes import Dimension, TensorShape, as_shape
+from thalweg.platform.compat import as_bytes
+
+Array = NDArray[Any]
+
+
+def make_array(
+    value: Any, dtype: DType | None = None, shape: Any = None, verify_shape: bool = False
+) -> Array:
+    """`value` as an array of `dtype`, filled up with its last element to `shape`."""
+    array = _to_array(value, None if dtype is None else dtype.base_dtype)
+    return array if shape is None else _fill_to(array, as_shape(shape), verify_shape)
+
+
+def _to_array(value: Any, dtype: DType | None) -> Array:
+    if isinstance(value, np.ndarray | np.generic):
+        return _from_numpy(np.asarray(cast(Any, value)), dtype)
+    if isinstance(value, TensorShape):
+        value = value.as_list()
+    if dtype is not None and dtype.is_quantized:
+        return np.array(value, dtype=dtype.as_numpy_dtype)
+    _check_elements(value, dtype)
+    if dtype is dtypes.string:
+        return to_bytes(np.array(value, dtype=object))
+    return _from_python(value, dtype)
+
+
+def _from_numpy(array: Array, dtype: DType | None) -> Array:
+    if array.dtype.kind in "USO":
+        if dtype is not None and dtype is not dtypes.string:
+            raise TypeError(f"Expected {dtype.name}, got an array of {array.dtype} instead.")
+        return to_bytes(array.astype(object))
+    kind = as_dtype(array.dtype) if dtype is None else dtype
+    if kind.is_quantized:
+        return array
+    return np.asarray(array, dtype=kind.as_numpy_dtype)
+
+
+def _from_python(value: Any, dtype: DType | None) -> Array:
+    if dtype is not None:
+        return _sequence_array(value, dtype.as_numpy_dtype)
+    array = _sequence_array(value, None)
+    if array.dtype.kind in "US" or array.dtype.kind == "O":
+        return to_bytes(_sequence_array(value, object))
+    if array.dtype == np.float64 or array.size == 0:
+        return array.astype(np.float32)
+    if array.dtype == np.int64 and np.array_equal(narrow := array.astype(np.int32), array):
+        return narrow
+    if array.dtype == np.complex128:
+        return array
+    return array
+
+
+def _sequence_array(value: Any, kind: Any) -> Array:
+    try:
+        return np.array(value, dtype=kind)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(
+            f"Argument must be a dense tensor (every row of the same length): {error}"
+        ) from error
+
+
+def to_bytes(array: Array) -> Array:
+    """An object array of text or bytes, as bytes."""
+    flat = np.empty(array.size, dtype=object)
+    for index, item in enumerate(cast("Sequence[Any]", array.ravel())):
+        if not isinstance(item, str | bytes):
+            raise TypeError(
+                f"Expected string, got {item!r} of type '{type(item).__name__}' instead."
+            )
+        flat[index] = as_bytes(item)
+    return flat.reshape(array.shape)
+
+
+def _fill_to(array: Array, shape: TensorShape, verify_shape: bool) -> Array:
+    target = tuple(shape.as_list())
+    if array.shape == target:
+        return array
+    if verify_shape:
+        raise TypeError(f"Expected Tensor's shape: {target}, got {array.shape}.")
+    size = shape.num_elements() or 0
+    if array.size > size:
+        raise ValueError(
+            f"Too many elements provided. Needed at most {size}, but received {array.size}"
+        )
+    if array.size == 0:
+        raise ValueError(f"Cannot fill the shape {target} from no elements")
+    missing = np.full(size - array.size, array.ravel()[-1:][0], dtype=array.dtype)
+    return np.concatenate([array.ravel(), missing]).reshape(cast(Any, target))
+
+
+# What Python values each dtype takes. A float is no int, a number no string: TensorFlow's rules.
+
+_integers = (int, np.integer, Dimension)
+_floats = (*_integers, float, np.floating)
+_complexes = (*_floats, complex, np.complexfloating)
+
+
+def _accepts(dtype: DType) -> tuple[type, ...]:
+    if dtype.is_floating:
+        return _floats
+    if dtype.is_complex:
+        return _complexes
+    if dtype.is_bool:
+        return (bool, np.bool_)
+    if dtype is dtypes.string:
+        return (str, bytes)
+    return _integers
+
+
+def _check_elements(value: Any, dtype: DType | None) -> None:
+    if dtype is None:
+        accepted: Callable[[Any], bool] = _is_literal
+    else:
+        kinds = _accepts(dtype)
+        accepted = lambda item: (
+            isinstance(item, kinds)
+            and (  # noqa: E731 - a predicate per dtype
+                dtype.is_bool or not isinstance(item, bool)
+            )
+        )
+    for item in _leaves(value):
+        if accepted(item):
+            continue
+        wanted = "" if dtype is None else f"Expected {dtype.name}, got "
+        if item is None:
+            raise ValueError(f"{wanted}None values not supported.")
+        raise TypeError(
+            f"{wanted}{_brief(item)} of type '{type(item).__name__}'"
+            f"{'' if dtype is None else ' instead'}."
+            f"{' It cannot be a tensor.' if dtype is None else ''}"
+        )
+
+
+def _is_literal(item: Any) -> bool:
+    return isinstance(item, (*_complexes, bool, np.bool_, str, bytes))
+
+
+def _brief(item: Any) -> str:
+    text = repr(item)
+    return text if len(text) < 80 else text[:77] + "..."
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The elements of nested sequences (arrays inside are taken as checked by NumPy)."""
+    if isinstance(value, list | tuple | range):
+        for inner in cast("Sequence[Any]", value):
+            yield from _leaves(inner)
+    elif isinstance(value, np.ndarray):
+        array = cast("Array", value)
+        if array.size and array.dtype.kind not in "USO":
+            yield array.ravel()[0]
+    elif hasattr(value, "__array__") and not isinstance(value, np.generic):
+        yield np.asarray(value).ravel()[0]
+    else:
+        yield value

@@ -1,0 +1,380 @@
+"""Nodes and tensors: the immutable pieces a graph is made of.
+
+A `Node` (TensorFlow's `Operation`) applies an op to tensors; a `Tensor` names one output of a
+node. Shape and dtype are known when the node is made. Both are thin: values exist only while a
+step runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from thalweg.graph import context
+from thalweg.graph.dtypes import DType
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.public import public
+
+if TYPE_CHECKING:
+    from thalweg.graph.graph import Graph
+
+#: What Python's operators do to tensors, filled by the op families that define them.
+operators: dict[str, Callable[..., Any]] = {}
+
+
+def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function the meaning of Python operators on tensors: `@operator("add")`."""
+
+    def install(function: Callable[..., Any]) -> Callable[..., Any]:
+        operators.update(dict.fromkeys(names, function))
+        return function
+
+    return install
+
+
+@public("Operation")
+class Node:
+    """One application of an op: its inputs, control inputs, name and device."""
+
+    __slots__ = (
+        "_code",
+        "_lasti",
+        "annotations",
+        "control_inputs",
+        "device",
+        "graph",
+        "index",
+        "inputs",
+        "name",
+        "op",
+        "outputs",
+    )
+
+    def __init__(
+        self,
+        graph: Graph,
+        op: Op,
+        name: str,
+        inputs: tuple[Tensor, ...],
+        control_inputs: tuple[Node, ...],
+        device: str,
+        annotations: Mapping[str, Any],
+        code: CodeType,
+        lasti: int,
+        index: int,
+    ) -> None:
+        self.graph = graph
+        self.op = op
+        self.name = name
+        self.inputs = inputs
+        self.control_inputs = control_inputs
+        self.device = device
+        self.annotations = annotations  # what scopes and importers attach: colocation and the like
+        self.index = index  # the order of creation in the graph
+        self.outputs: tuple[Tensor, ...] = ()
+        self._code = code
+        self._lasti = lasti
+
+    @property
+    def type(self) -> str:
+        """The name of the op, as in GraphDef."""
+        return self.op.type_name
+
+    @property
+    def values(self) -> Callable[[], tuple[Tensor, ...]]:
+        """TensorFlow's spelling of `outputs`, as a method."""
+        return lambda: self.outputs
+
+    @property
+    def output(self) -> Tensor:
+        """The only output."""
+        return self.outputs[0]
+
+    @property
+    def origin(self) -> str:
+        """`file:line` of the user's code that made this node."""
+        return f"{self._code.co_filename}:{self._line()}"
+
+    @property
+    def traceback(self) -> list[tuple[str, int, str, str]]:
+        """The user's frame that made this node: (file, line, function, text)."""
+        return [(self._code.co_filename, self._line(), self._code.co_name, "")]
+
+    def _line(self) -> int:
+        # The instruction offset is kept instead of the line: decoding it waits until asked for.
+        positions = list(self._code.co_positions())
+        return positions[self._lasti // 2][0] or self._code.co_firstlineno
+
+    def colocation_groups(self) -> list[bytes]:
+        """The groups (`loc:@name`) of nodes this one must share a device with."""
+        groups: list[bytes] = list(self.annotations.get("_class", ()))
+        return groups or [b"loc:@" + self.name.encode()]
+
+    def get_attr(self, name: str) -> Any:
+        """The value of a GraphDef attribute: a field, a bound dtype, a length or an annotation."""
+        found = self.attributes()
+        if name not in found:
+            raise ValueError(f"No attr named '{name}' in op '{self.name}' ({self.type})")
+        return found[name]
+
+    def attributes(self) -> dict[str, Any]:
+        """All GraphDef attributes: fields, bound dtypes, list lengths, annotations."""
+        found = self.op.attributes
+        arguments = [*zip(self.op.parsed.inputs, self.input_counts(), strict=True)]
+        start = 0
+        for argument, count in arguments:
+            tensors = self.inputs[start : start + count]
+            start += count
+            if argument.count:
+                found[argument.count] = count
+            if argument.is_mixed:
+                found[argument.type] = [t.dtype.base_dtype for t in tensors]
+            elif argument.fixed is None and tensors:
+                found[argument.type] = tensors[0].dtype.base_dtype
+        return found | dict(self.annotations)
+
+    def input_counts(self) -> tuple[int, ...]:
+        """How many tensors stand for each input of the signature."""
+        arguments = self.op.parsed.inputs
+        if not self.op.parsed.has_lists:
+            return (1,) * len(arguments)
+        counts = self.annotations.get("_counts")
+        if counts is not None:
+            return counts
+        spare = len(self.inputs) - sum(not a.is_list for a in arguments)
+        return tuple(spare if a.is_list else 1 for a in arguments)
+
+    def run(
+        self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
+    ) -> None:
+        """Run this node in a session (the default one if none is given)."""
+        context.runner_for(self.graph, session, "run()").run(self, feed_dict)
+
+    def __str__(self) -> str:
+        return f"name: {self.name!r} op: {self.type!r} inputs: {[t.name for t in self.inputs]}"
+
+    def __repr__(self) -> str:
+        return f"<tf.Operation '{self.name}' type={self.type}>"
+
+
+@public("Tensor")
+class Tensor:
+    """One output of a node: a value that exists while a step runs."""
+
+    __slots__ = ("__weakref__", "_shape", "dtype", "op", "value_index")
+
+    __array_priority__ = 100  # NumPy arrays defer to our operators
+
+    def __init__(self, node: Node, value_index: int, dtype: DType, shape: TensorShape) -> None:
+        self.op = node
+        self.value_index = value_index
+        self.dtype = dtype
+        self._shape = shape
+
+    @property
+    def node(self) -> Node:
+        """The node whose output this is."""
+        return self.op
+
+    @property
+    def graph(self) -> Graph:
+        """The graph this tensor belongs to."""
+        return self.op.graph
+
+    @property
+    def name(self) -> str:
+        """`node:index`."""
+        return f"{self.op.name}:{self.value_index}"
+
+    @property
+    def device(self) -> str:
+        """The device asked for."""
+        return self.op.device
+
+    @property
+    def shape(self) -> TensorShape:
+        """What is known of the shape."""
+        return self._shape
+
+    def get_shape(self) -> TensorShape:
+        """What is known of the shape."""
+        return self._shape
+
+    def set_shape(self, shape: Any) -> None:
+        """Add what the caller knows: the shape is narrowed, never changed."""
+        self._shape = self._shape.merge_with(as_shape(shape))
+
+    @property
+    def rank(self) -> int | None:
+        """The number of dimensions, if known."""
+        return self._shape.rank
+
+    def consumers(self) -> list[Node]:
+        """The nodes that take this tensor."""
+        return self.graph.consumers(self)
+
+    def eval(
+        self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
+    ) -> Any:
+        """The value of this tensor in a session (the default one if none is given)."""
+        return context.runner_for(self.graph, session, "eval()").run(self, feed_dict)
+
+    def __repr__(self) -> str:
+        return f"<tf.Tensor '{self.name}' shape={self._shape} dtype={self.dtype.name}>"
+
+    def __str__(self) -> str:
+        shape = "" if self._shape.rank is None else f", shape={self._shape}"
+        return f'Tensor("{self.name}"{shape}, dtype={self.dtype.name})'
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __copy__(self) -> Tensor:
+        return self
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"Using a tf.Tensor as a Python bool is not allowed: {self.name} (made at "
+            f"{self.op.origin}) has no value while the graph is built, so it cannot decide an `if`, "
+            "`while`, `and`, `or` or `not`. Use tf.cond, tf.where or tf.logical_and; to see "
+            "whether it is None, write `is None`."
+        )
+
+    __nonzero__ = __bool__
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            f"'Tensor' object is not iterable: {self.name} has no value while the graph is built. "
+            "Use tf.unstack, or tf.map_fn to visit each element."
+        )
+
+    def __len__(self) -> NoReturn:
+        raise TypeError(f"len is not defined for {self.name}; use tf.shape(x)[0] or x.shape[0]")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"{self.name} is symbolic and has no value to convert to a NumPy array; "
+            "fetch it with session.run or eval()"
+        )
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return operators["getitem"](self, key)
+
+    def __add__(self, other: Any) -> Tensor:
+        return operators["add"](self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return operators["add"](other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return operators["sub"](self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return operators["sub"](other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return operators["mul"](self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return operators["mul"](other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return operators["truediv"](self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return operators["truediv"](other, self)
+
+    def __div__(self, other: Any) -> Tensor:
+        return operators["div"](self, other)
+
+    def __rdiv__(self, other: Any) -> Tensor:
+        return operators["div"](other, self)
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return operators["floordiv"](self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return operators["floordiv"](other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return operators["mod"](self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return operators["mod"](other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return operators["pow"](self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return operators["pow"](other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return operators["matmul"](self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return operators["matmul"](other, self)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return operators["lt"](self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return operators["le"](self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return operators["gt"](self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return operators["ge"](self, other)
+
+    def __and__(self, other: Any) -> Tensor:
+        return operators["and"](self, other)
+
+    def __rand__(self, other: Any) -> Tensor:
+        return operators["and"](other, self)
+
+    def __or__(self, other: Any) -> Tensor:
+        return operators["or"](self, other)
+
+    def __ror__(self, other: Any) -> Tensor:
+        return operators["or"](other, self)
+
+    def __xor__(self, other: Any) -> Tensor:
+        return operators["xor"](self, other)
+
+    def __rxor__(self, other: Any) -> Tensor:
+        return operators["xor"](other, self)
+
+    def __invert__(self) -> Tensor:
+        return operators["invert"](self)
+
+    def __neg__(self) -> Tensor:
+        return operators["neg"](self)
+
+    def __abs__(self) -> Tensor:
+        return operators["abs"](self)
+
+
+def as_node(value: Any) -> Node:
+    """The node of a tensor, a node or anything that has one (`.op`)."""
+    if isinstance(value, Node):
+        return value
+    node = getattr(value, "op", None)
+    if isinstance(node, Node):
+        return node
+    raise TypeError(f"Can not convert a {type(value).__name__} into an Operation: {value!r}")
+
+
+def flatten_nodes(values: Sequence[Any]) -> list[Node]:
+    """The nodes of a sequence of tensors, nodes and nested sequences of them."""
+    found: list[Node] = []
+    for value in values:
+        if isinstance(value, list | tuple):
+            found += flatten_nodes(cast("Sequence[Any]", value))
+        else:
+            found.append(as_node(value))
+    return found

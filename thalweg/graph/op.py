@@ -1,0 +1,142 @@
+"""What an operation is: one class per op, everything about it in the class body.
+
+A block gives its `signature`, its `shape` rule, its `numpy` kernel (the definition), and where
+they exist its `gradient` (as graph code) and its `element` (the loop lowering: one output element
+as an expression). Annotated names in the body are the op's attributes: `Sum(keep_dims=True)` is a
+value, and calling it on tensors adds a node to the graph. Facts such as "elementwise" or
+"commutative" are class flags; sets of ops are derived from them, never listed by hand.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, dataclass_transform
+
+from thalweg.graph import signature as signatures
+from thalweg.graph.signature import Signature
+
+_REQUIRED: Any = object()  # marks an attribute without a default
+
+REGISTRY: dict[str, type[Op]] = {}
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Op:
+    """The base of every op block."""
+
+    signature: ClassVar[str] = ""
+    #: outputs depend on more than the inputs: never folded, merged or evaluated ahead
+    stateful: ClassVar[bool] = False
+    #: f(x, y) = f(y, x)
+    commutative: ClassVar[bool] = False
+    #: one output element depends on the same element of (broadcast) inputs alone
+    elementwise: ClassVar[bool] = False
+    #: has no loop form by nature (strings, files, factorisations, Python calls)
+    host_only: ClassVar[bool] = False
+    #: a gradient of None is right for every input (indices, comparisons, shapes)
+    not_differentiable: ClassVar[bool] = False
+    #: may wait for another step; such kernels run off the step's own thread
+    blocking: ClassVar[bool] = False
+
+    #: (self, *inputs: Tensor) -> TensorShape or one per output; list inputs come as lists
+    shape: ClassVar[Callable[..., Any]]
+    #: (self, *inputs: ndarray) -> ndarray or one per output
+    numpy: ClassVar[Callable[..., Any]]
+    #: (self, context, *inputs) -> as numpy; for kernels that touch resources or the step
+    kernel: ClassVar[Callable[..., Any]]
+    #: (self, node, *dy) -> one gradient tensor or None per flat input
+    gradient: ClassVar[Callable[..., Any]]
+    #: (self, *inputs: Expr) -> Expr
+    element: ClassVar[Callable[..., Any]]
+    #: (self, *inputs: Tensor) -> TensorShape: what is known of an integer vector output
+    dimensions: ClassVar[Callable[..., Any]]
+
+    type_name: ClassVar[str]
+    parsed: ClassVar[Signature]
+    fields: ClassVar[dict[str, Any]] = {}
+    result: ClassVar[Callable[..., Any]]
+
+    def __init_subclass__(cls, *, name: str = "", abstract: bool = False) -> None:
+        cls.fields = dict(cls.fields) | dict(_own_fields(cls))
+        if abstract:
+            return
+        cls.type_name = name or cls.__name__
+        cls.parsed = signatures.parse(cls.signature)
+        cls.result = _result_type(cls)
+        _check(cls)
+        REGISTRY[cls.type_name] = cls
+
+    def __init__(self, **attributes: Any) -> None:
+        for name, default in self.fields.items():
+            value = attributes.pop(name, default)
+            if value is _REQUIRED:
+                raise TypeError(f"op {self.type_name} needs the attribute '{name}'")
+            self.__dict__[name] = value
+        if attributes:
+            raise TypeError(f"op {self.type_name} has no attribute '{next(iter(attributes))}'")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"op {self.type_name} is immutable")
+
+    def __call__(self, *inputs: Any, name: str | None = None) -> Any:
+        """Add a node with this op to the graph of its inputs; return its output(s)."""
+        return applier[0](self, inputs, name)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attribute values by name."""
+        return dict(self.__dict__)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.__dict__ == self.__dict__
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self.__dict__.values()))
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        return f"{self.type_name}({inner})"
+
+    @classmethod
+    def has(cls, part: str) -> bool:
+        """Whether the block defines `part` (gradient, element, numpy, kernel, dimensions)."""
+        return hasattr(cls, part)
+
+
+#: How a called op becomes a node; set by `thalweg.graph.build`, which knows graphs and tensors.
+applier: list[Callable[[Op, tuple[Any, ...], str | None], Any]] = []
+
+
+def _own_fields(cls: type[Op]) -> Iterator[tuple[str, Any]]:
+    for name, annotation in inspect.get_annotations(cls).items():
+        if not str(annotation).startswith("ClassVar"):
+            yield name, cls.__dict__.get(name, _REQUIRED)
+
+
+def _result_type(cls: type[Op]) -> Callable[..., Any]:
+    """A named tuple over the outputs, for ops that have more than one."""
+    names = [argument.name for argument in cls.parsed.outputs]
+    if len(names) < 2:
+        return tuple
+    return namedtuple(cls.__name__, names)  # pyright: ignore[reportUntypedNamedTuple] - names come from the signature
+
+
+def _check(cls: type[Op]) -> None:
+    """The spec of a block, checked when it is defined."""
+    if cls.type_name in REGISTRY:
+        raise TypeError(f"op {cls.type_name} is defined twice")
+    if not cls.has("shape"):
+        raise TypeError(f"op {cls.type_name} has no shape rule")
+    if not (cls.has("numpy") or cls.has("kernel")):
+        raise TypeError(f"op {cls.type_name} has no kernel")
+    unbound = [
+        a.type
+        for a in cls.parsed.outputs
+        if a.fixed is None
+        and a.type not in cls.fields
+        and a.type not in {i.type for i in cls.parsed.inputs}
+    ]
+    if unbound:
+        raise TypeError(f"op {cls.type_name}: output type {unbound[0]} is never bound")

@@ -1,0 +1,427 @@
+"""Static shapes of tensors, known in full, in part or not at all.
+
+A `TensorShape` is an immutable tuple of sizes in which `None` stands for an unknown size, or
+`None` altogether for an unknown rank. Sizes handed to users are `Dimension` objects, whose
+arithmetic and comparisons answer "unknown" where an operand is unknown.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import reduce
+from itertools import zip_longest
+from typing import Any, overload
+
+from thalweg.graph.dtypes import DType
+from thalweg.public import public
+
+Size = int | None
+Sizes = tuple[Size, ...]
+
+
+@public("Dimension")
+class Dimension:
+    """The size of one axis, or `Dimension(None)` where it is unknown."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = _checked_size(value)
+
+    @property
+    def value(self) -> Size:
+        """The size, or None if it is unknown."""
+        return self._value
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether both could be the same size."""
+        other_value = as_dimension(other)._value
+        return self._value is None or other_value is None or self._value == other_value
+
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raises ValueError unless both could be the same size."""
+        if not self.is_compatible_with(other):
+            raise ValueError(f"Dimensions {self} and {other} are not compatible")
+
+    def merge_with(self, other: Any) -> "Dimension":
+        """The dimension known as well as `self` and `other` together know it."""
+        other = as_dimension(other)
+        self.assert_is_compatible_with(other)
+        return other if self._value is None else self
+
+    def __add__(self, other: Any) -> "Dimension":
+        return _arithmetic(int.__add__, self, other)
+
+    def __radd__(self, other: Any) -> "Dimension":
+        return _arithmetic(int.__add__, other, self)
+
+    def __sub__(self, other: Any) -> "Dimension":
+        return _arithmetic(int.__sub__, self, other)
+
+    def __rsub__(self, other: Any) -> "Dimension":
+        return _arithmetic(int.__sub__, other, self)
+
+    def __mul__(self, other: Any) -> "Dimension":
+        return _arithmetic(int.__mul__, self, other)
+
+    def __rmul__(self, other: Any) -> "Dimension":
+        return _arithmetic(int.__mul__, other, self)
+
+    def __floordiv__(self, other: Any) -> "Dimension":
+        return _arithmetic(int.__floordiv__, self, other)
+
+    def __rfloordiv__(self, other: Any) -> "Dimension":
+        return _arithmetic(int.__floordiv__, other, self)
+
+    def __mod__(self, other: Any) -> "Dimension":
+        return _arithmetic(int.__mod__, self, other)
+
+    def __rmod__(self, other: Any) -> "Dimension":
+        return _arithmetic(int.__mod__, other, self)
+
+    def __lt__(self, other: Any) -> bool | None:
+        return _comparison(int.__lt__, self, other)
+
+    def __le__(self, other: Any) -> bool | None:
+        return _comparison(int.__le__, self, other)
+
+    def __gt__(self, other: Any) -> bool | None:
+        return _comparison(int.__gt__, self, other)
+
+    def __ge__(self, other: Any) -> bool | None:
+        return _comparison(int.__ge__, self, other)
+
+    # Any, since an unknown size makes both answers None where object promises a bool.
+    def __eq__(self, other: object) -> Any:
+        try:
+            return _comparison(int.__eq__, self, other)
+        except (TypeError, ValueError):
+            return NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        try:
+            return _comparison(int.__ne__, self, other)
+        except (TypeError, ValueError):
+            return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __int__(self) -> int:
+        return self.__index__()
+
+    def __index__(self) -> int:
+        if self._value is None:
+            raise TypeError("An unknown Dimension has no integer value.")
+        return self._value
+
+    def __str__(self) -> str:
+        return _size_text(self._value)
+
+    def __repr__(self) -> str:
+        return f"Dimension({self._value!r})"
+
+
+def _arithmetic(operation: Callable[[int, int], int], left: Any, right: Any) -> Dimension:
+    try:
+        x, y = as_dimension(left).value, as_dimension(right).value
+    except (TypeError, ValueError):
+        return NotImplemented  # lets a tensor operand do the arithmetic
+    return Dimension(None if x is None or y is None else operation(x, y))
+
+
+def _comparison(
+    operation: Callable[[int, int], bool], left: Dimension, right: object
+) -> bool | None:
+    x, y = left.value, as_dimension(right).value
+    return None if x is None or y is None else operation(x, y)
+
+
+def _checked_size(value: Any) -> Size:
+    if value is None:
+        return None
+    if type(value) is Dimension:
+        return value.value
+    if isinstance(value, DType):
+        raise TypeError(f"Cannot convert {value} to a Dimension")
+    size = int(value)
+    if size != value and not isinstance(value, (str, bytes)):
+        raise ValueError(f"Ambiguous dimension: {value}")
+    if size < 0:
+        raise ValueError(f"Dimension {size} must be >= 0")
+    return size
+
+
+def _size_text(size: Size) -> str:
+    return "?" if size is None else str(size)
+
+
+def as_dimension(value: Any) -> Dimension:
+    """A Dimension as it is, anything else as the size of a new one."""
+    return value if isinstance(value, Dimension) else Dimension(value)
+
+
+@public("TensorShape")
+class TensorShape:
+    """The possibly partial shape of a tensor: `TensorShape([32, None])`, `TensorShape(None)`."""
+
+    __slots__ = ("_sizes",)
+
+    _sizes: Sizes | None
+
+    def __init__(self, dims: Any) -> None:
+        self._sizes = _checked_sizes(dims)
+
+    @classmethod
+    def of(cls, sizes: Sizes | None) -> "TensorShape":
+        """The shape of sizes known to be valid, without checking them."""
+        if sizes is None:
+            return _UNKNOWN
+        shape = object.__new__(cls)
+        shape._sizes = sizes
+        return shape
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorShape.of, (self._sizes,)
+
+    @property
+    def sizes(self) -> Sizes | None:
+        """The sizes as a tuple, or None if the rank is unknown."""
+        return self._sizes
+
+    @property
+    def dims(self) -> list[Dimension] | None:
+        """The sizes as a new list of Dimensions, or None if the rank is unknown."""
+        return None if self._sizes is None else [Dimension(size) for size in self._sizes]
+
+    @property
+    def rank(self) -> int | None:
+        """The number of axes, or None if it is unknown."""
+        return None if self._sizes is None else len(self._sizes)
+
+    ndims = rank
+
+    def as_list(self) -> list[Size]:
+        """The sizes as a list, None where unknown; a ValueError if the rank is unknown."""
+        if self._sizes is None:
+            raise ValueError("as_list() is not defined on an unknown TensorShape.")
+        return list(self._sizes)
+
+    def num_elements(self) -> int | None:
+        """The number of elements, or None if any size is unknown."""
+        if self._sizes is None:
+            return None
+        known = [size for size in self._sizes if size is not None]
+        return math.prod(known) if len(known) == len(self._sizes) else None
+
+    def is_fully_defined(self) -> bool:
+        """Whether the rank and every size are known."""
+        return self._sizes is not None and None not in self._sizes
+
+    def assert_is_fully_defined(self) -> None:
+        """Raises ValueError unless the rank and every size are known."""
+        if not self.is_fully_defined():
+            raise ValueError(f"Shape {self} is not fully defined")
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Whether some full shape fits both: equal where both are known."""
+        mine, theirs = self._sizes, as_shape(other)._sizes
+        if mine is None or theirs is None:
+            return True
+        if len(mine) != len(theirs):
+            return False
+        return all(x == y or x is None or y is None for x, y in zip(mine, theirs, strict=True))
+
+    def assert_is_compatible_with(self, other: Any) -> None:
+        """Raises ValueError unless some full shape fits both."""
+        if not self.is_compatible_with(other):
+            raise ValueError(f"Shapes {self} and {as_shape(other)} are incompatible")
+
+    def merge_with(self, other: Any) -> "TensorShape":
+        """The shape known as well as `self` and `other` together know it."""
+        other = as_shape(other)
+        if not self.is_compatible_with(other):
+            raise ValueError(f"Shapes {self} and {other} are not compatible")
+        if self._sizes is None or other._sizes is None:
+            return other if self._sizes is None else self
+        pairs = zip(self._sizes, other._sizes, strict=True)
+        return TensorShape.of(tuple(y if x is None else x for x, y in pairs))
+
+    def most_specific_compatible_shape(self, other: Any) -> "TensorShape":
+        """The most specific shape that both `self` and `other` are instances of."""
+        mine, theirs = self._sizes, as_shape(other)._sizes
+        if mine is None or theirs is None or len(mine) != len(theirs):
+            return _UNKNOWN
+        pairs = zip(mine, theirs, strict=True)
+        return TensorShape.of(tuple(x if x == y else None for x, y in pairs))
+
+    def concatenate(self, other: Any) -> "TensorShape":
+        """The axes of `self`, then those of `other`; unknown if either rank is."""
+        other = as_shape(other)
+        if self._sizes is None or other._sizes is None:
+            return _UNKNOWN
+        return TensorShape.of(self._sizes + other._sizes)
+
+    def assert_same_rank(self, other: Any) -> None:
+        """Raises ValueError if both ranks are known and differ."""
+        other = as_shape(other)
+        if None not in (self.rank, other.rank) and self.rank != other.rank:
+            raise ValueError(f"Shapes {self} and {other} must have the same rank")
+
+    def assert_has_rank(self, rank: int | None) -> None:
+        """Raises ValueError if the rank is known and not `rank`."""
+        if rank is not None and self.rank not in (None, rank):
+            raise ValueError(f"Shape {self} must have rank {rank}")
+
+    def with_rank(self, rank: int | None) -> "TensorShape":
+        """This shape, of rank `rank` from now on; a ValueError if it has another."""
+        self.assert_has_rank(rank)
+        return unknown_shape(rank) if self._sizes is None else self
+
+    def with_rank_at_least(self, rank: int) -> "TensorShape":
+        """This shape; a ValueError if its rank is known and below `rank`."""
+        if self._sizes is not None and len(self._sizes) < rank:
+            raise ValueError(f"Shape {self} must have rank at least {rank}")
+        return self
+
+    def with_rank_at_most(self, rank: int) -> "TensorShape":
+        """This shape; a ValueError if its rank is known and above `rank`."""
+        if self._sizes is not None and len(self._sizes) > rank:
+            raise ValueError(f"Shape {self} must have rank at most {rank}")
+        return self
+
+    def __len__(self) -> int:
+        if self._sizes is None:
+            raise ValueError("Cannot take the length of a shape with unknown rank.")
+        return len(self._sizes)
+
+    def __bool__(self) -> bool:
+        return self._sizes is not None
+
+    def __iter__(self) -> Iterator[Dimension]:
+        if self._sizes is None:
+            raise ValueError("Cannot iterate over a shape with unknown rank.")
+        return map(Dimension, self._sizes)
+
+    @overload
+    def __getitem__(self, key: slice) -> "TensorShape": ...
+
+    @overload
+    def __getitem__(self, key: int) -> Dimension: ...
+
+    def __getitem__(self, key: slice | int) -> "TensorShape | Dimension":
+        if isinstance(key, slice):
+            return TensorShape.of(_unknown_slice(key) if self._sizes is None else self._sizes[key])
+        return Dimension(None if self._sizes is None else self._sizes[key])
+
+    def __eq__(self, other: object) -> bool:
+        try:
+            theirs = as_shape(other)._sizes
+        except (TypeError, ValueError):
+            return NotImplemented
+        # As with Dimension, two unknown sizes are not known to be equal.
+        return self is other or (self._sizes == theirs and None not in (theirs or ()))
+
+    def __ne__(self, other: object) -> bool:
+        try:
+            other = as_shape(other)
+        except (TypeError, ValueError):
+            return NotImplemented
+        if self._sizes is None or other._sizes is None:
+            raise ValueError("The inequality of unknown TensorShapes is undefined.")
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._sizes)
+
+    def __str__(self) -> str:
+        if self._sizes is None:
+            return "<unknown>"
+        text = ", ".join(map(_size_text, self._sizes))
+        return f"({text},)" if len(self._sizes) == 1 else f"({text})"
+
+    def __repr__(self) -> str:
+        return f"TensorShape({self.dims!r})"
+
+
+def _checked_sizes(dims: Any) -> Sizes | None:
+    if dims is None:
+        return None
+    if isinstance(dims, TensorShape):
+        return dims.sizes
+    if isinstance(dims, (str, bytes)):
+        raise TypeError(f"A string has ambiguous TensorShape, wrap it in a list: {dims!r}")
+    try:
+        iterator: Iterator[Any] = iter(dims)
+    except TypeError:
+        return (_checked_size(dims),)
+    return tuple(map(_checked_size, iterator))
+
+
+def _unknown_slice(key: slice) -> Sizes | None:
+    """The sizes of a slice of a shape of unknown rank: known only where both ends are counted."""
+    if key.step is not None:
+        raise ValueError("A shape of unknown rank cannot be sliced with a step.")
+    start, stop = key.start or 0, key.stop
+    if stop is None or start < 0 or stop < 0:
+        return None
+    return (None,) * (stop - start)
+
+
+_UNKNOWN = TensorShape(None)
+
+
+def as_shape(shape: Any) -> TensorShape:
+    """A TensorShape as it is, anything else as the dimensions of a new one."""
+    return shape if isinstance(shape, TensorShape) else TensorShape(shape)
+
+
+def unknown_shape(ndims: int | None = None) -> TensorShape:
+    """The shape of unknown rank, or one of rank `ndims` with no size known."""
+    return _UNKNOWN if ndims is None else TensorShape.of((None,) * ndims)
+
+
+def scalar() -> TensorShape:
+    """The shape with no axes."""
+    return TensorShape.of(())
+
+
+def vector(length: Any) -> TensorShape:
+    """The shape with one axis of size `length` (None if unknown)."""
+    return TensorShape((length,))
+
+
+def matrix(rows: Any, cols: Any) -> TensorShape:
+    """The shape `(rows, cols)`, either None if unknown."""
+    return TensorShape((rows, cols))
+
+
+def broadcast_shapes(*shapes: TensorShape) -> TensorShape:
+    """The shape NumPy broadcasting gives, as far as it is known; a ValueError if it cannot.
+
+    An unknown size beside a known one other than 1 can only become that known one.
+    """
+    return reduce(_broadcast_pair, shapes) if shapes else scalar()
+
+
+def _broadcast_pair(left: TensorShape, right: TensorShape) -> TensorShape:
+    if left.sizes is None or right.sizes is None:
+        return _UNKNOWN
+    if left.sizes == right.sizes:
+        return left
+    pairs = zip_longest(reversed(left.sizes), reversed(right.sizes), fillvalue=1)
+    try:
+        sizes = [_broadcast_size(x, y) for x, y in pairs]
+    except ValueError:
+        message = f"Incompatible shapes for broadcasting: {left} and {right}"
+        raise ValueError(message) from None
+    return TensorShape.of(tuple(reversed(sizes)))
+
+
+def _broadcast_size(x: Size, y: Size) -> Size:
+    if x == y or y == 1:
+        return x
+    if x == 1 or x is None:
+        return y
+    if y is None:
+        return x
+    raise ValueError(f"Sizes {x} and {y} do not broadcast")

@@ -1,0 +1,1 @@
+"""What a kernel is: expressions over elements, from which loops are generated."""

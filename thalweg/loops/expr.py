@@ -1,0 +1,156 @@
+"""One output element as an expression over input elements.
+
+An op's `element` builds an `Expr` from the `Expr`s of its inputs; code generators walk it, and
+`evaluate` runs it on NumPy arrays, which is how tests hold lowerings to the reference kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    return np.asarray(x).astype(dtype)
+
+
+#: The functions an element may use, with their meaning. Code generators know exactly these.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floor_div": np.floor_divide,
+    "remainder": np.remainder,
+    "truncated_remainder": np.fmod,
+    "pow": np.power,
+    "max": np.maximum,
+    "min": np.minimum,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "rint": np.rint,
+    "trunc": np.trunc,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log1p": np.log1p,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "atan2": np.arctan2,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+    "not": np.logical_not,
+    "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or,
+    "bit_xor": np.bitwise_xor,
+    "bit_not": np.invert,
+    "shift_left": np.left_shift,
+    "shift_right": np.right_shift,
+    "is_nan": np.isnan,
+    "is_inf": np.isinf,
+    "is_finite": np.isfinite,
+    "select": np.where,
+    "cast": _cast,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """A call of a function, an input element (`input`) or a number (`number`)."""
+
+    function: str
+    arguments: tuple[Any, ...]
+
+    def __add__(self, other: Any) -> Expr:
+        return call("add", self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return call("add", other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return call("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return call("sub", other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return call("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return call("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return call("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return call("div", other, self)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self)
+
+    def __lt__(self, other: Any) -> Expr:
+        return call("lt", self, other)
+
+    def __le__(self, other: Any) -> Expr:
+        return call("le", self, other)
+
+    def __gt__(self, other: Any) -> Expr:
+        return call("gt", self, other)
+
+    def __ge__(self, other: Any) -> Expr:
+        return call("ge", self, other)
+
+    def __getattr__(self, function: str) -> Callable[..., Expr]:
+        """`x.exp()`, `x.max(y)`: any function of the table, with this as first argument."""
+        if function not in FUNCTIONS:
+            raise AttributeError(f"elements have no function '{function}'")
+        return lambda *others: call(function, self, *others)
+
+
+def call(function: str, *arguments: Any) -> Expr:
+    """A function of the table applied to expressions, numbers and (for `cast`) a dtype."""
+    return Expr(function, arguments)
+
+
+def select(condition: Expr, chosen: Any, otherwise: Any) -> Expr:
+    """`chosen` where the condition holds, else `otherwise`."""
+    return call("select", condition, chosen, otherwise)
+
+
+def argument(position: int) -> Expr:
+    """The element of input number `position`."""
+    return Expr("input", (position,))
+
+
+def evaluate(expression: Any, inputs: list[Any]) -> Any:
+    """The value of an expression over whole arrays, by NumPy."""
+    if not isinstance(expression, Expr):
+        return expression
+    if expression.function == "input":
+        return inputs[expression.arguments[0]]
+    values = [evaluate(part, inputs) for part in expression.arguments]
+    return FUNCTIONS[expression.function](*values)

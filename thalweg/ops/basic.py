@@ -1,0 +1,250 @@
+"""The ops everything else leans on: constants, placeholders, identities and grouping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_function
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.literal import make_array
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+class Const(Op):
+    """A value known when the graph is built."""
+
+    signature = "-> output: dtype"
+    value: Array
+    dtype: DType
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def shape(self) -> TensorShape:
+        return TensorShape.of(self.value.shape)
+
+    def known_value(self) -> Array:
+        return self.value
+
+    def numpy(self) -> Array:
+        return self.value
+
+
+@public("constant")
+def constant(
+    value: Any,
+    dtype: Any = None,
+    shape: Any = None,
+    name: str = "Const",
+    verify_shape: bool = False,
+) -> Tensor:
+    """A tensor of a Python or NumPy value, filled up with its last element to `shape`."""
+    array = make_array(value, None if dtype is None else as_dtype(dtype), shape, verify_shape)
+    return _const(array, name)
+
+
+def _const(array: Array, name: str) -> Tensor:
+    array = array.view()
+    array.flags.writeable = False  # what outlives a step is read-only
+    kind = as_dtype(array.dtype)
+    return Const(value=array, dtype=kind)(name=name)
+
+
+def _constant_conversion(
+    value: Any, dtype: DType | None = None, name: str | None = None, as_ref: bool = False
+) -> Tensor:
+    return constant(value, dtype, name=name or "Const")
+
+
+register_tensor_conversion_function(object, _constant_conversion, priority=200)
+
+
+class Placeholder(Op):
+    """A value that every step must feed."""
+
+    signature = "-> output: dtype"
+    stateful = True  # its value is the step's, never the graph's
+    not_differentiable = True
+    dtype: DType
+    given_shape: TensorShape
+
+    def shape(self) -> TensorShape:
+        return self.given_shape
+
+    def kernel(self, context: Any) -> Array:
+        raise errors.InvalidArgumentError(
+            None,
+            None,
+            f"You must feed a value for placeholder tensor '{context.node.name}' with dtype "
+            f"{self.dtype.name} and shape {self.given_shape}: pass feed_dict={{...}} to run()",
+        )
+
+
+@public("placeholder")
+def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor whose value is given with each step (`feed_dict`)."""
+    return Placeholder(dtype=as_dtype(dtype), given_shape=as_shape(shape))(name=name)
+
+
+class PlaceholderWithDefault(Op):
+    """A value that a step may feed, and its default."""
+
+    signature = "input: T -> output: T"
+    stateful = True
+    given_shape: TensorShape
+
+    def shape(self, input: Tensor) -> TensorShape:
+        input.shape.assert_is_compatible_with(self.given_shape)
+        return self.given_shape
+
+    def kernel(self, context: Any, input: Array) -> Array:
+        return input
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return dy
+
+
+@public("placeholder_with_default")
+def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
+    """A placeholder that gives `input` when it is not fed."""
+    return PlaceholderWithDefault(given_shape=as_shape(shape))(input, name=name)
+
+
+class Identity(Op):
+    """y = x"""
+
+    signature = "input: T -> output: T"
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return input.shape
+
+    def numpy(self, input: Array) -> Array:
+        return input
+
+    def dimensions(self, input: Tensor) -> TensorShape:
+        from_shape = input.op.op
+        return (
+            from_shape.dimensions(*input.op.inputs)
+            if from_shape.has("dimensions")
+            else (TensorShape(None))
+        )
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return dy
+
+
+@public("identity")
+def identity(input: Any, name: str | None = None) -> Tensor:
+    """The same value under another name; of a variable, its value at this point of the step."""
+    return Identity()(input, name=name)
+
+
+class StopGradient(Identity, name="StopGradient"):
+    """y = x, and nothing flows back."""
+
+    not_differentiable = True
+
+    def gradient(self, node: Node, dy: Tensor) -> None:
+        return None
+
+
+@public("stop_gradient")
+def stop_gradient(input: Any, name: str | None = None) -> Tensor:
+    """The value of `input`, taken as a constant by `gradients`."""
+    return StopGradient()(input, name=name)
+
+
+class PreventGradient(Identity, name="PreventGradient"):
+    """y = x; asking for its gradient is an error."""
+
+    message: str = ""
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        raise LookupError(f"Gradient explicitly disabled. Reason: {self.message}")
+
+
+class NoOp(Op):
+    """Nothing, but a place for control dependencies."""
+
+    signature = "->"
+    stateful = True
+    not_differentiable = True
+
+    def shape(self) -> list[TensorShape]:
+        return []
+
+    def numpy(self) -> tuple[()]:
+        return ()
+
+
+@public("no_op")
+def no_op(name: str | None = None) -> Node:
+    """A node that does nothing."""
+    return NoOp()(name=name)
+
+
+@public("group")
+def group(*inputs: Any, name: str | None = None) -> Node:
+    """A node that is done when all `inputs` are."""
+    graph = get_default_graph() if not inputs else _graph_of_any(inputs)
+    with graph.as_default(), graph.control_dependencies(_flat(inputs)):
+        return no_op(name=name or "group_deps")
+
+
+@public("tuple")
+def tuple_(
+    tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] | None = None
+) -> list[Any]:
+    """The tensors, each available only when all are."""
+    graph = _graph_of_any(tensors)
+    with graph.as_default(), graph.name_scope(name or "tuple"):
+        gates = [t for t in tensors if t is not None] + list(control_inputs or ())
+        gate = group(*gates)
+        return [None if t is None else with_dependencies([gate], t) for t in tensors]
+
+
+def with_dependencies(dependencies: Sequence[Any], output: Any, name: str | None = None) -> Any:
+    """`output`, available only after `dependencies` ran."""
+    graph = output.graph
+    with graph.as_default(), graph.control_dependencies(dependencies):
+        if isinstance(output, Tensor):
+            return identity(output, name=name)
+        parts = [identity(part) for part in output.components()]
+        return type(output)(*parts)
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    flat: list[Any] = []
+    for value in values:
+        if isinstance(value, list | tuple):
+            flat += _flat(cast("Sequence[Any]", value))
+        elif value is not None:
+            flat.append(value)
+    return flat
+
+
+def _graph_of_any(values: Sequence[Any]) -> Any:
+    for value in _flat(values):
+        graph = getattr(value, "graph", None)
+        if graph is not None:
+            return graph
+    return get_default_graph()
+
+
+def zeros_constant(like: Tensor) -> Tensor:
+    """A zero of the dtype of `like`, as a scalar."""
+    return convert_to_tensor(np.zeros((), like.dtype.base_dtype.as_numpy_dtype))

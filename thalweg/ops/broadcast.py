@@ -1,0 +1,87 @@
+"""Broadcasting and its transpose: summing a gradient back to the shape an input had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph.node import Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, vector
+from thalweg.ops import reduce, shaping
+
+Array = NDArray[Any]
+
+
+class BroadcastGradientArgs(Op):
+    """The axes that each of two broadcast shapes must be summed over in a gradient."""
+
+    signature = "s0: T, s1: T -> r0: T, r1: T; T: index"
+    not_differentiable = True
+
+    def shape(self, s0: Tensor, s1: Tensor) -> list[TensorShape]:
+        return [vector(None), vector(None)]
+
+    def numpy(self, s0: Array, s1: Array) -> tuple[Array, Array]:
+        mine, theirs = tuple(s0.tolist()), tuple(s1.tolist())
+        axes = (summed_axes(mine, theirs), summed_axes(theirs, mine))
+        return np.array(axes[0], s0.dtype), np.array(axes[1], s0.dtype)
+
+
+def summed_axes(mine: tuple[int, ...], theirs: tuple[int, ...]) -> list[int]:
+    """The axes of the broadcast result along which `mine` was stretched or is 1."""
+    rank = max(len(mine), len(theirs))
+    padded = (1,) * (rank - len(mine)) + mine
+    others = (1,) * (rank - len(theirs)) + theirs
+    missing = rank - len(mine)
+    return [
+        axis
+        for axis in range(rank)
+        if axis < missing or (padded[axis] == 1 and (others[axis] != 1))
+    ]
+
+
+def reduce_to(gradient: Tensor, mine: Tensor, other: Tensor) -> Tensor:
+    """Sum `gradient`, of the broadcast shape of `mine` and `other`, to the shape of `mine`."""
+    static = _static_sizes(mine), _static_sizes(other)
+    if static[0] is not None and static[0] == static[1]:
+        return gradient
+    if static[0] is not None and static[1] is not None:
+        axes = summed_axes(static[0], static[1])
+        if not axes:
+            return gradient
+        return shaping.reshape(reduce.reduce_sum(gradient, axes), static[0])
+    shape = shaping.shape(mine)
+    axes, _ = BroadcastGradientArgs()(shape, shaping.shape(other))
+    return shaping.reshape(reduce.reduce_sum(gradient, axes), shape)
+
+
+def _static_sizes(tensor: Tensor) -> tuple[int, ...] | None:
+    sizes = tensor.shape.sizes
+    return None if sizes is None or None in sizes else sizes  # pyright: ignore[reportReturnType] - None was excluded
+
+
+class BroadcastTo(Op):
+    """y = x stretched to `shape`"""
+
+    signature = "input: T, shape: I -> output: T; I: index"
+
+    def shape(self, input: Tensor, shape: Tensor) -> TensorShape:
+        return shaping.known_shape(shape)
+
+    def numpy(self, input: Array, shape: Array) -> Array:
+        return np.broadcast_to(input, tuple(shape.tolist()))
+
+    def gradient(self, node: Any, dy: Tensor) -> list[Any]:
+        return [reduce_to(dy, node.inputs[0], dy), None]
+
+
+def both(node_inputs: tuple[Tensor, ...], dx: Tensor | None, dy: Tensor | None) -> list[Any]:
+    """A binary op's gradients, each summed over the dimensions its input was broadcast in."""
+    x, y = node_inputs
+    return [
+        None if dx is None else reduce_to(dx, x, y),
+        None if dy is None else reduce_to(dy, y, x),
+    ]

@@ -1,0 +1,121 @@
+"""What a kernel may ask of the step that runs it, and the objects that outlive steps.
+
+`ops` does not know the runtime: stateful kernels (`kernel(self, context, *inputs)`) see it through
+`Context`. A resource is any object kept under (container, name) by the session's device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from sys import getrefcount
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.dtypes import DType
+from thalweg.graph.node import Node
+from thalweg.graph.shapes import TensorShape
+
+Array = NDArray[Any]
+Resource = TypeVar("Resource")
+
+
+class Cancellation(Protocol):
+    """How a waiting kernel learns that its step is to stop."""
+
+    def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` when the step is cancelled; the result undoes the registration."""
+        ...
+
+    def check(self) -> None:
+        """Raise the error the step was cancelled with, if it was."""
+        ...
+
+
+class Context(Protocol):
+    """The step, as a kernel sees it."""
+
+    @property
+    def node(self) -> Node:
+        """The node being run."""
+        ...
+
+    @property
+    def cancellation(self) -> Cancellation:
+        """The step's cancellation."""
+        ...
+
+    def resource(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
+        """The object kept under (container, name), made on first use."""
+        ...
+
+    def delete_resource(self, name: str, container: str) -> bool:
+        """Forget an object; whether there was one."""
+        ...
+
+    def state(self, make: Callable[[], Resource]) -> Resource:
+        """This node's own object in this session, made on first use."""
+        ...
+
+
+class VariableCell:
+    """A variable's buffer: what flows along reference edges.
+
+    Readers get read-only views of the buffer. An update writes in place when no reader holds a
+    view, and otherwise into a fresh copy, so a value once read never changes.
+    """
+
+    def __init__(self, name: str, dtype: DType, shape: TensorShape) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.shape = shape
+        self.lock = threading.RLock()
+        self._buffer: Array | None = None
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether a value was ever assigned."""
+        return self._buffer is not None
+
+    def read(self) -> Array:
+        """The current value, read-only."""
+        with self.lock:
+            view = self._require().view()
+        view.flags.writeable = False
+        return view
+
+    def assign(self, value: Array) -> None:
+        """Replace the value by a copy of `value`."""
+        fresh = np.array(value, dtype=self.dtype.as_numpy_dtype)
+        with self.lock:
+            self._buffer = fresh
+
+    def update(self, change: Callable[[Array], None]) -> None:
+        """Let `change` write into the buffer. It must check its arguments before it writes."""
+        with self.lock:
+            buffer = self._require()
+            # Held by: self._buffer, the local name, getrefcount's argument. More is a reader.
+            if getrefcount(buffer) > 3:
+                buffer = buffer.copy()
+            change(buffer)
+            self._buffer = buffer
+
+    def replace(self, compute: Callable[[Array], Array]) -> None:
+        """Set the value to a function of the current one, all or nothing."""
+        with self.lock:
+            self._buffer = np.array(
+                compute(self._require()), dtype=self.dtype.as_numpy_dtype, copy=None
+            )
+
+    def _require(self) -> Array:
+        if self._buffer is None:
+            raise errors.FailedPreconditionError(
+                None,
+                None,
+                f"Attempting to use uninitialized value {self.name}: run its initializer (or "
+                "tf.global_variables_initializer()) in this session first",
+            )
+        return self._buffer

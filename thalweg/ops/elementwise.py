@@ -1,0 +1,78 @@
+"""The families of elementwise ops, and how their public functions are made.
+
+This module imports no other family: families import each other as modules and meet at call time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from thalweg.graph.composite import SparseTensor
+from thalweg.graph.node import Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, broadcast_shapes
+from thalweg.public import public
+
+
+class Elementwise(Op, abstract=True):
+    """One output element from the same element of the broadcast inputs."""
+
+    elementwise = True
+
+    def shape(self, *inputs: Tensor) -> TensorShape:
+        if len(inputs) == 1:
+            return inputs[0].shape
+        return broadcast_shapes(*(tensor.shape for tensor in inputs))
+
+
+class Unary(Elementwise, abstract=True):
+    """y = f(x)"""
+
+    signature = "x: T -> y: T"
+
+
+class Binary(Elementwise, abstract=True):
+    """z = f(x, y)"""
+
+    signature = "x: T, y: T -> z: T"
+
+
+class Comparison(Elementwise, abstract=True):
+    """z = x ? y"""
+
+    signature = "x: T, y: T -> z: bool"
+    not_differentiable = True
+
+
+def unary(kind: type[Op], *names: str) -> Callable[..., Any]:
+    """The public function of a unary op; of a SparseTensor it maps the values."""
+    op = kind()
+
+    def function(x: Any, name: str | None = None) -> Any:
+        if isinstance(x, SparseTensor):
+            return SparseTensor(x.indices, op(x.values, name=name), x.dense_shape)
+        return op(x, name=name)
+
+    return _publish(function, kind, names)
+
+
+def binary(kind: type[Op], *names: str) -> Callable[..., Tensor]:
+    """The public function of a binary op."""
+    op = kind()
+
+    def function(x: Any, y: Any, name: str | None = None) -> Tensor:
+        return op(x, y, name=name)
+
+    return _publish(function, kind, names)
+
+
+def _publish(
+    function: Callable[..., Any], kind: type[Op], names: tuple[str, ...]
+) -> Callable[..., Any]:
+    function.__doc__ = kind.__doc__
+    function.__name__ = function.__qualname__ = (
+        names[0].rpartition(".")[2] if names else kind.__name__
+    )
+    function.__module__ = kind.__module__
+    return public(*names)(function) if names else function

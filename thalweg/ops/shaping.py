@@ -1,0 +1,214 @@
+"""Shapes as values, and views of the same elements under another shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph import dtypes
+from thalweg.graph.composite import SparseTensor
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.known import constant_value, constant_value_as_shape
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar, unknown_shape, vector
+from thalweg.ops import casting, reduce
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+known_shape = constant_value_as_shape
+
+
+class Shape(Op):
+    """The shape of x, as a vector."""
+
+    signature = "input: T -> output: out_type; out_type: index"
+    not_differentiable = True
+    out_type: DType = dtypes.int32
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return vector(input.shape.rank)
+
+    def known_value(self, input: Tensor) -> Array | None:
+        if not input.shape.is_fully_defined():
+            return None
+        return np.array(input.shape.as_list(), self.out_type.as_numpy_dtype)
+
+    def dimensions(self, input: Tensor) -> TensorShape:
+        return input.shape
+
+    def numpy(self, input: Array) -> Array:
+        return np.array(np.shape(input), self.out_type.as_numpy_dtype)
+
+
+@public("shape")
+def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
+    """The shape of a tensor as an integer vector; of a SparseTensor, its dense shape."""
+    if isinstance(input, SparseTensor):
+        return casting.cast(input.dense_shape, as_dtype(out_type), name=name)
+    return Shape(out_type=as_dtype(out_type))(input, name=name)
+
+
+class Size(Op):
+    """The number of elements of x."""
+
+    signature = "input: T -> output: out_type; out_type: index"
+    not_differentiable = True
+    out_type: DType = dtypes.int32
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return scalar()
+
+    def known_value(self, input: Tensor) -> Array | None:
+        size = input.shape.num_elements()
+        return None if size is None else np.array(size, self.out_type.as_numpy_dtype)
+
+    def numpy(self, input: Array) -> Array:
+        return np.array(np.size(input), self.out_type.as_numpy_dtype)
+
+
+@public("size")
+def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
+    """The number of elements of a tensor; of a SparseTensor, that of its dense form."""
+    if isinstance(input, SparseTensor):
+        elements = reduce.reduce_prod(input.dense_shape, 0, name=name)
+        return casting.cast(elements, as_dtype(out_type))
+    return Size(out_type=as_dtype(out_type))(input, name=name)
+
+
+class Rank(Op):
+    """The number of dimensions of x."""
+
+    signature = "input: T -> output: int32"
+    not_differentiable = True
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return scalar()
+
+    def known_value(self, input: Tensor) -> Array | None:
+        return None if input.shape.rank is None else np.array(input.shape.rank, np.int32)
+
+    def numpy(self, input: Array) -> Array:
+        return np.array(np.ndim(input), np.int32)
+
+
+@public("rank")
+def rank(input: Any, name: str | None = None) -> Tensor:
+    """The number of dimensions of a tensor."""
+    if isinstance(input, SparseTensor):
+        return size(input.dense_shape, name=name)
+    return Rank()(input, name=name)
+
+
+class Reshape(Op):
+    """The elements of x, in order, under another shape; one size may be -1."""
+
+    signature = "tensor: T, shape: I -> output: T; I: index"
+
+    def shape(self, tensor: Tensor, shape: Tensor) -> TensorShape:
+        wanted = constant_value_as_shape(shape)
+        shape.shape.assert_has_rank(1)
+        value = constant_value(shape)
+        if wanted.sizes is None:
+            return unknown_shape()
+        # A size that only the step knows and a -1 look the same here: both are None.
+        elements = tensor.shape.num_elements()
+        return TensorShape.of(_complete(wanted.sizes, elements, exact=value is not None))
+
+    def numpy(self, tensor: Array, shape: Array) -> Array:
+        sizes = tuple(np.asarray(shape).tolist())
+        try:
+            return np.reshape(tensor, sizes)
+        except ValueError:
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"Input to reshape is a tensor with {np.size(tensor)} values, but the requested "
+                f"shape {list(sizes)} does not hold that many",
+            ) from None
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        return [reshape(dy, shape(node.inputs[0])), None]
+
+
+def _complete(
+    sizes: tuple[int | None, ...], elements: int | None, exact: bool
+) -> tuple[int | None, ...]:
+    """Fill in the one unknown size from the number of elements, and check the rest."""
+    unknown = sizes.count(None)
+    known = int(np.prod([s for s in sizes if s is not None], dtype=np.int64))
+    if elements is None or unknown > 1:
+        return sizes
+    if unknown == 0:
+        if known != elements:
+            raise ValueError(
+                f"Cannot reshape a tensor with {elements} elements to shape {list(sizes)} "
+                f"({known} elements)"
+            )
+        return sizes
+    if known == 0 or elements % known:
+        if exact:
+            raise ValueError(
+                f"Dimension size must be evenly divisible by {known} but is {elements}"
+            )
+        return sizes
+    return tuple(elements // known if s is None else s for s in sizes)
+
+
+@public("reshape")
+def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
+    """The same elements under another shape; one size may be -1."""
+    return Reshape()(tensor, shape_tensor(shape), name=name)
+
+
+def shape_tensor(shape: Any) -> Tensor:
+    """A shape given by a user (list, tuple, TensorShape, tensor, array) as an index tensor."""
+    if isinstance(shape, Tensor):
+        return shape
+    if isinstance(shape, int | np.integer):
+        raise ValueError(f"A shape must be a vector, not the scalar {shape}")
+    array_like = shape.as_list() if isinstance(shape, TensorShape) else shape
+    if isinstance(array_like, list | tuple) and not array_like:
+        return convert_to_tensor(np.zeros(0, np.int32))
+    return convert_to_tensor(array_like, preferred_dtype=dtypes.int32)
+
+
+class ExpandDims(Op):
+    """x with a dimension of size 1 put in at an axis."""
+
+    signature = "input: T, dim: I -> output: T; I: index"
+
+    def shape(self, input: Tensor, dim: Tensor) -> TensorShape:
+        axis, sizes = constant_value(dim), input.shape.sizes
+        if sizes is None or axis is None:
+            return unknown_shape(None if sizes is None else len(sizes) + 1)
+        place = _insertion(int(axis.item()), len(sizes))
+        return TensorShape.of((*sizes[:place], 1, *sizes[place:]))
+
+    def numpy(self, input: Array, dim: Array) -> Array:
+        return np.expand_dims(input, _insertion(int(np.asarray(dim).item()), np.ndim(input)))
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        return [reshape(dy, shape(node.inputs[0])), None]
+
+
+def _insertion(axis: int, rank: int) -> int:
+    if not -rank - 1 <= axis <= rank:
+        raise ValueError(f"Dimension {axis} is not in the interval [{-rank - 1}, {rank}].")
+    return axis + rank + 1 if axis < 0 else axis
+
+
+@public("expand_dims")
+def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Tensor:
+    """`input` with a dimension of size 1 put in at `axis`."""
+    return ExpandDims()(input, axis if dim is None else dim, name=name)
+
+
+def product(values: Tensor) -> Tensor:
+    """The product of an integer vector: the elements of a shape."""
+    return reduce.reduce_prod(values, 0)

@@ -1,0 +1,8 @@
+"""What programs expect around a graph: command-line flags, an entry point, logging, files, strings.
+
+Nothing here knows what a tensor is; everything above may use it.
+"""
+
+from thalweg.platform import app, compat, flags, gfile, resource_loader, tf_logging
+
+__all__ = ["app", "compat", "flags", "gfile", "resource_loader", "tf_logging"]

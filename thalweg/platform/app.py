@@ -1,0 +1,28 @@
+"""The entry point of a program: parse the flags, call `main`, exit with what it returns."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from thalweg.platform.flags import FLAGS, Error
+from thalweg.public import public
+
+
+@public("app.run")
+def run(
+    main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | None = None
+) -> NoReturn:
+    """Run `main` (by default that of the program's module) with what the flags left of `argv`."""
+    arguments = list(sys.argv if argv is None else argv)
+    rest = _parse(arguments)
+    chosen = main or sys.modules["__main__"].main
+    sys.exit(chosen(rest))
+
+
+def _parse(arguments: list[str]) -> list[str]:
+    try:
+        return FLAGS(arguments, known_only=True)
+    except Error as error:
+        print(f"FATAL Flags parsing error:\n  {error}", file=sys.stderr)
+        print("Pass --help to see the flags of this program.", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,59 @@
+"""Conversions between bytes and text, and the groups of number types that checks use.
+
+Comes in: `bytes`, `str`, paths, or any value. Goes out: the same content in the type asked for.
+"""
+
+import numbers
+from typing import Any, Final
+
+import numpy as np
+
+from thalweg.public import public, publish_value
+
+integral_types: Final = (numbers.Integral, np.integer)
+real_types: Final = (numbers.Real, np.integer, np.floating)
+complex_types: Final = (numbers.Complex, np.number)
+bytes_or_text_types: Final = (bytes, str)
+
+
+@public("compat.as_bytes")
+def as_bytes(bytes_or_text: bytes | bytearray | str, encoding: str = "utf-8") -> bytes:
+    """`bytes_or_text` as bytes; text is encoded."""
+    value: Any = bytes_or_text
+    if isinstance(value, str):
+        return value.encode(encoding)
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    raise TypeError(f"Expected binary or unicode string, got {value!r}")
+
+
+@public("compat.as_text", "compat.as_str")
+def as_text(bytes_or_text: bytes | str, encoding: str = "utf-8") -> str:
+    """`bytes_or_text` as a string; bytes are decoded."""
+    value: Any = bytes_or_text
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode(encoding)
+    raise TypeError(f"Expected binary or unicode string, got {value!r}")
+
+
+as_str = as_text
+
+
+@public("compat.as_str_any")
+def as_str_any(value: object) -> str:
+    """`str(value)`, but bytes are decoded."""
+    return as_text(value) if isinstance(value, bytes) else str(value)
+
+
+@public("compat.path_to_str")
+def path_to_str(path: Any) -> Any:
+    """The string of a path-like object; anything else is returned as it is."""
+    return as_str_any(path.__fspath__()) if hasattr(path, "__fspath__") else path
+
+
+publish_value("compat.integral_types", integral_types)
+publish_value("compat.real_types", real_types)
+publish_value("compat.complex_types", complex_types)
+publish_value("compat.bytes_or_text_types", bytes_or_text_types)

@@ -1,0 +1,292 @@
+"""Files and folders under the names of `tf.gfile`, on the local file system.
+
+A `GFile` opens its file when it is first read or written, reads text unless its mode has a "b",
+and keeps the places of reading and writing apart. What the operating system refuses is raised as
+the `tf.errors` class that says why.
+"""
+
+import errno
+import glob
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+from thalweg import errors
+from thalweg.platform.compat import as_bytes, as_str_any, as_text
+from thalweg.public import public
+
+Path = str | bytes | os.PathLike[str]
+
+_MODES: Final = ("r", "w", "a", "r+", "w+", "a+")
+
+_ERROR_CLASSES: Final[dict[int | None, Callable[[None, None, str], errors.OpError]]] = {
+    errno.ENOENT: errors.NotFoundError,
+    errno.EEXIST: errors.AlreadyExistsError,
+    errno.EACCES: errors.PermissionDeniedError,
+    errno.EPERM: errors.PermissionDeniedError,
+    errno.EROFS: errors.PermissionDeniedError,
+    errno.ENOTDIR: errors.FailedPreconditionError,
+    errno.EISDIR: errors.FailedPreconditionError,
+    errno.ENOTEMPTY: errors.FailedPreconditionError,
+    errno.ENOSPC: errors.ResourceExhaustedError,
+    errno.EMFILE: errors.ResourceExhaustedError,
+    errno.EINVAL: errors.InvalidArgumentError,
+}
+
+
+@dataclass(frozen=True)
+class FileStatistics:
+    """Size in bytes, time of the last change, and whether the path is a folder."""
+
+    length: int
+    mtime_nsec: int
+    is_directory: bool
+
+
+@public("gfile.GFile", "gfile.Open")
+class GFile:
+    """A file that is opened on first use: `with tf.gfile.GFile(path, "w") as f: f.write("a")`."""
+
+    def __init__(self, name: Path, mode: str = "r") -> None:
+        self._binary = "b" in mode
+        self._mode = mode.replace("b", "")
+        if self._mode not in _MODES:
+            raise errors.InvalidArgumentError(None, None, f"mode {mode!r} is not one of {_MODES}")
+        self._name = name
+        self._reader: IO[bytes] | None = None
+        self._writer: IO[bytes] | None = None
+
+    @property
+    def name(self) -> Path:
+        """The name as it was given."""
+        return self._name
+
+    @property
+    def mode(self) -> str:
+        """The mode without its "b"."""
+        return self._mode
+
+    def size(self) -> int:
+        """The size of the file in bytes."""
+        return Stat(self._name).length
+
+    def read(self, n: int = -1) -> Any:
+        """`n` bytes, or all that is left: bytes where the mode has a "b", else text."""
+        return self._decode(self._open_reader().read(n))
+
+    def readline(self) -> Any:
+        """The next line with its line end; empty at the end of the file."""
+        return self._decode(self._open_reader().readline())
+
+    def readlines(self) -> list[Any]:
+        """All lines that are left."""
+        return list(self)
+
+    def write(self, file_content: str | bytes) -> None:
+        """Write text or bytes at the end of what was written."""
+        content = as_bytes(file_content)
+        with _os_errors(self._name):
+            self._open_writer().write(content)
+
+    def seek(self, offset: int | None = None, whence: int = 0, position: int | None = None) -> None:
+        """Read on from `offset`: from the start (`whence` 0), from here (1) or the end (2)."""
+        target = offset if position is None else position
+        if target is None:
+            raise TypeError("seek() needs an offset.")
+        if whence not in (0, 1, 2):
+            raise errors.InvalidArgumentError(
+                None, None, f"whence must be 0, 1 or 2, not {whence!r}"
+            )
+        reader = self._open_reader()
+        start = (0, reader.tell(), self.size())[whence]
+        if start + target < 0:
+            raise errors.InvalidArgumentError(None, None, f"seek to {start + target}, before 0")
+        reader.seek(start + target)
+
+    def seekable(self) -> bool:
+        """Whether `seek` works: always."""
+        return True
+
+    def tell(self) -> int:
+        """The place of the next read."""
+        return self._open_reader().tell()
+
+    def flush(self) -> None:
+        """Hand what was written to the operating system."""
+        if self._writer:
+            with _os_errors(self._name):
+                self._writer.flush()
+
+    def close(self) -> None:
+        """Flush and close; a later read opens the file again from its start."""
+        for stream in filter(None, (self._reader, self._writer)):
+            with _os_errors(self._name):
+                stream.close()
+        self._reader = self._writer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        line = self.readline()
+        if not line:
+            raise StopIteration
+        return line
+
+    def __del__(self) -> None:
+        if hasattr(self, "_writer"):
+            self.close()
+
+    def _decode(self, content: bytes) -> Any:
+        return content if self._binary else as_text(content)
+
+    def _open_reader(self) -> IO[bytes]:
+        self.flush()
+        if self._reader is None:
+            if self._mode in ("w", "a"):
+                raise errors.PermissionDeniedError(None, None, "File isn't open for reading")
+            with _os_errors(self._name):
+                self._reader = open(os.fspath(self._name), "rb")  # noqa: SIM115 - `close` ends it
+        return self._reader
+
+    def _open_writer(self) -> IO[bytes]:
+        if self._writer is None:
+            if self._mode == "r":
+                raise errors.PermissionDeniedError(None, None, "File isn't open for writing")
+            mode = "ab" if self._mode.startswith("a") else "wb"
+            self._writer = open(os.fspath(self._name), mode)  # noqa: SIM115 - `close` ends it
+        return self._writer
+
+
+@public("gfile.FastGFile")
+class FastGFile(GFile):
+    """The same as GFile: files here take no locks in either case."""
+
+
+Open = GFile
+
+
+@public("gfile.Exists")
+def Exists(path: Path) -> bool:
+    """Whether `path` is a file or a folder."""
+    return os.path.exists(path)
+
+
+@public("gfile.IsDirectory")
+def IsDirectory(dirname: Path) -> bool:
+    """Whether `dirname` is a folder."""
+    return os.path.isdir(dirname)
+
+
+@public("gfile.Glob")
+def Glob(filename: Path | list[Path] | tuple[Path, ...]) -> list[str]:
+    """The paths that match a pattern, or any of a list of patterns, sorted."""
+    patterns = filename if isinstance(filename, list | tuple) else [filename]
+    found = (glob.glob(_text(pattern)) for pattern in patterns)
+    return sorted(path for paths in found for path in paths)
+
+
+@public("gfile.ListDirectory")
+def ListDirectory(dirname: Path) -> list[str]:
+    """The names of the files and folders inside a folder."""
+    if not IsDirectory(dirname):
+        raise errors.NotFoundError(None, None, f"Could not find directory {_text(dirname)}")
+    with _os_errors(dirname):
+        return sorted(os.listdir(_text(dirname)))
+
+
+@public("gfile.MkDir")
+def MkDir(dirname: Path) -> None:
+    """Make a folder whose parent exists."""
+    with _os_errors(dirname):
+        os.mkdir(dirname)
+
+
+@public("gfile.MakeDirs")
+def MakeDirs(dirname: Path) -> None:
+    """Make a folder and all its parents; nothing happens where it exists."""
+    with _os_errors(dirname):
+        os.makedirs(dirname, exist_ok=True)
+
+
+@public("gfile.Remove")
+def Remove(filename: Path) -> None:
+    """Delete a file."""
+    with _os_errors(filename):
+        os.remove(filename)
+
+
+@public("gfile.DeleteRecursively")
+def DeleteRecursively(dirname: Path) -> None:
+    """Delete a folder and all that is in it, or a file."""
+    with _os_errors(dirname):
+        if IsDirectory(dirname):
+            shutil.rmtree(dirname)
+        else:
+            os.remove(dirname)
+
+
+@public("gfile.Copy")
+def Copy(oldpath: Path, newpath: Path, overwrite: bool = False) -> None:
+    """Copy the content of a file; an existing target is an error unless `overwrite`."""
+    _refuse_existing(newpath, overwrite)
+    with _os_errors(oldpath):
+        shutil.copyfile(_text(oldpath), _text(newpath))
+
+
+@public("gfile.Rename")
+def Rename(oldname: Path, newname: Path, overwrite: bool = False) -> None:
+    """Move a file or folder; an existing target is an error unless `overwrite`."""
+    _refuse_existing(newname, overwrite)
+    with _os_errors(oldname):
+        os.replace(_text(oldname), _text(newname))
+
+
+@public("gfile.Stat")
+def Stat(filename: Path) -> FileStatistics:
+    """Size, time of change and kind of what lies at a path."""
+    with _os_errors(filename):
+        found = os.stat(filename)
+    return FileStatistics(found.st_size, found.st_mtime_ns, IsDirectory(filename))
+
+
+@public("gfile.Walk")
+def Walk(top: Path, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
+    """(folder, names of its folders, names of its files) for `top` and each folder below it."""
+    for folder, folders, files in os.walk(_text(top), topdown=in_order):
+        folders.sort()
+        yield folder, folders, sorted(files)
+
+
+def _text(path: Path) -> str:
+    return as_str_any(os.fspath(path))
+
+
+def _refuse_existing(path: Path, overwrite: bool) -> None:
+    if not overwrite and Exists(path):
+        raise errors.AlreadyExistsError(None, None, f"file already exists: {_text(path)}")
+
+
+@contextmanager
+def _os_errors(path: Path) -> Generator[None]:
+    """Raise an OSError inside the block as the class of `tf.errors` that its number stands for."""
+    try:
+        yield
+    except OSError as error:
+        kind = _ERROR_CLASSES.get(error.errno, errors.UnknownError)
+        raise kind(None, None, f"{_text(path)}; {error.strerror or error}") from error

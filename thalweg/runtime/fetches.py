@@ -1,0 +1,210 @@
+"""What a user may fetch and feed, flattened to tensors and put together again.
+
+A fetch is a tensor, a node, a name, anything that converts to one, a composite of tensors, or any
+nesting of lists, tuples, named tuples and dicts of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from thalweg.graph import dtypes
+from thalweg.graph.composite import (
+    IndexedSlices,
+    IndexedSlicesValue,
+    SparseTensor,
+    SparseTensorValue,
+)
+from thalweg.graph.graph import Graph
+from thalweg.graph.literal import make_array
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.shapes import TensorShape
+
+Rebuild = Callable[[Sequence[Any]], Any]
+
+#: How other kinds of values are fetched and fed, by type; the most recent first.
+_fetch_expansions: list[tuple[type, Callable[[Any], tuple[list[Any], Rebuild]]]] = []
+_feed_expansions: list[tuple[type, Callable[[Any, Any], list[tuple[Any, Any]]]]] = []
+
+
+def register_session_run_conversion_functions(
+    tensor_type: type,
+    fetch_function: Callable[[Any], tuple[list[Any], Rebuild]] | None = None,
+    feed_function: Callable[[Any, Any], list[tuple[Any, Any]]] | None = None,
+    feed_function_for_partial_run: Callable[[Any], list[Any]] | None = None,
+) -> None:
+    """Let `Session.run` fetch and feed values of a type of the user's own."""
+    if any(known is tensor_type for known, _ in _fetch_expansions):
+        raise ValueError(f"{tensor_type} has already been registered.")
+    if fetch_function is not None:
+        _fetch_expansions.insert(0, (tensor_type, fetch_function))
+    if feed_function is not None:
+        _feed_expansions.insert(0, (tensor_type, feed_function))
+
+
+class Fetches:
+    """A fetch structure: the distinct tensors and nodes in it, and how to build the answer."""
+
+    def __init__(self, graph: Graph, structure: Any) -> None:
+        self._graph = graph
+        self._positions: dict[Any, int] = {}
+        self.tensors: list[Tensor] = []
+        self.targets: list[Node] = []
+        self._rebuild = self._parse(structure)
+
+    def result(self, values: Sequence[Any]) -> Any:
+        """The structure filled with values, one per tensor."""
+        return self._rebuild(values)
+
+    def _parse(self, fetch: Any) -> Rebuild:
+        if isinstance(fetch, Tensor | Node | str):
+            return self._element(fetch)
+        if fetch is None:
+            raise TypeError("Fetch argument None has invalid type <class 'NoneType'>")
+        if isinstance(fetch, list):
+            return _sequence([self._parse(f) for f in cast("list[Any]", fetch)], list)
+        if isinstance(fetch, tuple):
+            return self._tuple(cast("tuple[Any, ...]", fetch))
+        if isinstance(fetch, Mapping):
+            return self._mapping(cast("Mapping[Any, Any]", fetch))
+        return self._composite(fetch)
+
+    def _tuple(self, fetch: tuple[Any, ...]) -> Rebuild:
+        kind = type(fetch)
+        make = cast(Any, kind)._make if hasattr(kind, "_make") else kind
+        return _sequence([self._parse(f) for f in fetch], make)
+
+    def _mapping(self, fetch: Mapping[Any, Any]) -> Rebuild:
+        parts = {key: self._parse(value) for key, value in fetch.items()}
+        kind = cast("type[Any]", type(fetch))
+        return lambda values: kind((key, part(values)) for key, part in parts.items())
+
+    def _composite(self, fetch: Any) -> Rebuild:
+        if isinstance(fetch, SparseTensor):
+            parts = [self._element(t) for t in fetch.components()]
+            return lambda values: SparseTensorValue(*(part(values) for part in parts))
+        if isinstance(fetch, IndexedSlices):
+            parts = [self._element(t) for t in fetch.components()]
+            return lambda values: IndexedSlicesValue(
+                *(part(values) for part in parts), *([None] * (3 - len(parts)))
+            )
+        for kind, expand in _fetch_expansions:
+            if isinstance(fetch, kind):
+                tensors, contract = expand(fetch)
+                parts = [self._element(t) for t in tensors]
+                return lambda values: contract([part(values) for part in parts])
+        return self._element(fetch)
+
+    def _element(self, fetch: Any) -> Rebuild:
+        element = self._lookup(fetch)
+        if not self._graph.is_fetchable(element):
+            raise ValueError(f"{element!r} cannot be fetched")
+        if isinstance(element, Node):
+            self.targets.append(element)
+            return lambda values: None
+        position = self._positions.setdefault(element, len(self.tensors))
+        if position == len(self.tensors):
+            self.tensors.append(element)
+        return lambda values: values[position]
+
+    def _lookup(self, fetch: Any) -> Tensor | Node:
+        try:
+            return self._graph.as_graph_element(fetch)
+        except TypeError as error:
+            raise TypeError(
+                f"Fetch argument {fetch!r} has invalid type {type(fetch)}, must be a string or "
+                f"Tensor. ({error})"
+            ) from error
+        except (ValueError, KeyError) as error:
+            reason = error.args[0] if error.args else error
+            raise ValueError(
+                f"Fetch argument {fetch!r} cannot be interpreted as a Tensor. ({reason})"
+            ) from error
+
+
+def _sequence(parts: list[Rebuild], make: Callable[[list[Any]], Any]) -> Rebuild:
+    return lambda values: make([part(values) for part in parts])
+
+
+# Feeds
+
+
+def feed_items(graph: Graph, feed_dict: Mapping[Any, Any]) -> Iterator[tuple[Tensor, Any]]:
+    """The fed tensors of a feed dict with their values as arrays, checked."""
+    for key, value in feed_dict.items():
+        for part, part_value in _expanded(key, value):
+            tensor = feed_tensor(graph, part)
+            yield tensor, feed_value(tensor, part_value)
+
+
+def _expanded(key: Any, value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(key, SparseTensor):
+        return list(zip(key.components(), value, strict=True))
+    if isinstance(key, IndexedSlices):
+        return list(zip(key.components(), value, strict=False))
+    for kind, expand in _feed_expansions:
+        if isinstance(key, kind):
+            return expand(key, value)
+    if isinstance(key, tuple):
+        return _zipped(cast("tuple[Any, ...]", key), value)
+    return [(key, value)]
+
+
+def _zipped(keys: tuple[Any, ...], values: Any) -> list[tuple[Any, Any]]:
+    if len(keys) != len(values):
+        raise ValueError(f"feeding {keys} takes {len(keys)} values, got {len(values)}")
+    pairs: list[tuple[Any, Any]] = []
+    for key, value in zip(keys, values, strict=True):
+        pairs += _expanded(key, value)
+    return pairs
+
+
+def feed_tensor(graph: Graph, key: Any) -> Tensor:
+    """The tensor of this graph that a feed key means."""
+    try:
+        tensor = graph.as_graph_element(key, allow_operation=False)
+    except (TypeError, ValueError, KeyError) as error:
+        reason = error.args[0] if error.args else error
+        raise TypeError(f"Cannot interpret feed_dict key as Tensor: {reason}") from error
+    if not graph.is_feedable(tensor):
+        raise ValueError(f"Tensor {tensor} may not be fed.")
+    return tensor
+
+
+def feed_value(tensor: Tensor, value: Any) -> Any:
+    """A fed value as a read-only array of the tensor's dtype and a shape it admits."""
+    if isinstance(value, Tensor):
+        raise TypeError(
+            "The value of a feed cannot be a tf.Tensor object. Acceptable feed values include "
+            f"Python scalars, strings, lists, or numpy ndarrays. (feeding {tensor.name})"
+        )
+    base = tensor.dtype.base_dtype
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    if is_int and base.is_integer and not base.min <= value <= base.max:
+        raise TypeError(f"{value} does not fit {base.name}, the dtype of {tensor.name}")
+    array = _feed_array(tensor, value, base)
+    if not tensor.shape.is_compatible_with(TensorShape.of(array.shape)):
+        raise ValueError(
+            f"Cannot feed value of shape {array.shape} for Tensor '{tensor.name}', which has shape "
+            f"'{tensor.shape}' (made at {tensor.op.origin})"
+        )
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _feed_array(tensor: Tensor, value: Any, base: dtypes.DType) -> Any:
+    if base is dtypes.string:
+        return make_array(np.array(value, dtype=object), base)
+    if base.is_quantized or base in (dtypes.resource, dtypes.variant):
+        return np.asarray(value)
+    try:
+        return np.asarray(value, dtype=base.as_numpy_dtype)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"Cannot feed {type(value).__name__} to Tensor '{tensor.name}' of dtype {base.name}: "
+            f"{error} (made at {tensor.op.origin})"
+        ) from error

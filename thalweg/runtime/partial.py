@@ -1,0 +1,88 @@
+"""Partial runs: one step, fed and fetched in several calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from thalweg import errors
+from thalweg.graph.node import Node, Tensor
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.executor import fresh, run
+from thalweg.runtime.fetches import Fetches
+from thalweg.runtime.plan import Instruction, prune, schedule
+from thalweg.runtime.resources import Resources
+
+
+class PartialRun:
+    """The slots of a declared step, and which nodes have run."""
+
+    def __init__(self, declared: Fetches, feeds: list[Tensor], resources: Resources) -> None:
+        nodes = prune(declared.tensors, declared.targets, feeds)
+        if not nodes:
+            raise errors.InvalidArgumentError(
+                None, None, "No nodes in the graph need to run for this partial run."
+            )
+        everything = [tensor for node in nodes for tensor in node.outputs]
+        step = schedule(nodes, everything, feeds)
+        self._declared = declared
+        self._instructions: dict[Node, Instruction] = dict(
+            zip(step.nodes, step.instructions, strict=True)
+        )
+        self._slots: list[Any] = [None] * step.slot_count
+        self._slot_of = dict(zip(feeds, step.feeds, strict=True))
+        self._slot_of.update(
+            (t, s) for t, s in zip(everything, step.fetches, strict=True) if t not in self._slot_of
+        )
+        self._pending_feeds = set(feeds)
+        self._feeds = set(feeds)
+        self._done: set[Node] = set()
+        self._resources = resources
+        self._lock = threading.Lock()
+
+    def advance(self, wanted: Fetches, feeds: Mapping[Tensor, Any]) -> list[Any]:
+        """Take more feeds and compute what `wanted` needs."""
+        with self._lock:
+            self._check(wanted, feeds)
+            for tensor, value in feeds.items():
+                self._slots[self._slot_of[tensor]] = value
+                self._pending_feeds.discard(tensor)
+            self._run(wanted)
+            return [fresh(self._slots[self._slot_of[t]]) for t in wanted.tensors]
+
+    def _check(self, wanted: Fetches, feeds: Mapping[Tensor, Any]) -> None:
+        for tensor in feeds:
+            if tensor not in self._feeds:
+                raise errors.InvalidArgumentError(
+                    None, None, f"The feed {tensor.name} was not specified in partial_run_setup."
+                )
+            if tensor not in self._pending_feeds:
+                raise errors.InvalidArgumentError(
+                    None, None, f"The feed {tensor.name} has already been fed."
+                )
+        for tensor in wanted.tensors:
+            if tensor not in self._declared.tensors:
+                raise errors.InvalidArgumentError(
+                    None, None, f"The fetch {tensor.name} was not specified in partial_run_setup."
+                )
+
+    def _run(self, wanted: Fetches) -> None:
+        fed = self._feeds - self._pending_feeds
+        nodes = [
+            node
+            for node in prune(wanted.tensors, wanted.targets, self._feeds)
+            if node not in self._done
+        ]
+        for node in nodes:
+            missing = [t for t in node.inputs if t in self._feeds and t not in fed]
+            if missing:
+                raise errors.InvalidArgumentError(
+                    None, node, f"You must feed a value for {missing[0].name} before this fetch"
+                )
+        with np.errstate(all="ignore"):
+            steps = [self._instructions[node] for node in nodes]
+            run(steps, self._slots, self._resources, Cancellation())
+        self._done.update(nodes)

@@ -1,0 +1,165 @@
+"""From a step's signature to what the executor runs.
+
+`plan(graph, fetches, feeds)` prunes the graph to what the fetches need, orders it, gives every
+tensor a slot, and frees each slot after its last use. A plan is immutable: any number of threads
+may run it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.ops.context import VariableCell
+
+
+class Instruction(NamedTuple):
+    """One kernel call: where its inputs are, where its outputs go, and what dies after it."""
+
+    call: Callable[..., Any]
+    takes_context: bool
+    inputs: tuple[int, ...]
+    references: tuple[int, ...]  # positions among the inputs that are read through a variable
+    output: int
+    output_count: int
+    frees: tuple[int, ...]
+    node: Node
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A step, ready to run."""
+
+    instructions: tuple[Instruction, ...]
+    slot_count: int
+    feeds: tuple[int, ...]  # the slot of each feed
+    fetches: tuple[int, ...]  # the slot of each fetched tensor
+    nodes: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        lines = [f"step of {len(self.instructions)} nodes, {self.slot_count} slots"]
+        for step in self.instructions:
+            outputs = range(step.output, step.output + step.output_count)
+            lines.append(
+                f"  {', '.join(f'%{o}' for o in outputs) or '-':<12} = {step.node.type}"
+                f"({', '.join(f'%{i}' for i in step.inputs)})  # {step.node.name}"
+            )
+        return "\n".join(lines)
+
+
+def plan(
+    graph: Graph, fetches: Sequence[Tensor], targets: Sequence[Node], feeds: Sequence[Tensor]
+) -> Plan:
+    """Plan a step that computes `fetches` and runs `targets`, given `feeds`."""
+    nodes = prune(fetches, targets, feeds)
+    return schedule(nodes, fetches, feeds)
+
+
+def prune(
+    fetches: Iterable[Tensor], targets: Iterable[Node], feeds: Iterable[Tensor]
+) -> list[Node]:
+    """The nodes the step needs, in an order that runs.
+
+    A node is made after everything it depends on, so the order of creation is such an order.
+    """
+    fed = set(feeds)
+    pending = [tensor.op for tensor in fetches if tensor not in fed] + list(targets)
+    needed: set[Node] = set()
+    while pending:
+        node = pending.pop()
+        if node in needed:
+            continue
+        needed.add(node)
+        pending += [tensor.op for tensor in node.inputs if tensor not in fed]
+        pending += node.control_inputs
+    return sorted(needed, key=lambda node: node.index)
+
+
+def schedule(nodes: Sequence[Node], fetches: Sequence[Tensor], feeds: Sequence[Tensor]) -> Plan:
+    """Give each tensor a slot and each node an instruction."""
+    slots: dict[Tensor, int] = {tensor: index for index, tensor in enumerate(feeds)}
+    starts: list[int] = []
+    count = len(feeds)
+    for node in nodes:
+        starts.append(count)
+        for tensor in node.outputs:
+            slots.setdefault(tensor, count + tensor.value_index)
+        count += len(node.outputs)
+    frees = _last_uses(nodes, slots, {slots[tensor] for tensor in fetches})
+    instructions = tuple(
+        _instruction(node, start, slots, tuple(dead))
+        for node, start, dead in zip(nodes, starts, frees, strict=True)
+    )
+    return Plan(
+        instructions,
+        count,
+        tuple(slots[tensor] for tensor in feeds),
+        tuple(slots[tensor] for tensor in fetches),
+        tuple(nodes),
+    )
+
+
+def _last_uses(nodes: Sequence[Node], slots: dict[Tensor, int], kept: set[int]) -> list[list[int]]:
+    """For each node, the slots that nothing after it reads."""
+    seen = set(kept)
+    frees: list[list[int]] = [[] for _ in nodes]
+    for position in range(len(nodes) - 1, -1, -1):
+        node = nodes[position]
+        for tensor in (*node.outputs, *node.inputs):
+            slot = slots[tensor]
+            if slot not in seen:
+                seen.add(slot)
+                frees[position].append(slot)
+    return frees
+
+
+def _instruction(
+    node: Node, start: int, slots: dict[Tensor, int], frees: tuple[int, ...]
+) -> Instruction:
+    takes_context = node.op.has("kernel")
+    return Instruction(
+        _call(node, takes_context),
+        takes_context,
+        tuple(slots[tensor] for tensor in node.inputs),
+        _dereferenced(node),
+        start,
+        len(node.outputs),
+        frees,
+        node,
+    )
+
+
+def _call(node: Node, takes_context: bool) -> Callable[..., Any]:
+    op = node.op
+    function = op.kernel if takes_context else op.numpy
+    if not op.parsed.has_lists:
+        return function
+    counts = node.input_counts()
+
+    def call(*flat: Any) -> Any:
+        context, values = flat[:takes_context], flat[takes_context:]
+        return function(*context, *op.parsed.group(values, counts))
+
+    return call
+
+
+def _dereferenced(node: Node) -> tuple[int, ...]:
+    """The inputs that are references where the op wants values."""
+    if not any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
+        return ()
+    wants_ref: list[bool] = []
+    for argument, count in zip(node.op.parsed.inputs, node.input_counts(), strict=True):
+        wants_ref += [argument.is_ref] * count
+    return tuple(
+        position
+        for position, (tensor, wanted) in enumerate(zip(node.inputs, wants_ref, strict=True))
+        if tensor.dtype.is_ref_dtype and not wanted
+    )
+
+
+def value_of(item: Any) -> Any:
+    """What a slot holds, as a value: variables are read."""
+    return item.read() if isinstance(item, VariableCell) else item

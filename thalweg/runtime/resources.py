@@ -1,0 +1,44 @@
+"""The objects that outlive steps: variables, accumulators and the like, by container and name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+Resource = TypeVar("Resource")
+
+
+class Resources:
+    """What one session's device owns."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._objects: dict[tuple[str, str], Any] = {}
+        self._states: dict[Any, Any] = {}
+
+    def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
+        """The object kept under (container, name), made on first use."""
+        key = (container, name)
+        with self._lock:
+            if key not in self._objects:
+                self._objects[key] = make()
+            return cast("Resource", self._objects[key])
+
+    def delete(self, name: str, container: str) -> bool:
+        """Forget an object; whether there was one."""
+        with self._lock:
+            return self._objects.pop((container, name), None) is not None
+
+    def state(self, node: Any, make: Callable[[], Resource]) -> Resource:
+        """A node's own object, made on first use."""
+        with self._lock:
+            if node not in self._states:
+                self._states[node] = make()
+            return cast("Resource", self._states[node])
+
+    def clear(self, containers: Iterable[str]) -> None:
+        """Forget all objects of some containers."""
+        doomed = set(containers)
+        with self._lock:
+            self._objects = {k: v for k, v in self._objects.items() if k[0] not in doomed}

@@ -1,0 +1,281 @@
+"""Sessions: a graph, the state of its variables, and steps that run.
+
+`Session.run` on a step seen before converts the feeds, runs the cached plan and wraps the fetches;
+planning happens once per set of fetches and feeds. Any number of threads may run steps at once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from thalweg import errors
+from thalweg.graph import context
+from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.node import Node, Tensor
+from thalweg.public import public
+from thalweg.runtime import trace
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.config import ConfigProto, RunMetadata, RunOptions
+from thalweg.runtime.executor import Timing, execute
+from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
+from thalweg.runtime.partial import PartialRun
+from thalweg.runtime.plan import Plan, plan
+from thalweg.runtime.resources import Resources
+
+_live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
+
+
+class BaseSession:
+    """What Session and InteractiveSession share."""
+
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
+    ) -> None:
+        if graph is not None and not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+            raise TypeError(f"graph must be a tf.Graph, but got {type(graph)}")
+        if config is not None and not isinstance(config, ConfigProto):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+            raise TypeError(f"config must be a tf.ConfigProto, but got {type(config)}")
+        if target:
+            raise errors.NotFoundError(
+                None, None, f"No session factory registered for the given session target {target!r}"
+            )
+        self._target = target
+        self._graph = graph or get_default_graph()
+        self._config = config or ConfigProto()
+        self._resources = Resources()
+        self._plans: dict[Any, Plan] = {}
+        self._partial_runs: dict[str, PartialRun] = {}
+        self._closed = False
+        self._steps: set[Cancellation] = set()
+        self._lock = threading.Lock()
+        _live.add(self)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph this session runs."""
+        return self._graph
+
+    @property
+    def graph_def(self) -> Any:
+        """The graph in GraphDef form."""
+        return self._graph.as_graph_def()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType] - FIXME
+
+    @property
+    def sess_str(self) -> str:
+        """The target this session is connected to."""
+        return self._target
+
+    @property
+    def resources(self) -> Resources:
+        """The state of this session: variables and other objects that outlive steps."""
+        return self._resources
+
+    # Running
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: RunMetadata | None = None,
+    ) -> Any:
+        """Run one step: compute `fetches` (any nesting) given `feed_dict`."""
+        self._check_open()
+        parsed = Fetches(self._graph, fetches)
+        feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
+        step = self._plan(parsed.tensors, parsed.targets, list(feeds))
+        values = self._execute(step, list(feeds.values()), options, run_metadata)
+        return parsed.result(values)
+
+    def _plan(self, tensors: list[Tensor], targets: list[Node], feeds: list[Tensor]) -> Plan:
+        key = (tuple(tensors), tuple(targets), tuple(feeds))
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = plan(self._graph, tensors, targets, feeds)
+        return found
+
+    def _execute(
+        self,
+        step: Plan,
+        feeds: Sequence[Any],
+        options: RunOptions | None,
+        metadata: RunMetadata | None,
+    ) -> list[Any]:
+        cancellation = Cancellation()
+        timing = Timing() if metadata is not None and options and options.trace_level else None
+        timer = self._start_timer(cancellation, options)
+        with self._lock:
+            self._steps.add(cancellation)
+        started = time.time_ns()
+        try:
+            return execute(step, feeds, self._resources, cancellation, timing)
+        finally:
+            with self._lock:
+                self._steps.discard(cancellation)
+            if timer is not None:
+                timer.cancel()
+            if timing is not None and metadata is not None:
+                metadata.step_stats = trace.step_stats(timing, started)
+
+    def _start_timer(
+        self, cancellation: Cancellation, options: RunOptions | None
+    ) -> threading.Timer | None:
+        limit = (options and options.timeout_in_ms) or self._config.operation_timeout_in_ms
+        if not limit:
+            return None
+        late = errors.DeadlineExceededError(None, None, f"Timed out after {limit} ms")
+        timer = threading.Timer(limit / 1000, cancellation.cancel, [late])
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def make_callable(
+        self,
+        fetches: Any,
+        feed_list: Sequence[Any] | None = None,
+        accept_options: bool = False,
+    ) -> Callable[..., Any]:
+        """A function that runs one step with positional feeds, everything else prepared."""
+        self._check_open()
+        parsed = Fetches(self._graph, fetches)
+        tensors = [feed_tensor(self._graph, feed) for feed in feed_list or ()]
+        step = self._plan(parsed.tensors, parsed.targets, tensors)
+
+        def call(
+            *values: Any,
+            options: RunOptions | None = None,
+            run_metadata: RunMetadata | None = None,
+        ) -> Any:
+            self._check_open()
+            if len(values) != len(tensors):
+                raise TypeError(f"the step takes {len(tensors)} feeds, got {len(values)}")
+            feeds = [feed_value(t, v) for t, v in zip(tensors, values, strict=True)]
+            return parsed.result(self._execute(step, feeds, options, run_metadata))
+
+        if accept_options:
+            return call
+        return lambda *values: call(*values)
+
+    def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> str:
+        """Declare a step that will be fed and fetched in parts; returns its handle."""
+        self._check_open()
+        parsed = Fetches(self._graph, fetches)
+        fed = [feed_tensor(self._graph, feed) for feed in feeds or ()]
+        handle = f"partial_run_{len(self._partial_runs)}_{id(parsed)}"
+        self._partial_runs[handle] = PartialRun(parsed, fed, self._resources)
+        return handle
+
+    def partial_run(
+        self, handle: str, fetches: Any, feed_dict: Mapping[Any, Any] | None = None
+    ) -> Any:
+        """Run on with more feeds, as far as `fetches` need."""
+        self._check_open()
+        if handle not in self._partial_runs:
+            raise errors.InvalidArgumentError(
+                None, None, "Must run 'setup' before performing partial runs!"
+            )
+        parsed = Fetches(self._graph, fetches)
+        feeds = dict(feed_items(self._graph, feed_dict or {}))
+        return parsed.result(self._partial_runs[handle].advance(parsed, feeds))
+
+    # Life
+
+    def close(self) -> None:
+        """End the session: its state is dropped and its steps are cancelled."""
+        if self._closed:
+            return
+        self._closed = True
+        with self._lock:
+            steps = list(self._steps)
+        for step in steps:
+            step.cancel(errors.CancelledError(None, None, "Session was closed."))
+        self._resources = Resources()
+        self._plans.clear()
+        _live.discard(self)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("Attempted to use a closed Session.")
+        if self._graph.version == 0:
+            raise RuntimeError("The Session graph is empty. Add operations to the graph first.")
+
+    def as_default(self) -> AbstractContextManager[Any]:
+        """Make this the default session (and only that: not its graph) inside the block."""
+        return context.sessions.pushed(self)
+
+    def list_devices(self) -> list[str]:
+        """The devices of this session."""
+        return ["/job:localhost/replica:0/task:0/device:CPU:0"]
+
+
+@public("Session")
+class Session(BaseSession):
+    """Runs steps of a graph. `with tf.Session() as sess: sess.run(...)`."""
+
+    _entered: list[tuple[int, int]]
+
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
+    ) -> None:
+        super().__init__(target, graph, config)
+        self._entered = []
+
+    def __enter__(self) -> Session:
+        graphs.items.append(self._graph)
+        context.sessions.items.append(self)
+        return self
+
+    def __exit__(self, exec_type: Any, exec_value: Any, exec_tb: Any) -> None:
+        context.sessions.items.pop()
+        graphs.items.pop()
+        self.close()
+
+    @staticmethod
+    def reset(
+        target: str = "",
+        containers: Sequence[str] | None = None,
+        config: ConfigProto | None = None,
+    ) -> None:
+        """Clear the state in some containers (all if None) and close the sessions that use them."""
+        for session in list(_live):
+            if containers is not None:
+                session.resources.clear(containers)
+            session.close()
+
+
+@public("InteractiveSession")
+class InteractiveSession(BaseSession):
+    """A session that makes itself and its graph the default ones until it is closed."""
+
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
+    ) -> None:
+        super().__init__(target, graph, config)
+        self._explicit_graph = graph
+        if graph is not None:
+            graphs.items.append(graph)
+        context.sessions.items.append(self)
+
+    def close(self) -> None:
+        """End the session and restore the defaults."""
+        super().close()
+        if self in context.sessions.items:
+            context.sessions.items.remove(self)
+        if self._explicit_graph is not None and self._explicit_graph in graphs.items:
+            graphs.items.remove(self._explicit_graph)
+            self._explicit_graph = None
+
+
+@public("get_default_session")
+def get_default_session() -> Any:
+    """The session that `eval()` and `run()` use in this thread, or None."""
+    return context.sessions.top
+
+
+PROCESS = os.getpid()
