@@ -1,5 +1,5 @@
 """Gradients as graphs."""
 
-from thalweg.autodiff import gradients, registry
+from thalweg.autodiff import custom, gradients, registry
 
-__all__ = ["gradients", "registry"]
+__all__ = ["custom", "gradients", "registry"]

@@ -151,11 +151,16 @@ class _Backward:
                 self._found[tensor].append(_shaped(gradient, tensor))
 
     def _filled(self, node: Node, totals: Sequence[Gradient | None]) -> list[Any]:
-        """Zeros for outputs no gradient reached, where a gradient could have."""
-        return [
-            filling.zeros_like(tensor) if total is None and _carries(tensor) else total
-            for tensor, total in zip(node.outputs, totals, strict=True)
-        ]
+        """What a gradient function takes: zeros where no gradient came, slices made dense."""
+        filled: list[Any] = []
+        for tensor, total in zip(node.outputs, totals, strict=True):
+            if total is None and _carries(tensor):
+                filled.append(filling.zeros_like(tensor))
+            elif isinstance(total, IndexedSlices) and not node.op.passes_slices:
+                filled.append(convert_to_tensor(total))
+            else:
+                filled.append(total)
+        return filled
 
     def _sum(self, tensor: Tensor) -> Gradient | None:
         if tensor in self._total:
@@ -217,9 +222,8 @@ def _shaped(gradient: Gradient, tensor: Tensor) -> Gradient:
         return gradient
     if not gradient.shape.is_compatible_with(tensor.shape):
         raise ValueError(
-            f"Incompatible shapes between op input and calculated input gradient. Forward operation: "
-            f"{tensor.op.name} ({tensor.op.type}). Original input shape: {tensor.shape}. "
-            f"Calculated input gradient shape: {gradient.shape}"
+            f"Incompatible shapes between op input and calculated input gradient. {tensor.name} "
+            f"({tensor.op.type}) has shape {tensor.shape}, its gradient {gradient.shape}"
         )
     gradient.set_shape(tensor.shape)
     return gradient

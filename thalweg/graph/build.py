@@ -90,7 +90,7 @@ def _check_graphs(graph: Graph, inputs: Iterable[Tensor]) -> None:
         if tensor.op.graph is not graph:
             raise ValueError(
                 f"{tensor!r} (made at {tensor.op.origin}) must be from the same graph as the other "
-                "inputs: a tensor cannot cross graphs. Build both under one `with graph.as_default()`"
+                "inputs. Build both under one `with graph.as_default()`"
             )
 
 

@@ -20,7 +20,7 @@ _by_type: dict[type, list[Conversion]] = {}
 def register_tensor_conversion_function(
     base_type: type | tuple[type, ...], conversion_func: Conversion, priority: int = 100
 ) -> None:
-    """Let values of `base_type` stand where tensors are wanted; lower priorities are asked first."""
+    """Let values of a type stand where tensors are wanted; lower priorities are asked first."""
     types = base_type if isinstance(base_type, tuple) else (base_type,)
     if not all(isinstance(t, type) for t in types):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
         raise TypeError("base_type must be a type or a tuple of types.")

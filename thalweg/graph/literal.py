@@ -6,7 +6,7 @@ dtype, text becomes bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -125,27 +125,22 @@ def _accepts(dtype: DType) -> tuple[type, ...]:
 
 
 def _check_elements(value: Any, dtype: DType | None) -> None:
-    if dtype is None:
-        accepted: Callable[[Any], bool] = _is_literal
-    else:
-        kinds = _accepts(dtype)
-        accepted = lambda item: (
-            isinstance(item, kinds)
-            and (  # noqa: E731 - a predicate per dtype
-                dtype.is_bool or not isinstance(item, bool)
-            )
-        )
+    kinds = None if dtype is None else _accepts(dtype)
     for item in _leaves(value):
-        if accepted(item):
+        if _fits(item, dtype, kinds):
             continue
         wanted = "" if dtype is None else f"Expected {dtype.name}, got "
         if item is None:
             raise ValueError(f"{wanted}None values not supported.")
-        raise TypeError(
-            f"{wanted}{_brief(item)} of type '{type(item).__name__}'"
-            f"{'' if dtype is None else ' instead'}."
-            f"{' It cannot be a tensor.' if dtype is None else ''}"
-        )
+        instead = ". It cannot be a tensor." if dtype is None else " instead."
+        raise TypeError(f"{wanted}{_brief(item)} of type '{type(item).__name__}'{instead}")
+
+
+def _fits(item: Any, dtype: DType | None, kinds: tuple[type, ...] | None) -> bool:
+    if dtype is None or kinds is None:
+        return _is_literal(item)
+    # Python's bool is an int; here it is not.
+    return isinstance(item, kinds) and (dtype.is_bool or not isinstance(item, bool))
 
 
 def _is_literal(item: Any) -> bool:

@@ -240,7 +240,7 @@ class Tensor:
     def __bool__(self) -> NoReturn:
         raise TypeError(
             f"Using a tf.Tensor as a Python bool is not allowed: {self.name} (made at "
-            f"{self.op.origin}) has no value while the graph is built, so it cannot decide an `if`, "
+            f"{self.op.origin}) has no value while the graph is built and cannot decide an `if`, "
             "`while`, `and`, `or` or `not`. Use tf.cond, tf.where or tf.logical_and; to see "
             "whether it is None, write `is None`."
         )

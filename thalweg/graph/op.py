@@ -37,6 +37,8 @@ class Op:
     host_only: ClassVar[bool] = False
     #: a gradient of None is right for every input (indices, comparisons, shapes)
     not_differentiable: ClassVar[bool] = False
+    #: its gradient takes IndexedSlices as they are; others get them as tensors
+    passes_slices: ClassVar[bool] = False
     #: may wait for another step; such kernels run off the step's own thread
     blocking: ClassVar[bool] = False
 

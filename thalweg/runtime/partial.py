@@ -27,10 +27,10 @@ class PartialRun:
                 None, None, "No nodes in the graph need to run for this partial run."
             )
         everything = [tensor for node in nodes for tensor in node.outputs]
-        step = schedule(nodes, everything, feeds)
+        step = schedule(nodes, everything, feeds, {})
         self._declared = declared
         self._instructions: dict[Node, Instruction] = dict(
-            zip(step.nodes, step.instructions, strict=True)
+            zip(nodes, step.instructions, strict=True)
         )
         self._slots: list[Any] = [None] * step.slot_count
         self._slot_of = dict(zip(feeds, step.feeds, strict=True))

@@ -1,8 +1,8 @@
 """From a step's signature to what the executor runs.
 
-`plan(graph, fetches, feeds)` prunes the graph to what the fetches need, orders it, gives every
-tensor a slot, and frees each slot after its last use. A plan is immutable: any number of threads
-may run it at once.
+`plan(step, devices)` prunes the graph to what the fetches need, places it, gives every tensor a
+slot, and frees each slot after its last use. A plan is immutable: any number of threads may run
+it at once.
 """
 
 from __future__ import annotations
@@ -11,9 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.context import VariableCell
+from thalweg.place.placer import Placement, place
+
+
+class Step(NamedTuple):
+    """The signature of a step: what is fetched, what is only run, and what is fed."""
+
+    fetches: tuple[Tensor, ...]
+    targets: tuple[Node, ...]
+    feeds: tuple[Tensor, ...]
 
 
 class Instruction(NamedTuple):
@@ -37,25 +45,25 @@ class Plan:
     slot_count: int
     feeds: tuple[int, ...]  # the slot of each feed
     fetches: tuple[int, ...]  # the slot of each fetched tensor
-    nodes: tuple[Node, ...]
+    placement: Placement
 
     def __str__(self) -> str:
-        lines = [f"step of {len(self.instructions)} nodes, {self.slot_count} slots"]
+        lines = [f"{len(self.instructions)} nodes, {self.slot_count} slots"]
         for step in self.instructions:
             outputs = range(step.output, step.output + step.output_count)
             lines.append(
                 f"  {', '.join(f'%{o}' for o in outputs) or '-':<12} = {step.node.type}"
-                f"({', '.join(f'%{i}' for i in step.inputs)})  # {step.node.name}"
+                f"({', '.join(f'%{i}' for i in step.inputs)})  # {step.node.name}, "
+                f"{step.node.origin}"
             )
         return "\n".join(lines)
 
 
-def plan(
-    graph: Graph, fetches: Sequence[Tensor], targets: Sequence[Node], feeds: Sequence[Tensor]
-) -> Plan:
-    """Plan a step that computes `fetches` and runs `targets`, given `feeds`."""
-    nodes = prune(fetches, targets, feeds)
-    return schedule(nodes, fetches, feeds)
+def plan(step: Step, devices: Sequence[str], soft_placement: bool = False) -> Plan:
+    """Plan a step on these devices."""
+    nodes = prune(step.fetches, step.targets, step.feeds)
+    placement = place(nodes, devices, soft_placement)
+    return schedule(nodes, step.fetches, step.feeds, placement)
 
 
 def prune(
@@ -78,7 +86,12 @@ def prune(
     return sorted(needed, key=lambda node: node.index)
 
 
-def schedule(nodes: Sequence[Node], fetches: Sequence[Tensor], feeds: Sequence[Tensor]) -> Plan:
+def schedule(
+    nodes: Sequence[Node],
+    fetches: Sequence[Tensor],
+    feeds: Sequence[Tensor],
+    placement: Placement,
+) -> Plan:
     """Give each tensor a slot and each node an instruction."""
     slots: dict[Tensor, int] = {tensor: index for index, tensor in enumerate(feeds)}
     starts: list[int] = []
@@ -88,9 +101,10 @@ def schedule(nodes: Sequence[Node], fetches: Sequence[Tensor], feeds: Sequence[T
         for tensor in node.outputs:
             slots.setdefault(tensor, count + tensor.value_index)
         count += len(node.outputs)
+    fed = set(feeds)
     frees = _last_uses(nodes, slots, {slots[tensor] for tensor in fetches})
     instructions = tuple(
-        _instruction(node, start, slots, tuple(dead))
+        _instruction(node, start, slots, tuple(dead), fed)
         for node, start, dead in zip(nodes, starts, frees, strict=True)
     )
     return Plan(
@@ -98,7 +112,7 @@ def schedule(nodes: Sequence[Node], fetches: Sequence[Tensor], feeds: Sequence[T
         count,
         tuple(slots[tensor] for tensor in feeds),
         tuple(slots[tensor] for tensor in fetches),
-        tuple(nodes),
+        placement,
     )
 
 
@@ -117,14 +131,18 @@ def _last_uses(nodes: Sequence[Node], slots: dict[Tensor, int], kept: set[int]) 
 
 
 def _instruction(
-    node: Node, start: int, slots: dict[Tensor, int], frees: tuple[int, ...]
+    node: Node,
+    start: int,
+    slots: dict[Tensor, int],
+    frees: tuple[int, ...],
+    fed: set[Tensor],
 ) -> Instruction:
     takes_context = node.op.has("kernel")
     return Instruction(
         _call(node, takes_context),
         takes_context,
         tuple(slots[tensor] for tensor in node.inputs),
-        _dereferenced(node),
+        _dereferenced(node, fed),
         start,
         len(node.outputs),
         frees,
@@ -146,8 +164,8 @@ def _call(node: Node, takes_context: bool) -> Callable[..., Any]:
     return call
 
 
-def _dereferenced(node: Node) -> tuple[int, ...]:
-    """The inputs that are references where the op wants values."""
+def _dereferenced(node: Node, fed: set[Tensor]) -> tuple[int, ...]:
+    """The inputs that are references where the op wants values (a fed one is a value already)."""
     if not any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
         return ()
     wants_ref: list[bool] = []
@@ -156,7 +174,7 @@ def _dereferenced(node: Node) -> tuple[int, ...]:
     return tuple(
         position
         for position, (tensor, wanted) in enumerate(zip(node.inputs, wants_ref, strict=True))
-        if tensor.dtype.is_ref_dtype and not wanted
+        if tensor.dtype.is_ref_dtype and not wanted and tensor not in fed
     )
 
 

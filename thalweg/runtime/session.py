@@ -6,7 +6,7 @@ planning happens once per set of fetches and feeds. Any number of threads may ru
 
 from __future__ import annotations
 
-import os
+import sys
 import threading
 import time
 import weakref
@@ -17,7 +17,7 @@ from typing import Any
 from thalweg import errors
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph, graphs
-from thalweg.graph.node import Node, Tensor
+from thalweg.place.placer import local_devices
 from thalweg.public import public
 from thalweg.runtime import trace
 from thalweg.runtime.cancellation import Cancellation
@@ -25,7 +25,7 @@ from thalweg.runtime.config import ConfigProto, RunMetadata, RunOptions
 from thalweg.runtime.executor import Timing, execute
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
-from thalweg.runtime.plan import Plan, plan
+from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
 
 _live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
@@ -49,7 +49,8 @@ class BaseSession:
         self._graph = graph or get_default_graph()
         self._config = config or ConfigProto()
         self._resources = Resources()
-        self._plans: dict[Any, Plan] = {}
+        self._devices = local_devices(self._config.device_count)
+        self._plans: dict[Step, Plan] = {}
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
         self._steps: set[Cancellation] = set()
@@ -89,15 +90,17 @@ class BaseSession:
         self._check_open()
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
-        step = self._plan(parsed.tensors, parsed.targets, list(feeds))
-        values = self._execute(step, list(feeds.values()), options, run_metadata)
+        step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
+        values = self._execute(self._plan(step), list(feeds.values()), options, run_metadata)
         return parsed.result(values)
 
-    def _plan(self, tensors: list[Tensor], targets: list[Node], feeds: list[Tensor]) -> Plan:
-        key = (tuple(tensors), tuple(targets), tuple(feeds))
-        found = self._plans.get(key)
+    def _plan(self, step: Step) -> Plan:
+        found = self._plans.get(step)
         if found is None:
-            found = self._plans[key] = plan(self._graph, tensors, targets, feeds)
+            soft = self._config.allow_soft_placement
+            found = self._plans[step] = plan(step, self._devices, soft)
+            if self._config.log_device_placement:
+                _log_placement(found)
         return found
 
     def _execute(
@@ -145,7 +148,7 @@ class BaseSession:
         self._check_open()
         parsed = Fetches(self._graph, fetches)
         tensors = [feed_tensor(self._graph, feed) for feed in feed_list or ()]
-        step = self._plan(parsed.tensors, parsed.targets, tensors)
+        step = self._plan(Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(tensors)))
 
         def call(
             *values: Any,
@@ -211,7 +214,7 @@ class BaseSession:
 
     def list_devices(self) -> list[str]:
         """The devices of this session."""
-        return ["/job:localhost/replica:0/task:0/device:CPU:0"]
+        return list(self._devices)
 
 
 @public("Session")
@@ -278,4 +281,6 @@ def get_default_session() -> Any:
     return context.sessions.top
 
 
-PROCESS = os.getpid()
+def _log_placement(planned: Plan) -> None:
+    for node, device in planned.placement.items():
+        print(f"{node.name}: ({node.type}): {device}", file=sys.stderr)

@@ -1,0 +1,156 @@
+"""`gradients`: flow, seeds, stops, overrides, slices, custom gradients."""
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from thalweg.graph.op import Op
+
+
+@pytest.fixture(autouse=True)
+def session():
+    with tf.Graph().as_default(), tf.Session() as opened:
+        yield opened
+
+
+def test_chain_and_fan_out(session):
+    x = tf.constant(3.0)
+    y = x * x + 2.0 * x
+    assert session.run(tf.gradients(y, x)) == [8.0]
+
+
+def test_unconnected_is_none():
+    x, y = tf.constant(1.0), tf.constant(2.0)
+    assert tf.gradients(y, x) == [None]
+    assert tf.gradients(y * 2.0, [x, y])[0] is None
+
+
+def test_seeds(session):
+    x = tf.constant([1.0, 2.0])
+    y = x * 3.0
+    (g,) = tf.gradients(y, x, grad_ys=[tf.constant([1.0, 10.0])])
+    assert session.run(g).tolist() == [3.0, 30.0]
+    with pytest.raises(ValueError, match="grad_ys"):
+        tf.gradients([y], x, grad_ys=[None, None])
+    with pytest.raises(ValueError, match="does not fit"):
+        tf.gradients(y, x, grad_ys=[tf.zeros([3])])
+
+
+def test_several_ys_add_up(session):
+    x = tf.constant(2.0)
+    assert session.run(tf.gradients([x * x, 3.0 * x], x)) == [7.0]
+
+
+def test_gradient_of_an_inner_tensor(session):
+    x = tf.constant(2.0)
+    y = x * x
+    z = y * y
+    assert session.run(tf.gradients(z, [x, y])) == [32.0, 8.0]
+
+
+def test_stop_gradients(session):
+    x = tf.constant(2.0)
+    y = x * x
+    z = y + x
+    assert session.run(tf.gradients(z, [x], stop_gradients=[y])) == [1.0]
+    assert session.run(tf.gradients(tf.stop_gradient(y) + x, x)) == [1.0]
+
+
+@pytest.mark.parametrize("method", [None, 0, 1, 2])
+def test_aggregation_methods(session, method):
+    x = tf.constant(2.0)
+    y = x * 1.0 + x * 2.0 + x * 3.0
+    assert session.run(tf.gradients(y, x, aggregation_method=method)) == [6.0]
+
+
+def test_bad_aggregation_method():
+    x = tf.constant(2.0)
+    with pytest.raises(ValueError, match="aggregation_method"):
+        tf.gradients(x * x, x, aggregation_method=7)
+
+
+def test_gate_and_colocate(session):
+    with tf.device("/cpu:0"):
+        x = tf.constant(2.0, name="x")
+    y = x * x
+    (g,) = tf.gradients(y, x, gate_gradients=True, colocate_gradients_with_ops=True)
+    assert session.run(g) == 4.0
+    assert g.device == "/device:CPU:0"
+
+
+def test_register_gradient_and_override(session):
+    @tf.RegisterGradient("TimesTen")
+    def times_ten(op, dy):
+        return dy * 10.0
+
+    x = tf.constant(2.0)
+    with x.graph.gradient_override_map({"Neg": "TimesTen"}):
+        y = tf.negative(x)
+    assert session.run(tf.gradients(y, x)) == [10.0]
+    assert session.run(tf.gradients(tf.negative(x), x)) == [-1.0]
+    with pytest.raises(KeyError, match="TimesTen"):
+        tf.RegisterGradient("TimesTen")(times_ten)
+
+
+def test_an_op_without_gradient_says_so():
+    class Opaque(Op):
+        """A test op without a gradient."""
+
+        signature = "x: T -> y: T"
+
+        def shape(self, x):
+            return x.shape
+
+        def numpy(self, x):
+            return x
+
+    x = tf.constant(2.0)
+    y = Opaque()(x)
+    with pytest.raises(LookupError, match=r"No gradient defined.*Opaque.*test_gradients\.py"):
+        tf.gradients(y, x)
+
+
+def test_slices_stay_slices_until_needed(session):
+    x = tf.constant(np.arange(6.0, dtype=np.float32).reshape(3, 2))
+    rows = tf.gather(x, [0, 2, 0])
+    (g,) = tf.gradients(rows, x)
+    assert isinstance(g, tf.IndexedSlices)
+    assert session.run(tf.convert_to_tensor(g)).tolist() == [[2, 2], [0, 0], [1, 1]]
+    (h,) = tf.gradients(tf.gather(tf.identity(x), [1]), x)
+    assert isinstance(h, tf.IndexedSlices)
+    (both,) = tf.gradients([rows, x * 1.0], x)
+    assert session.run(both).tolist() == [[3, 3], [1, 1], [2, 2]]
+
+
+def test_hessians(session):
+    x = tf.constant([1.0, 2.0])
+    y = tf.reduce_sum(x * x * x)
+    assert session.run(tf.hessians(y, x)[0]).tolist() == [[6, 0], [0, 12]]
+
+
+def test_custom_gradient(session):
+    @tf.custom_gradient
+    def clipped(x, y):
+        def grad(dz):
+            return dz * 100.0, None
+
+        return x * y, grad
+
+    x, y = tf.constant(2.0), tf.constant(5.0)
+    z = clipped(x, y) * 3.0
+    assert session.run(z) == 30.0
+    gx, gy = tf.gradients(z, [x, y])
+    assert session.run(gx) == 300.0
+    assert gy is None
+
+
+def test_a_wrong_gradient_shape_is_caught():
+    @tf.RegisterGradient("WrongShape")
+    def wrong(op, dy):
+        return tf.zeros([5])
+
+    x = tf.constant([1.0, 2.0])
+    with x.graph.gradient_override_map({"Neg": "WrongShape"}):
+        y = tf.negative(x)
+    with pytest.raises(ValueError, match="Incompatible shapes"):
+        tf.gradients(y, x)

@@ -1,0 +1,109 @@
+"""`custom_gradient`: a piece of graph whose gradient the user writes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from thalweg.autodiff import registry
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.keys import GraphKeys
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape
+from thalweg.public import public
+
+_numbers = itertools.count()
+
+
+class CustomGradient(Op):
+    """The outputs of a user's function, tied to its arguments and the variables it used."""
+
+    signature = "outputs: N*T, arguments: [Targs] -> results: N*T"
+
+    def shape(self, outputs: list[Tensor], arguments: list[Tensor]) -> list[list[TensorShape]]:
+        return [[tensor.shape for tensor in outputs]]
+
+    def numpy(self, outputs: list[Any], arguments: list[Any]) -> list[Any]:
+        return outputs
+
+
+@public("custom_gradient")
+def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator for `f(*x) -> (y, grad)` where `grad(*dy)` gives the gradients of the x.
+
+    If `f` uses trainable variables, `grad` takes a keyword `variables` and returns a second list,
+    their gradients.
+    """
+
+    @functools.wraps(f)
+    def call(*args: Any) -> Any:
+        arguments = [convert_to_tensor(a) for a in args]
+        result, grad = f(*arguments)
+        outputs = [convert_to_tensor(r) for r in _as_list(result)]
+        results = _tie(outputs, arguments, _variables_used(outputs, arguments), grad)
+        if isinstance(result, list | tuple):
+            return tuple(results) if isinstance(result, tuple) else results
+        return results[0]
+
+    return call
+
+
+def _tie(
+    outputs: list[Tensor], arguments: list[Tensor], variables: list[Any], grad: Callable[..., Any]
+) -> list[Tensor]:
+    """Route gradients of the outputs through `grad` to the arguments, and nowhere else."""
+    name = f"CustomGradient-{next(_numbers)}"
+    sources = [variable.gradient_source() for variable in variables]
+
+    def backward(node: Node, *dys: Any) -> list[Any]:
+        gradients = _call(grad, dys, variables)
+        return [None] * len(outputs) + gradients
+
+    registry.register(name, backward)
+    graph = outputs[0].graph
+    with graph.gradient_override_map({"CustomGradient": name}):
+        return CustomGradient()(outputs, [*arguments, *sources])
+
+
+def _call(grad: Callable[..., Any], dys: Sequence[Any], variables: list[Any]) -> list[Any]:
+    if not variables:
+        return _as_list(grad(*dys))
+    accepted = inspect.signature(grad).parameters.values()
+    if not any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in accepted):
+        raise TypeError(
+            "a function under @tf.custom_gradient that uses variables "
+            f"({', '.join(v.name for v in variables)}) must return a gradient function with a "
+            "keyword argument `variables`"
+        )
+    of_arguments, of_variables = grad(*dys, variables=variables)
+    return _as_list(of_arguments) + _as_list(of_variables)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
+
+
+def _variables_used(outputs: list[Tensor], arguments: list[Tensor]) -> list[Any]:
+    """Trainable variables that the function's own nodes read."""
+    sources = _sources(outputs, arguments)
+    trainable = get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES)
+    return [variable for variable in trainable if variable.gradient_source().op in sources]
+
+
+def _sources(outputs: list[Tensor], arguments: list[Tensor]) -> set[Node]:
+    """The nodes the outputs start from: those without inputs."""
+    stops = {tensor.op for tensor in arguments}
+    pending = [tensor.op for tensor in outputs]
+    seen: set[Node] = set()
+    while pending:
+        node = pending.pop()
+        if node in seen or node in stops:
+            continue
+        seen.add(node)
+        pending += [tensor.op for tensor in node.inputs]
+    return {node for node in seen if not node.inputs}

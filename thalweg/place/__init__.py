@@ -1,0 +1,1 @@
+"""Which device each node runs on."""

@@ -1,0 +1,56 @@
+"""Placement: each node of a step gets one of the session's devices.
+
+A node goes to the first device that satisfies what its scopes asked for. A request that no device
+satisfies is an error that names the user's line, unless soft placement lets it fall back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thalweg import errors
+from thalweg.graph.device import DeviceSpec
+from thalweg.graph.node import Node
+
+Placement = dict[Node, str]
+
+
+def local_devices(device_count: dict[str, int]) -> list[str]:
+    """The canonical names of this process's devices: CPUs, one unless the count says more."""
+    count = max(1, device_count.get("CPU", 1))
+    return [f"/job:localhost/replica:0/task:0/device:CPU:{index}" for index in range(count)]
+
+
+def place(nodes: Sequence[Node], devices: Sequence[str], soft: bool = False) -> Placement:
+    """The device of every node."""
+    specs = [DeviceSpec.from_string(name) for name in devices]
+    chosen: dict[str, str] = {"": devices[0]}
+    placement: Placement = {}
+    for node in nodes:
+        wanted = node.device
+        if wanted not in chosen:
+            chosen[wanted] = _satisfy(node, devices, specs, soft)
+        placement[node] = chosen[wanted]
+    return placement
+
+
+def _satisfy(node: Node, devices: Sequence[str], specs: Sequence[DeviceSpec], soft: bool) -> str:
+    wanted = DeviceSpec.from_string(node.device)
+    for name, spec in zip(devices, specs, strict=True):
+        if _matches(wanted, spec):
+            return name
+    if soft:
+        return devices[0]
+    raise errors.InvalidArgumentError(
+        None,
+        node,
+        f"Cannot assign a device to node '{node.name}': no device matches '{node.device}'. "
+        f"Devices here: {', '.join(devices)}. Change the tf.device scope, or let nodes fall back "
+        "with tf.ConfigProto(allow_soft_placement=True)",
+    )
+
+
+def _matches(wanted: DeviceSpec, device: DeviceSpec) -> bool:
+    return all(
+        asked is None or asked == getattr(device, part) for part, asked in vars(wanted).items()
+    )
