@@ -3,12 +3,50 @@
 import sys as _sys
 from typing import Any as _Any
 
-from thalweg import autodiff, errors, graph, ops, platform, public, runtime  # pyright: ignore[reportUnusedImport] - importing registers their public names
+from thalweg import (
+    autodiff,
+    errors,
+    graph,
+    image,
+    layers,
+    losses,
+    metrics,
+    nn,
+    ops,
+    platform,
+    public,
+    runtime,
+    testing,
+    train,
+    variables,
+)
 from thalweg.version import __version__
+
+#: The packages whose import registers the public names.
+_PARTS = (
+    autodiff,
+    errors,
+    graph,
+    image,
+    layers,
+    losses,
+    metrics,
+    nn,
+    ops,
+    platform,
+    runtime,
+    testing,
+    train,
+    variables,
+)
 
 public.install(_sys.modules[__name__])
 
+# `import thalweg.compat.v1 as tf`: there is only this one API.
+_sys.modules[f"{__name__}.compat.v1"] = _sys.modules[__name__]
+_sys.modules[f"{__name__}.compat"].v1 = _sys.modules[__name__]  # pyright: ignore[reportAttributeAccessIssue] - a module made by install
+
 
 def __getattr__(name: str) -> _Any:
-    """Public names are installed from the registry; this one tells what is missing."""
-    raise AttributeError(f"module 'thalweg' has no attribute {name!r}")
+    """Public names are installed from the registry; some of them only when they are asked for."""
+    return public.load(name)

@@ -12,6 +12,7 @@ from typing import TypeVar
 Published = TypeVar("Published")
 
 _registry: dict[str, object] = {}
+_lazy: dict[str, Callable[[], object]] = {}
 
 
 def public(*names: str) -> Callable[[Published], Published]:
@@ -36,6 +37,20 @@ def publish_value(name: str, value: object) -> None:
         raise ValueError(f"The public name {name!r} is bound to {bound!r}; it cannot be {value!r}.")
 
 
+def publish_lazily(name: str, load: Callable[[], object]) -> None:
+    """Register a dotted name whose object is made when a program first asks for it."""
+    if _lazy.setdefault(name, load) is not load:
+        raise ValueError(f"The public name {name!r} is bound twice.")
+
+
+def load(name: str) -> object:
+    """The object of a name that was published lazily; an AttributeError if there is none."""
+    if name not in _lazy:
+        path, _, leaf = f"thalweg.{name}".rpartition(".")
+        raise AttributeError(f"module {path!r} has no attribute {leaf!r}")
+    return _lazy[name]()
+
+
 def namespace() -> dict[str, object]:
     """All public names and what they are bound to, in name order."""
     return {name: _registry[name] for name in names()}
@@ -51,6 +66,19 @@ def install(root: ModuleType) -> None:
     for name, value in namespace().items():
         path, _, leaf = name.rpartition(".")
         setattr(_module_at(root, path), leaf, value)
+    for path in {name.rpartition(".")[0] for name in _lazy}:
+        _install_lazy(_module_at(root, path), path)
+
+
+def _install_lazy(module: ModuleType, path: str) -> None:
+    """Let a module look up the names that it does not have; once found, they stay."""
+
+    def find(name: str) -> object:
+        value = load(f"{path}.{name}" if path else name)
+        setattr(module, name, value)
+        return value
+
+    module.__getattr__ = find
 
 
 def _module_at(root: ModuleType, path: str) -> ModuleType:

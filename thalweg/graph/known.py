@@ -1,12 +1,16 @@
 """What is known of a tensor's value while the graph is built.
 
-`constant_value` evaluates pure nodes whose inputs are all known with their NumPy kernels;
-`constant_value_as_shape` also follows integer vectors that are known in part, so that
-`reshape(x, [tf.shape(y)[0], -1])` keeps what is known. Both work without recursion.
+`constant_value` evaluates pure nodes whose inputs are all known with their NumPy kernels.
+`constant_elements` also follows integer vectors that are known in part, so that
+`reshape(x, [tf.shape(y)[0], -1])` keeps what is known; `constant_value_as_shape` reads the same
+as a shape. A question looks at a bounded number of nodes, and at none of them twice.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -14,35 +18,88 @@ from numpy.typing import NDArray
 
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.public import public
+
+Array = NDArray[Any]
+Elements = tuple[int | None, ...]
 
 _MOST_ELEMENTS = 1024  # values worth knowing are shapes, axes and bounds, not data
 _MOST_NODES = 256
+_DEEPEST = 32
 
 
-def constant_value(tensor: Any) -> NDArray[Any] | None:
-    """The value of a tensor if it follows from constants and static shapes, else None."""
+class _Inquiry(threading.local):
+    """The question being answered in this thread, and the answers found for it so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = 0
+        self.visited = 0
+        self.values: dict[Tensor, Array | None] = {}
+        self.elements: dict[Tensor, Elements | None] = {}
+
+    @contextmanager
+    def deeper(self) -> Generator[bool]:
+        """Whether to go on; answers are forgotten with the outermost question."""
+        self.depth += 1
+        try:
+            yield self.depth <= _DEEPEST and self.visited <= _MOST_NODES
+        finally:
+            self.depth -= 1
+            if self.depth == 0:
+                self.visited = 0
+                self.values.clear()
+                self.elements.clear()
+
+
+_inquiry = _Inquiry()
+
+
+@public("contrib.util.constant_value", "get_static_value")
+def constant_value(tensor: Any, partial: bool = False) -> Array | None:
+    """The value of a tensor if it follows from constants and static shapes, else None.
+
+    With `partial`, a vector known in part is an array of objects, None where unknown.
+    """
     if not isinstance(tensor, Tensor):
         return None
-    known: dict[Tensor, Any] = {}
-    pending = [tensor]
-    visited = 0
+    value = _value(tensor)
+    if value is not None or not partial or tensor.shape.rank != 1:
+        return value
+    elements = constant_elements(tensor)
+    return None if elements is None else np.array(elements, dtype=object)
+
+
+def _value(tensor: Tensor) -> Array | None:
+    if tensor in _inquiry.values:
+        return _inquiry.values[tensor]
+    with _inquiry.deeper() as proceed:
+        found = _evaluated(tensor) if proceed else None
+        _inquiry.values[tensor] = found
+        return found
+
+
+def _evaluated(tensor: Tensor) -> Array | None:
+    """Evaluate what leads to a tensor, inputs first; None as soon as anything is unknown."""
+    known = _inquiry.values
+    pending = [tensor.op]
     while pending:
-        node = pending[-1].op
-        waiting = [t for t in node.inputs if t not in known]
-        values = _ready_value(node)
-        if values is None and _can_evaluate(node):
+        node = pending[-1]
+        outputs = _ready_value(node)
+        if outputs is None:
+            if not _can_evaluate(node) or _inquiry.visited > _MOST_NODES:
+                return None
+            waiting = [t for t in node.inputs if t not in known]
             if waiting:
-                pending.append(waiting[0])
-                visited += 1
-                if visited > _MOST_NODES:
-                    return None
+                _inquiry.visited += 1
+                pending.append(waiting[0].op)
                 continue
-            values = _evaluate(node, [known[t] for t in node.inputs])
-        if values is None:
+            outputs = _evaluate(node, [known[t] for t in node.inputs])
+        if outputs is None:
             return None
-        known.update(zip(node.outputs, values, strict=True))
+        known.update(zip(node.outputs, map(np.asarray, outputs), strict=True))
         pending.pop()
-    return np.asarray(known[tensor])
+    return known[tensor]
 
 
 def _ready_value(node: Node) -> list[Any] | None:
@@ -63,6 +120,8 @@ def _can_evaluate(node: Node) -> bool:
 
 
 def _evaluate(node: Node, values: list[Any]) -> list[Any] | None:
+    if any(value is None for value in values):
+        return None
     try:
         with np.errstate(all="ignore"):
             result = node.op.numpy(*node.op.parsed.group(values, node.input_counts()))
@@ -75,18 +134,56 @@ def _grouped(node: Node) -> list[Any]:
     return node.op.parsed.group(node.inputs, node.input_counts())
 
 
+def constant_elements(tensor: Tensor) -> Elements | None:
+    """The elements of an integer scalar or vector, None where unknown; None if the length is."""
+    if tensor in _inquiry.elements:
+        return _inquiry.elements[tensor]
+    with _inquiry.deeper() as proceed:
+        found = _elements(tensor) if proceed else None
+        _inquiry.elements[tensor] = found
+        return found
+
+
+def _elements(tensor: Tensor) -> Elements | None:
+    count = tensor.shape.num_elements()
+    if count is not None and count > _MOST_ELEMENTS:
+        return None
+    value = _value(tensor)
+    if value is not None:
+        return tuple(value.ravel().tolist())
+    node = tensor.op
+    if node.op.has("dimensions"):
+        return node.op.dimensions(*_grouped(node)).sizes
+    if node.op.elementwise and tensor.shape.rank == 1:
+        return _elementwise(node)
+    return None if count is None else (None,) * count
+
+
+def _elementwise(node: Node) -> Elements | None:
+    """An elementwise op on vectors: each element for which all inputs are known."""
+    count = node.output.shape.num_elements()
+    parts = [constant_elements(tensor) for tensor in node.inputs]
+    if count is None or any(part is None for part in parts):
+        return None if count is None else (None,) * count
+    rows = [part * count if len(part) == 1 else part for part in parts if part is not None]
+    columns = zip(*rows, strict=True)
+    places = [place for place, column in enumerate(columns) if None not in column]
+    kinds = [tensor.dtype.base_dtype.as_numpy_dtype for tensor in node.inputs]
+    known = [np.array([row[p] for p in places], k) for row, k in zip(rows, kinds, strict=True)]
+    results = _evaluate(node, known)
+    found = {} if results is None else dict(zip(places, results[0].tolist(), strict=True))
+    return tuple(found.get(place) for place in range(count))
+
+
 def constant_value_as_shape(tensor: Tensor) -> TensorShape:
     """What is known of the shape that an integer vector describes (-1 is unknown)."""
-    value = constant_value(tensor)
-    if value is not None:
-        if value.ndim == 0:
-            return unknown_shape()
-        return TensorShape.of(tuple(int(v) if v >= 0 else None for v in value.ravel()))
-    op = tensor.op.op
-    if op.has("dimensions"):
-        return op.dimensions(*_grouped(tensor.op))
     shape = tensor.shape
-    return unknown_shape(shape[0].value if shape.rank == 1 else None)
+    if shape.rank == 0:
+        return unknown_shape()
+    elements = constant_elements(tensor)
+    if elements is None:
+        return unknown_shape(shape[0].value if shape.rank == 1 else None)
+    return TensorShape.of(tuple(None if e is None or e < 0 else int(e) for e in elements))
 
 
 operators["known_shape"] = constant_value_as_shape

@@ -32,13 +32,11 @@ def _to_array(value: Any, dtype: DType | None) -> Array:
     if isinstance(value, np.ndarray | np.generic):
         return _from_numpy(np.asarray(cast(Any, value)), dtype)
     if isinstance(value, TensorShape):
-        value = value.as_list()
+        return np.array(value.as_list(), (dtype or dtypes.int32).as_numpy_dtype)
     if dtype is not None and dtype.is_quantized:
         return np.array(value, dtype=dtype.as_numpy_dtype)
     _check_elements(value, dtype)
-    if dtype is dtypes.string:
-        return to_bytes(np.array(value, dtype=object))
-    return _from_python(value, dtype)
+    return _from_python(value) if dtype is None else _typed(value, dtype)
 
 
 def _from_numpy(array: Array, dtype: DType | None) -> Array:
@@ -47,30 +45,33 @@ def _from_numpy(array: Array, dtype: DType | None) -> Array:
             raise TypeError(f"Expected {dtype.name}, got an array of {array.dtype} instead.")
         return to_bytes(array.astype(object))
     kind = as_dtype(array.dtype) if dtype is None else dtype
-    if kind.is_quantized:
-        return array
-    return np.asarray(array, dtype=kind.as_numpy_dtype)
+    return array if kind.is_quantized else np.asarray(array, dtype=kind.as_numpy_dtype)
 
 
-def _from_python(value: Any, dtype: DType | None) -> Array:
-    if dtype is not None:
-        return _sequence_array(value, dtype.as_numpy_dtype)
-    array = _sequence_array(value, None)
-    if array.dtype.kind in "US" or array.dtype.kind == "O":
-        return to_bytes(_sequence_array(value, object))
-    if array.dtype == np.float64 or array.size == 0:
+def _typed(value: Any, dtype: DType) -> Array:
+    if dtype is dtypes.string:
+        return to_bytes(_dense(value, object))
+    return _dense(value, dtype.as_numpy_dtype)
+
+
+def _from_python(value: Any) -> Array:
+    """Python numbers are narrow unless they do not fit."""
+    array = _dense(value, None)
+    if array.dtype.kind in "USO":
+        return to_bytes(_dense(value, object))
+    if array.dtype == np.float64:
         return array.astype(np.float32)
     if array.dtype == np.int64 and np.array_equal(narrow := array.astype(np.int32), array):
         return narrow
-    if array.dtype == np.complex128:
-        return array
     return array
 
 
-def _sequence_array(value: Any, kind: Any) -> Array:
+def _dense(value: Any, kind: Any) -> Array:
     try:
         return np.array(value, dtype=kind)
-    except (ValueError, OverflowError) as error:
+    except OverflowError as error:
+        raise ValueError(f"{_brief(value)} does not fit its dtype: {error}") from error
+    except ValueError as error:
         raise ValueError(
             f"Argument must be a dense tensor (every row of the same length): {error}"
         ) from error
@@ -89,20 +90,22 @@ def to_bytes(array: Array) -> Array:
 
 
 def _fill_to(array: Array, shape: TensorShape, verify_shape: bool) -> Array:
-    target = tuple(shape.as_list())
+    target = cast("tuple[int, ...]", tuple(shape.as_list()))
     if array.shape == target:
         return array
     if verify_shape:
         raise TypeError(f"Expected Tensor's shape: {target}, got {array.shape}.")
     size = shape.num_elements() or 0
+    if size == 0:
+        return np.empty(target, array.dtype)
     if array.size > size:
         raise ValueError(
             f"Too many elements provided. Needed at most {size}, but received {array.size}"
         )
     if array.size == 0:
         raise ValueError(f"Cannot fill the shape {target} from no elements")
-    missing = np.full(size - array.size, array.ravel()[-1:][0], dtype=array.dtype)
-    return np.concatenate([array.ravel(), missing]).reshape(cast(Any, target))
+    missing = np.full(size - array.size, array.ravel()[-1:], dtype=array.dtype)
+    return np.concatenate([array.ravel(), missing]).reshape(target)
 
 
 # What Python values each dtype takes. A float is no int, a number no string: TensorFlow's rules.
@@ -110,41 +113,37 @@ def _fill_to(array: Array, shape: TensorShape, verify_shape: bool) -> Array:
 _integers = (int, np.integer, Dimension)
 _floats = (*_integers, float, np.floating)
 _complexes = (*_floats, complex, np.complexfloating)
+_booleans = (bool, np.bool_)
+_texts = (str, bytes)
 
 
-def _accepts(dtype: DType) -> tuple[type, ...]:
+def _accepted(dtype: DType | None) -> tuple[type, ...]:
+    if dtype is None:
+        return (*_complexes, *_booleans, *_texts)
     if dtype.is_floating:
         return _floats
     if dtype.is_complex:
         return _complexes
     if dtype.is_bool:
-        return (bool, np.bool_)
-    if dtype is dtypes.string:
-        return (str, bytes)
-    return _integers
+        return _booleans
+    return _texts if dtype is dtypes.string else _integers
 
 
 def _check_elements(value: Any, dtype: DType | None) -> None:
-    kinds = None if dtype is None else _accepts(dtype)
+    accepted = _accepted(dtype)
+    takes_bool = bool in accepted  # a bool is an int to Python, but no number here
     for item in _leaves(value):
-        if _fits(item, dtype, kinds):
-            continue
-        wanted = "" if dtype is None else f"Expected {dtype.name}, got "
-        if item is None:
-            raise ValueError(f"{wanted}None values not supported.")
-        instead = ". It cannot be a tensor." if dtype is None else " instead."
-        raise TypeError(f"{wanted}{_brief(item)} of type '{type(item).__name__}'{instead}")
+        if not isinstance(item, accepted) or (isinstance(item, bool) and not takes_bool):
+            raise _refusal(item, dtype)
 
 
-def _fits(item: Any, dtype: DType | None, kinds: tuple[type, ...] | None) -> bool:
-    if dtype is None or kinds is None:
-        return _is_literal(item)
-    # Python's bool is an int; here it is not.
-    return isinstance(item, kinds) and (dtype.is_bool or not isinstance(item, bool))
-
-
-def _is_literal(item: Any) -> bool:
-    return isinstance(item, (*_complexes, bool, np.bool_, str, bytes))
+def _refusal(item: Any, dtype: DType | None) -> Exception:
+    if item is None:
+        return ValueError("None values not supported.")
+    kind = type(item).__name__
+    if dtype is None:
+        return TypeError(f"{_brief(item)} of type '{kind}' cannot be a tensor.")
+    return TypeError(f"Expected {dtype.name}, got {_brief(item)} of type '{kind}' instead.")
 
 
 def _brief(item: Any) -> str:
@@ -162,6 +161,6 @@ def _leaves(value: Any) -> Iterator[Any]:
         if array.size and array.dtype.kind not in "USO":
             yield array.ravel()[0]
     elif hasattr(value, "__array__") and not isinstance(value, np.generic):
-        yield np.asarray(value).ravel()[0]
+        yield from _leaves(np.asarray(value))
     else:
         yield value

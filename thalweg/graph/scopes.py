@@ -37,19 +37,22 @@ def op_scope(
         yield scope
 
 
-@public("get_seed")
+#: What TensorFlow uses when only the op is seeded: the same programs give the same numbers.
+DEFAULT_GRAPH_SEED = 87654321
+_LARGEST_SEED = (1 << 31) - 1
+
+
+@public("get_seed", "random.get_seed")
 def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     """The (graph seed, op seed) pair that a random op made now uses."""
     graph: Graph = get_default_graph()
-    if graph.seed is not None:
-        return graph.seed, graph.version if op_seed is None else op_seed
-    if op_seed is not None:
-        return DEFAULT_GRAPH_SEED, op_seed
-    return None, None
-
-
-#: What TensorFlow uses when only the op is seeded: the same programs give the same numbers.
-DEFAULT_GRAPH_SEED = 87654321
+    if graph.seed is None and op_seed is None:
+        return None, None
+    first = DEFAULT_GRAPH_SEED if graph.seed is None else graph.seed
+    second = graph.version if op_seed is None else op_seed
+    pair = first % _LARGEST_SEED, second % _LARGEST_SEED
+    # A pair of zeros would mean "not seeded" to the op.
+    return (0, _LARGEST_SEED) if pair == (0, 0) else pair
 
 
 @public("set_random_seed", "random.set_random_seed")

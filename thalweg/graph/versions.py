@@ -12,18 +12,16 @@ GRAPH_DEF_VERSION_MIN_PRODUCER = 0
 GIT_VERSION = f"v{__version__}"
 COMPILER_VERSION = "llvmlite"
 
-for _name, _value in {
+_PUBLIC = {
     "VERSION": __version__,
-    "version.VERSION": __version__,
     "GIT_VERSION": GIT_VERSION,
-    "version.GIT_VERSION": GIT_VERSION,
     "COMPILER_VERSION": COMPILER_VERSION,
-    "version.COMPILER_VERSION": COMPILER_VERSION,
     "GRAPH_DEF_VERSION": GRAPH_DEF_VERSION,
-    "version.GRAPH_DEF_VERSION": GRAPH_DEF_VERSION,
     "GRAPH_DEF_VERSION_MIN_CONSUMER": GRAPH_DEF_VERSION_MIN_CONSUMER,
-    "version.GRAPH_DEF_VERSION_MIN_CONSUMER": GRAPH_DEF_VERSION_MIN_CONSUMER,
     "GRAPH_DEF_VERSION_MIN_PRODUCER": GRAPH_DEF_VERSION_MIN_PRODUCER,
-    "version.GRAPH_DEF_VERSION_MIN_PRODUCER": GRAPH_DEF_VERSION_MIN_PRODUCER,
-}.items():
+}
+for _name, _value in _PUBLIC.items():
     publish_value(_name, _value)
+    publish_value(f"version.{_name}", _value)
+publish_value("__git_version__", GIT_VERSION)
+publish_value("__compiler_version__", COMPILER_VERSION)

@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_function
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.known import constant_elements
 from thalweg.graph.literal import make_array
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.graph.shapes import Dimension, TensorShape, as_shape
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -73,6 +75,33 @@ def _constant_conversion(
 register_tensor_conversion_function(object, _constant_conversion, priority=200)
 
 
+def _shape_conversion(
+    value: TensorShape, dtype: DType | None = None, name: str | None = None, as_ref: bool = False
+) -> Tensor:
+    if not value.is_fully_defined():
+        raise ValueError(f"Cannot convert a partially known TensorShape to a Tensor: {value}")
+    return _sizes(value.as_list(), dtype, name or "shape_as_tensor")
+
+
+def _dimension_conversion(
+    value: Dimension, dtype: DType | None = None, name: str | None = None, as_ref: bool = False
+) -> Tensor:
+    if value.value is None:
+        raise ValueError(f"Cannot convert an unknown Dimension to a Tensor: {value}")
+    return _sizes(value.value, dtype, name or "shape_as_tensor")
+
+
+def _sizes(value: Any, dtype: DType | None, name: str) -> Tensor:
+    if dtype not in (None, dtypes.int32, dtypes.int64):
+        raise TypeError(f"Cannot convert sizes to dtype {dtype.name}: they are int32 or int64")
+    wide = dtype is None and bool(np.any(np.array(value, np.int64) > dtypes.int32.max))
+    return constant(value, dtypes.int64 if wide else dtype or dtypes.int32, name=name)
+
+
+register_tensor_conversion_function(TensorShape, _shape_conversion, priority=100)
+register_tensor_conversion_function(Dimension, _dimension_conversion, priority=100)
+
+
 class Placeholder(Op):
     """A value that every step must feed."""
 
@@ -90,8 +119,20 @@ class Placeholder(Op):
             None,
             None,
             f"You must feed a value for placeholder tensor '{context.node.name}' with dtype "
-            f"{self.dtype.name} and shape {self.given_shape}: pass feed_dict={{...}} to run()",
+            f"{_brief_name(self.dtype)}{_brief_shape(self.given_shape)}: pass feed_dict={{...}} "
+            "to run()",
         )
+
+
+def _brief_name(dtype: DType) -> str:
+    short = {dtypes.float32: "float", dtypes.float64: "double", dtypes.float16: "half"}
+    return short.get(dtype.base_dtype, dtype.name)
+
+
+def _brief_shape(shape: TensorShape) -> str:
+    if shape.sizes is None:
+        return ""
+    return f" and shape [{','.join('?' if size is None else str(size) for size in shape.sizes)}]"
 
 
 @public("placeholder")
@@ -128,6 +169,7 @@ class Identity(Op):
     """y = x"""
 
     signature = "input: T -> output: T"
+    passes_slices = True
 
     def shape(self, input: Tensor) -> TensorShape:
         return input.shape
@@ -136,12 +178,7 @@ class Identity(Op):
         return input
 
     def dimensions(self, input: Tensor) -> TensorShape:
-        from_shape = input.op.op
-        return (
-            from_shape.dimensions(*input.op.inputs)
-            if from_shape.has("dimensions")
-            else (TensorShape(None))
-        )
+        return TensorShape.of(constant_elements(input))
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return dy
@@ -151,6 +188,42 @@ class Identity(Op):
 def identity(input: Any, name: str | None = None) -> Tensor:
     """The same value under another name; of a variable, its value at this point of the step."""
     return Identity()(input, name=name)
+
+
+class IdentityN(Op):
+    """y = x, for several tensors that become available together."""
+
+    signature = "input: [T] -> output: [T]"
+
+    def shape(self, input: list[Tensor]) -> list[TensorShape]:
+        return [tensor.shape for tensor in input]
+
+    def numpy(self, input: list[Array]) -> list[Array]:
+        return input
+
+    def gradient(self, node: Node, *dy: Tensor) -> list[Tensor]:
+        return list(dy)
+
+
+@public("identity_n")
+def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
+    """The same values under other names, available only when all are."""
+    return IdentityN()(list(input), name=name)
+
+
+class GuaranteeConst(Identity, name="GuaranteeConst"):
+    """y = x; the program promises that x never changes."""
+
+    not_differentiable = True
+
+    def gradient(self, node: Node, dy: Tensor) -> None:
+        return None
+
+
+@public("guarantee_const")
+def guarantee_const(input: Any, name: str | None = None) -> Tensor:
+    """The value of `input`, which the caller promises is the same in every step."""
+    return GuaranteeConst()(input, name=name)
 
 
 class StopGradient(Identity, name="StopGradient"):

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.graph.node import Tensor
+from thalweg.graph.known import constant_value_as_shape
+from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, vector
+from thalweg.graph.shapes import TensorShape, broadcast_shapes, vector
 from thalweg.ops import reduce, shaping
+from thalweg.public import public
 
 Array = NDArray[Any]
 
@@ -69,13 +71,54 @@ class BroadcastTo(Op):
     signature = "input: T, shape: I -> output: T; I: index"
 
     def shape(self, input: Tensor, shape: Tensor) -> TensorShape:
-        return shaping.known_shape(shape)
+        shape.shape.assert_has_rank(1)
+        full = constant_value_as_shape(shape)
+        if None not in (full.rank, input.shape.rank):
+            broadcast_shapes(input.shape, full)
+        return full
 
     def numpy(self, input: Array, shape: Array) -> Array:
         return np.broadcast_to(input, tuple(shape.tolist()))
 
-    def gradient(self, node: Any, dy: Tensor) -> list[Any]:
+    def gradient(self, node: Node, dy: Tensor) -> list[Any]:
         return [reduce_to(dy, node.inputs[0], dy), None]
+
+
+@public("broadcast_to")
+def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Tensor:
+    """`input` repeated along its missing dimensions and those of size 1, up to `shape`."""
+    return BroadcastTo()(input, shaping.shape_tensor(shape), name=name)
+
+
+@public("broadcast_static_shape")
+def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> TensorShape:
+    """The shape that tensors of two static shapes broadcast to."""
+    return broadcast_shapes(shape_x, shape_y)
+
+
+class BroadcastArgs(Op):
+    """The shape that tensors of two shapes broadcast to."""
+
+    signature = "s0: T, s1: T -> r0: T; T: index"
+    not_differentiable = True
+
+    def shape(self, s0: Tensor, s1: Tensor) -> TensorShape:
+        lengths = [s.shape.with_rank(1)[0].value for s in (s0, s1)]
+        known = [length for length in lengths if length is not None]
+        return vector(max(known) if len(known) == 2 else None)
+
+    def dimensions(self, s0: Tensor, s1: Tensor) -> TensorShape:
+        return broadcast_shapes(constant_value_as_shape(s0), constant_value_as_shape(s1))
+
+    def numpy(self, s0: Array, s1: Array) -> Array:
+        shapes = tuple(s0.tolist()), tuple(s1.tolist())
+        return np.array(np.broadcast_shapes(*shapes), s0.dtype)
+
+
+@public("broadcast_dynamic_shape")
+def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Tensor:
+    """The shape, as a tensor, that tensors of two shapes broadcast to."""
+    return BroadcastArgs()(shaping.shape_tensor(shape_x), shaping.shape_tensor(shape_y))
 
 
 def both(node_inputs: tuple[Tensor, ...], dx: Tensor | None, dy: Tensor | None) -> list[Any]:

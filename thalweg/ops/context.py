@@ -73,7 +73,11 @@ class VariableCell:
         self.dtype = dtype
         self.shape = shape
         self.lock = threading.RLock()
-        self._buffer: Array | None = None
+        # An empty tensor has nothing to initialise.
+        empty = shape.is_fully_defined() and shape.num_elements() == 0
+        self._buffer: Array | None = (
+            np.empty(shape.as_list(), dtype.as_numpy_dtype) if empty else None
+        )
 
     @property
     def is_initialized(self) -> bool:

@@ -13,14 +13,16 @@ from thalweg.graph import dtypes
 from thalweg.graph.convert import (
     convert_all,
     convert_to_tensor,
+    has_conversion,
     register_tensor_conversion_function,
 )
 from thalweg.graph.dtypes import DType
-from thalweg.graph.known import constant_value, constant_value_as_shape
+from thalweg.graph.known import constant_elements, constant_value, constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.ops import indexing, shaping
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import Dimension, TensorShape, unknown_shape
+from thalweg.ops import basic, filling, indexing, reduce, shaping
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -42,14 +44,25 @@ class Pack(Op):
         return TensorShape.of((*merged.sizes[:place], len(values), *merged.sizes[place:]))
 
     def dimensions(self, values: list[Tensor]) -> TensorShape:
-        known = [constant_value(tensor) for tensor in values]
-        return TensorShape.of(tuple(None if v is None or v < 0 else int(v) for v in known))
+        return _joined_elements(values) if self.axis == 0 else unknown_shape()
 
     def numpy(self, values: list[Array]) -> Array:
         return np.stack(values, self.axis)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         return unstack(dy, len(node.inputs), self.axis)
+
+
+def _joined_elements(values: list[Tensor]) -> TensorShape:
+    """What is known of integer vectors (or scalars) one after the other."""
+    total: list[int | None] = []
+    are_scalars = any(tensor.shape.rank == 0 for tensor in values)
+    for tensor in values:
+        elements = constant_elements(tensor) or ((None,) if are_scalars else None)
+        if elements is None:
+            return unknown_shape()
+        total += elements
+    return TensorShape.of(tuple(total))
 
 
 def _insertion(axis: int, rank: int) -> int:
@@ -59,11 +72,21 @@ def _insertion(axis: int, rank: int) -> int:
 
 
 @public("stack", "pack")
-def stack(values: Any, axis: int = 0, name: str | None = None) -> Tensor:
+def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
     """Tensors of one shape stacked along a new axis."""
-    if isinstance(values, Tensor):
-        return values
-    return Pack(axis=axis)(convert_all(cast("Sequence[Any]", values)), name=name or "stack")
+    if axis == 0:
+        return convert_to_tensor(values, name=name)
+    tensors = convert_all(cast("Sequence[Any]", values))
+    return Pack(axis=axis)(tensors, name=name)
+
+
+@public("parallel_stack")
+def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tensor:
+    """As `stack` along axis 0, for tensors whose shapes are all known."""
+    tensors = convert_all(values)
+    for tensor in tensors:
+        tensor.shape.assert_is_fully_defined()
+    return Pack()(tensors, name=name)
 
 
 class Unpack(Op):
@@ -77,7 +100,7 @@ class Unpack(Op):
         sizes = value.shape.sizes
         if sizes is None:
             return [unknown_shape()] * self.num
-        axis = self.axis % len(sizes)
+        axis = shaping.axis_within(self.axis, len(sizes))
         if sizes[axis] not in (None, self.num):
             raise ValueError(f"Dimension {self.axis} must be {self.num} but is {sizes[axis]}")
         return [TensorShape.of(sizes[:axis] + sizes[axis + 1 :])] * self.num
@@ -119,16 +142,16 @@ class ConcatV2(Op):
         axis.shape.assert_has_rank(0)
         ranks = [t.shape.rank for t in values if t.shape.rank is not None]
         rank = ranks[0] if ranks else None
+        if rank == 0:
+            raise ValueError("Can't concatenate scalars (use tf.stack instead)")
+        shapes = [tensor.shape.with_rank(rank) for tensor in values]
         place = constant_value(axis)
         if rank is None or place is None:
             return unknown_shape(rank)
-        return _concatenated([t.shape.with_rank(rank) for t in values], int(place))
+        return _concatenated(shapes, rank, int(place))
 
     def dimensions(self, values: list[Tensor], axis: Tensor) -> TensorShape:
-        total = TensorShape.of(())
-        for tensor in values:
-            total = total.concatenate(constant_value_as_shape(tensor))
-        return total
+        return _joined_elements(values)
 
     def numpy(self, values: list[Array], axis: Array) -> Array:
         return np.concatenate(values, int(axis))
@@ -139,8 +162,7 @@ class ConcatV2(Op):
         return [*split(dy, sizes, axis), None]
 
 
-def _concatenated(shapes: list[TensorShape], axis: int) -> TensorShape:
-    rank = shapes[0].rank or 0
+def _concatenated(shapes: list[TensorShape], rank: int, axis: int) -> TensorShape:
     if not -rank <= axis < rank:
         raise ValueError(f"Expected axis in the range [{-rank}, {rank}), but got {axis}")
     place = axis % rank
@@ -166,21 +188,29 @@ def _size_along(value: Tensor, axis: Tensor) -> Any:
     return indexing.gather(shaping.shape(value), axis)
 
 
-@public("concat")
-def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
-    """Tensors joined along an axis they all have."""
-    if isinstance(axis, list | tuple) or not isinstance(values, list | tuple):
-        # Before 1.0 the axis came first.
-        values, axis = _old_order(values, axis)
-    tensors = convert_all(cast("Sequence[Any]", values))
-    place = convert_to_tensor(axis, dtypes.int32 if not isinstance(axis, Tensor) else None)
-    return ConcatV2()(tensors, place, name=name)
+@public("concat", "concat_v2")
+def concat(values: Any, axis: Any = None, name: str = "concat", concat_dim: Any = None) -> Tensor:
+    """Tensors joined along an axis they all have. (Before 1.0, `concat(concat_dim, values)`.)"""
+    if concat_dim is not None:
+        axis = concat_dim
+    elif isinstance(axis, list | tuple) and not isinstance(values, list | tuple):
+        values, axis = cast(Any, axis), values
+    listed = cast("Sequence[Any]", values) if isinstance(values, list | tuple) else [values]
+    if len(listed) == 1:
+        return _concat_one(listed[0], axis, name)
+    return ConcatV2()(convert_all(listed), _axis_tensor(axis), name=name)
 
 
-def _old_order(values: Any, axis: Any) -> tuple[Any, Any]:
-    if isinstance(axis, list | tuple):
-        return cast(Any, axis), values
-    return [values], axis
+def _concat_one(value: Any, axis: Any, name: str) -> Tensor:
+    with name_scope(name, "concat", [value]) as scope:
+        _axis_tensor(axis).shape.assert_has_rank(0)
+        return basic.identity(value, name=scope)
+
+
+def _axis_tensor(axis: Any) -> Tensor:
+    if isinstance(axis, Tensor):
+        return axis
+    return convert_to_tensor(axis, dtypes.int32, name="concat_dim")
 
 
 class SplitV(Op):
@@ -193,7 +223,7 @@ class SplitV(Op):
         sizes, axis = value.shape.sizes, constant_value(split_dim)
         if sizes is None or axis is None:
             return [unknown_shape(None if sizes is None else len(sizes))] * self.num_split
-        place = _axis(int(axis), len(sizes))
+        place = shaping.axis_within(int(axis), len(sizes))
         pieces = constant_value_as_shape(size_splits).sizes or (None,) * self.num_split
         whole = sizes[place]
         if pieces.count(None) == 1 and whole is not None:
@@ -202,7 +232,7 @@ class SplitV(Op):
         return [TensorShape.of((*sizes[:place], p, *sizes[place + 1 :])) for p in pieces]
 
     def numpy(self, value: Array, size_splits: Array, split_dim: Array) -> list[Array]:
-        axis = _axis(int(split_dim), value.ndim)
+        axis = shaping.axis_within(int(split_dim), value.ndim)
         sizes: list[int] = size_splits.tolist()
         if -1 in sizes:
             sizes[sizes.index(-1)] = value.shape[axis] - sum(s for s in sizes if s != -1)
@@ -219,33 +249,6 @@ class SplitV(Op):
         return [concat(list(dy), node.inputs[2]), None, None]
 
 
-def _axis(axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
-        raise ValueError(f"axis {axis} is not in the range [{-rank}, {rank})")
-    return axis % rank
-
-
-@public("split")
-def split(
-    value: Any,
-    num_or_size_splits: Any,
-    axis: Any = 0,
-    num: int | None = None,
-    name: str = "split",
-) -> list[Tensor]:
-    """A tensor cut along an axis: into equal pieces by number, or by a list of sizes."""
-    if isinstance(value, int) and isinstance(num_or_size_splits, int):
-        value, axis = axis, value  # before 1.0: split(split_dim, num_split, value)
-    tensor = convert_to_tensor(value)
-    if isinstance(num_or_size_splits, int):
-        return _split_evenly(tensor, num_or_size_splits, axis, name)
-    sizes = convert_to_tensor(num_or_size_splits)
-    count = num if num is not None else sizes.shape.as_list()[0]
-    if count is None:
-        raise ValueError(f"Cannot infer num from shape {sizes.shape} of {sizes.name}")
-    return SplitV(num_split=count)(tensor, sizes, axis, name=name)
-
-
 class Split(Op):
     """x cut along an axis into equal pieces."""
 
@@ -256,11 +259,12 @@ class Split(Op):
         sizes, axis = value.shape.sizes, constant_value(split_dim)
         if sizes is None or axis is None:
             return [unknown_shape(None if sizes is None else len(sizes))] * self.num_split
-        place = _axis(int(axis), len(sizes))
+        place = shaping.axis_within(int(axis), len(sizes))
         size = sizes[place]
         if size is not None and size % self.num_split:
             raise ValueError(
-                f"Dimension size must be evenly divisible by {self.num_split} but is {size}"
+                f"Dimension size must be evenly divisible by {self.num_split} but is {size}. "
+                "Number of ways to split should evenly divide the split dimension"
             )
         piece = None if size is None else size // self.num_split
         return [TensorShape.of((*sizes[:place], piece, *sizes[place + 1 :]))] * self.num_split
@@ -272,42 +276,129 @@ class Split(Op):
         return [None, concat(list(dy), node.inputs[0])]
 
 
-def _split_evenly(tensor: Tensor, count: int, axis: Any, name: str) -> list[Tensor]:
-    return Split(num_split=count)(axis, tensor, name=name)
+@public("split")
+def split(
+    value: Any = None,
+    num_or_size_splits: Any = None,
+    axis: Any = 0,
+    num: int | None = None,
+    name: str = "split",
+    split_dim: Any = None,
+    num_split: int | None = None,
+) -> list[Tensor]:
+    """A tensor cut along an axis: into equal pieces by number, or by a list of sizes.
+
+    Before 1.0, `split(split_dim, num_split, value)`.
+    """
+    if isinstance(value, int) and isinstance(num_or_size_splits, int):
+        value, axis = axis, value
+    axis = axis if split_dim is None else split_dim
+    given = num_or_size_splits if num_split is None else num_split
+    tensor = convert_to_tensor(value, name="value")
+    if isinstance(given, int | np.integer | Dimension):
+        return Split(num_split=int(cast(Any, given)))(axis, tensor, name=name)
+    return split_v(tensor, given, axis, num, name)
 
 
-def _contains_tensor(values: Any) -> bool:
-    pending = list(values)
+@public("split_v")
+def split_v(
+    value: Any, size_splits: Any, split_dim: Any = 0, num: int | None = None, name: str = "split"
+) -> list[Tensor]:
+    """A tensor cut along an axis into pieces of given sizes, one of which may be -1."""
+    sizes = convert_to_tensor(size_splits)
+    if sizes.shape.rank == 0:
+        raise ValueError(
+            "Rank-0 tensors are not supported as the num_or_size_splits argument to split. "
+            f"Argument provided: {size_splits}"
+        )
+    count = sizes.shape.with_rank(1)[0].value if num is None else num
+    if count is None:
+        raise ValueError(f"Cannot infer num from shape {size_splits}")
+    return SplitV(num_split=count)(value, sizes, split_dim, name=name)
+
+
+class Tile(Op):
+    """y = x repeated multiples[d] times along each axis d"""
+
+    signature = "input: T, multiples: Tmultiples -> output: T; Tmultiples: index"
+
+    def shape(self, input: Tensor, multiples: Tensor) -> TensorShape:
+        rank = input.shape.with_rank(multiples.shape.with_rank(1)[0].value).rank
+        if rank is None:
+            return unknown_shape()
+        sizes = input.shape.sizes or (None,) * rank
+        times = constant_value_as_shape(multiples).with_rank(rank).sizes or ()
+        return TensorShape.of(tuple(map(_times, sizes, times)))
+
+    def numpy(self, input: Array, multiples: Array) -> Array:
+        if np.any(multiples < 0):
+            raise ValueError(f"Expected multiples >= 0, but got {multiples.tolist()}")
+        return np.tile(input, tuple(multiples.tolist()))
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        """Each axis becomes two, (multiple, size), and the multiples are summed."""
+        x, multiples = node.inputs
+        pairs = stack([multiples, shaping.shape(x, out_type=multiples.dtype)], 1)
+        apart = shaping.reshape(dy, shaping.reshape(pairs, [-1]))
+        rank = node.output.shape.rank
+        if rank is None:
+            axes: Any = filling.range(0, 2 * shaping.rank(x), 2)
+        else:
+            axes = np.arange(0, 2 * rank, 2, dtype=np.int32)
+        return [shaping.reshape(reduce.reduce_sum(apart, axes), shaping.shape(x)), None]
+
+
+def _times(size: int | None, multiple: int | None) -> int | None:
+    if 0 in (size, multiple):
+        return 0
+    return None if size is None or multiple is None else size * multiple
+
+
+@public("tile", "manip.tile")
+def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
+    """A tensor repeated a number of times along each axis."""
+    return Tile()(input, shaping.index_tensor(multiples), name=name)
+
+
+# Lists with tensors in them are tensors
+
+
+def _is_tensor(item: Any) -> bool:
+    return isinstance(item, Tensor) or (hasattr(item, "dtype") and has_conversion(item))
+
+
+def _first_tensor(values: Sequence[Any]) -> Any:
+    """The first tensor in nested lists, or None."""
+    pending = list(values)[::-1]
     while pending:
         item = pending.pop()
-        if isinstance(item, Tensor) or hasattr(item, "_as_graph_element"):
-            return True
         if isinstance(item, list | tuple):
-            pending += cast("Sequence[Any]", item)
-    return False
+            pending += cast("Sequence[Any]", item)[::-1]
+        elif _is_tensor(item):
+            return item
+    return None
 
 
 def _stack_conversion(
     value: Any, dtype: DType | None = None, name: str | None = None, as_ref: bool = False
 ) -> Any:
     """A (nested) list with tensors in it becomes their stack."""
-    if not _contains_tensor(value):
+    tensor = _first_tensor(value)
+    if tensor is None:
         return NotImplemented
-    if dtype is None:
-        dtype = _dtype_within(value)
-    parts = [convert_to_tensor(item, dtype) for item in value]
-    return Pack()(parts, name=name or "packed")
+    kind = tensor.dtype.base_dtype if dtype is None else dtype
+    with name_scope(name, "packed", [tensor]) as scope:
+        parts = [_part(item, kind, str(place)) for place, item in enumerate(value)]
+        return Pack()(parts, name=scope)
 
 
-def _dtype_within(values: Any) -> DType | None:
-    for item in values:
-        if isinstance(item, list | tuple):
-            found = _dtype_within(item)
-            if found is not None:
-                return found
-        elif isinstance(item, Tensor) or hasattr(item, "_as_graph_element"):
-            return item.dtype.base_dtype
-    return None
+def _part(item: Any, kind: DType, name: str) -> Tensor:
+    if _is_tensor(item) and item.dtype.base_dtype is not kind:
+        raise TypeError(
+            f"Cannot convert a list containing a tensor of dtype {item.dtype.name} to {kind.name} "
+            f"(Tensor is: {item!r})"
+        )
+    return convert_to_tensor(item, kind, name=name)
 
 
 register_tensor_conversion_function((list, tuple), _stack_conversion, priority=99)

@@ -1,21 +1,44 @@
-"""Reductions over axes: sums, products, extremes, means, logical ones, and what is made of them."""
+"""Reductions over axes: sums, products, extremes, means, logical ones, and what is made of them.
+
+Axes come as numbers, lists or tensors, under each of the names they had over the years.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.ops import broadcast, shaping
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
+from thalweg.ops import (
+    arithmetic,
+    basic,
+    broadcast,
+    casting,
+    choosing,
+    compare,
+    complexes,
+    filling,
+    joining,
+    matmul,
+    scan,
+    shaping,
+    transcendental,
+    transposing,
+)
 from thalweg.public import public
 
 Array = NDArray[Any]
+
+_BFLOAT16 = np.dtype(dtypes.bfloat16.as_numpy_dtype)
 
 
 class Reduction(Op, abstract=True):
@@ -37,7 +60,7 @@ class Reduction(Op, abstract=True):
 
     def numpy(self, input: Array, reduction_indices: Array) -> Array:
         axes = normal_axes(reduction_indices, np.ndim(input))
-        return type(self).function(input, axis=axes, keepdims=self.keep_dims)
+        return type(self).function(np.asarray(input), axis=axes, keepdims=self.keep_dims)
 
 
 def normal_axes(axes: Array, rank: int) -> tuple[int, ...]:
@@ -50,12 +73,75 @@ def normal_axes(axes: Array, rank: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def reduction(kind: type[Reduction], *names: str) -> Callable[..., Tensor]:
+    """The public function of a reduction."""
+
+    def function(
+        input_tensor: Any,
+        axis: Any = None,
+        keepdims: bool | None = None,
+        name: str | None = None,
+        reduction_indices: Any = None,
+        keep_dims: bool | None = None,
+    ) -> Tensor:
+        x, axes, keep = arguments(input_tensor, axis, reduction_indices, keep_dims, keepdims)
+        return kind(keep_dims=keep)(x, axes, name=name)
+
+    function.__doc__ = f"{kind.__doc__} (all axes if None)."
+    function.__name__ = function.__qualname__ = names[0]
+    function.__module__ = kind.__module__
+    return public(*names)(function)
+
+
+def arguments(
+    input_tensor: Any,
+    axis: Any,
+    reduction_indices: Any,
+    keep_dims: bool | None,
+    keepdims: bool | None,
+) -> tuple[Tensor, Tensor, bool]:
+    """The input, the axes as a tensor, and whether to keep them, from every old spelling."""
+    if axis is not None and reduction_indices is not None:
+        raise ValueError("Can't specify both axis and reduction_indices.")
+    if keep_dims is not None and keepdims is not None:
+        raise ValueError("Cannot specify both 'keep_dims' and 'keepdims'.")
+    x = convert_to_tensor(input_tensor, name="input_tensor")
+    given = axis if axis is not None else reduction_indices
+    keep = bool(keep_dims if keepdims is None else keepdims)
+    if given is None:
+        return x, _all_axes(x), keep
+    if isinstance(given, list | tuple) and not given:
+        given = np.zeros(0, np.int32)
+    return x, convert_to_tensor(given, name="reduction_indices"), keep
+
+
+def _all_axes(x: Tensor) -> Tensor:
+    if x.shape.rank is not None:
+        return convert_to_tensor(np.arange(x.shape.rank, dtype=np.int32), name="Const")
+    return AllAxes()(x)
+
+
+class AllAxes(Op):
+    """0, 1, …, rank(x) - 1"""
+
+    signature = "input: T -> output: int32"
+    not_differentiable = True
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return TensorShape.of((input.shape.rank,))
+
+    def numpy(self, input: Array) -> Array:
+        return np.arange(np.ndim(input), dtype=np.int32)
+
+
 def _summed(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    if x.dtype == _BFLOAT16:
+        return np.sum(x, axis=axis, keepdims=keepdims, dtype=np.float32).astype(_BFLOAT16)
     return np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
 class Sum(Reduction):
-    """y = sum of x over axes"""
+    """The sum of elements over `axis`"""
 
     function = staticmethod(_summed)
 
@@ -71,7 +157,7 @@ def stretch(node: Node, dy: Tensor) -> Tensor:
     if sizes is not None and known is not None:
         reduced = set(normal_axes(known, len(sizes)))
         ones = [1 if i in reduced else (-1 if s is None else s) for i, s in enumerate(sizes)]
-        if ones.count(-1) <= 1:
+        if ones.count(-1) <= (0 not in ones):
             return broadcast.BroadcastTo()(shaping.reshape(dy, ones), input_shape)
     kept = KeptShape()(input_shape, axes)
     return broadcast.BroadcastTo()(shaping.reshape(dy, kept), input_shape)
@@ -92,18 +178,44 @@ class KeptShape(Op):
         return kept
 
 
-@public("reduce_sum", "math.reduce_sum")
-def reduce_sum(
-    input_tensor: Any,
-    axis: Any = None,
-    keep_dims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keepdims: bool | None = None,
-) -> Tensor:
-    """The sum of elements over `axis` (all axes if None)."""
-    x, axes, keep = arguments(input_tensor, axis, reduction_indices, keep_dims, keepdims)
-    return Sum(keep_dims=keep)(x, axes, name=name)
+reduce_sum = reduction(Sum, "reduce_sum", "math.reduce_sum")
+
+
+def _averaged(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    total = _summed(x, axis, keepdims)
+    count = int(np.prod([x.shape[i] for i in axis], dtype=np.int64))
+    if np.issubdtype(x.dtype, np.integer):
+        return np.trunc(total / max(count, 1)).astype(x.dtype)
+    return (total / np.asarray(count, dtypes.as_dtype(x.dtype).real_dtype.as_numpy_dtype)).astype(
+        x.dtype
+    )
+
+
+class Mean(Reduction):
+    """The mean of elements over `axis`"""
+
+    function = staticmethod(_averaged)
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        x, axes = node.inputs
+        count = ReducedSize()(shaping.shape(x), axes)
+        return [stretch(node, dy / casting.cast(count, dy.dtype)), None]
+
+
+class ReducedSize(Op):
+    """The number of elements that each element of a reduction comes from."""
+
+    signature = "shape: T, axes: I -> output: T; T: index, I: index"
+    not_differentiable = True
+
+    def shape(self, shape: Tensor, axes: Tensor) -> TensorShape:
+        return scalar()
+
+    def numpy(self, shape: Array, axes: Array) -> Array:
+        return np.prod(shape[list(normal_axes(axes, len(shape)))], dtype=shape.dtype)
+
+
+reduce_mean = reduction(Mean, "reduce_mean", "math.reduce_mean")
 
 
 def _multiplied(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
@@ -111,59 +223,203 @@ def _multiplied(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
 
 
 class Prod(Reduction):
-    """y = product of x over axes"""
+    """The product of elements over `axis`"""
 
     function = staticmethod(_multiplied)
 
-
-@public("reduce_prod", "math.reduce_prod")
-def reduce_prod(
-    input_tensor: Any,
-    axis: Any = None,
-    keep_dims: bool | None = None,
-    name: str | None = None,
-    reduction_indices: Any = None,
-    keepdims: bool | None = None,
-) -> Tensor:
-    """The product of elements over `axis` (all axes if None)."""
-    x, axes, keep = arguments(input_tensor, axis, reduction_indices, keep_dims, keepdims)
-    return Prod(keep_dims=keep)(x, axes, name=name)
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        return [stretch(node, dy) * _product_of_others(node), None]
 
 
-def arguments(
-    input_tensor: Any,
-    axis: Any,
-    reduction_indices: Any,
-    keep_dims: bool | None,
-    keepdims: bool | None,
-) -> tuple[Tensor, Tensor, bool]:
-    """The input, the axes as a tensor, and whether to keep them, from every old spelling."""
-    if axis is not None and reduction_indices is not None:
-        raise ValueError("Can't specify both axis and reduction_indices.")
-    x = convert_to_tensor(input_tensor)
-    given = axis if axis is not None else reduction_indices
-    keep = bool(keep_dims if keepdims is None else keepdims)
-    if given is None:
-        return x, _all_axes(x), keep
-    if isinstance(given, list | tuple) and not given:
-        given = np.zeros(0, np.int32)
-    return x, convert_to_tensor(given), keep
+def _product_of_others(node: Node) -> Tensor:
+    """For each element, the product of those reduced with it; a division would fail at zeros."""
+    x, axes = node.inputs
+    shape = shaping.shape(x)
+    order, inverse = ReducedFirst()(shape, axes)
+    moved = transposing.transpose(matmul.conjugate(x), order)
+    rows = joining.stack([ReducedSize()(shape, axes), shaping.size(node.output)])
+    lines = shaping.reshape(moved, rows)
+    others = scan.cumprod(lines, exclusive=True) * scan.cumprod(lines, exclusive=True, reverse=True)
+    return transposing.transpose(shaping.reshape(others, shaping.shape(moved)), inverse)
 
 
-def _all_axes(x: Tensor) -> Tensor:
-    if x.shape.rank is not None:
-        return convert_to_tensor(np.arange(x.shape.rank, dtype=np.int32))
-    return AllAxes()(x)
+class ReducedFirst(Op):
+    """The order of axes that puts the reduced ones first, and its inverse."""
 
-
-class AllAxes(Op):
-    """0, 1, …, rank(x) - 1"""
-
-    signature = "input: T -> output: int32"
+    signature = "shape: T, axes: I -> order: int32, inverse: int32; T: index, I: index"
     not_differentiable = True
 
-    def shape(self, input: Tensor) -> TensorShape:
-        return TensorShape.of((input.shape.rank,))
+    def shape(self, shape: Tensor, axes: Tensor) -> list[TensorShape]:
+        return [shape.shape, shape.shape]
 
-    def numpy(self, input: Array) -> Array:
-        return np.arange(np.ndim(input), dtype=np.int32)
+    def numpy(self, shape: Array, axes: Array) -> tuple[Array, Array]:
+        reduced = normal_axes(axes, len(shape))
+        kept = [axis for axis in range(len(shape)) if axis not in reduced]
+        order = np.array([*reduced, *kept], np.int32)
+        return order, np.argsort(order).astype(np.int32)
+
+
+reduce_prod = reduction(Prod, "reduce_prod", "math.reduce_prod")
+
+
+class Extreme(Reduction, abstract=True):
+    """The gradient of a maximum or minimum is shared by the elements that reach it."""
+
+    signature = "input: T, reduction_indices: I -> output: T; T: real, I: index"
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        x, axes = node.inputs
+        reached = compare.equal(stretch(node, node.output), x)
+        share = casting.cast(reached, dy.dtype)
+        count = Sum(keep_dims=self.keep_dims)(share, axes)
+        return [share * stretch(node, dy / count), None]
+
+
+def _largest(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    return np.max(x, axis=axis, keepdims=keepdims, initial=bounds(x.dtype)[0])
+
+
+def _smallest(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    return np.min(x, axis=axis, keepdims=keepdims, initial=bounds(x.dtype)[1])
+
+
+def bounds(dtype: Any) -> tuple[Any, Any]:
+    """The least and greatest value of a dtype, infinities where it has them."""
+    kind = dtypes.as_dtype(dtype)
+    if kind.is_integer:
+        return kind.min, kind.max
+    return np.asarray(-np.inf, dtype)[()], np.asarray(np.inf, dtype)[()]
+
+
+class Max(Extreme):
+    """The maximum of elements over `axis`"""
+
+    function = staticmethod(_largest)
+
+
+reduce_max = reduction(Max, "reduce_max", "math.reduce_max")
+
+
+class Min(Extreme):
+    """The minimum of elements over `axis`"""
+
+    function = staticmethod(_smallest)
+
+
+reduce_min = reduction(Min, "reduce_min", "math.reduce_min")
+
+
+class All(Reduction):
+    """Whether all elements over `axis` are true"""
+
+    signature = "input: bool, reduction_indices: I -> output: bool; I: index"
+    function = staticmethod(np.all)
+    not_differentiable = True
+
+
+reduce_all = reduction(All, "reduce_all", "math.reduce_all")
+
+
+class AnyOf(Reduction, name="Any"):
+    """Whether any element over `axis` is true"""
+
+    signature = "input: bool, reduction_indices: I -> output: bool; I: index"
+    function = staticmethod(np.any)
+    not_differentiable = True
+
+
+reduce_any = reduction(AnyOf, "reduce_any", "math.reduce_any")
+
+
+class EuclideanNorm(Reduction):
+    """The square root of the sum of squares over `axis`"""
+
+    @staticmethod
+    def function(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+        """The 2-norm; of complex numbers, of their magnitudes."""
+        wide = x.astype(np.float32) if x.dtype == _BFLOAT16 else x
+        squares = (wide * np.conj(wide)).real
+        return np.sqrt(np.sum(squares, axis=axis, keepdims=keepdims)).astype(x.dtype)
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        return [node.inputs[0] * stretch(node, dy / node.output), None]
+
+
+@public("math.reduce_euclidean_norm")
+def reduce_euclidean_norm(
+    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The square root of the sum of squares over `axis` (all axes if None)."""
+    x, axes, keep = arguments(input_tensor, axis, None, None, keepdims)
+    return EuclideanNorm(keep_dims=keep)(x, axes, name=name)
+
+
+@public("reduce_logsumexp", "math.reduce_logsumexp")
+def reduce_logsumexp(
+    input_tensor: Any,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """log(Σ exp(x)) over `axis`, without overflow: the maximum is taken out first."""
+    x, axes, keep = arguments(input_tensor, axis, reduction_indices, keep_dims, keepdims)
+    with name_scope(name, "ReduceLogSumExp", [x]) as scope:
+        largest = reduce_max(x, axes, keepdims=True)
+        finite = choosing.where(compare.is_finite(largest), largest, filling.zeros_like(largest))
+        offset = basic.stop_gradient(finite)
+        logarithm = transcendental.log(
+            reduce_sum(transcendental.exp(x - offset), axes, keepdims=keep)
+        )
+        if not keep:
+            offset = shaping.reshape(offset, shaping.shape(logarithm))
+        return arithmetic.add(logarithm, offset, name=scope)
+
+
+@public("count_nonzero", "math.count_nonzero")
+def count_nonzero(
+    input_tensor: Any = None,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    dtype: Any = dtypes.int64,
+    name: str | None = None,
+    reduction_indices: Any = None,
+    keep_dims: bool | None = None,
+    input: Any = None,
+) -> Tensor:
+    """The number of elements over `axis` that are not zero (for strings: not empty)."""
+    given = input_tensor if input is None else input
+    x, axes, keep = arguments(given, axis, reduction_indices, keep_dims, keepdims)
+    with name_scope(name, "count_nonzero", [x]):
+        different = compare.not_equal(x, filling.zeros((), x.dtype))
+        return casting.cast(
+            reduce_sum(casting.cast(different, dtypes.int64), axes, keepdims=keep), dtype
+        )
+
+
+@public("math.reduce_variance")
+def reduce_variance(
+    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The mean squared distance from the mean over `axis`."""
+    x, axes, keep = arguments(input_tensor, axis, None, None, keepdims)
+    if not (x.dtype.is_floating or x.dtype.is_complex):
+        raise TypeError(f"Input must be a floating or complex type, not {x.dtype.name}.")
+    with name_scope(name, "reduce_variance", [x]):
+        distance = x - reduce_mean(x, axes, keepdims=True)
+        squared = (
+            complexes.real(distance * complexes.conj(distance))
+            if x.dtype.is_complex
+            else (arithmetic.square(distance))
+        )
+        return reduce_mean(squared, axes, keepdims=keep)
+
+
+@public("math.reduce_std")
+def reduce_std(
+    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The square root of the variance over `axis`."""
+    with name_scope(name, "reduce_std", [input_tensor]):
+        return transcendental.sqrt(reduce_variance(input_tensor, axis, keepdims))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
-from thalweg.graph.composite import SparseTensor
+from thalweg.graph.composite import SparseTensor, SparseTensorValue
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.known import constant_value, constant_value_as_shape
@@ -49,9 +49,29 @@ class Shape(Op):
 @public("shape")
 def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
     """The shape of a tensor as an integer vector; of a SparseTensor, its dense shape."""
-    if isinstance(input, SparseTensor):
+    if isinstance(input, SparseTensor | SparseTensorValue):
         return casting.cast(input.dense_shape, as_dtype(out_type), name=name)
     return Shape(out_type=as_dtype(out_type))(input, name=name)
+
+
+class ShapeN(Op):
+    """The shapes of several tensors, as vectors."""
+
+    signature = "input: N*T -> output: N*out_type; out_type: index"
+    not_differentiable = True
+    out_type: DType = dtypes.int32
+
+    def shape(self, input: list[Tensor]) -> list[TensorShape]:
+        return [vector(tensor.shape.rank) for tensor in input]
+
+    def numpy(self, input: list[Array]) -> list[Array]:
+        return [np.array(np.shape(x), self.out_type.as_numpy_dtype) for x in input]
+
+
+@public("shape_n")
+def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> list[Tensor]:
+    """The shapes of several tensors."""
+    return ShapeN(out_type=as_dtype(out_type))(input, name=name)
 
 
 class Size(Op):
@@ -75,7 +95,7 @@ class Size(Op):
 @public("size")
 def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
     """The number of elements of a tensor; of a SparseTensor, that of its dense form."""
-    if isinstance(input, SparseTensor):
+    if isinstance(input, SparseTensor | SparseTensorValue):
         elements = reduce.reduce_prod(input.dense_shape, 0, name=name)
         return casting.cast(elements, as_dtype(out_type))
     return Size(out_type=as_dtype(out_type))(input, name=name)
@@ -100,7 +120,7 @@ class Rank(Op):
 @public("rank")
 def rank(input: Any, name: str | None = None) -> Tensor:
     """The number of dimensions of a tensor."""
-    if isinstance(input, SparseTensor):
+    if isinstance(input, SparseTensor | SparseTensorValue):
         return size(input.dense_shape, name=name)
     return Rank()(input, name=name)
 
@@ -111,14 +131,13 @@ class Reshape(Op):
     signature = "tensor: T, shape: I -> output: T; I: index"
 
     def shape(self, tensor: Tensor, shape: Tensor) -> TensorShape:
-        wanted = constant_value_as_shape(shape)
         shape.shape.assert_has_rank(1)
-        value = constant_value(shape)
+        wanted = constant_value_as_shape(shape)
         if wanted.sizes is None:
             return unknown_shape()
         # A size that only the step knows and a -1 look the same here: both are None.
-        elements = tensor.shape.num_elements()
-        return TensorShape.of(_complete(wanted.sizes, elements, exact=value is not None))
+        exact = constant_value(shape) is not None
+        return TensorShape.of(_complete(wanted.sizes, tensor.shape.num_elements(), exact))
 
     def numpy(self, tensor: Array, shape: Array) -> Array:
         sizes = tuple(np.asarray(shape).tolist())
@@ -168,14 +187,15 @@ def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
 
 def shape_tensor(shape: Any) -> Tensor:
     """A shape given by a user (list, tuple, TensorShape, tensor, array) as an index tensor."""
-    if isinstance(shape, Tensor):
-        return shape
     if isinstance(shape, int | np.integer):
         raise ValueError(f"A shape must be a vector, not the scalar {shape}")
-    array_like = shape.as_list() if isinstance(shape, TensorShape) else shape
-    if isinstance(array_like, list | tuple) and not array_like:
-        return convert_to_tensor(np.zeros(0, np.int32))
-    return convert_to_tensor(array_like, preferred_dtype=dtypes.int32)
+    return index_tensor(shape)
+
+
+def index_tensor(value: Any, name: str | None = None) -> Tensor:
+    """Sizes, axes or bounds given by a user as an index tensor: `[]` has no dtype of its own."""
+    preferred = None if hasattr(value, "dtype") else dtypes.int32
+    return convert_to_tensor(value, name=name, preferred_dtype=preferred)
 
 
 class ExpandDims(Op):
@@ -206,9 +226,93 @@ def _insertion(axis: int, rank: int) -> int:
 @public("expand_dims")
 def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Tensor:
     """`input` with a dimension of size 1 put in at `axis`."""
-    return ExpandDims()(input, axis if dim is None else dim, name=name)
+    if axis is not None and dim is not None:
+        raise ValueError("can't specify both 'dim' and 'axis'")
+    place = dim if axis is None else axis
+    if place is None:
+        raise ValueError("Must specify an axis argument to tf.expand_dims()")
+    return ExpandDims()(input, place, name=name)
 
 
-def product(values: Tensor) -> Tensor:
-    """The product of an integer vector: the elements of a shape."""
-    return reduce.reduce_prod(values, 0)
+class Squeeze(Op):
+    """x without its dimensions of size 1 (all of them, or those of `squeeze_dims`)"""
+
+    signature = "input: T -> output: T"
+    squeeze_dims: tuple[int, ...] = ()
+
+    def shape(self, input: Tensor) -> TensorShape:
+        sizes = input.shape.sizes
+        if sizes is None or (None in sizes and not self.squeeze_dims):
+            return unknown_shape()
+        dropped = self._dropped(sizes)
+        return TensorShape.of(tuple(s for i, s in enumerate(sizes) if i not in dropped))
+
+    def _dropped(self, sizes: tuple[int | None, ...]) -> set[int]:
+        if not self.squeeze_dims:
+            return {axis for axis, size in enumerate(sizes) if size == 1}
+        dropped = {axis_within(axis, len(sizes)) for axis in self.squeeze_dims}
+        for axis in sorted(dropped):
+            if sizes[axis] not in (1, None):
+                raise ValueError(
+                    f"Can not squeeze dim[{axis}], expected a dimension of 1, got {sizes[axis]}"
+                )
+        return dropped
+
+    def numpy(self, input: Array) -> Array:
+        return np.squeeze(input, tuple(self._dropped(np.shape(input))))
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return reshape(dy, shape(node.inputs[0]))
+
+
+def axis_within(axis: int, rank: int) -> int:
+    """An axis counted from 0; an error if there is none such."""
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is not in the range [{-rank}, {rank})")
+    return axis % rank
+
+
+def one_axis(rank: int, axis: int, size: int) -> list[int]:
+    """The shape of a vector that lies along one axis of a tensor: 1 along all others."""
+    return [size if place == axis else 1 for place in range(rank)]
+
+
+@public("squeeze")
+def squeeze(
+    input: Any, axis: Any = None, name: str | None = None, squeeze_dims: Any = None
+) -> Tensor:
+    """`input` without its dimensions of size 1: all of them, or those of `axis`."""
+    if axis is not None and squeeze_dims is not None:
+        raise ValueError("Cannot specify both 'axis' and 'squeeze_dims'")
+    given = squeeze_dims if axis is None else axis
+    axes = () if given is None else tuple(np.atleast_1d(given).tolist())
+    return Squeeze(squeeze_dims=axes)(input, name=name)
+
+
+class EnsureShape(Op):
+    """y = x; an error if x does not have the given shape"""
+
+    signature = "input: T -> output: T"
+    given_shape: TensorShape
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return input.shape.merge_with(self.given_shape)
+
+    def numpy(self, input: Array) -> Array:
+        if not self.given_shape.is_compatible_with(np.shape(input)):
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"Shape of tensor {list(np.shape(input))} is not compatible with expected shape "
+                f"{self.given_shape}",
+            )
+        return input
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return dy
+
+
+@public("ensure_shape")
+def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
+    """`x`, known from here on to have `shape`: checked now where possible, and in every step."""
+    return EnsureShape(given_shape=TensorShape(shape))(x, name=name)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.graph.dtypes import DType
+from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.node import Tensor
+from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, scalar
-from thalweg.ops.context import Context, VariableCell
+from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
+from thalweg.ops.context import Cancellation, Context, VariableCell
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -46,16 +47,19 @@ class VariableV2(Op):
 
 
 def variable_op(
-    shape: TensorShape,
-    dtype: DType,
+    shape: Any,
+    dtype: Any,
     name: str = "Variable",
+    set_shape: bool = True,
     container: str = "",
     shared_name: str = "",
 ) -> Tensor:
-    """A node that owns a buffer of this shape and dtype."""
-    place = container or get_default_graph().container_name
+    """A node that owns a buffer of this dtype, and of this shape unless `set_shape` is false."""
     return VariableV2(
-        dtype=dtype.base_dtype, given_shape=shape, container=place, shared_name=shared_name
+        dtype=as_dtype(dtype).base_dtype,
+        given_shape=as_shape(shape) if set_shape else unknown_shape(),
+        container=container or get_default_graph().container_name,
+        shared_name=shared_name,
     )(name=name)
 
 
@@ -71,6 +75,33 @@ class IsVariableInitialized(Op):
 
     def kernel(self, context: Context, ref: VariableCell) -> Any:
         return np.bool_(ref.is_initialized)
+
+
+@public("is_variable_initialized")
+def is_variable_initialized(variable: Any) -> Tensor:
+    """Whether a variable has a value in the session."""
+    return IsVariableInitialized()(variable)
+
+
+class ValueOrInitial(Op):
+    """A variable's value, or `initial` while it has none."""
+
+    signature = "ref: &T, initial: T -> output: T"
+    stateful = True
+
+    def shape(self, ref: Tensor, initial: Tensor) -> TensorShape:
+        return ref.shape
+
+    def kernel(self, context: Context, ref: VariableCell, initial: Array) -> Array:
+        return ref.read() if ref.is_initialized else initial
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        return [dy, None]
+
+
+def value_or_initial(ref: Tensor, initial: Tensor, name: str | None = None) -> Tensor:
+    """The value of a variable, or `initial` where the variable is not initialised yet."""
+    return ValueOrInitial()(ref, initial, name=name or "initialized_value")
 
 
 class Update(Op, abstract=True):
@@ -177,7 +208,85 @@ def assign_sub(
     return AssignSub(use_locking=bool(use_locking))(ref, value, name=name)
 
 
-@public("is_variable_initialized")
-def is_variable_initialized(variable: Any) -> Tensor:
-    """Whether a variable has a value in the session."""
-    return IsVariableInitialized()(variable)
+class CountUpTo(Op):
+    """The value of ref before ref += 1, which must stay below `limit`."""
+
+    signature = "ref: &T -> output: T; T: index"
+    stateful = True
+    not_differentiable = True
+    limit: int
+
+    def shape(self, ref: Tensor) -> TensorShape:
+        return ref.shape.merge_with(scalar())
+
+    def kernel(self, context: Context, ref: VariableCell) -> Array:
+        with ref.lock:
+            before = ref.read().copy()
+            if before >= self.limit:
+                raise errors.OutOfRangeError(None, None, f"Reached limit of {self.limit}")
+            ref.assign(before + 1)
+        return before
+
+
+@public("count_up_to")
+def count_up_to(ref: Any, limit: int, name: str | None = None) -> Tensor:
+    """The value of a counter before this step adds 1; OutOfRangeError once it is `limit`."""
+    return CountUpTo(limit=int(limit))(ref, name=name)
+
+
+#: The temporary variables of each running step, which its cancellation stands for.
+_temporaries: WeakKeyDictionary[Cancellation, dict[str, VariableCell]] = WeakKeyDictionary()
+
+
+class TemporaryVariable(Op):
+    """A buffer that lives from here to the `DestroyTemporaryVariable` of the same name."""
+
+    signature = "-> ref: &dtype"
+    stateful = True
+    not_differentiable = True
+    given_shape: TensorShape
+    dtype: DType
+    var_name: str = ""
+
+    def shape(self) -> TensorShape:
+        return as_shape(self.given_shape)
+
+    def kernel(self, context: Context) -> VariableCell:
+        name = self.var_name or context.node.name
+        mine = _temporaries.setdefault(context.cancellation, {})
+        if name in mine:
+            raise errors.AlreadyExistsError(None, None, f"Temporary variable {name} exists already")
+        mine[name] = cell = VariableCell(name, self.dtype, self.shape())
+        cell.assign(np.zeros(cell.shape.as_list(), self.dtype.as_numpy_dtype))
+        return cell
+
+
+class DestroyTemporaryVariable(Op):
+    """The last value of a temporary variable."""
+
+    signature = "ref: &T -> value: T"
+    stateful = True
+    not_differentiable = True
+    var_name: str
+
+    def shape(self, ref: Tensor) -> TensorShape:
+        return ref.shape
+
+    def kernel(self, context: Context, ref: VariableCell) -> Array:
+        mine = _temporaries.get(context.cancellation, {})
+        if mine.pop(self.var_name, None) is None:
+            raise errors.NotFoundError(None, None, f"No temporary variable {self.var_name}")
+        return ref.read()
+
+
+def temporary_variable(
+    shape: Any, dtype: Any, var_name: str = "", name: str | None = None
+) -> Tensor:
+    """A reference to a fresh, uninitialised buffer in every step."""
+    op = TemporaryVariable(dtype=as_dtype(dtype), given_shape=as_shape(shape), var_name=var_name)
+    return op(name=name)
+
+
+def destroy_temporary_variable(ref: Any, var_name: str, name: str | None = None) -> Tensor:
+    """The final value of a temporary variable."""
+    return DestroyTemporaryVariable(var_name=var_name)(ref, name=name)

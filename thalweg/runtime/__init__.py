@@ -1,5 +1,5 @@
 """How a graph runs: sessions, plans, the executor, resources and configuration."""
 
-from thalweg.runtime import config, session
+from thalweg.runtime import behaviour, config, session
 
-__all__ = ["config", "session"]
+__all__ = ["behaviour", "config", "session"]

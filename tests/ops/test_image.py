@@ -1,0 +1,130 @@
+"""Rows of the op table: resizing, turning, cropping by boxes; codecs and colours."""
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.ops.harness import check
+
+R = np.random.default_rng(0)
+IMAGES = R.normal(size=(2, 3, 4, 2)).astype(np.float32)
+
+RESIZES = {
+    "bilinear": tf.image.resize_bilinear,
+    "bicubic": tf.image.resize_bicubic,
+    "area": tf.image.resize_area,
+    "nearest": tf.image.resize_nearest_neighbor,
+}
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("size", [(5, 3), (2, 7), (3, 4)])
+@pytest.mark.parametrize("method", RESIZES)
+def test_resizing_is_linear_and_its_gradient_the_transpose(method, size, align):
+    op = RESIZES[method]
+    check(lambda x: op(x, size, align_corners=align), IMAGES, gradient=False)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x, weights = tf.constant(IMAGES), R.normal(size=(2, *size, 2)).astype(np.float32)
+        y = op(x, size, align_corners=align)
+        (dx,) = tf.gradients(y, x, tf.constant(weights))
+        forward, backward = session.run([y, dx])
+    np.testing.assert_allclose((forward * weights).sum(), (IMAGES * backward).sum(), rtol=1e-4)
+
+
+def test_resizing_to_the_same_size_changes_nothing():
+    with tf.Session() as session:
+        for op in RESIZES.values():
+            np.testing.assert_allclose(session.run(op(IMAGES, (3, 4))), IMAGES, rtol=1e-5)
+
+
+def test_resizing_refuses_empty_images_and_targets():
+    with tf.Graph().as_default(), tf.Session() as session:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be positive"):
+            session.run(tf.image.resize_bilinear(IMAGES, tf.placeholder_with_default([0, 3], [2])))
+        with pytest.raises(ValueError, match="rank"):
+            tf.image.resize_bilinear(IMAGES[0], (2, 2))
+
+
+@pytest.mark.parametrize("k", [-1, 0, 1, 2, 3, 5])
+def test_rot90(k):
+    double = IMAGES[0].astype(np.float64)
+    check(lambda x: tf.image.rot90(x, k), double, expect=lambda x: np.rot90(x, k, (0, 1)))
+
+
+def test_crop_and_resize_gradient_is_the_transpose():
+    boxes = np.array([[0, 0, 1, 1], [0.1, 0.2, 0.7, 1.3]], np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.constant(IMAGES)
+        y = tf.image.crop_and_resize(x, boxes, [0, 1], [3, 5])
+        weights = R.normal(size=(2, 3, 5, 2)).astype(np.float32)
+        (dx,) = tf.gradients(y, x, tf.constant(weights))
+        forward, backward = session.run([y, dx])
+    np.testing.assert_allclose((forward * weights).sum(), (IMAGES * backward).sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_png_round_trip(channels):
+    pixels = R.integers(0, 256, (5, 7, channels)).astype(np.uint8)
+    with tf.Graph().as_default(), tf.Session() as session:
+        decoded = tf.image.decode_png(tf.image.encode_png(pixels), channels=channels)
+        np.testing.assert_array_equal(session.run(decoded), pixels)
+        assert decoded.shape.as_list() == [None, None, channels]
+
+
+def test_jpeg_round_trip_is_close_and_formats_are_told_apart():
+    ramp = np.linspace(0, 255, 16 * 16).reshape(16, 16, 1).astype(np.uint8).repeat(3, -1)
+    with tf.Graph().as_default(), tf.Session() as session:
+        data = tf.image.encode_jpeg(ramp)
+        assert np.abs(session.run(tf.image.decode_image(data)).astype(int) - ramp).max() < 16
+        assert session.run(tf.image.is_jpeg(data))
+        assert session.run(tf.image.extract_jpeg_shape(data)).tolist() == [16, 16, 3]
+        small = session.run(tf.image.decode_jpeg(data, ratio=2))
+        assert small.shape == (8, 8, 3)
+        window = tf.image.decode_and_crop_jpeg(data, [2, 3, 4, 5])
+        assert session.run(window).shape == (4, 5, 3)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid"):
+            session.run(tf.image.decode_jpeg(b"no image"))
+
+
+def test_colour_spaces_are_inverse():
+    rgb = R.uniform(size=(4, 5, 3)).astype(np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        back = tf.image.hsv_to_rgb(tf.image.rgb_to_hsv(rgb))
+        np.testing.assert_allclose(session.run(back), rgb, atol=1e-6)
+
+
+def test_non_max_suppression():
+    boxes = [[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, -0.1, 1, 0.9], [0, 10, 1, 11]]
+    with tf.Graph().as_default(), tf.Session() as session:
+        kept = tf.image.non_max_suppression(boxes, [0.9, 0.75, 0.6, 0.95], 3, 0.5)
+        assert session.run(kept).tolist() == [3, 0]
+
+
+def test_sampled_windows_keep_their_promises():
+    with tf.Graph().as_default(), tf.Session() as session:
+        box = tf.constant([[[0.2, 0.2, 0.8, 0.8]]])
+        begin, size, _ = tf.image.sample_distorted_bounding_box(
+            [40, 50, 3], box, seed=3, min_object_covered=0.3, area_range=(0.2, 0.9)
+        )
+        for _ in range(20):
+            (top, left, _), (height, width, _) = session.run([begin, size])
+            assert 0.2 * 2000 <= height * width <= 0.9 * 2000
+            assert top >= 0 and left >= 0 and top + height <= 40 and left + width <= 50
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_deep_png_round_trip(channels):
+    pixels = R.integers(0, 65536, (5, 7, channels)).astype(np.uint16)
+    with tf.Graph().as_default(), tf.Session() as session:
+        decoded = tf.image.decode_png(tf.image.encode_png(pixels), dtype=tf.uint16)
+        np.testing.assert_array_equal(session.run(decoded), pixels)
+
+
+def test_files(tmp_path):
+    with tf.Graph().as_default(), tf.Session() as session:
+        name = str(tmp_path / "folder" / "file.txt")
+        session.run(tf.write_file(name, "text"))
+        assert session.run(tf.read_file(name)) == b"text"
+        assert session.run(tf.matching_files(str(tmp_path / "*" / "*.txt"))) == [name.encode()]
+        with pytest.raises(tf.errors.NotFoundError, match="no such file"):
+            session.run(tf.read_file(name + "x"))

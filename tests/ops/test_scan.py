@@ -1,0 +1,56 @@
+"""Rows of the op table: running sums and products."""
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.ops.harness import check
+
+X = np.array([[1.5, 0.0, -2.0], [0.5, 3.0, 0.0], [2.0, -1.0, 0.5]])
+
+
+def scanned(ufunc: np.ufunc, x: np.ndarray, axis: int, exclusive: bool, reverse: bool) -> object:
+    x = np.flip(x, axis) if reverse else x
+    result = ufunc.accumulate(x, axis)
+    if exclusive:
+        result = np.roll(result, 1, axis)
+        np.moveaxis(result, axis, 0)[:1] = ufunc.identity
+    return np.flip(result, axis) if reverse else result
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("ours", "ufunc"), [(tf.cumsum, np.add), (tf.cumprod, np.multiply)])
+def test_scan(ours: object, ufunc: np.ufunc, axis: int, exclusive: bool, reverse: bool) -> None:
+    check(
+        lambda x: ours(x, axis, exclusive, reverse),
+        X,
+        expect=lambda x: scanned(ufunc, x, axis, exclusive, reverse),
+    )
+
+
+@pytest.mark.parametrize("ours", [tf.cumsum, tf.cumprod])
+@pytest.mark.parametrize("shape", [(0,), (1,), (0, 3), (3, 0)])
+def test_small(ours: object, shape: tuple[int, ...]) -> None:
+    x = np.ones(shape)
+    check(lambda x: ours(x, exclusive=True), x)
+    check(ours, x)
+
+
+def test_complex() -> None:
+    x = X[0] + 1j * X[1]
+    check(tf.cumprod, x, expect=np.cumprod)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float16])
+def test_dtypes(dtype: type) -> None:
+    x = np.arange(1, 5).astype(dtype)
+    check(tf.cumsum, x, expect=lambda x: np.cumsum(x, dtype=dtype), gradient=False)
+
+
+def test_wrong_axes() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        for axis in (-3, 2):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="Expected scan axis"):
+                session.run(tf.cumsum(tf.placeholder_with_default(X, None), axis))

@@ -1,0 +1,160 @@
+"""Rows of the op table: reductions by segment."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.ops.harness import check
+
+R = np.random.default_rng(3)
+X = R.normal(size=(5, 2))
+IDS = np.array([0, 0, 1, 1, 3], np.int32)
+MIXED = np.array([2, 0, -1, 2, 0], np.int64)
+GRID = R.normal(size=(2, 2, 3))
+GRID_IDS = np.array([[1, 0], [1, 1]], np.int32)
+
+
+def by_segment(function: Callable, empty: float, count: int = 4) -> Callable:
+    def expected(x: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        rest = x.shape[ids.ndim :]
+        rows = [x[ids == i] for i in range(count)]
+        filled = [function(r, axis=0) if len(r) else np.full(rest, empty) for r in rows]
+        return np.array(filled).reshape(count, *rest)
+
+    return expected
+
+
+SORTED = {
+    "sum": (tf.segment_sum, by_segment(np.sum, 0)),
+    "mean": (tf.segment_mean, by_segment(np.mean, 0)),
+    "prod": (tf.segment_prod, by_segment(np.prod, 1)),
+    "max": (tf.segment_max, by_segment(np.max, 0)),
+    "min": (tf.segment_min, by_segment(np.min, 0)),
+}
+
+
+@pytest.mark.parametrize("name", SORTED)
+def test_sorted(name: str) -> None:
+    build, expect = SORTED[name]
+    check(build, X, IDS, expect=expect)
+
+
+def _root(x: np.ndarray, axis: int) -> np.ndarray:
+    return np.sum(x, axis) / np.sqrt(len(x))
+
+
+LARGEST = np.finfo(np.float64).max
+UNSORTED = {
+    "sum": (tf.unsorted_segment_sum, np.sum, 0),
+    "prod": (tf.unsorted_segment_prod, np.prod, 1),
+    "max": (tf.unsorted_segment_max, np.max, -LARGEST),
+    "min": (tf.unsorted_segment_min, np.min, LARGEST),
+    "mean": (tf.unsorted_segment_mean, np.mean, 0),
+    "sqrt_n": (tf.unsorted_segment_sqrt_n, _root, 0),
+}
+
+
+@pytest.mark.parametrize("name", UNSORTED)
+def test_unsorted(name: str) -> None:
+    ours, numpys, empty = UNSORTED[name]
+    smooth = bool(abs(empty) < 2)  # weights times the largest number overflow
+    check(
+        lambda x, ids: ours(x, ids, 4),
+        X,
+        MIXED,
+        expect=by_segment(numpys, empty),
+        gradient=smooth,
+    )
+    check(lambda x, ids: ours(x, ids, 2), GRID, GRID_IDS, expect=by_segment(numpys, empty, 2))
+
+
+def test_scalar_rows() -> None:
+    check(
+        lambda x, ids, n: tf.unsorted_segment_sum(x, ids, n),
+        X[:, 0],
+        MIXED,
+        np.array(3, np.int32),
+        expect=lambda x, ids, n: by_segment(np.sum, 0, 3)(x, ids),
+    )
+
+
+def test_products_with_zeros() -> None:
+    x = np.array([0.0, 2.0, 0.0, 0.0, 3.0])
+    check(tf.segment_prod, x, IDS, expect=by_segment(np.prod, 1), second=False)
+
+
+def test_ties_share_the_gradient() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.constant([2.0, 2.0, 1.0, 3.0])
+        maxima = tf.segment_max(x, [0, 0, 0, 1])
+        assert session.run(tf.gradients(maxima, x)[0]).tolist() == [0.5, 0.5, 0, 1]
+
+
+def test_no_rows() -> None:
+    check(tf.segment_sum, X[:0], IDS[:0], expect=lambda x, ids: x)
+    check(lambda x, ids: tf.unsorted_segment_sum(x, ids, 2), X[:0], IDS[:0], expect=np.zeros((2, 2)))
+    check(lambda x, ids: tf.unsorted_segment_mean(x, ids, 2), X[:0], IDS[:0], expect=np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32, np.complex64])
+def test_dtypes(dtype: type) -> None:
+    x = np.arange(10).reshape(5, 2).astype(dtype)
+    check(tf.segment_sum, x, IDS, expect=by_segment(np.sum, 0), gradient=False)
+    check(tf.segment_mean, x, IDS, gradient=False)
+
+
+SPARSE = {
+    "sum": (tf.sparse_segment_sum, np.sum),
+    "mean": (tf.sparse_segment_mean, np.mean),
+    "sqrt_n": (tf.sparse_segment_sqrt_n, _root),
+}
+INDICES = np.array([4, 1, 1, 0, 2], np.int32)
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_gathered(name: str) -> None:
+    ours, numpys = SPARSE[name]
+    expect = by_segment(numpys, 0)
+    check(ours, X, INDICES, IDS, expect=lambda x, i, ids: expect(x[i], ids))
+    longer = by_segment(numpys, 0, 6)
+    check(
+        lambda x, i, ids: ours(x, i, ids, num_segments=6),
+        X,
+        INDICES,
+        IDS,
+        expect=lambda x, i, ids: longer(x[i], ids),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([0, 1, 0, 1, 1], "segment ids are not increasing"),
+        ([0, 1, 2, 2, 0], r"Segment id 1 out of range \[0, 1\)"),
+        ([0, 0, 0, 0, -1], "segment ids must be >= 0"),
+        ([-1, 0, 0, 0, 0], "segment ids do not start at 0"),
+        ([0, 1], "should be the same size"),
+    ],
+)
+def test_wrong_ids(ids: list[int], message: str) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            session.run(tf.segment_sum(X, ids))
+
+
+def test_wrong_gathered_ids() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[1\] == 5 out of range"):
+            session.run(tf.sparse_segment_sum(X, [0, 5], [0, 0]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid number of segments"):
+            session.run(tf.sparse_segment_mean_grad(X, [0, 1], [0, 1], 5))
+
+
+def test_wrong_unsorted_ids() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"segment_ids\[1\] = 7 is out of"):
+            session.run(tf.unsorted_segment_sum(X[:2], [0, 7], 2))
+    with pytest.raises(ValueError, match="num_segments must be >= 0"):
+        tf.unsorted_segment_sum(X[:2], [0, 1], -2)

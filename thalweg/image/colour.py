@@ -1,0 +1,202 @@
+"""Brightness, contrast, hue, saturation, gamma; dtypes and colour spaces of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import as_dtype, float32
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.image.checks import after, require, require_image
+from thalweg.ops import (
+    arithmetic,
+    basic,
+    casting,
+    colour,
+    division,
+    joining,
+    random,
+    reduce,
+    shaping,
+    transcendental,
+)
+from thalweg.public import public
+
+_LUMINANCE = (0.2989, 0.5870, 0.1140)
+
+
+@public("image.convert_image_dtype")
+def convert_image_dtype(
+    image: Any, dtype: Any, saturate: bool = False, name: str | None = None
+) -> Tensor:
+    """Change the dtype and scale the values: floats are in [0, 1], integers use their range."""
+    tensor = convert_to_tensor(image, name="image")
+    target, source = as_dtype(dtype), tensor.dtype.base_dtype
+    if target is source:
+        return basic.identity(tensor, name=name)
+    with name_scope(name, "convert_image", [tensor]) as scope:
+        if source.is_integer and target.is_integer:
+            return _between_integers(tensor, target, saturate, scope)
+        if source.is_floating and target.is_floating:
+            return casting.cast(tensor, target, name=scope)
+        if source.is_integer:
+            return arithmetic.multiply(casting.cast(tensor, target), 1.0 / source.max, name=scope)
+        scaled = tensor * (target.max + 0.5)
+        convert = casting.saturate_cast if saturate else casting.cast
+        return convert(scaled, target, name=scope)
+
+
+def _between_integers(tensor: Tensor, target: Any, saturate: bool, scope: str) -> Tensor:
+    source = tensor.dtype.base_dtype
+    if source.max > target.max:
+        scaled = tensor // ((source.max + 1) // (target.max + 1))
+        convert = casting.saturate_cast if saturate else casting.cast
+        return convert(scaled, target, name=scope)
+    convert = casting.saturate_cast if saturate else casting.cast
+    return arithmetic.multiply(
+        convert(tensor, target), (target.max + 1) // (source.max + 1), name=scope
+    )
+
+
+def _in_floats(image: Any, change: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Apply a function to an image as float32 in [0, 1] and convert back, saturating."""
+    tensor = convert_to_tensor(image, name="image")
+    floats = convert_image_dtype(tensor, float32)
+    return convert_image_dtype(change(floats, *arguments), tensor.dtype.base_dtype, saturate=True)
+
+
+@public("image.adjust_brightness")
+def adjust_brightness(image: Any, delta: Any) -> Tensor:
+    """Add `delta`, in units of the float range [0, 1], to every pixel."""
+    with name_scope(None, "adjust_brightness", [image, delta]):
+        return _in_floats(image, arithmetic.add, casting.cast(delta, float32))
+
+
+@public("image.adjust_contrast")
+def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
+    """Move each pixel away from the mean of its channel by a factor."""
+    with name_scope(None, "adjust_contrast", [images, contrast_factor]):
+        return _in_floats(images, _contrasted, contrast_factor)
+
+
+def _contrasted(x: Tensor, factor: Any) -> Tensor:
+    if x.shape.rank is not None and x.shape.rank < 3:
+        raise ValueError(f"Shape must be at least rank 3, got {x.shape}")
+    mean = reduce.reduce_mean(x, [-3, -2], keep_dims=True)
+    return (x - mean) * casting.cast(factor, float32) + mean
+
+
+@public("image.adjust_gamma")
+def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
+    """out = gain · in ** gamma, on values scaled to [0, 1]."""
+    with name_scope(None, "adjust_gamma", [image, gamma, gain]):
+        tensor = convert_to_tensor(image, name="img")
+        checks = require(gamma >= 0, "Gamma should be a non-negative real number.")
+        tensor = after(checks, tensor)
+        scale = 1.0 if tensor.dtype.is_floating else tensor.dtype.max - tensor.dtype.min
+        values = casting.cast(tensor, float32)
+        power = arithmetic.power(values / float(scale), casting.cast(gamma, float32))
+        adjusted = power * float(scale) * gain
+        return casting.saturate_cast(adjusted, tensor.dtype.base_dtype)
+
+
+@public("image.adjust_hue")
+def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
+    """Turn the hue by `delta` of the whole colour circle."""
+
+    def change(x: Tensor) -> Tensor:
+        hue, saturation, value = joining.split(colour.rgb_to_hsv(x), 3, -1)
+        turned = (hue + (casting.cast(delta, float32) + 1.0)) % 1.0
+        return colour.hsv_to_rgb(joining.concat([turned, saturation, value], -1))
+
+    with name_scope(name, "adjust_hue", [image]):
+        return _in_floats(image, change)
+
+
+@public("image.adjust_saturation")
+def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = None) -> Tensor:
+    """Multiply the saturation by a factor."""
+
+    def change(x: Tensor) -> Tensor:
+        hue, saturation, value = joining.split(colour.rgb_to_hsv(x), 3, -1)
+        factor = casting.cast(saturation_factor, float32)
+        scaled = arithmetic.clip_by_value(saturation * factor, 0.0, 1.0)
+        return colour.hsv_to_rgb(joining.concat([hue, scaled, value], -1))
+
+    with name_scope(name, "adjust_saturation", [image]):
+        return _in_floats(image, change)
+
+
+@public("image.random_brightness")
+def random_brightness(image: Any, max_delta: float, seed: int | None = None) -> Tensor:
+    """Adjust the brightness by a random amount in [-max_delta, max_delta)."""
+    if max_delta < 0:
+        raise ValueError("max_delta must be non-negative.")
+    return adjust_brightness(image, random.random_uniform([], -max_delta, max_delta, seed=seed))
+
+
+@public("image.random_contrast")
+def random_contrast(image: Any, lower: float, upper: float, seed: int | None = None) -> Tensor:
+    """Adjust the contrast by a random factor in [lower, upper)."""
+    _check_range(lower, upper)
+    return adjust_contrast(image, random.random_uniform([], lower, upper, seed=seed))
+
+
+@public("image.random_hue")
+def random_hue(image: Any, max_delta: float, seed: int | None = None) -> Tensor:
+    """Turn the hue by a random amount in [-max_delta, max_delta)."""
+    if not 0 <= max_delta <= 0.5:
+        raise ValueError(f"max_delta must be in [0, 0.5], got {max_delta}")
+    return adjust_hue(image, random.random_uniform([], -max_delta, max_delta, seed=seed))
+
+
+@public("image.random_saturation")
+def random_saturation(image: Any, lower: float, upper: float, seed: int | None = None) -> Tensor:
+    """Multiply the saturation by a random factor in [lower, upper)."""
+    _check_range(lower, upper)
+    return adjust_saturation(image, random.random_uniform([], lower, upper, seed=seed))
+
+
+def _check_range(lower: float, upper: float) -> None:
+    if lower < 0:
+        raise ValueError("lower must be non-negative.")
+    if upper <= lower:
+        raise ValueError("upper must be > lower.")
+
+
+@public("image.per_image_standardization", "image.per_image_whitening")
+def per_image_standardization(image: Any) -> Tensor:
+    """Scale an image (each of a batch) to mean 0 and variance 1; flat images stay finite."""
+    with name_scope(None, "per_image_standardization", [image]) as scope:
+        tensor = convert_to_tensor(image, name="image")
+        tensor = after(require_image(tensor, (3, 4)), tensor)
+        values = casting.cast(tensor, float32)
+        axes = [-1, -2, -3]
+        mean = reduce.reduce_mean(values, axes, keep_dims=True)
+        square = reduce.reduce_mean(arithmetic.square(values), axes, keep_dims=True)
+        variance = arithmetic.maximum(square - arithmetic.square(mean), 0.0)
+        pixels = reduce.reduce_prod(shaping.shape(values)[-3:])
+        least = transcendental.rsqrt(casting.cast(pixels, float32))
+        deviation = arithmetic.maximum(transcendental.sqrt(variance), least)
+        return division.divide(values - mean, deviation, name=scope)
+
+
+@public("image.rgb_to_grayscale")
+def rgb_to_grayscale(images: Any, name: str | None = None) -> Tensor:
+    """The luminance of RGB images, as one channel."""
+    with name_scope(name, "rgb_to_grayscale", [images]):
+        tensor = convert_to_tensor(images, name="images")
+        floats = convert_image_dtype(tensor, float32)
+        gray = reduce.reduce_sum(floats * list(_LUMINANCE), [-1], keep_dims=True)
+        gray.set_shape(tensor.shape[:-1].concatenate([1]))
+        return convert_image_dtype(gray, tensor.dtype.base_dtype)
+
+
+@public("image.grayscale_to_rgb")
+def grayscale_to_rgb(images: Any, name: str | None = None) -> Tensor:
+    """Repeat the one channel of grey images three times."""
+    with name_scope(name, "grayscale_to_rgb", [images]) as scope:
+        tensor = convert_to_tensor(images, name="images")
+        return joining.concat([tensor] * 3, (tensor.shape.rank or 0) - 1, name=scope)

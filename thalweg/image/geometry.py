@@ -1,0 +1,234 @@
+"""Flipping, turning, cropping and padding images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import float64, int32
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import unknown_shape
+from thalweg.image.checks import (
+    after,
+    require,
+    require_image,
+    require_not_negative,
+    require_positive,
+    sizes_of,
+    static,
+)
+from thalweg.ops import (
+    arithmetic,
+    casting,
+    choosing,
+    compare,
+    padding,
+    random,
+    shaping,
+    slicing,
+    transposing,
+)
+from thalweg.ops.turning import TurnQuarters
+from thalweg.public import public
+
+
+def _image(image: Any) -> Tensor:
+    """The image as a tensor; of unknown rank, it is taken as a single one."""
+    tensor = convert_to_tensor(image, name="image")
+    if tensor.shape.rank is None:
+        tensor = shaping.reshape(tensor, shaping.shape(tensor))
+        tensor.set_shape(unknown_shape(3))
+    return tensor
+
+
+def _one_or_many(image: Any) -> Tensor:
+    tensor = _image(image)
+    return after(require_image(tensor, (3, 4)), tensor)
+
+
+def _flipped(image: Tensor, axis: int) -> Tensor:
+    """Reverse along height (0) or width (1), counted from the end for batches."""
+    rank = image.shape.rank or 3
+    return transposing.reverse(image, [rank - 3 + axis])
+
+
+@public("image.flip_left_right")
+def flip_left_right(image: Any) -> Tensor:
+    """Mirror [height, width, channels] (or a batch) horizontally."""
+    return _flipped(_one_or_many(image), 1)
+
+
+@public("image.flip_up_down")
+def flip_up_down(image: Any) -> Tensor:
+    """Mirror [height, width, channels] (or a batch) vertically."""
+    return _flipped(_one_or_many(image), 0)
+
+
+@public("image.random_flip_left_right")
+def random_flip_left_right(image: Any, seed: int | None = None) -> Tensor:
+    """Mirror horizontally with probability one half; each image of a batch on its own."""
+    return _randomly_flipped(image, 1, seed)
+
+
+@public("image.random_flip_up_down")
+def random_flip_up_down(image: Any, seed: int | None = None) -> Tensor:
+    """Mirror vertically with probability one half; each image of a batch on its own."""
+    return _randomly_flipped(image, 0, seed)
+
+
+def _randomly_flipped(image: Any, axis: int, seed: int | None) -> Tensor:
+    tensor = _one_or_many(image)
+    flipped = _flipped(tensor, axis)
+    if tensor.shape.rank == 4:
+        batch = shaping.shape(tensor)[:1]
+        chance = random.random_uniform(batch, 0.0, 1.0, seed=seed)
+    else:
+        chance = random.random_uniform([], 0.0, 1.0, seed=seed)
+    result = choosing.where(compare.less(chance, 0.5), flipped, tensor)
+    result.set_shape(tensor.shape)
+    return result
+
+
+@public("image.rot90")
+def rot90(image: Any, k: Any = 1, name: str | None = None) -> Tensor:
+    """Turn an image (or a batch) counter-clockwise by k quarter turns."""
+    with name_scope(name, "rot90", [image, k]):
+        return TurnQuarters()(_one_or_many(image), k)
+
+
+@public("image.transpose_image", "image.transpose")
+def transpose_image(image: Any, name: str | None = None) -> Tensor:
+    """Swap rows and columns of an image (or a batch)."""
+    with name_scope(name, "transpose_image", [image]):
+        tensor = _one_or_many(image)
+        order = [1, 0, 2] if tensor.shape.rank == 3 else [0, 2, 1, 3]
+        return transposing.transpose(tensor, order)
+
+
+@public("image.central_crop")
+def central_crop(image: Any, central_fraction: float) -> Tensor:
+    """The middle part of an image (or a batch), that fraction of it along each axis."""
+    if not 0.0 < central_fraction <= 1.0:
+        raise ValueError(f"central_fraction must be within (0, 1], got {central_fraction}")
+    tensor = _one_or_many(image)
+    if central_fraction == 1.0:
+        return tensor
+    rank = tensor.shape.rank or 3
+    sizes = sizes_of(tensor)
+    begin: list[Any] = [0] * rank
+    size: list[Any] = [-1] * rank
+    for axis in (rank - 3, rank - 2):
+        start = _margin(sizes[axis], central_fraction)
+        begin[axis], size[axis] = start, sizes[axis] - 2 * start
+    result = slicing.slice(tensor, begin, size)
+    shape = tensor.shape.as_list()
+    shape[rank - 3], shape[rank - 2] = static(size[rank - 3]), static(size[rank - 2])
+    result.set_shape(shape)
+    return result
+
+
+def _margin(size: Any, fraction: float) -> Any:
+    """How much the crop leaves away on each side."""
+    if not isinstance(size, Tensor):
+        return int((size - size * fraction) / 2)
+    wide = casting.cast(size, float64)  # so that the arithmetic equals Python's
+    return casting.cast((wide - wide * fraction) / 2.0, int32)
+
+
+@public("image.pad_to_bounding_box")
+def pad_to_bounding_box(
+    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+) -> Tensor:
+    """Pad with zeros: `offset` rows and columns before the image, the rest after it."""
+    tensor = _one_or_many(image)
+    rank = tensor.shape.rank or 3
+    sizes = sizes_of(tensor)
+    below = target_height - offset_height - sizes[rank - 3]
+    right = target_width - offset_width - sizes[rank - 2]
+    checks = require_not_negative(offset_height, "offset_height")
+    checks += require_not_negative(offset_width, "offset_width")
+    checks += require(right >= 0, "width must be <= target - offset")
+    checks += require(below >= 0, "height must be <= target - offset")
+    tensor = after(checks, tensor)
+    amounts: list[Any] = [[0, 0]] * (rank - 3)
+    amounts += [[offset_height, below], [offset_width, right], [0, 0]]
+    padded = padding.pad(tensor, shaping.reshape(_flat(amounts), [rank, 2]))
+    return _with_size(padded, tensor, target_height, target_width)
+
+
+def _flat(pairs: list[Any]) -> Tensor:
+    return convert_to_tensor([value for pair in pairs for value in pair], int32)
+
+
+def _with_size(result: Tensor, source: Tensor, height: Any, width: Any) -> Tensor:
+    shape = source.shape.as_list()
+    shape[-3], shape[-2] = static(height), static(width)
+    result.set_shape(shape)
+    return result
+
+
+@public("image.crop_to_bounding_box")
+def crop_to_bounding_box(
+    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+) -> Tensor:
+    """The part of an image (or a batch) that begins at the offset and has the target size."""
+    tensor = _one_or_many(image)
+    rank = tensor.shape.rank or 3
+    sizes = sizes_of(tensor)
+    checks = require_not_negative(offset_width, "offset_width")
+    checks += require_not_negative(offset_height, "offset_height")
+    checks += require_positive(target_width, "target_width")
+    checks += require_positive(target_height, "target_height")
+    fits_width = sizes[rank - 2] >= target_width + offset_width
+    checks += require(fits_width, "width must be >= target + offset.")
+    fits_height = sizes[rank - 3] >= target_height + offset_height
+    checks += require(fits_height, "height must be >= target + offset.")
+    tensor = after(checks, tensor)
+    lead = [0] * (rank - 3)
+    begin = [*lead, offset_height, offset_width, 0]
+    size = [*([-1] * len(lead)), target_height, target_width, -1]
+    cropped = slicing.slice(tensor, _flat([begin]), _flat([size]))
+    return _with_size(cropped, tensor, target_height, target_width)
+
+
+@public("image.resize_image_with_crop_or_pad", "image.resize_with_crop_or_pad")
+def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -> Tensor:
+    """Crop or pad evenly on both sides to the target size."""
+    tensor = _one_or_many(image)
+    checks = require_positive(target_width, "target_width")
+    checks += require_positive(target_height, "target_height")
+    tensor = after(checks, tensor)
+    rank = tensor.shape.rank or 3
+    height, width = sizes_of(tensor)[rank - 3 : rank - 1]
+    missing_width, missing_height = target_width - width, target_height - height
+    cropped = crop_to_bounding_box(
+        tensor,
+        _most(_half(-missing_height), 0),
+        _most(_half(-missing_width), 0),
+        _least(target_height, height),
+        _least(target_width, width),
+    )
+    return pad_to_bounding_box(
+        cropped,
+        _most(_half(missing_height), 0),
+        _most(_half(missing_width), 0),
+        target_height,
+        target_width,
+    )
+
+
+def _half(value: Any) -> Any:
+    return value // 2
+
+
+def _most(x: Any, y: Any) -> Any:
+    return arithmetic.maximum(x, y) if _symbolic(x, y) else max(x, y)
+
+
+def _least(x: Any, y: Any) -> Any:
+    return arithmetic.minimum(x, y) if _symbolic(x, y) else min(x, y)
+
+
+def _symbolic(*values: Any) -> bool:
+    return any(isinstance(value, Tensor) for value in values)

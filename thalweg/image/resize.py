@@ -1,0 +1,131 @@
+"""`resize_images` and decoding of any format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.graph import dtypes
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.known import constant_value
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.image import colour
+from thalweg.image.checks import sizes_of
+from thalweg.image.geometry import pad_to_bounding_box
+from thalweg.ops import casting, reduce, rounding, shaping
+from thalweg.ops.codecs import DecodeImage
+from thalweg.ops.resizing import (
+    resize_area,
+    resize_bicubic,
+    resize_bilinear,
+    resize_nearest_neighbor,
+)
+from thalweg.public import public
+
+
+@public("image.ResizeMethod")
+class ResizeMethod:
+    """How pixels are mixed when an image is resized."""
+
+    BILINEAR = 0
+    NEAREST_NEIGHBOR = 1
+    BICUBIC = 2
+    AREA = 3
+
+
+_METHODS: dict[Any, Any] = {
+    ResizeMethod.BILINEAR: resize_bilinear,
+    ResizeMethod.NEAREST_NEIGHBOR: resize_nearest_neighbor,
+    ResizeMethod.BICUBIC: resize_bicubic,
+    ResizeMethod.AREA: resize_area,
+}
+
+
+@public("image.resize_images", "image.resize")
+def resize_images(
+    images: Any,
+    size: Any,
+    method: Any = ResizeMethod.BILINEAR,
+    align_corners: bool = False,
+    preserve_aspect_ratio: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Resize an image or a batch to `size`; the pixels are float32 unless nothing changes."""
+    if method not in _METHODS:
+        raise ValueError("Resize method is not implemented.")
+    with name_scope(name, "resize", [images, size]):
+        tensor = convert_to_tensor(images, name="images")
+        if tensor.shape.rank not in (3, 4):
+            known = "no shape" if tensor.shape.rank is None else f"shape {tensor.shape}"
+            raise ValueError(f"'images' must have either 3 or 4 dimensions; it has {known}.")
+        batch = tensor if tensor.shape.rank == 4 else shaping.expand_dims(tensor, 0)
+        resized = _resized(batch, size, method, align_corners, preserve_aspect_ratio)
+        return resized if tensor.shape.rank == 4 else shaping.squeeze(resized, [0])
+
+
+def _resized(
+    batch: Tensor, size: Any, method: Any, align_corners: bool, preserve_aspect_ratio: bool
+) -> Tensor:
+    target = _target(size)
+    if preserve_aspect_ratio:
+        target = _proportional(batch, target)
+    known = constant_value(target)
+    if known is not None and known.tolist() == batch.shape.as_list()[1:3]:
+        return batch
+    return _METHODS[method](batch, target, align_corners=align_corners)
+
+
+def _target(size: Any) -> Tensor:
+    try:
+        target = convert_to_tensor(size, dtypes.int32, name="size")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"'size' must be a 1-D int32 Tensor: {error}") from error
+    if not target.shape.is_compatible_with([2]):
+        raise ValueError("'size' must be a 1-D Tensor of 2 elements: new_height, new_width")
+    return target
+
+
+def _proportional(batch: Tensor, target: Tensor) -> Tensor:
+    """The largest size within `target` that keeps the shape of the image."""
+    source = casting.cast(shaping.shape(batch)[1:3], dtypes.float32)
+    scale = reduce.reduce_min(casting.cast(target, dtypes.float32) / source)
+    return casting.cast(rounding.round_half_even(source * scale), dtypes.int32)
+
+
+@public("image.resize_image_with_pad")
+def resize_image_with_pad(
+    image: Any,
+    target_height: Any,
+    target_width: Any,
+    method: Any = ResizeMethod.BILINEAR,
+    align_corners: bool = False,
+) -> Tensor:
+    """Resize within the target keeping the aspect ratio, and pad the rest evenly with zeros."""
+    resized = resize_images(
+        image, [target_height, target_width], method, align_corners, preserve_aspect_ratio=True
+    )
+    rank = resized.shape.rank or 3
+    height, width = sizes_of(resized)[rank - 3 : rank - 1]
+    return pad_to_bounding_box(
+        resized,
+        (target_height - height) // 2,
+        (target_width - width) // 2,
+        target_height,
+        target_width,
+    )
+
+
+@public("image.decode_image", "io.decode_image")
+def decode_image(
+    contents: Any,
+    channels: int | None = None,
+    dtype: Any = dtypes.uint8,
+    name: str | None = None,
+    expand_animations: bool = True,
+) -> Tensor:
+    """Decode a BMP, GIF, JPEG or PNG file; a GIF gives [frames, height, width, 3]."""
+    if channels not in (None, 0, 1, 3):
+        raise ValueError("channels must be in (None, 0, 1, 3)")
+    op = DecodeImage(channels=channels or 0, expand_animations=expand_animations)
+    return colour.convert_image_dtype(op(contents, name=name), as_dtype(dtype))

@@ -1,0 +1,217 @@
+"""Dense, dropout and flatten layers, and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import float32
+from thalweg.graph.known import constant_value
+from thalweg.graph.node import Tensor
+from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.layers.functional import functional
+from thalweg.nn.layer import InputSpec, Layer, resolve_activation
+from thalweg.ops import (
+    basic,
+    bias,
+    choosing,
+    matmul,
+    shaping,
+    tensordot,
+    transposing,
+)
+from thalweg.ops import dropout as dropout_ops
+from thalweg.ops import sparse as sparse_ops
+from thalweg.public import public
+from thalweg.variables.initializers import Zeros
+
+Regularizer = Callable[[Any], Any]
+
+
+def static_bool(value: Any) -> bool | None:
+    """A Python truth value of a flag, or None if only the step knows it."""
+    if not isinstance(value, Tensor):
+        return bool(value)
+    known = constant_value(value)
+    return None if known is None else bool(known)
+
+
+@public("layers.Dense")
+class Dense(Layer):
+    """activation(inputs kernel + bias), over the last dimension."""
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        activity_regularizer: Regularizer | None = None,
+        kernel_constraint: Regularizer | None = None,
+        bias_constraint: Regularizer | None = None,
+        trainable: bool = True,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(trainable, name, activity_regularizer=activity_regularizer, **kwargs)
+        self.units = int(units)
+        self.activation = resolve_activation(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = kernel_initializer
+        self.bias_initializer = bias_initializer
+        self.kernel_regularizer = kernel_regularizer
+        self.bias_regularizer = bias_regularizer
+        self.kernel_constraint = kernel_constraint
+        self.bias_constraint = bias_constraint
+        self.input_spec = InputSpec(min_ndim=2)
+        self.kernel: Any = None
+        self.bias: Any = None
+
+    def build(self, input_shape: Any) -> None:
+        depth = as_shape(input_shape)[-1].value
+        if depth is None:
+            raise ValueError(
+                "The last dimension of the inputs to `Dense` should be defined. Found `None`."
+            )
+        self.input_spec = InputSpec(min_ndim=2, axes={-1: depth})
+        self.kernel = self.add_weight(
+            "kernel",
+            [depth, self.units],
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )
+        if self.use_bias:
+            self.bias = self.add_weight(
+                "bias",
+                [self.units],
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+            )
+
+    def call(self, inputs: Any) -> Tensor:
+        inputs = convert_to_tensor(inputs)
+        rank = inputs.shape.rank or 0
+        if rank > 2:
+            outputs = tensordot.tensordot(inputs, self.kernel, [[rank - 1], [0]])
+            outputs.set_shape(self.compute_output_shape(inputs.shape))
+        else:
+            outputs = matmul.matmul(inputs, self.kernel)
+        if self.use_bias:
+            outputs = bias.bias_add(outputs, self.bias)
+        return outputs if self.activation is None else self.activation(outputs)
+
+    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+        shape = as_shape(input_shape).with_rank_at_least(2)
+        if shape[-1].value is None:
+            raise ValueError(f"The innermost dimension of input_shape must be defined: {shape}")
+        return shape[:-1].concatenate(self.units)
+
+
+dense = functional(Dense, "layers.dense")
+
+
+@public("layers.Dropout")
+class Dropout(Layer):
+    """In training, sets a share `rate` of the inputs to 0 and scales the others up."""
+
+    def __init__(
+        self,
+        rate: Any = 0.5,
+        noise_shape: Any = None,
+        seed: int | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        self.rate = rate
+        self.noise_shape = noise_shape
+        self.seed = seed
+
+    def call(self, inputs: Any, training: Any = False) -> Tensor:
+        inputs = convert_to_tensor(inputs)
+        static = static_bool(training)
+        if static is False:
+            return basic.identity(inputs)
+        dropped = dropout_ops.dropout(
+            inputs, noise_shape=self.noise_shape, seed=self.seed, rate=self.rate
+        )
+        return dropped if static else choosing.where(training, dropped, inputs)
+
+    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+        return as_shape(input_shape)
+
+
+@public("layers.dropout")
+def dropout(
+    inputs: Any,
+    rate: Any = 0.5,
+    noise_shape: Any = None,
+    seed: int | None = None,
+    training: Any = False,
+    name: str | None = None,
+) -> Tensor:
+    """In training, sets a share `rate` of the inputs to 0 and scales the others up."""
+    return Dropout(rate, noise_shape, seed, name)(inputs, training=training)
+
+
+@public("layers.Flatten")
+class Flatten(Layer):
+    """All dimensions but the first as one."""
+
+    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.data_format = data_format or "channels_last"
+        self.input_spec = InputSpec(min_ndim=1)
+
+    def call(self, inputs: Any) -> Tensor:
+        inputs = convert_to_tensor(inputs)
+        rank = inputs.shape.rank
+        if self.data_format == "channels_first" and rank is not None and rank > 2:
+            inputs = transposing.transpose(inputs, [0, *range(2, rank), 1])
+        size = self.compute_output_shape(inputs.shape).as_list()[1]
+        batch = inputs.shape[0].value if rank else None
+        if batch is not None:
+            shape = [batch, -1 if size is None else size]
+        else:
+            shape = [shaping.shape(inputs)[0], -1] if size is None else [-1, size]
+        outputs = shaping.reshape(inputs, shape)
+        outputs.set_shape(self.compute_output_shape(inputs.shape))
+        return outputs
+
+    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+        shape = as_shape(input_shape)
+        if shape.rank is None:
+            return TensorShape([None, None])
+        return TensorShape([shape[0], shape[1:].num_elements()])
+
+
+@public("layers.flatten")
+def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:
+    """All dimensions but the first as one."""
+    return Flatten(name=name, data_format=data_format)(inputs)
+
+
+@public("layers.Input")
+def make_input(
+    shape: Any = None,
+    batch_size: int | None = None,
+    name: str | None = None,
+    dtype: Any = float32,
+    sparse: bool = False,
+    tensor: Any = None,
+) -> Any:
+    """A placeholder for a batch of examples of a shape (or the tensor given)."""
+    if tensor is not None:
+        return convert_to_tensor(tensor)
+    if shape is None:
+        raise ValueError("Please provide to Input either a `shape` or a `tensor` argument")
+    sizes = (batch_size, *shape)
+    if sparse:
+        return sparse_ops.sparse_placeholder(dtype, sizes, name=name)
+    return basic.placeholder(dtype, sizes, name=name)

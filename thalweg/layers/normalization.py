@@ -1,0 +1,337 @@
+"""Batch normalization: by the statistics of the batch in training, by moving ones otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import bfloat16, float16, float32
+from thalweg.graph.graph import colocate_with
+from thalweg.graph.node import Tensor
+from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.layers.core import static_bool
+from thalweg.nn import nest, normalisation
+from thalweg.nn.layer import InputSpec, Layer
+from thalweg.ops import casting, choosing, joining, reduce, shaping, state
+from thalweg.ops import normalisation as fused_ops
+from thalweg.public import public
+from thalweg.variables.initializers import Ones, Zeros
+
+Function = Callable[[Any], Any]
+
+
+class _Statistics(NamedTuple):
+    mean: Any
+    variance: Any
+
+
+@public("layers.BatchNormalization")
+class BatchNormalization(Layer):
+    """gamma (x - mean) / √(variance + epsilon) + beta, over all axes but `axis`.
+
+    The ops that move the averages are in `updates` and in the collection `UPDATE_OPS`.
+    """
+
+    def __init__(
+        self,
+        axis: Any = -1,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+        gamma_initializer: Any = Ones(),  # noqa: B008 - holds no state
+        moving_mean_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+        moving_variance_initializer: Any = Ones(),  # noqa: B008 - holds no state
+        beta_regularizer: Function | None = None,
+        gamma_regularizer: Function | None = None,
+        beta_constraint: Function | None = None,
+        gamma_constraint: Function | None = None,
+        renorm: bool = False,
+        renorm_clipping: Any = None,
+        renorm_momentum: float = 0.99,
+        fused: bool | None = None,
+        trainable: bool = True,
+        virtual_batch_size: int | None = None,
+        adjustment: Callable[[Any], Any] | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(trainable, name, **kwargs)
+        if renorm:
+            raise ValueError("renorm=True is not available: use batch normalization without it")
+        _check_fused(fused, virtual_batch_size, adjustment)
+        self.axis = [int(one) for one in nest.as_list(axis)]
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.center = center
+        self.scale = scale
+        self.beta_initializer = beta_initializer
+        self.gamma_initializer = gamma_initializer
+        self.moving_mean_initializer = moving_mean_initializer
+        self.moving_variance_initializer = moving_variance_initializer
+        self.beta_regularizer = beta_regularizer
+        self.gamma_regularizer = gamma_regularizer
+        self.beta_constraint = beta_constraint
+        self.gamma_constraint = gamma_constraint
+        self.fused = fused
+        self.virtual_batch_size = virtual_batch_size
+        self.adjustment = adjustment
+        self.gamma: Any = None
+        self.beta: Any = None
+
+    def build(self, input_shape: Any) -> None:
+        shape = as_shape(input_shape)
+        if shape.rank is None:
+            raise ValueError(f"Input has undefined rank: {shape}")
+        self.axis = _normal_axes(self.axis, shape.rank)
+        self._choose_fused(shape.rank)
+        sizes = {axis: shape[axis].value for axis in self.axis}
+        if None in sizes.values():
+            raise ValueError(f"Input has undefined `axis` dimension. Input shape: {shape}")
+        self.input_spec = InputSpec(ndim=shape.rank, axes=sizes)
+        self._add_parameters([size for size in sizes.values() if size is not None])
+
+    def _choose_fused(self, rank: int) -> None:
+        """The fused op normalizes images by channel, alone and over the whole batch."""
+        fits = rank == 4 and self.axis in ([1], [3])
+        if self.fused is None:
+            self.fused = fits and self.virtual_batch_size is None and self.adjustment is None
+        if self.fused and not fits:
+            raise ValueError(
+                "Unsupported input: fused batch norm takes inputs of rank 4 and the axis 1 or 3, "
+                f"not rank {rank} and {self.axis}"
+            )
+
+    def _add_parameters(self, shape: list[int]) -> None:
+        dtype = float32 if self._dtype in (float16, bfloat16, None) else self._dtype
+        if self.scale:
+            self.gamma = self.add_weight(
+                "gamma",
+                shape,
+                dtype,
+                self.gamma_initializer,
+                self.gamma_regularizer,
+                constraint=self.gamma_constraint,
+            )
+        if self.center:
+            self.beta = self.add_weight(
+                "beta",
+                shape,
+                dtype,
+                self.beta_initializer,
+                self.beta_regularizer,
+                constraint=self.beta_constraint,
+            )
+        start = self.moving_mean_initializer
+        self.moving_mean = self.add_weight("moving_mean", shape, dtype, start, trainable=False)
+        start = self.moving_variance_initializer
+        self.moving_variance = self.add_weight(
+            "moving_variance", shape, dtype, start, trainable=False
+        )
+
+    def call(self, inputs: Any, training: Any = False) -> Tensor:
+        inputs = convert_to_tensor(inputs)
+        if self.virtual_batch_size is not None:
+            return self._in_virtual_batches(inputs, training)
+        if self.fused and static_bool(training) is not None:
+            return self._fused(inputs, bool(static_bool(training)))
+        return self._composed(inputs, training)
+
+    def _fused(self, inputs: Tensor, training: bool) -> Tensor:
+        shape = self.moving_mean.shape
+        outputs, mean, variance = fused_ops.fused_batch_norm(
+            inputs,
+            self.gamma if self.scale else _filled(1.0, shape),
+            self.beta if self.center else _filled(0.0, shape),
+            mean=None if training else self.moving_mean,
+            variance=None if training else self.moving_variance,
+            epsilon=self.epsilon,
+            data_format="NHWC" if self.axis == [3] else "NCHW",
+            is_training=training,
+        )
+        if training:
+            self._move(_Statistics(mean, variance), True)
+        return outputs
+
+    def _composed(self, inputs: Tensor, training: Any) -> Tensor:
+        """The same out of single ops: any rank and axes, and `training` that the step knows."""
+        static = static_bool(training)
+        statistics = _Statistics(self.moving_mean, self.moving_variance)
+        gamma, beta = self.gamma, self.beta
+        if static is not False:
+            batch = self._batch_statistics(inputs)
+            gamma, beta = self._adjusted(inputs, training)
+            self._move(self._for_averages(inputs, batch), training if static is None else True)
+            statistics = batch if static else _choose(training, batch, statistics)
+        mean, variance, offset, factor = (
+            self._spread(part, inputs) for part in (*statistics, beta, gamma)
+        )
+        outputs = normalisation.batch_normalization(
+            inputs, mean, variance, offset, factor, self.epsilon
+        )
+        outputs.set_shape(inputs.shape)
+        return outputs
+
+    def _batch_statistics(self, inputs: Tensor) -> _Statistics:
+        rank = inputs.shape.rank or 0
+        others = [axis for axis in range(rank) if axis not in self.axis]
+        wide = casting.cast(inputs, self.moving_mean.dtype.base_dtype)
+        return _Statistics(*normalisation.moments(wide, others))
+
+    def _for_averages(self, inputs: Tensor, batch: _Statistics) -> _Statistics:
+        """The fused op averages the unbiased variance; with it chosen, so does this form."""
+        if not self.fused:
+            return batch
+        size = casting.cast(shaping.size(inputs), batch.variance.dtype)
+        count = size / (batch.mean.shape.num_elements() or 1)
+        return _Statistics(batch.mean, batch.variance * count / (count - 1))
+
+    def _adjusted(self, inputs: Tensor, training: Any) -> tuple[Any, Any]:
+        """Gamma and beta, randomly changed in training where an `adjustment` is given."""
+        if self.adjustment is None:
+            return self.gamma, self.beta
+        factor, offset = self.adjustment(shaping.shape(inputs))
+        if static_bool(training) is None:
+            factor = choosing.where(training, factor, factor * 0 + 1)
+            offset = choosing.where(training, offset, offset * 0)
+        gamma = factor if self.gamma is None else self._spread(self.gamma, inputs) * factor
+        if self.beta is None:
+            return gamma, offset
+        return gamma, self._spread(self.beta, inputs) * factor + offset
+
+    def _spread(self, parameter: Any, inputs: Tensor) -> Any:
+        """A parameter in a shape that broadcasts to that of the inputs."""
+        rank = inputs.shape.rank or 0
+        if parameter is None or self.axis == [rank - 1] or parameter.shape.rank == rank:
+            return parameter
+        shape = [inputs.shape[a].value if a in self.axis else 1 for a in range(rank)]
+        return shaping.reshape(parameter, shape)
+
+    def _move(self, statistics: _Statistics, training: Any) -> None:
+        """Move the averages towards the batch's statistics; not at all if not in training."""
+        share: Any = 1 - self.momentum
+        if isinstance(training, Tensor):
+            share = share * casting.cast(training, self.moving_mean.dtype.base_dtype)
+        pairs = zip((self.moving_mean, self.moving_variance), statistics, strict=True)
+        for variable, value in pairs:
+            with colocate_with(variable.op):
+                self.add_update(state.assign_sub(variable, (variable - value) * share))
+
+    def _in_virtual_batches(self, inputs: Tensor, training: Any) -> Tensor:
+        """Normalize each `virtual_batch_size` examples on their own."""
+        if static_bool(training) is False:
+            return self._composed(inputs, training)
+        shape = shaping.shape(inputs)
+        size = self.virtual_batch_size
+        grouped = shaping.reshape(inputs, joining.concat([[-1, size], shape[1:]], 0))
+        grouped.set_shape([None, size, *inputs.shape.as_list()[1:]])
+        rank = inputs.shape.rank or 0
+        others = [axis + 1 for axis in range(rank) if axis not in self.axis]
+        mean, variance = normalisation.moments(grouped, others, keep_dims=True)
+        averages = _Statistics(*(self._over_groups(part) for part in (mean, variance)))
+        self._move(averages, True if static_bool(training) else training)
+        column = [1, 1, *(inputs.shape[a].value if a in self.axis else 1 for a in range(1, rank))]
+        gamma, beta = (
+            None if part is None else shaping.reshape(part, column)
+            for part in (self.gamma, self.beta)
+        )
+        outputs = normalisation.batch_normalization(
+            grouped, mean, variance, beta, gamma, self.epsilon
+        )
+        outputs = shaping.reshape(outputs, shape)
+        outputs.set_shape(inputs.shape)
+        if static_bool(training):
+            return outputs
+        still = self._composed(inputs, False)
+        return choosing.where(training, outputs, still)
+
+    def _over_groups(self, statistic: Tensor) -> Tensor:
+        mean = reduce.reduce_mean(statistic, 0)
+        return shaping.reshape(mean, self.moving_mean.shape.as_list())
+
+    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+        return as_shape(input_shape)
+
+
+def _check_fused(fused: bool | None, virtual_batch_size: int | None, adjustment: Any) -> None:
+    if fused and virtual_batch_size is not None:
+        raise ValueError("When using fused batch norm, `virtual_batch_size` cannot be specified.")
+    if fused and adjustment is not None:
+        raise ValueError("When using fused batch norm, `adjustment` cannot be specified.")
+
+
+def _normal_axes(axes: Sequence[int], rank: int) -> list[int]:
+    found = [axis + rank if axis < 0 else axis for axis in axes]
+    for axis in found:
+        if not 0 <= axis < rank:
+            raise ValueError(f"Invalid axis: {axis} for inputs of rank {rank}")
+    if len(set(found)) != len(found):
+        raise ValueError(f"Duplicate axis: {tuple(axes)}")
+    return found
+
+
+def _choose(training: Any, batch: _Statistics, moving: _Statistics) -> _Statistics:
+    pairs = zip(batch, moving, strict=True)
+    return _Statistics(*(choosing.where(training, now, average) for now, average in pairs))
+
+
+def _filled(value: float, shape: TensorShape) -> Tensor:
+    return convert_to_tensor([value] * (shape.num_elements() or 0), float32)
+
+
+@public("layers.batch_normalization")
+def batch_normalization(
+    inputs: Any,
+    axis: Any = -1,
+    momentum: float = 0.99,
+    epsilon: float = 1e-3,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+    gamma_initializer: Any = Ones(),  # noqa: B008 - holds no state
+    moving_mean_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+    moving_variance_initializer: Any = Ones(),  # noqa: B008 - holds no state
+    beta_regularizer: Function | None = None,
+    gamma_regularizer: Function | None = None,
+    beta_constraint: Function | None = None,
+    gamma_constraint: Function | None = None,
+    training: Any = False,
+    trainable: bool = True,
+    name: str | None = None,
+    reuse: Any = None,
+    renorm: bool = False,
+    renorm_clipping: Any = None,
+    renorm_momentum: float = 0.99,
+    fused: bool | None = None,
+    virtual_batch_size: int | None = None,
+    adjustment: Callable[[Any], Any] | None = None,
+) -> Tensor:
+    """Normalize by the batch in training, by moving averages otherwise; see the class."""
+    layer = BatchNormalization(
+        axis,
+        momentum,
+        epsilon,
+        center,
+        scale,
+        beta_initializer,
+        gamma_initializer,
+        moving_mean_initializer,
+        moving_variance_initializer,
+        beta_regularizer,
+        gamma_regularizer,
+        beta_constraint,
+        gamma_constraint,
+        renorm,
+        renorm_clipping,
+        renorm_momentum,
+        fused,
+        trainable,
+        virtual_batch_size,
+        adjustment,
+        name,
+        _reuse=reuse,
+        _scope=name,
+    )
+    return layer(inputs, training=training)

@@ -1,0 +1,116 @@
+"""Pooling layers: the maximum or the mean of windows over one, two and three dimensions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.node import Tensor
+from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.layers import sizes
+from thalweg.layers.functional import functional
+from thalweg.nn import poolings
+from thalweg.nn.layer import InputSpec, Layer
+from thalweg.public import public
+
+
+class Pooling(Layer):
+    """A reduction over the windows of `rank` spatial dimensions."""
+
+    rank: ClassVar[int]
+    pooling_type: ClassVar[str]
+
+    def __init__(
+        self,
+        pool_size: Any,
+        strides: Any,
+        padding: str = "valid",
+        data_format: str = "channels_last",
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        self.pool_size = sizes.as_tuple(pool_size, self.rank, "pool_size")
+        self.strides = sizes.as_tuple(
+            pool_size if strides is None else strides, self.rank, "strides"
+        )
+        self.padding = sizes.as_padding(padding)
+        self.data_format = sizes.as_data_format(data_format)
+        self.input_spec = InputSpec(ndim=self.rank + 2)
+
+    def call(self, inputs: Any) -> Tensor:
+        return poolings.pool(
+            convert_to_tensor(inputs),
+            self.pool_size,
+            self.pooling_type,
+            self.padding.upper(),
+            strides=self.strides,
+            data_format=sizes.op_format(self.data_format, self.rank),
+        )
+
+    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+        shape = as_shape(input_shape).as_list()
+        space = [
+            sizes.conv_length(length, window, self.padding, stride)
+            for length, window, stride in zip(
+                sizes.space_of(shape, self.data_format), self.pool_size, self.strides, strict=True
+            )
+        ]
+        channels = shape[1] if self.data_format == "channels_first" else shape[-1]
+        return TensorShape(sizes.with_space(shape, space, channels, self.data_format))
+
+
+@public("layers.MaxPooling1D")
+class MaxPooling1D(Pooling):
+    """The maximum of windows over one dimension."""
+
+    rank = 1
+    pooling_type = "MAX"
+
+
+@public("layers.MaxPooling2D")
+class MaxPooling2D(Pooling):
+    """The maximum of windows over two dimensions."""
+
+    rank = 2
+    pooling_type = "MAX"
+
+
+@public("layers.MaxPooling3D")
+class MaxPooling3D(Pooling):
+    """The maximum of windows over three dimensions."""
+
+    rank = 3
+    pooling_type = "MAX"
+
+
+@public("layers.AveragePooling1D")
+class AveragePooling1D(Pooling):
+    """The mean of windows over one dimension."""
+
+    rank = 1
+    pooling_type = "AVG"
+
+
+@public("layers.AveragePooling2D")
+class AveragePooling2D(Pooling):
+    """The mean of windows over two dimensions."""
+
+    rank = 2
+    pooling_type = "AVG"
+
+
+@public("layers.AveragePooling3D")
+class AveragePooling3D(Pooling):
+    """The mean of windows over three dimensions."""
+
+    rank = 3
+    pooling_type = "AVG"
+
+
+max_pooling1d = functional(MaxPooling1D, "layers.max_pooling1d", reuses=False)
+max_pooling2d = functional(MaxPooling2D, "layers.max_pooling2d", reuses=False)
+max_pooling3d = functional(MaxPooling3D, "layers.max_pooling3d", reuses=False)
+average_pooling1d = functional(AveragePooling1D, "layers.average_pooling1d", reuses=False)
+average_pooling2d = functional(AveragePooling2D, "layers.average_pooling2d", reuses=False)
+average_pooling3d = functional(AveragePooling3D, "layers.average_pooling3d", reuses=False)

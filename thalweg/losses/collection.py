@@ -1,0 +1,50 @@
+"""The collections in which a graph keeps its losses, and their totals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.graph.graph import add_to_collection, get_collection
+from thalweg.graph.keys import GraphKeys
+from thalweg.graph.node import Tensor
+from thalweg.ops import arithmetic, basic
+from thalweg.public import public
+
+
+@public("losses.add_loss", "contrib.losses.add_loss")
+def add_loss(loss: Any, loss_collection: str | None = GraphKeys.LOSSES) -> None:
+    """Add a loss to a collection of losses (to none if that is None)."""
+    if loss_collection:
+        add_to_collection(loss_collection, loss)
+
+
+@public("losses.get_losses", "contrib.losses.get_losses")
+def get_losses(scope: str | None = None, loss_collection: str = GraphKeys.LOSSES) -> list[Any]:
+    """The losses collected so far, of a scope if one is given."""
+    return get_collection(loss_collection, scope)
+
+
+@public("losses.get_regularization_losses", "contrib.losses.get_regularization_losses")
+def get_regularization_losses(scope: str | None = None) -> list[Any]:
+    """The regularization losses collected so far, of a scope if one is given."""
+    return get_collection(GraphKeys.REGULARIZATION_LOSSES, scope)
+
+
+@public("losses.get_regularization_loss")
+def get_regularization_loss(
+    scope: str | None = None, name: str = "total_regularization_loss"
+) -> Tensor:
+    """The sum of the regularization losses; 0 if there are none."""
+    losses = get_regularization_losses(scope)
+    return arithmetic.add_n(losses, name=name) if losses else basic.constant(0.0)
+
+
+@public("losses.get_total_loss", "contrib.losses.get_total_loss")
+def get_total_loss(
+    add_regularization_losses: bool = True, name: str = "total_loss", scope: str | None = None
+) -> Tensor:
+    """The sum of all losses, by default with the regularization losses."""
+    losses = list(get_losses(scope))
+    if add_regularization_losses:
+        losses += get_regularization_losses(scope)
+    return arithmetic.add_n(losses, name=name)

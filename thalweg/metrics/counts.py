@@ -1,0 +1,141 @@
+"""Metrics over yes/no predictions: the four counts, and precision and recall made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from thalweg.graph.dtypes import bool as boolean
+from thalweg.graph.node import Tensor
+from thalweg.losses.matching import match
+from thalweg.metrics.local import Metric, count_condition, published, ratio
+from thalweg.ops import casting, compare
+from thalweg.public import public
+from thalweg.variables.scope import variable_scope
+
+Condition = Callable[[Tensor, Tensor], Tensor]
+
+
+def _count(
+    name: str | None,
+    default_name: str,
+    condition: Condition,
+    labels: Any,
+    predictions: Any,
+    weights: Any,
+    collections: tuple[Any, Any],
+) -> Metric:
+    """Count where `condition` holds of (labels, predictions) taken as booleans."""
+    with variable_scope(name, default_name, [predictions, labels, weights]):
+        predictions = casting.cast(predictions, boolean)
+        labels = casting.cast(labels, boolean)
+        labels, predictions, weights = match(labels, predictions, weights)
+        return count_condition(condition(labels, predictions), weights, *collections)
+
+
+@public("metrics.true_positives")
+def true_positives(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
+    """How many positives were predicted so."""
+    collections = metrics_collections, updates_collections
+
+    def condition(label: Tensor, prediction: Tensor) -> Tensor:
+        return compare.logical_and(label, prediction)
+
+    return _count(name, "true_positives", condition, labels, predictions, weights, collections)
+
+
+@public("metrics.true_negatives")
+def true_negatives(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
+    """How many negatives were predicted so."""
+    collections = metrics_collections, updates_collections
+
+    def condition(label: Tensor, prediction: Tensor) -> Tensor:
+        return compare.logical_not(compare.logical_or(label, prediction))
+
+    return _count(name, "true_negatives", condition, labels, predictions, weights, collections)
+
+
+@public("metrics.false_positives")
+def false_positives(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
+    """How many negatives were predicted as positives."""
+    collections = metrics_collections, updates_collections
+
+    def condition(label: Tensor, prediction: Tensor) -> Tensor:
+        return compare.logical_and(compare.logical_not(label), prediction)
+
+    return _count(name, "false_positives", condition, labels, predictions, weights, collections)
+
+
+@public("metrics.false_negatives")
+def false_negatives(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
+    """How many positives were predicted as negatives."""
+    collections = metrics_collections, updates_collections
+
+    def condition(label: Tensor, prediction: Tensor) -> Tensor:
+        return compare.logical_and(label, compare.logical_not(prediction))
+
+    return _count(name, "false_negatives", condition, labels, predictions, weights, collections)
+
+
+@public("metrics.precision")
+def precision(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
+    """The share of predicted positives that are positive; 0 if none was predicted."""
+    with variable_scope(name, "precision", [predictions, labels, weights]):
+        right, update_right = true_positives(labels, predictions, weights)
+        wrong, update_wrong = false_positives(labels, predictions, weights)
+        value = ratio(right, right + wrong, "value")
+        update = ratio(update_right, update_right + update_wrong, "update_op")
+        return published(value, update, metrics_collections, updates_collections)
+
+
+@public("metrics.recall")
+def recall(
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> Metric:
+    """The share of positives that were predicted so; 0 if there was none."""
+    with variable_scope(name, "recall", [predictions, labels, weights]):
+        found, update_found = true_positives(labels, predictions, weights)
+        missed, update_missed = false_negatives(labels, predictions, weights)
+        value = ratio(found, found + missed, "value")
+        update = ratio(update_found, update_found + update_missed, "update_op")
+        return published(value, update, metrics_collections, updates_collections)

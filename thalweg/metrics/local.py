@@ -1,0 +1,96 @@
+"""What all metrics share: local variables that accumulate, weights that spread over values.
+
+A metric is a pair: a tensor that reads the accumulated value, and one that updates it with the
+current step's values and gives the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thalweg.graph.dtypes import float32
+from thalweg.graph.graph import add_to_collections
+from thalweg.graph.keys import GraphKeys
+from thalweg.graph.node import Tensor
+from thalweg.losses.matching import assert_broadcastable, broadcast_weights
+from thalweg.ops import arithmetic, basic, casting, division, filling, reduce, state
+from thalweg.public import public
+from thalweg.variables.variable import Variable
+
+#: The value of a metric and the op that updates it.
+Metric = tuple[Any, Any]
+
+
+def metric_variable(
+    shape: Any, dtype: Any, validate_shape: bool = True, name: str | None = None
+) -> Variable:
+    """A local variable of zeros that a metric accumulates into."""
+    return Variable(
+        lambda: filling.zeros(shape, dtype),
+        trainable=False,
+        collections=[GraphKeys.LOCAL_VARIABLES, GraphKeys.METRIC_VARIABLES],
+        validate_shape=validate_shape,
+        name=name,
+        dtype=dtype,
+    )
+
+
+def published(
+    value: Any,
+    update: Any,
+    metrics_collections: Sequence[Any] | None,
+    updates_collections: Sequence[Any] | None,
+) -> Metric:
+    """The pair, with its parts added to the collections asked for."""
+    if metrics_collections:
+        add_to_collections(metrics_collections, value)
+    if updates_collections:
+        add_to_collections(updates_collections, update)
+    return value, update
+
+
+def spread(weights: Any, values: Tensor, dtype: Any = float32) -> Tensor:
+    """Weights of the shape of `values`: a scalar, or sizes that are 1 or those of the values."""
+    weights = casting.cast(weights, dtype)
+    rank, wanted = weights.shape.rank, values.shape.rank
+    if rank and wanted is not None and rank != wanted:
+        raise ValueError(
+            f"weights can not be broadcast to values: weights have rank {rank}, values {wanted}"
+        )
+    assert_broadcastable(weights.shape, values.shape)
+    return broadcast_weights(weights, values)
+
+
+def ratio(total: Any, count: Any, name: str | None = None) -> Tensor:
+    """total / count, and 0 where nothing was counted."""
+    return division.div_no_nan(total, arithmetic.maximum(count, 0), name=name)
+
+
+def accumulate(variable: Variable, amount: Tensor) -> Tensor:
+    """Add to a metric's variable; the result reads the sum."""
+    return state.assign_add(variable, amount)
+
+
+def count_condition(
+    values: Any,
+    weights: Any = None,
+    metrics_collections: Sequence[Any] | None = None,
+    updates_collections: Sequence[Any] | None = None,
+) -> Metric:
+    """The (weighted) number of true values seen so far, kept in the variable `count`."""
+    count = metric_variable([], float32, name="count")
+    amounts = casting.cast(values, float32)
+    if weights is not None:
+        amounts = amounts * spread(weights, amounts)
+    value = basic.identity(count)
+    update = accumulate(count, reduce.reduce_sum(amounts))
+    return published(value, update, metrics_collections, updates_collections)
+
+
+@public("contrib.metrics.metric_variable")
+def public_metric_variable(
+    shape: Any, dtype: Any, validate_shape: bool = True, name: str | None = None
+) -> Variable:
+    """A local variable of zeros, for metrics of one's own."""
+    return metric_variable(shape, dtype, validate_shape, name)

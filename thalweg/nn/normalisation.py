@@ -1,0 +1,187 @@
+"""Means and variances, and normalising by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from thalweg.graph import dtypes
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.ops import (
+    arithmetic,
+    basic,
+    casting,
+    filling,
+    indexing,
+    reduce,
+    shaping,
+    transcendental,
+)
+from thalweg.ops.convolution import one_of
+from thalweg.public import public
+
+
+@public("nn.moments")
+def moments(
+    x: Any,
+    axes: Any,
+    shift: Any = None,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The mean and the variance of `x` over `axes`. `shift` is taken, and no longer needed."""
+    keep = bool(keep_dims if keepdims is None else keepdims)
+    with name_scope(name, "moments", [x, axes]):
+        tensor = convert_to_tensor(x, name="x")
+        wide = _widened(tensor)
+        mean = reduce.reduce_mean(wide, axes, keepdims=True, name="mean")
+        squares = arithmetic.squared_difference(wide, mean)
+        variance = reduce.reduce_mean(squares, axes, keepdims=True, name="variance")
+        return _finished(mean, variance, tensor, axes, keep)
+
+
+def _widened(x: Tensor) -> Tensor:
+    """Short floats as float32: sums of squares leave the range of float16 at once."""
+    return casting.cast(x, dtypes.float32) if x.dtype.size < 4 else x
+
+
+def _finished(
+    mean: Tensor, variance: Tensor, x: Tensor, axes: Any, keep: bool
+) -> tuple[Tensor, Tensor]:
+    kind = x.dtype.base_dtype
+    if not keep:
+        mean, variance = (_without(part, axes) for part in (mean, variance))
+    return casting.cast(mean, kind), casting.cast(variance, kind)
+
+
+def _without(x: Tensor, axes: Any) -> Tensor:
+    """`x`, of size 1 along `axes`, without them."""
+    if isinstance(axes, Tensor):
+        return reduce.reduce_sum(x, axes)
+    return shaping.squeeze(x, axes) if np.size(axes) else x
+
+
+@public("nn.weighted_moments")
+def weighted_moments(
+    x: Any,
+    axes: Any,
+    frequency_weights: Any,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The mean and the variance of `x` over `axes`, each element counted by its weight."""
+    keep = bool(keep_dims if keepdims is None else keepdims)
+    with name_scope(name, "weighted_moments", [x, frequency_weights, axes]):
+        tensor = convert_to_tensor(x, name="x")
+        wide = _widened(tensor)
+        given = convert_to_tensor(frequency_weights, name="frequency_weights")
+        weights = casting.cast(given, wide.dtype.base_dtype)
+        total = reduce.reduce_sum(weights + filling.zeros_like(wide), axes, keepdims=True)
+        mean = reduce.reduce_sum(weights * wide, axes, keepdims=True) / total
+        squares = weights * arithmetic.squared_difference(wide, mean)
+        variance = reduce.reduce_sum(squares, axes, keepdims=True) / total
+        return _finished(mean, variance, tensor, axes, keep)
+
+
+@public("nn.sufficient_statistics")
+def sufficient_statistics(
+    x: Any,
+    axes: Sequence[int],
+    shift: Any = None,
+    keep_dims: bool | None = None,
+    name: str | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The count, sum and sum of squares of `x - shift` over `axes`, and the shift."""
+    keep = bool(keep_dims if keepdims is None else keepdims)
+    along = list(dict.fromkeys(axes))
+    with name_scope(name, "sufficient_statistics", [x, shift]):
+        tensor = convert_to_tensor(x, name="x")
+        offset = None if shift is None else convert_to_tensor(shift, name="shift")
+        shifted = tensor if offset is None else tensor - offset
+        squares = arithmetic.square(shifted)
+        return (
+            _count(tensor, along),
+            reduce.reduce_sum(shifted, along, keepdims=keep, name="mean_ss"),
+            reduce.reduce_sum(squares, along, keepdims=keep, name="var_ss"),
+            offset,
+        )
+
+
+def _count(x: Tensor, axes: list[int]) -> Tensor:
+    kind = x.dtype.base_dtype
+    sizes = [x.shape[axis].value for axis in axes]
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes):
+        return basic.constant(math.prod(known), kind)
+    sizes_now = casting.cast(shaping.shape(x), kind)
+    return reduce.reduce_prod(indexing.gather(sizes_now, axes), name="count")
+
+
+@public("nn.normalize_moments")
+def normalize_moments(
+    counts: Any, mean_ss: Any, variance_ss: Any, shift: Any, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """The mean and the variance from what `sufficient_statistics` gave."""
+    with name_scope(name, "normalize", [counts, mean_ss, variance_ss, shift]):
+        divisor = arithmetic.reciprocal(counts, name="divisor")
+        shifted = arithmetic.multiply(
+            mean_ss, divisor, name="mean" if shift is None else "shifted_mean"
+        )
+        mean = shifted if shift is None else arithmetic.add(shifted, shift, name="mean")
+        squares = arithmetic.multiply(variance_ss, divisor)
+        variance = arithmetic.subtract(squares, arithmetic.square(shifted), name="variance")
+        return mean, variance
+
+
+@public("nn.batch_normalization")
+def batch_normalization(
+    x: Any,
+    mean: Any,
+    variance: Any,
+    offset: Any,
+    scale: Any,
+    variance_epsilon: Any,
+    name: str | None = None,
+) -> Tensor:
+    """(x - mean) / sqrt(variance + variance_epsilon) · scale + offset"""
+    with name_scope(name, "batchnorm", [x, mean, variance, scale, offset]):
+        tensor = convert_to_tensor(x)
+        kind = tensor.dtype.base_dtype
+        inverse = transcendental.rsqrt(convert_to_tensor(variance) + variance_epsilon)
+        factor = inverse if scale is None else inverse * scale
+        start = -mean * factor if offset is None else offset - mean * factor
+        return tensor * casting.cast(factor, kind) + casting.cast(start, kind)
+
+
+@public("nn.batch_norm_with_global_normalization")
+def batch_norm_with_global_normalization(
+    t: Any = None,
+    m: Any = None,
+    v: Any = None,
+    beta: Any = None,
+    gamma: Any = None,
+    variance_epsilon: Any = None,
+    scale_after_normalization: bool | None = None,
+    name: str | None = None,
+    input: Any = None,
+    mean: Any = None,
+    variance: Any = None,
+) -> Tensor:
+    """`batch_normalization` under its old name; scales only `scale_after_normalization`."""
+    return batch_normalization(
+        one_of("t", t, "input", input),
+        one_of("m", m, "mean", mean),
+        one_of("v", v, "variance", variance),
+        beta,
+        gamma if scale_after_normalization else None,
+        variance_epsilon,
+        name,
+    )

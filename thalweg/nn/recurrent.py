@@ -1,0 +1,209 @@
+"""Recurrent networks written out step by step: a list of inputs in, a list of outputs out.
+
+With `sequence_length`, an example that has ended gives zeros and keeps the state it ended with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import int32
+from thalweg.graph.graph import control_dependencies
+from thalweg.graph.node import Tensor
+from thalweg.graph.shapes import TensorShape
+from thalweg.nn import nest
+from thalweg.nn.rnn_cell import assert_like_rnncell, zero_states
+from thalweg.ops import basic, casting, choosing, compare, joining, shaping, transposing
+from thalweg.public import public
+from thalweg.variables.scope import variable_scope
+
+Outputs = list[Any]
+
+
+@public("nn.static_rnn", "contrib.rnn.static_rnn", "nn.rnn")
+def static_rnn(
+    cell: Any,
+    inputs: Any,
+    initial_state: Any = None,
+    dtype: Any = None,
+    sequence_length: Any = None,
+    scope: Any = None,
+) -> tuple[Outputs, Any]:
+    """Apply a cell to each input in turn: (outputs, final state)."""
+    assert_like_rnncell("cell", cell)
+    _check_inputs(inputs)
+    with variable_scope("rnn" if scope is None else scope) as opened:
+        batch = _batch_size(inputs)
+        state = initial_state
+        if state is None:
+            if dtype is None:
+                raise ValueError("If no initial_state is provided, dtype must be specified")
+            state = cell.zero_state(batch, dtype)
+        lengths = _lengths(sequence_length, batch)
+        outputs: Outputs = []
+        for time, step_inputs in enumerate(inputs):
+            if time > 0:
+                opened.reuse_variables()
+            output, new_state = cell(step_inputs, state)
+            if lengths is not None:
+                ended = compare.greater_equal(time, lengths)
+                zeros = zero_states(cell.output_size, batch, _first_dtype(output))
+                output = _frozen(ended, zeros, output)
+                new_state = _frozen(ended, state, new_state)
+            outputs.append(output)
+            state = new_state
+        return outputs, state
+
+
+def _check_inputs(inputs: Any) -> None:
+    if not nest.is_sequence(inputs):
+        raise TypeError("inputs must be a sequence")
+    if not inputs:
+        raise ValueError("inputs must not be empty")
+
+
+def _batch_size(inputs: Sequence[Any]) -> Any:
+    """The batch size as an int where the shapes tell it, else as a tensor."""
+    leaves = nest.flatten(list(inputs))
+    sizes = TensorShape([None])
+    for leaf in leaves:
+        shape = leaf.shape
+        if shape.rank is None:
+            continue
+        sizes = sizes.merge_with(shape.with_rank_at_least(1)[:1])
+        for axis, size in enumerate(shape.as_list()[1:], 1):
+            if size is None:
+                raise ValueError(
+                    f"Input size (dimension {axis} of inputs) must be accessible via shape "
+                    "inference, but saw value None."
+                )
+    static = sizes.as_list()[0]
+    return shaping.shape(leaves[0])[0] if static is None else static
+
+
+def _lengths(sequence_length: Any, batch: Any) -> Tensor | None:
+    if sequence_length is None:
+        return None
+    lengths = casting.cast(convert_to_tensor(sequence_length), int32)
+    if lengths.shape.rank not in (None, 0, 1):
+        raise ValueError(
+            f"sequence_length must be a vector of length batch_size, not of shape {lengths.shape}"
+        )
+    if isinstance(batch, int):
+        if lengths.shape.rank == 1:
+            lengths.shape.assert_is_compatible_with([batch])
+        return shaping.reshape(lengths, [batch]) if lengths.shape.rank != 0 else lengths
+    return basic.identity(lengths, name="sequence_length")
+
+
+def _first_dtype(values: Any) -> Any:
+    return nest.flatten(values)[0].dtype
+
+
+def _frozen(ended: Tensor, old: Any, new: Any) -> Any:
+    """For each example, the old values if its sequence has ended, else the new ones."""
+
+    def chosen(before: Tensor, after: Tensor) -> Tensor:
+        if after.shape.rank == 0:  # not per example: counters and the like go on
+            return after
+        result = choosing.where(ended, before, after)
+        result.set_shape(after.shape)
+        return result
+
+    nest.assert_same_structure(old, new)
+    return nest.map_structure(chosen, old, new)
+
+
+@public("nn.static_state_saving_rnn", "contrib.rnn.static_state_saving_rnn", "nn.state_saving_rnn")
+def static_state_saving_rnn(
+    cell: Any,
+    inputs: Any,
+    state_saver: Any,
+    state_name: Any,
+    sequence_length: Any = None,
+    scope: Any = None,
+) -> tuple[Outputs, Any]:
+    """As `static_rnn`, from the state a saver holds under a name (or nest of names), and back."""
+    state_size = cell.state_size
+    if nest.is_sequence(state_size) != nest.is_sequence(state_name):
+        raise ValueError(
+            "state_name should be the same type as cell.state_size: "
+            f"{state_name!r} and {state_size!r}"
+        )
+    names = nest.flatten(state_name)
+    if len(names) != len(nest.flatten(state_size)):
+        raise ValueError(f"#elems(state_name) != #elems(state_size): {state_name}, {state_size}")
+    initial = nest.pack_sequence_as(state_size, [state_saver.state(name) for name in names])
+    outputs, state = static_rnn(
+        cell, inputs, initial_state=initial, sequence_length=sequence_length, scope=scope
+    )
+    pairs = zip(names, nest.flatten(state), strict=True)
+    saves = [state_saver.save_state(name, value) for name, value in pairs]
+    with control_dependencies(saves):
+        last = nest.map_structure(basic.identity, outputs[-1])
+        return [*outputs[:-1], last], state
+
+
+@public(
+    "nn.static_bidirectional_rnn", "contrib.rnn.static_bidirectional_rnn", "nn.bidirectional_rnn"
+)
+def static_bidirectional_rnn(
+    cell_fw: Any,
+    cell_bw: Any,
+    inputs: Any,
+    initial_state_fw: Any = None,
+    initial_state_bw: Any = None,
+    dtype: Any = None,
+    sequence_length: Any = None,
+    scope: Any = None,
+) -> tuple[Outputs, Any, Any]:
+    """One cell forwards, one backwards: (outputs side by side, state forwards, state backwards)."""
+    assert_like_rnncell("cell_fw", cell_fw)
+    assert_like_rnncell("cell_bw", cell_bw)
+    _check_inputs(inputs)
+    with variable_scope("bidirectional_rnn" if scope is None else scope):
+        with variable_scope("fw") as forwards:
+            ahead, state_fw = static_rnn(
+                cell_fw, inputs, initial_state_fw, dtype, sequence_length, forwards
+            )
+        with variable_scope("bw") as backwards:
+            turned = reverse_steps(inputs, sequence_length)
+            back, state_bw = static_rnn(
+                cell_bw, turned, initial_state_bw, dtype, sequence_length, backwards
+            )
+    back = reverse_steps(back, sequence_length)
+    outputs = [
+        nest.pack_sequence_as(one, _side_by_side(one, two))
+        for one, two in zip(ahead, back, strict=True)
+    ]
+    return outputs, state_fw, state_bw
+
+
+def _side_by_side(one: Any, two: Any) -> list[Tensor]:
+    pairs = zip(nest.flatten(one), nest.flatten(two), strict=True)
+    return [joining.concat([left, right], 1) for left, right in pairs]
+
+
+def reverse_steps(inputs: Sequence[Any], lengths: Any) -> list[Any]:
+    """A list of steps backwards, each example from its own end."""
+    if lengths is None:
+        return list(reversed(inputs))
+    columns = zip(*(nest.flatten(step) for step in inputs), strict=True)
+    turned = [_reverse_column(list(column), lengths) for column in columns]
+    return [
+        nest.pack_sequence_as(step, list(row))
+        for step, row in zip(inputs, zip(*turned, strict=True), strict=True)
+    ]
+
+
+def _reverse_column(steps: list[Tensor], lengths: Any) -> list[Tensor]:
+    merged = TensorShape(None)
+    for step in steps:
+        merged = merged.merge_with(step.shape)
+    stacked = transposing.reverse_sequence(joining.stack(steps), lengths, seq_axis=0, batch_axis=1)
+    turned = joining.unstack(stacked, num=len(steps))
+    for step in turned:
+        step.set_shape(merged)
+    return turned

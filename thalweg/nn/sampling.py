@@ -1,0 +1,185 @@
+"""Losses over many classes that look at the true classes and a few sampled ones only.
+
+Weights and biases of all classes, inputs and labels of a batch come in; the logits of the true and
+the sampled classes are computed alone, so a step's cost does not grow with the number of classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import int64
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.nn.embedding import embedding_lookup
+from thalweg.nn.losses import sigmoid_cross_entropy_with_logits
+from thalweg.nn.nest import as_list
+from thalweg.ops import (
+    basic,
+    candidate_sampling,
+    casting,
+    filling,
+    joining,
+    matmul,
+    reduce,
+    shaping,
+    softmax,
+    sparse,
+    transcendental,
+)
+from thalweg.public import public
+
+
+@public("nn.nce_loss")
+def nce_loss(
+    weights: Any,
+    biases: Any,
+    labels: Any,
+    inputs: Any,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: Any = None,
+    remove_accidental_hits: bool = False,
+    partition_strategy: str = "mod",
+    name: str = "nce_loss",
+) -> Tensor:
+    """The noise-contrastive loss of each example: true classes against sampled noise."""
+    labels, inputs = _in_order(labels, inputs)
+    logits, targets = compute_sampled_logits(
+        weights,
+        biases,
+        labels,
+        inputs,
+        num_sampled,
+        num_classes,
+        num_true,
+        sampled_values,
+        True,
+        remove_accidental_hits,
+        partition_strategy,
+        name,
+    )
+    losses = sigmoid_cross_entropy_with_logits(labels=targets, logits=logits, name="sampled_losses")
+    return reduce.reduce_sum(losses, 1)
+
+
+@public("nn.sampled_softmax_loss")
+def sampled_softmax_loss(
+    weights: Any,
+    biases: Any,
+    labels: Any,
+    inputs: Any,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: Any = None,
+    remove_accidental_hits: bool = True,
+    partition_strategy: str = "mod",
+    name: str = "sampled_softmax_loss",
+    seed: int | None = None,
+) -> Tensor:
+    """The softmax loss of each example over its true classes and sampled ones."""
+    labels, inputs = _in_order(labels, inputs)
+    logits, targets = compute_sampled_logits(
+        weights,
+        biases,
+        labels,
+        inputs,
+        num_sampled,
+        num_classes,
+        num_true,
+        sampled_values,
+        True,
+        remove_accidental_hits,
+        partition_strategy,
+        name,
+        seed,
+    )
+    targets = basic.stop_gradient(targets, name="labels_stop_gradient")
+    return softmax.softmax_cross_entropy_with_logits_v2(labels=targets, logits=logits)
+
+
+def _in_order(labels: Any, inputs: Any) -> tuple[Tensor, Tensor]:
+    """Labels before inputs; once the order was the other, and labels are the integers."""
+    labels, inputs = convert_to_tensor(labels), convert_to_tensor(inputs)
+    swapped = labels.dtype.is_floating and inputs.dtype.is_integer
+    return (inputs, labels) if swapped else (labels, inputs)
+
+
+def compute_sampled_logits(
+    weights: Any,
+    biases: Any,
+    labels: Any,
+    inputs: Any,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: Any = None,
+    subtract_log_q: bool = True,
+    remove_accidental_hits: bool = False,
+    partition_strategy: str = "mod",
+    name: str | None = None,
+    seed: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Logits [batch, num_true + num_sampled] and their targets (1 / num_true for true classes)."""
+    weights = as_list(weights)
+    with name_scope(name, "compute_sampled_logits", [*weights, biases, inputs, labels]):
+        labels = casting.cast(labels, int64)
+        flat_labels = shaping.reshape(labels, [-1])
+        chosen = sampled_values or candidate_sampling.log_uniform_candidate_sampler(
+            true_classes=shaping.reshape(labels, [-1, num_true]),
+            num_true=num_true,
+            num_sampled=num_sampled,
+            unique=True,
+            range_max=num_classes,
+            seed=seed,
+        )
+        sampled, true_expected, sampled_expected = (basic.stop_gradient(part) for part in chosen)
+        sampled = casting.cast(sampled, int64)
+        ids = joining.concat([flat_labels, sampled], 0)
+        all_weights = embedding_lookup(weights, ids, partition_strategy)
+        all_biases = embedding_lookup(biases, ids, partition_strategy)
+        count = shaping.size(flat_labels)
+        true_logits = _true_logits(all_weights[:count], inputs, num_true)
+        true_logits = true_logits + shaping.reshape(all_biases[:count], [-1, num_true])
+        sampled_logits = matmul.matmul(inputs, all_weights[count:], transpose_b=True)
+        sampled_logits = sampled_logits + all_biases[count:]
+        if remove_accidental_hits:
+            sampled_logits = _without_hits(labels, sampled, sampled_logits, num_true, num_sampled)
+        if subtract_log_q:
+            true_logits = true_logits - transcendental.log(true_expected)
+            sampled_logits = sampled_logits - transcendental.log(sampled_expected)
+        return _with_targets(true_logits, sampled_logits, num_true)
+
+
+def _true_logits(weights: Tensor, inputs: Tensor, num_true: int) -> Tensor:
+    """The products of each input with the weights of its true classes: [batch, num_true]."""
+    depth = shaping.shape(weights)[1]
+    by_example = shaping.reshape(weights, joining.stack([-1, num_true, depth]))
+    return reduce.reduce_sum(shaping.expand_dims(inputs, 1) * by_example, 2)
+
+
+def _without_hits(
+    labels: Tensor, sampled: Tensor, logits: Tensor, num_true: int, num_sampled: int
+) -> Tensor:
+    """Sampled logits with those of sampled true classes pushed out of any softmax."""
+    hits = candidate_sampling.compute_accidental_hits(labels, sampled, num_true=num_true)
+    rows, columns, penalties = hits
+    places = joining.stack([casting.cast(rows, int64), casting.cast(columns, int64)], 1)
+    batch = shaping.shape(labels, out_type=int64)[:1]
+    shape = joining.concat([batch, convert_to_tensor([num_sampled], int64)], 0)
+    penalties = casting.cast(penalties, logits.dtype)
+    return logits + sparse.sparse_to_dense(
+        places, shape, penalties, default_value=0.0, validate_indices=False
+    )
+
+
+def _with_targets(
+    true_logits: Tensor, sampled_logits: Tensor, num_true: int
+) -> tuple[Tensor, Tensor]:
+    logits = joining.concat([true_logits, sampled_logits], 1)
+    true_targets = filling.ones_like(true_logits) / num_true
+    targets = joining.concat([true_targets, filling.zeros_like(sampled_logits)], 1)
+    return logits, targets

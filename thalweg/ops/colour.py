@@ -1,0 +1,84 @@
+"""Colour spaces and contrast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.node import Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+class ColourMap(Op, abstract=True):
+    """A function of the three channels of each pixel."""
+
+    signature = "images: T -> output: T; T: floating"
+    not_differentiable = True
+
+    def shape(self, images: Tensor) -> TensorShape:
+        shape = images.shape.with_rank_at_least(1)
+        if shape.sizes is not None and shape.sizes[-1] not in (None, 3):
+            raise ValueError(f"the last dimension must be 3 channels, got {shape}")
+        return shape
+
+
+def _check_channels(images: Array) -> None:
+    if images.shape[-1] != 3:
+        raise errors.InvalidArgumentError(
+            None, None, f"input must have 3 channels but instead has {images.shape[-1]}"
+        )
+
+
+class RGBToHSV(ColourMap):
+    """Red, green, blue in [0, 1] to hue, saturation, value in [0, 1]."""
+
+    def numpy(self, images: Array) -> Array:
+        _check_channels(images)
+        red, green, blue = images[..., 0], images[..., 1], images[..., 2]
+        value = images.max(-1)
+        spread = value - images.min(-1)
+        divisor = np.where(spread > 0, spread * 6, 1)
+        hue = np.where(
+            value == red,
+            (green - blue) / divisor,
+            np.where(
+                value == green, (blue - red) / divisor + 1 / 3, (red - green) / divisor + 2 / 3
+            ),
+        )
+        hue = np.where(spread > 0, np.where(hue < 0, hue + 1, hue), 0)
+        saturation = np.where(value > 0, spread / np.where(value > 0, value, 1), 0)
+        return np.stack([hue, saturation, value], -1).astype(images.dtype)
+
+
+class HSVToRGB(ColourMap):
+    """Hue, saturation, value in [0, 1] to red, green, blue in [0, 1]."""
+
+    def numpy(self, images: Array) -> Array:
+        _check_channels(images)
+        hue, saturation, value = images[..., 0], images[..., 1], images[..., 2]
+        wheel = hue * 6
+        red = np.clip(np.abs(wheel - 3) - 1, 0, 1)
+        green = np.clip(2 - np.abs(wheel - 2), 0, 1)
+        blue = np.clip(2 - np.abs(wheel - 4), 0, 1)
+        pure = np.stack([red, green, blue], -1)
+        mixed = (1 - saturation[..., None]) + saturation[..., None] * pure
+        return (mixed * value[..., None]).astype(images.dtype)
+
+
+@public("image.rgb_to_hsv")
+def rgb_to_hsv(images: Any, name: str | None = None) -> Tensor:
+    """Convert images from RGB to HSV, all in [0, 1]."""
+    return RGBToHSV()(images, name=name)
+
+
+@public("image.hsv_to_rgb")
+def hsv_to_rgb(images: Any, name: str | None = None) -> Tensor:
+    """Convert images from HSV to RGB, all in [0, 1]."""
+    return HSVToRGB()(images, name=name)

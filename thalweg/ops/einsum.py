@@ -1,0 +1,226 @@
+"""Einstein summation: a contraction of any number of tensors, written as index letters.
+
+The equation is parsed into one string of letters per tensor and one for the result; the tensors
+are then contracted from left to right, each step a sum, a product or a batched matrix product.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import reduce as fold
+from typing import Any
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import Size
+from thalweg.ops import diagonal, matmul, reduce, shaping, transposing
+from thalweg.public import public
+
+_EQUATION = re.compile(r"[a-zA-Z.,]*(->[a-zA-Z.]*)?")
+_ELLIPSIS = "..."
+
+
+@public("einsum", "linalg.einsum")
+def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
+    """The contraction that `equation` describes: `einsum("ij,jk->ik", a, b)` is a product."""
+    with name_scope(name, "einsum", list(inputs)):
+        tensors = _tensors(inputs)
+        terms, result = _parsed(equation.replace(" ", ""), tensors)
+        operands = [_Operand(*pair) for pair in zip(tensors, terms, strict=True)]
+        operands = _without_stretched(operands)
+        _check_sizes(equation, operands)
+        return _contracted([o.diagonals() for o in operands], result).arranged(result).tensor
+
+
+def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
+    given = next((i for i in inputs if isinstance(i, Tensor)), None)
+    kind = None if given is None else given.dtype.base_dtype
+    return [convert_to_tensor(value, preferred_dtype=kind) for value in inputs]
+
+
+# The equation
+
+
+def _parsed(equation: str, tensors: list[Tensor]) -> tuple[list[str], str]:
+    """One string of letters per tensor, and that of the result; ellipses become digits."""
+    if not _EQUATION.fullmatch(equation):
+        raise ValueError(f"Indices have incorrect format: {equation!r}")
+    left, arrow, result = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(tensors):
+        raise ValueError(f"Got {len(tensors)} inputs for equation {equation!r}, not {len(terms)}")
+    terms = [_spelled(term, tensor) for term, tensor in zip(terms, tensors, strict=True)]
+    hidden = max((_digits(term) for term in terms), key=len)
+    if not arrow:
+        return terms, hidden + _appearing_once(terms)
+    result = _replaced(result, hidden)
+    _check_result(result, terms)
+    return terms, result
+
+
+def _spelled(term: str, tensor: Tensor) -> str:
+    """A term with a digit for each axis its ellipsis stands for, counted from the right."""
+    rank = tensor.shape.rank
+    if rank is None:
+        raise ValueError(f"einsum needs tensors of known rank; {tensor.name} has shape <unknown>")
+    missing = rank - len(term.replace(_ELLIPSIS, ""))
+    if missing < 0 or (missing and _ELLIPSIS not in term):
+        raise ValueError(
+            f"The term {term!r} does not fit {tensor.name} of shape {tensor.shape}, of rank {rank}"
+        )
+    return _replaced(term, "".join(str(i) for i in reversed(range(missing))))
+
+
+def _replaced(term: str, hidden: str) -> str:
+    spelled = term.replace(_ELLIPSIS, hidden, 1)
+    if "." in spelled:
+        raise ValueError(f"The term {term!r} has a dot that is not part of one ellipsis")
+    return spelled
+
+
+def _digits(term: str) -> str:
+    return "".join(letter for letter in term if letter.isdigit())
+
+
+def _appearing_once(terms: list[str]) -> str:
+    letters = [letter for letter in "".join(terms) if not letter.isdigit()]
+    return "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+
+
+def _check_result(result: str, terms: list[str]) -> None:
+    for letter in result:
+        if result.count(letter) > 1:
+            raise ValueError(f"Index {letter!r} appears twice in the result {result!r}")
+        if not any(letter in term for term in terms):
+            raise ValueError(f"Unknown index {letter!r} in the result: no input has it")
+
+
+# Operands
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A tensor and the letter of each of its axes."""
+
+    tensor: Tensor
+    letters: str
+
+    def static(self, letter: str) -> Size:
+        """The size of an axis as far as it is known."""
+        sizes = self.tensor.shape.sizes or ()
+        return sizes[self.letters.index(letter)]
+
+    def size(self, letter: str) -> Any:
+        """The size of an axis: a number, or a scalar tensor where only the step knows it."""
+        known = self.static(letter)
+        return shaping.shape(self.tensor)[self.letters.index(letter)] if known is None else known
+
+    def arranged(self, letters: str) -> _Operand:
+        """The axes in another order."""
+        if letters == self.letters:
+            return self
+        order = [self.letters.index(letter) for letter in letters]
+        return _Operand(transposing.transpose(self.tensor, order), letters)
+
+    def summed(self, kept: str) -> _Operand:
+        """The sum over the axes that are not kept."""
+        axes = [axis for axis, letter in enumerate(self.letters) if letter not in kept]
+        if not axes:
+            return self
+        letters = "".join(letter for letter in self.letters if letter in kept)
+        return _Operand(reduce.reduce_sum(self.tensor, axes), letters)
+
+    def diagonals(self) -> _Operand:
+        """Axes that share a letter become one: their diagonal."""
+        for letter in self.letters:
+            if self.letters.count(letter) > 1:
+                return self._diagonal(letter).diagonals()
+        return self
+
+    def _diagonal(self, letter: str) -> _Operand:
+        first = self.letters.index(letter)
+        second = self.letters.index(letter, first + 1)
+        others = [axis for axis in range(len(self.letters)) if axis not in (first, second)]
+        moved = transposing.transpose(self.tensor, [*others, first, second])
+        letters = "".join(self.letters[axis] for axis in others) + letter
+        return _Operand(diagonal.matrix_diag_part(moved), letters)
+
+
+def _without_stretched(operands: list[_Operand]) -> list[_Operand]:
+    """Axes of an ellipsis that broadcast, of size 1 beside another size, are taken out."""
+    stretched = [
+        "".join(d for d in _digits(o.letters) if o.static(d) == 1 and _elsewhere(d, operands))
+        for o in operands
+    ]
+    return [
+        o.summed("".join(letter for letter in o.letters if letter not in out))
+        for o, out in zip(operands, stretched, strict=True)
+    ]
+
+
+def _elsewhere(letter: str, operands: list[_Operand]) -> bool:
+    return any(letter in o.letters and o.static(letter) != 1 for o in operands)
+
+
+def _check_sizes(equation: str, operands: list[_Operand]) -> None:
+    sizes: dict[str, int] = {}
+    for operand in operands:
+        for letter, size in zip(operand.letters, operand.tensor.shape.sizes or (), strict=True):
+            if size is not None and sizes.setdefault(letter, size) != size:
+                raise ValueError(
+                    f"Inconsistent sizes {sizes[letter]} and {size} of index {letter!r} in "
+                    f"{equation!r}"
+                )
+
+
+# Contraction
+
+
+def _contracted(operands: list[_Operand], result: str) -> _Operand:
+    """All operands as one, whose letters are those of the result in some order."""
+    remaining = list(operands)
+    total = remaining.pop(0)
+    while True:
+        needed = result + "".join(operand.letters for operand in remaining)
+        total = total.summed(needed)
+        if not remaining:
+            return total
+        following = remaining.pop(0)
+        later = result + "".join(operand.letters for operand in remaining)
+        total = _pair(total, following.summed(later + total.letters), later)
+
+
+def _pair(left: _Operand, right: _Operand, later: str) -> _Operand:
+    """The product of two operands, summed over their common letters that are not needed later."""
+    shared = [letter for letter in left.letters if letter in right.letters]
+    batch = "".join(letter for letter in shared if letter in later)
+    inner = "".join(letter for letter in shared if letter not in later)
+    rows = "".join(letter for letter in left.letters if letter not in right.letters)
+    columns = "".join(letter for letter in right.letters if letter not in left.letters)
+    x = _as_matrices(left, batch, rows, inner)
+    y = _as_matrices(right, batch, inner, columns)
+    product = matmul.matmul(x, y) if inner else x * y
+    sizes = [_first_size(letter, left, right) for letter in batch + rows + columns]
+    return _Operand(shaping.reshape(product, sizes), batch + rows + columns)
+
+
+def _as_matrices(operand: _Operand, batch: str, rows: str, columns: str) -> Tensor:
+    """[*batch, all of rows, all of columns]"""
+    arranged = operand.arranged(batch + rows + columns)
+    if len(rows) == len(columns) == 1:
+        return arranged.tensor
+    sizes = [arranged.size(letter) for letter in batch]
+    groups = [_product([arranged.size(letter) for letter in group]) for group in (rows, columns)]
+    return shaping.reshape(arranged.tensor, sizes + groups)
+
+
+def _product(sizes: list[Any]) -> Any:
+    return fold(lambda x, y: x * y, sizes, 1)
+
+
+def _first_size(letter: str, *operands: _Operand) -> Any:
+    holders = [operand for operand in operands if letter in operand.letters]
+    known = [o.static(letter) for o in holders if o.static(letter) is not None]
+    return known[0] if known else holders[0].size(letter)

@@ -1,0 +1,506 @@
+"""Pooling: the largest or the mean element under a window, over images.
+
+The kernels loop over the taps of the window, all axes alike, so data formats and pooling across
+depth need no case of their own. The gradient of max goes to the first element that is the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph import dtypes
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.known import constant_value_as_shape
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape
+from thalweg.ops import filling, shaping, windows
+from thalweg.ops.bias import channel_axis
+from thalweg.ops.convolution import one_of
+from thalweg.ops.windows import Slide
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+class Pooling(Op, abstract=True):
+    """What poolings share: the window, its strides, and the shapes that come of them."""
+
+    ksize: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: str
+    data_format: str = "NHWC"
+
+    @property
+    def slides(self) -> list[Slide]:
+        """How the window moves along each axis, batch and channels included."""
+        return [
+            Slide(size, stride, 1, self.padding)
+            for size, stride in zip(self.ksize, self.strides, strict=True)
+        ]
+
+    def pooled_shape(self, x: TensorShape) -> TensorShape:
+        """The shape of the output, as far as it is known."""
+        sizes = x.with_rank(len(self.ksize)).sizes or ()
+        return TensorShape.of(tuple(s.count(n) for s, n in zip(self.slides, sizes, strict=True)))
+
+    def padded(self, x: Array, value: Any) -> Array:
+        """`x` with a border of `value`, where the window reaches over the edge."""
+        return windows.pad(x, windows.all_pads(self.slides, x.shape), value)
+
+    def views(self, padded: Array, positions: Sequence[int]) -> Iterator[Array]:
+        """For each tap of the window, the elements it meets, one per output element."""
+        for _, seen in windows.taps(self.slides, positions):
+            yield padded[seen]
+
+    def scattered(self, sizes: Sequence[int], positions: Sequence[int], dtype: Any) -> Scatter:
+        """Zeros of shape `sizes`, to be added to tap by tap."""
+        return Scatter(self.slides, sizes, positions, dtype)
+
+
+class Scatter:
+    """The gradient of an input under construction: `views` are written to, `result` is read."""
+
+    def __init__(
+        self, slides: Sequence[Slide], sizes: Sequence[int], positions: Sequence[int], dtype: Any
+    ) -> None:
+        self._pads = windows.all_pads(slides, sizes)
+        self._sizes = tuple(sizes)
+        self._padded = np.zeros([n + sum(p) for n, p in zip(sizes, self._pads, strict=True)], dtype)
+        self.views = [self._padded[seen] for _, seen in windows.taps(slides, positions)]
+
+    @property
+    def result(self) -> Array:
+        """What was added up, without the border."""
+        return self._padded[windows.inside(self._pads, self._sizes)]
+
+
+def lowest(dtype: Any) -> Any:
+    """The value that loses every comparison, as one of `dtype`."""
+    kind = np.dtype(dtype)
+    return np.iinfo(kind).min if kind.kind in "iu" else kind.type(-np.inf)
+
+
+# The largest element
+
+
+class MaxPooling(Pooling, abstract=True):
+    """y = the largest of x under the window"""
+
+    signature = "input: T -> output: T; T: real"
+    grad: ClassVar[Callable[[], type[Op]]]
+
+    def shape(self, input: Tensor) -> TensorShape:
+        shape = self.pooled_shape(input.shape)
+        _check_depth_fits(input.shape[channel_axis(self.data_format)].value, self)
+        return shape
+
+    def numpy(self, input: Array) -> Array:
+        _check_depth_fits(input.shape[channel_axis(self.data_format)], self)
+        positions = windows.counts(self.slides, input.shape)
+        taps = self.views(self.padded(input, lowest(input.dtype)), positions)
+        largest = np.array(next(taps))
+        for tap in taps:
+            np.maximum(largest, tap, out=largest)
+        return largest
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return type(self).grad()(**self.attributes)(node.inputs[0], node.output, dy)
+
+
+def _check_depth_fits(depth: int | None, op: Pooling) -> None:
+    window = op.ksize[channel_axis(op.data_format)]
+    if depth is not None and depth % window:
+        raise errors.UnimplementedError(
+            None,
+            None,
+            f"Depthwise max pooling requires the depth window to evenly divide the input depth: "
+            f"{window} does not divide {depth}",
+        )
+
+
+class MaxPoolingGrad(Pooling, abstract=True):
+    """dx = dy, added where x was the (first) largest under the window"""
+
+    signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
+    grad: ClassVar[Callable[[], type[Op]]]
+
+    def shape(self, orig_input: Tensor, orig_output: Tensor, grad: Tensor) -> TensorShape:
+        orig_output.shape.assert_is_compatible_with(grad.shape)
+        return orig_input.shape.with_rank(len(self.ksize))
+
+    def numpy(self, orig_input: Array, orig_output: Array, grad: Array) -> Array:
+        positions = grad.shape
+        dx = self.scattered(orig_input.shape, positions, grad.dtype)
+        padded = self.padded(orig_input, lowest(orig_input.dtype))
+        taps = self.views(padded, positions)
+        for view, first in zip(dx.views, firsts(taps, orig_output), strict=True):
+            view += grad * first
+        return dx.result
+
+    def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
+        x, y, _ = node.inputs
+        to_grad = type(self).grad()(**self.attributes)(x, y, ddx)
+        return [filling.zeros_like(x), filling.zeros_like(y), to_grad]
+
+
+def firsts(taps: Iterator[Array], largest: Array) -> Iterator[Array]:
+    """For each tap, where it holds the largest element and no tap before it did."""
+    open_ = np.ones(largest.shape, np.bool_)
+    for tap in taps:
+        first = (tap == largest) & open_
+        yield first
+        open_ ^= first
+
+
+class MaxPoolingGradGrad(Pooling, abstract=True):
+    """y' = dx where x was the (first) largest under the window: the adjoint of MaxPoolGrad"""
+
+    signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
+    grad: ClassVar[Callable[[], type[Op]]]
+
+    def shape(self, orig_input: Tensor, orig_output: Tensor, grad: Tensor) -> TensorShape:
+        return self.pooled_shape(orig_input.shape).merge_with(orig_output.shape)
+
+    def numpy(self, orig_input: Array, orig_output: Array, grad: Array) -> Array:
+        positions = orig_output.shape
+        padded = self.padded(orig_input, lowest(orig_input.dtype))
+        flags = firsts(self.views(padded, positions), orig_output)
+        total = np.zeros(positions, grad.dtype)
+        for tap, first in zip(self.views(self.padded(grad, 0), positions), flags, strict=True):
+            total += tap * first
+        return total
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
+        x, y, _ = node.inputs
+        to_grad = type(self).grad()(**self.attributes)(x, y, dy)
+        return [filling.zeros_like(x), filling.zeros_like(y), to_grad]
+
+
+def _max_pool_grad() -> type[Op]:
+    return MaxPoolGrad
+
+
+def _max_pool_grad_grad() -> type[Op]:
+    return MaxPoolGradGrad
+
+
+class MaxPool(MaxPooling):
+    """y[n, i, j, c] = the largest of x[n, i s + k, j s + l, c]"""
+
+    grad = staticmethod(_max_pool_grad)
+
+
+class MaxPoolGrad(MaxPoolingGrad):
+    """dx of MaxPool"""
+
+    grad = staticmethod(_max_pool_grad_grad)
+
+
+class MaxPoolGradGrad(MaxPoolingGradGrad):
+    """The adjoint of MaxPoolGrad in its gradient"""
+
+    grad = staticmethod(_max_pool_grad)
+
+
+@public("nn.max_pool")
+def max_pool(
+    value: Any = None,
+    ksize: Any = None,
+    strides: Any = None,
+    padding: str = "VALID",
+    data_format: str = "NHWC",
+    name: str | None = None,
+    input: Any = None,
+) -> Tensor:
+    """The largest elements under a window that slides over [batch, height, width, channels]."""
+    x = one_of("value", value, "input", input)
+    op = MaxPool(**attributes(ksize, strides, padding, data_format))
+    return op(x, name=name or "MaxPool")
+
+
+@public("nn.max_pool2d")
+def max_pool2d(
+    input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: str,
+    data_format: str = "NHWC",
+    name: str | None = None,
+) -> Tensor:
+    """`max_pool` of images."""
+    return max_pool(input, ksize, strides, padding, data_format, name)
+
+
+def attributes(ksize: Any, strides: Any, padding: str, data_format: str | None) -> dict[str, Any]:
+    """The attributes of a pooling over images, checked, from what users may write."""
+    layout = data_format or "NHWC"
+    if layout not in ("NHWC", "NCHW"):
+        raise ValueError(f"data_format must be NHWC or NCHW, not {data_format!r}")
+    window = per_axis("ksize", ksize, layout)
+    steps = per_axis("strides", strides, layout)
+    check(window, steps, padding)
+    depth = 1 if layout == "NCHW" else 3
+    spatial = [i for i in (1, 2, 3) if i != depth]
+    if window[depth] != 1:
+        _check_depth_pooling(window, steps, depth, spatial)
+    return {"ksize": window, "strides": steps, "padding": padding, "data_format": layout}
+
+
+def per_axis(what: str, values: Any, layout: str) -> tuple[int, ...]:
+    """One number per axis, from one, one per spatial axis, or all of them."""
+    given = [int(v) for v in np.atleast_1d(values).tolist()]
+    rank = len(layout)
+    if len(given) == rank:
+        return tuple(given)
+    if len(given) not in (1, rank - 2):
+        raise ValueError(f"{what} must have length 1, {rank - 2} or {rank}, got {given}")
+    spatial = given if len(given) == rank - 2 else given * (rank - 2)
+    return (1, 1, *spatial) if layout.startswith("NC") else (1, *spatial, 1)
+
+
+def check(window: Sequence[int], steps: Sequence[int], padding: str) -> None:
+    """Raise unless this is a window some pooling knows."""
+    if padding not in ("SAME", "VALID"):
+        raise ValueError(f"padding must be SAME or VALID, not {padding!r}")
+    if min(window) < 1 or min(steps) < 1:
+        raise ValueError(f"ksize and strides must be positive, got {window} and {steps}")
+    if window[0] != 1 or steps[0] != 1:
+        raise errors.UnimplementedError(
+            None, None, "Pooling is not yet supported on the batch dimension."
+        )
+
+
+def _check_depth_pooling(
+    window: Sequence[int], steps: Sequence[int], depth: int, spatial: Sequence[int]
+) -> None:
+    if any(window[axis] != 1 for axis in spatial):
+        raise errors.UnimplementedError(
+            None,
+            None,
+            "MaxPooling supports exactly one of pooling across depth or pooling across "
+            "width/height.",
+        )
+    if window[depth] != steps[depth]:
+        raise errors.UnimplementedError(
+            None, None, "Depthwise max pooling requires the depth window to equal the depth stride."
+        )
+
+
+# The largest element, and where it was
+
+
+class MaxPoolWithArgmax(Pooling):
+    """y as in MaxPool, and the place of each element: (row · width + column) · channels + c"""
+
+    signature = "input: T -> output: T, argmax: Targmax; T: real, Targmax: index"
+    Targmax: DType = dtypes.int64
+    include_batch_in_index: bool = False
+
+    def shape(self, input: Tensor) -> list[TensorShape]:
+        return [self.pooled_shape(input.shape)] * 2
+
+    def numpy(self, input: Array) -> tuple[Array, Array]:
+        positions = windows.counts(self.slides, input.shape)
+        place = self.padded(self._places(input.shape), -1)
+        padded = self.padded(input, lowest(input.dtype))
+        largest: Array = np.full(positions, lowest(input.dtype), input.dtype)
+        argmax = np.full(positions, -1, place.dtype)
+        for tap, where in zip(
+            self.views(padded, positions), self.views(place, positions), strict=True
+        ):
+            better = (tap > largest) | ((argmax < 0) & (where >= 0))
+            np.copyto(largest, tap, where=better)
+            np.copyto(argmax, where, where=better)
+        return largest, argmax
+
+    def _places(self, sizes: Sequence[int]) -> Array:
+        """The place of every element, counted within its image or within the batch."""
+        kind = self.Targmax.as_numpy_dtype
+        if self.include_batch_in_index:
+            return np.arange(int(np.prod(sizes)), dtype=kind).reshape(sizes)
+        image = np.arange(int(np.prod(sizes[1:])), dtype=kind).reshape(sizes[1:])
+        return np.broadcast_to(image, sizes)
+
+    def gradient(self, node: Node, dy: Tensor, _: Any) -> Tensor:
+        y_places = node.outputs[1]
+        return MaxPoolGradWithArgmax(**_without_format(self))(node.inputs[0], dy, y_places)
+
+
+def _without_format(op: Pooling) -> dict[str, Any]:
+    return {name: value for name, value in op.attributes.items() if name != "data_format"}
+
+
+def _flat_places(argmax: Array, x: Sequence[int], batch_included: bool) -> Array:
+    if batch_included:
+        return argmax.ravel()
+    image = int(np.prod(x[1:]))
+    starts = np.arange(len(argmax)) * image
+    return (argmax.reshape(len(argmax), argmax[0].size) + starts[:, None]).ravel()
+
+
+class MaxPoolGradWithArgmax(Pooling):
+    """dx = dy, added at the places that MaxPoolWithArgmax gave"""
+
+    signature = "input: T, grad: T, argmax: Targmax -> output: T; T: real, Targmax: index"
+    include_batch_in_index: bool = False
+    Targmax: DType = dtypes.int64
+
+    def shape(self, input: Tensor, grad: Tensor, argmax: Tensor) -> TensorShape:
+        grad.shape.assert_is_compatible_with(argmax.shape)
+        return input.shape
+
+    def numpy(self, input: Array, grad: Array, argmax: Array) -> Array:
+        dx = np.zeros(input.size, grad.dtype)
+        np.add.at(dx, _flat_places(argmax, input.shape, self.include_batch_in_index), grad.ravel())
+        return dx.reshape(input.shape)
+
+    def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:
+        x, _, argmax = node.inputs
+        return [None, MaxPoolGradGradWithArgmax(**self.attributes)(x, ddx, argmax), None]
+
+
+class MaxPoolGradGradWithArgmax(Pooling):
+    """dx gathered from the places that MaxPoolWithArgmax gave"""
+
+    signature = "input: T, grad: T, argmax: Targmax -> output: T; T: real, Targmax: index"
+    include_batch_in_index: bool = False
+    Targmax: DType = dtypes.int64
+
+    def shape(self, input: Tensor, grad: Tensor, argmax: Tensor) -> TensorShape:
+        return argmax.shape
+
+    def numpy(self, input: Array, grad: Array, argmax: Array) -> Array:
+        places = _flat_places(argmax, input.shape, self.include_batch_in_index)
+        return grad.ravel()[places].reshape(argmax.shape)
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        x, _, argmax = node.inputs
+        return [None, MaxPoolGradWithArgmax(**self.attributes)(x, dy, argmax), None]
+
+
+@public("nn.max_pool_with_argmax")
+def max_pool_with_argmax(
+    input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: str,
+    data_format: str = "NHWC",
+    Targmax: Any = None,  # noqa: N803 - the name that callers write
+    name: str | None = None,
+    output_dtype: Any = None,
+    include_batch_in_index: bool = False,
+) -> Any:
+    """The largest elements under a window, and their places in the flattened input."""
+    if data_format != "NHWC":
+        raise ValueError("data_format values other than 'NHWC' are not supported")
+    given = Targmax if output_dtype is None else output_dtype
+    op = MaxPoolWithArgmax(
+        **attributes(ksize, strides, padding, "NHWC"),
+        Targmax=dtypes.int64 if given is None else as_dtype(given),
+        include_batch_in_index=include_batch_in_index,
+    )
+    return op(input, name=name)
+
+
+# The mean element
+
+
+class AvgPooling(Pooling, abstract=True):
+    """y = the mean of x under the window, of what is inside the input"""
+
+    signature = "value: T -> output: T; T: floating"
+    grad: ClassVar[Callable[[], type[Op]]]
+
+    def shape(self, value: Tensor) -> TensorShape:
+        return self.pooled_shape(value.shape)
+
+    def numpy(self, value: Array) -> Array:
+        positions = windows.counts(self.slides, value.shape)
+        taps = self.views(self.padded(value, 0), positions)
+        total = np.array(next(taps), np.promote_types(_wide(value.dtype), np.float32))
+        for tap in taps:
+            total += tap
+        total /= shares(self.slides, value.shape, positions).astype(total.dtype)
+        return total.astype(value.dtype, copy=False)
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return type(self).grad()(**self.attributes)(shaping.shape(node.inputs[0]), dy)
+
+
+def _wide(dtype: Any) -> Any:
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def shares(slides: Sequence[Slide], sizes: Sequence[int], positions: Sequence[int]) -> Array:
+    """How many elements of the input each position of the window covers, ready to broadcast."""
+    total = np.ones([1] * len(slides))
+    for axis, (slide, size, count) in enumerate(zip(slides, sizes, positions, strict=True)):
+        starts = np.arange(count) * slide.stride - slide.pads(size)[0]
+        covered = np.minimum(starts + slide.window, size) - np.maximum(starts, 0)
+        total = total * covered.reshape([-1 if i == axis else 1 for i in range(len(slides))])
+    return total
+
+
+class AvgPoolingGrad(Pooling, abstract=True):
+    """dx = dy, spread evenly under the window"""
+
+    signature = "orig_input_shape: int32, grad: T -> output: T; T: floating"
+    grad: ClassVar[Callable[[], type[Op]]]
+
+    def shape(self, orig_input_shape: Tensor, grad: Tensor) -> TensorShape:
+        grad.shape.assert_has_rank(len(self.ksize))
+        return constant_value_as_shape(orig_input_shape).with_rank(len(self.ksize))
+
+    def numpy(self, orig_input_shape: Array, grad: Array) -> Array:
+        sizes = orig_input_shape.tolist()
+        share = shares(self.slides, sizes, grad.shape).astype(_wide(grad.dtype))
+        part = grad / share
+        dx = self.scattered(sizes, grad.shape, part.dtype)
+        for view in dx.views:
+            view += part
+        return dx.result.astype(grad.dtype, copy=False)
+
+    def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:
+        return [None, type(self).grad()(**self.attributes)(ddx)]
+
+
+def _avg_pool() -> type[Op]:
+    return AvgPool
+
+
+def _avg_pool_grad() -> type[Op]:
+    return AvgPoolGrad
+
+
+class AvgPool(AvgPooling):
+    """y[n, i, j, c] = the mean of x[n, i s + k, j s + l, c]"""
+
+    grad = staticmethod(_avg_pool_grad)
+
+
+class AvgPoolGrad(AvgPoolingGrad):
+    """dx of AvgPool"""
+
+    grad = staticmethod(_avg_pool)
+
+
+@public("nn.avg_pool", "nn.avg_pool2d")
+def avg_pool(
+    value: Any = None,
+    ksize: Any = None,
+    strides: Any = None,
+    padding: str = "VALID",
+    data_format: str = "NHWC",
+    name: str | None = None,
+    input: Any = None,
+) -> Tensor:
+    """The mean elements under a window that slides over [batch, height, width, channels]."""
+    x = one_of("value", value, "input", input)
+    op = AvgPool(**attributes(ksize, strides, padding, data_format))
+    return op(x, name=name or "AvgPool")

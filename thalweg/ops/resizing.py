@@ -1,0 +1,305 @@
+"""Image resizing: every method is a weighted sum of pixels along each axis.
+
+A method gives one matrix per axis, rows for output pixels and columns for input pixels; the image
+is multiplied by both. Gradients are the same product with the matrices transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.known import constant_value
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape
+from thalweg.ops import casting, shaping
+from thalweg.public import public
+
+Array = NDArray[Any]
+Weights = Callable[[int, int, bool, bool], Array]
+
+
+def _scale(size: int, target: int, align_corners: bool) -> float:
+    if align_corners and target > 1:
+        return (size - 1) / (target - 1)
+    return size / target
+
+
+def _positions(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
+    """Where each output pixel lies among the input pixels."""
+    scale = np.float32(_scale(size, target, align_corners))
+    places = np.arange(target, dtype=np.float32)
+    return (places + np.float32(0.5)) * scale - np.float32(0.5) if half_pixel else places * scale
+
+
+def bilinear_weights(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
+    """Each output pixel mixes its two neighbours."""
+    places = np.maximum(_positions(size, target, align_corners, half_pixel), 0)
+    low = np.minimum(np.floor(places).astype(int), size - 1)
+    high = np.minimum(low + 1, size - 1)
+    fraction = places - low
+    matrix = np.zeros((target, size), np.float32)
+    rows = np.arange(target)
+    np.add.at(matrix, (rows, low), 1 - fraction)
+    np.add.at(matrix, (rows, high), fraction)
+    return matrix
+
+
+def nearest_indices(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
+    """The input pixel that each output pixel copies."""
+    if half_pixel:
+        scale = np.float32(_scale(size, target, align_corners))
+        places = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale
+        return np.clip(np.floor(places), 0, size - 1).astype(int)
+    places = _positions(size, target, align_corners, half_pixel=False)
+    rounded = np.floor(places + np.float32(0.5)) if align_corners else np.floor(places)
+    return np.minimum(rounded, size - 1).astype(int)
+
+
+_BICUBIC = np.float32(-0.75)
+
+
+def bicubic_weights(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
+    """Each output pixel mixes four neighbours by Keys' cubic; borders are repeated."""
+    places = _positions(size, target, align_corners, half_pixel)
+    base = np.floor(places)
+    matrix = np.zeros((target, size), np.float32)
+    rows = np.arange(target)
+    for tap in range(-1, 3):
+        weight = _cubic(np.abs(places - (base + tap)))
+        columns = np.clip(base + tap, 0, size - 1).astype(int)
+        np.add.at(matrix, (rows, columns), weight)
+    return matrix
+
+
+def _cubic(distance: Array) -> Array:
+    a, d = _BICUBIC, distance
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0)).astype(np.float32)
+
+
+def area_weights(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
+    """Each output pixel averages the input area it covers."""
+    scale = _scale(size, target, align_corners)
+    starts = np.arange(target)[:, None] * scale
+    pixels = np.arange(size)[None, :]
+    overlap = np.minimum(starts + scale, pixels + 1) - np.maximum(starts, pixels)
+    matrix = np.maximum(overlap, 0)
+    beyond = np.maximum(starts[:, 0] + scale - size, 0)
+    matrix[:, -1] += np.minimum(beyond, scale)
+    return (matrix / scale).astype(np.float32)
+
+
+def _apply(images: Array, rows: Array, columns: Array) -> Array:
+    """rows · image · columnsᵀ for every image and channel."""
+    half = np.tensordot(rows, images, (1, 1))  # [out_h, n, w, c]
+    full = np.tensordot(columns, half, (1, 2))  # [out_w, out_h, n, c]
+    return np.ascontiguousarray(full.transpose(2, 1, 0, 3))
+
+
+def _target(size: Array) -> tuple[int, int]:
+    if np.shape(size) != (2,):
+        raise errors.InvalidArgumentError(
+            None, None, f"size must be a 1-D Tensor of 2 elements: {np.asarray(size).tolist()}"
+        )
+    height, width = np.asarray(size).tolist()
+    if height <= 0 or width <= 0:
+        raise errors.InvalidArgumentError(
+            None, None, f"output dimensions must be positive, got {height} x {width}"
+        )
+    return height, width
+
+
+def _check_not_empty(images: Array) -> None:
+    if 0 in images.shape[1:3]:
+        raise errors.InvalidArgumentError(
+            None, None, f"input image must be of non-zero size, got {images.shape}"
+        )
+
+
+class Resize(Op, abstract=True):
+    """Images [n, h, w, c] resized to `size`, as float32."""
+
+    signature = "images: T, size: int32 -> resized_images: float32; T: real"
+    weights: ClassVar[Weights]
+    align_corners: bool = False
+    half_pixel_centers: bool = False
+
+    def shape(self, images: Tensor, size: Tensor) -> TensorShape:
+        return _resized_shape(images, size)
+
+    def numpy(self, images: Array, size: Array) -> Array:
+        _check_not_empty(images)
+        rows, columns = self.matrices(images.shape[1:3], _target(size))
+        return _apply(images.astype(np.float32), rows, columns)
+
+    def matrices(self, source: tuple[int, ...], target: tuple[int, int]) -> tuple[Array, Array]:
+        """The weights of both axes."""
+        options = self.align_corners, self.half_pixel_centers
+        weights = type(self).weights
+        return (
+            weights(source[0], target[0], *options),
+            weights(source[1], target[1], *options),
+        )
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        images = node.inputs[0]
+        grad = ResizeGrad(method=self)(dy, images)
+        return [casting.cast(grad, images.dtype), None]
+
+
+def _resized_shape(images: Tensor, size: Tensor) -> TensorShape:
+    batch, _, _, channels = images.shape.with_rank(4).as_list()
+    size.shape.assert_is_compatible_with([2])
+    target = constant_value(size)
+    height, width = (None, None) if target is None else target.tolist()
+    return TensorShape.of((batch, height, width, channels))
+
+
+class ResizeGrad(Op):
+    """The transpose of a resize: gradients of the output brought back to the input pixels."""
+
+    signature = "grads: float32, original_image: T -> output: float32; T: real"
+    method: Resize
+
+    def shape(self, grads: Tensor, original_image: Tensor) -> TensorShape:
+        return original_image.shape
+
+    def numpy(self, grads: Array, original_image: Array) -> Array:
+        source, target = original_image.shape[1:3], (grads.shape[1], grads.shape[2])
+        rows, columns = self.method.matrices(source, target)
+        return _apply(grads, rows.T, columns.T)
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        size = shaping.shape(node.inputs[0])[1:3]
+        return [self.method(dy, size), None]
+
+
+class ResizeBilinear(Resize):
+    """Images resized, each pixel a mix of its neighbours."""
+
+    weights = staticmethod(bilinear_weights)
+
+
+class ResizeBicubic(Resize):
+    """Images resized by cubic interpolation."""
+
+    weights = staticmethod(bicubic_weights)
+
+
+class ResizeArea(Resize):
+    """Images resized, each pixel the mean of the area it covers."""
+
+    weights = staticmethod(area_weights)
+
+
+class ResizeNearestNeighbor(Op):
+    """Images resized, each pixel a copy of the nearest one; keeps the dtype."""
+
+    signature = "images: T, size: int32 -> resized_images: T; T: real"
+    align_corners: bool = False
+    half_pixel_centers: bool = False
+
+    def shape(self, images: Tensor, size: Tensor) -> TensorShape:
+        return _resized_shape(images, size)
+
+    def numpy(self, images: Array, size: Array) -> Array:
+        _check_not_empty(images)
+        rows, columns = self.indices(images.shape[1:3], _target(size))
+        return images[:, rows][:, :, columns]
+
+    def indices(self, source: tuple[int, ...], target: tuple[int, int]) -> tuple[Array, Array]:
+        """The source rows and columns."""
+        options = self.align_corners, self.half_pixel_centers
+        return (
+            nearest_indices(source[0], target[0], *options),
+            nearest_indices(source[1], target[1], *options),
+        )
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        size = shaping.shape(node.inputs[0])[1:3]
+        op = ResizeNearestNeighborGrad(
+            align_corners=self.align_corners, half_pixel_centers=self.half_pixel_centers
+        )
+        return [op(dy, size), None]
+
+
+class ResizeNearestNeighborGrad(Op):
+    """Sums the gradients of all copies of each pixel."""
+
+    signature = "grads: T, size: int32 -> output: T; T: real"
+    align_corners: bool = False
+    half_pixel_centers: bool = False
+
+    def shape(self, grads: Tensor, size: Tensor) -> TensorShape:
+        return _resized_shape(grads, size)
+
+    def numpy(self, grads: Array, size: Array) -> Array:
+        source = _target(size)
+        options = self.align_corners, self.half_pixel_centers
+        rows = nearest_indices(source[0], grads.shape[1], *options)
+        columns = nearest_indices(source[1], grads.shape[2], *options)
+        result = np.zeros((grads.shape[0], *source, grads.shape[3]), grads.dtype)
+        where: Any = (slice(None), rows[:, None], columns[None, :])
+        np.add.at(result, where, grads)
+        return result
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        size = shaping.shape(node.inputs[0])[1:3]
+        op = ResizeNearestNeighbor(
+            align_corners=self.align_corners, half_pixel_centers=self.half_pixel_centers
+        )
+        return [op(dy, size), None]
+
+
+@public("image.resize_bilinear")
+def resize_bilinear(
+    images: Any,
+    size: Any,
+    align_corners: bool = False,
+    name: str | None = None,
+    half_pixel_centers: bool = False,
+) -> Tensor:
+    """Resize [n, h, w, c] images to (height, width) by bilinear interpolation."""
+    op = ResizeBilinear(align_corners=align_corners, half_pixel_centers=half_pixel_centers)
+    return op(images, size, name=name)
+
+
+@public("image.resize_nearest_neighbor")
+def resize_nearest_neighbor(
+    images: Any,
+    size: Any,
+    align_corners: bool = False,
+    name: str | None = None,
+    half_pixel_centers: bool = False,
+) -> Tensor:
+    """Resize [n, h, w, c] images to (height, width) by copying the nearest pixels."""
+    op = ResizeNearestNeighbor(align_corners=align_corners, half_pixel_centers=half_pixel_centers)
+    return op(images, size, name=name)
+
+
+@public("image.resize_bicubic")
+def resize_bicubic(
+    images: Any,
+    size: Any,
+    align_corners: bool = False,
+    name: str | None = None,
+    half_pixel_centers: bool = False,
+) -> Tensor:
+    """Resize [n, h, w, c] images to (height, width) by bicubic interpolation."""
+    op = ResizeBicubic(align_corners=align_corners, half_pixel_centers=half_pixel_centers)
+    return op(images, size, name=name)
+
+
+@public("image.resize_area")
+def resize_area(
+    images: Any, size: Any, align_corners: bool = False, name: str | None = None
+) -> Tensor:
+    """Resize [n, h, w, c] images to (height, width) by averaging areas."""
+    return ResizeArea(align_corners=align_corners)(images, size, name=name)

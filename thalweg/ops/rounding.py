@@ -1,0 +1,88 @@
+"""Rounding to whole numbers, down, up and to the nearest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.node import Tensor
+from thalweg.loops.expr import Expr, call
+from thalweg.ops.elementwise import Binary, Unary, unary
+from thalweg.public import public
+
+
+class Rounding(Unary, abstract=True):
+    """y = a whole number near x; flat, so nothing flows back"""
+
+    signature = "x: T -> y: T; T: floating"
+    not_differentiable = True
+
+
+class Floor(Rounding):
+    """y = the largest whole number not above x"""
+
+    numpy = staticmethod(np.floor)
+
+    def element(self, x: Expr) -> Expr:
+        return call("floor", x)
+
+
+floor = unary(Floor, "floor", "math.floor")
+
+
+class Ceil(Rounding):
+    """y = the smallest whole number not below x"""
+
+    numpy = staticmethod(np.ceil)
+
+    def element(self, x: Expr) -> Expr:
+        return call("ceil", x)
+
+
+ceil = unary(Ceil, "ceil", "math.ceil")
+
+
+class Rint(Rounding):
+    """y = the whole number nearest x, of two the even one"""
+
+    numpy = staticmethod(np.rint)
+
+    def element(self, x: Expr) -> Expr:
+        return call("rint", x)
+
+
+rint = unary(Rint, "rint", "math.rint")
+
+
+class Round(Unary):
+    """y = the whole number nearest x, of two the even one"""
+
+    signature = "x: T -> y: T; T: floating|complex"
+    not_differentiable = True
+    numpy = staticmethod(np.rint)
+
+    def element(self, x: Expr) -> Expr:
+        return call("rint", x)
+
+
+@public("round", "math.round")
+def round_half_even(x: Any, name: str | None = None) -> Tensor:
+    """The whole number nearest each element, of two the even one; integers as they are."""
+    tensor = convert_to_tensor(x, name="x")
+    return tensor if tensor.dtype.is_integer else Round()(tensor, name=name)
+
+
+class NextAfter(Binary):
+    """z = the next float after x in the direction of y"""
+
+    signature = "x1: T, x2: T -> output: T; T: float32|float64"
+    not_differentiable = True
+    numpy = staticmethod(np.nextafter)
+
+
+@public("math.nextafter")
+def nextafter(x1: Any, x2: Any, name: str | None = None) -> Tensor:
+    """The next float after `x1` in the direction of `x2`."""
+    return NextAfter()(x1, x2, name=name)

@@ -1,0 +1,158 @@
+"""Running sums and products along an axis, inclusive or exclusive, from either end."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape
+from thalweg.ops import matmul
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+class AlongAxis(Op, abstract=True):
+    """A function of the lines of x along one axis, of the same shape."""
+
+    signature = "x: T, axis: I -> out: T; T: numeric, I: index"
+    reverse: bool = False
+
+    def shape(self, x: Tensor, axis: Tensor) -> TensorShape:
+        return x.shape.with_rank_at_least(1)
+
+    def _lines(self, x: Array, axis: Array) -> Array:
+        """A view with the axis first, in the order of the scan."""
+        lines = np.moveaxis(x, _normal_axis(axis, x.ndim), 0)
+        return lines[::-1] if self.reverse else lines
+
+    def _back(self, lines: Array, axis: Array) -> Array:
+        """What `_lines` did, undone."""
+        return np.moveaxis(lines[::-1] if self.reverse else lines, 0, int(axis))
+
+
+def _normal_axis(axis: Array, rank: int) -> int:
+    if np.ndim(axis):
+        raise ValueError(f"scan: axis must be a scalar, not {np.asarray(axis).tolist()}")
+    if not -rank <= axis < rank:
+        raise ValueError(
+            f"scan: Expected scan axis in the range [{-rank}, {rank}), but got {int(axis)}"
+        )
+    return int(axis)
+
+
+class Scan(AlongAxis, abstract=True):
+    """y[k] = x[0] ∘ … ∘ x[k] along an axis, without x[k] if exclusive"""
+
+    exclusive: bool = False
+    function: ClassVar[Any]  # the NumPy ufunc
+    neutral: ClassVar[int]
+
+    def numpy(self, x: Array, axis: Array) -> Array:
+        lines = self._lines(x, axis)
+        scanned = type(self).function.accumulate(lines, axis=0, dtype=x.dtype)
+        if self.exclusive:
+            first = np.full_like(lines[:1], self.neutral)
+            scanned = np.concatenate([first, scanned[:-1]])[: len(lines)]
+        return self._back(scanned, axis)
+
+
+class Cumsum(Scan):
+    """y[k] = x[0] + … + x[k] along an axis"""
+
+    function = np.add
+    neutral = 0
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        transposed = Cumsum(exclusive=self.exclusive, reverse=not self.reverse)
+        return [transposed(dy, node.inputs[1]), None]
+
+
+@public("cumsum", "math.cumsum")
+def cumsum(
+    x: Any,
+    axis: Any = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """The running sum along `axis`: `[a, b, c]` gives `[a, a + b, a + b + c]`."""
+    return Cumsum(exclusive=exclusive, reverse=reverse)(x, axis, name=name or "Cumsum")
+
+
+class Cumprod(Scan):
+    """y[k] = x[0] ⋯ x[k] along an axis"""
+
+    function = np.multiply
+    neutral = 1
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        """dx[k] = (x[0] ⋯ x[k-1]) h[k] where h[k] = dy[k] + x[k+1] h[k+1]: right at zeros too."""
+        x, axis = node.inputs
+        factor = matmul.conjugate(x)
+        before = Cumprod(exclusive=True, reverse=self.reverse)(factor, axis)
+        inclusive = Shift(reverse=not self.reverse)(dy, axis) if self.exclusive else dy
+        after = Recurrence(reverse=self.reverse, transposed=True)(factor, inclusive, axis)
+        return [before * after, None]
+
+
+@public("cumprod", "math.cumprod")
+def cumprod(
+    x: Any,
+    axis: Any = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """The running product along `axis`: `[a, b, c]` gives `[a, a b, a b c]`."""
+    return Cumprod(exclusive=exclusive, reverse=reverse)(x, axis, name=name or "Cumprod")
+
+
+class Shift(AlongAxis):
+    """y[k] = x[k-1] along an axis, and y[0] = 0"""
+
+    def numpy(self, x: Array, axis: Array) -> Array:
+        lines = self._lines(x, axis)
+        shifted = np.zeros_like(lines)
+        shifted[1:] = lines[:-1]
+        return self._back(shifted, axis)
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        return [Shift(reverse=not self.reverse)(dy, node.inputs[1]), None]
+
+
+class Recurrence(AlongAxis):
+    """h[k] = g[k] + a[k] h[k-1] along an axis; transposed, h[k] = g[k] + a[k+1] h[k+1]
+
+    As linear maps of g the two are each other's transpose, so each is the other's gradient.
+    """
+
+    signature = "a: T, g: T, axis: I -> h: T; T: numeric, I: index"
+    transposed: bool = False
+
+    def shape(self, a: Tensor, g: Tensor, axis: Tensor) -> TensorShape:
+        return a.shape.merge_with(g.shape)
+
+    def numpy(self, a: Array, g: Array, axis: Array) -> Array:
+        factors, lines = self._lines(a, axis), self._lines(g, axis)
+        if self.transposed:
+            factors, lines = factors[:0:-1], lines[::-1]
+        else:
+            factors = factors[1:]
+        h = lines.copy()
+        for k, factor in enumerate(factors, 1):
+            h[k] += factor * h[k - 1]
+        return self._back(h[::-1] if self.transposed else h, axis)
+
+    def gradient(self, node: Node, dh: Tensor) -> list[Tensor | None]:
+        a, _, axis = node.inputs
+        other = Recurrence(reverse=self.reverse, transposed=not self.transposed)
+        dg = other(matmul.conjugate(a), dh, axis)
+        shift = Shift(reverse=self.reverse)
+        h = matmul.conjugate(node.output)
+        da = shift(dg, axis) * h if self.transposed else dg * shift(h, axis)
+        return [da, dg, None]

@@ -1,0 +1,478 @@
+"""Slices: `x[2:-1, ..., None]`, `tf.slice`, and assignment to slices of variables.
+
+A strided slice is described by three integer vectors and five bit masks, one bit per entry. Here
+the description becomes a NumPy index, and the rules that NumPy does not share are checked.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Iterator, Sequence
+from types import EllipsisType
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph import dtypes
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.known import constant_elements, constant_value_as_shape
+from thalweg.graph.node import Node, Tensor, operator
+from thalweg.graph.op import Op
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.ops import basic, casting, filling, joining, shaping
+from thalweg.ops.context import Context, VariableCell
+from thalweg.public import public, publish_value
+
+Array = NDArray[Any]
+Size = int | None
+Bounds = Sequence[Size]  # begins, ends or strides; None where only the step knows
+
+newaxis = None
+publish_value("newaxis", newaxis)
+
+_UNKNOWN: Any = object()  # a bound that only the step knows, where None means "from the end"
+
+
+class Strided(Op, abstract=True):
+    """What all strided ops share: the masks, and the index they describe."""
+
+    begin_mask: int = 0
+    end_mask: int = 0
+    ellipsis_mask: int = 0
+    new_axis_mask: int = 0
+    shrink_axis_mask: int = 0
+
+    def index(self, sizes: Sequence[Size], begin: Bounds, end: Bounds, strides: Bounds) -> Any:
+        """The NumPy index of a slice of a tensor of these sizes, one entry per axis."""
+        entries = _without_ellipsis([*self._entries(begin, end, strides)], len(sizes))
+        left = iter(enumerate(sizes))
+        for entry in entries:
+            if entry is not newaxis:
+                _check_entry(entry, *next(left))
+        # The ellipsis makes a full index give an array, never the element itself.
+        return (*entries, Ellipsis)
+
+    def _entries(self, begin: Bounds, end: Bounds, strides: Bounds) -> Iterator[Any]:
+        if not len(begin) == len(end) == len(strides):
+            raise ValueError(
+                "Expected begin, end, and strides to be 1D equal size tensors, but they have "
+                f"{len(begin)}, {len(end)} and {len(strides)} elements"
+            )
+        for place, (first, last, stride) in enumerate(zip(begin, end, strides, strict=True)):
+            bit = 1 << place
+            if self.ellipsis_mask & bit:
+                yield Ellipsis
+            elif self.new_axis_mask & bit:
+                yield newaxis
+            elif self.shrink_axis_mask & bit:
+                yield _position(place, first, stride)
+            else:
+                yield _range(
+                    None if self.begin_mask & bit else _bound(first),
+                    None if self.end_mask & bit else _bound(last),
+                    _bound(stride),
+                    place,
+                )
+
+    def array_index(self, sizes: Sequence[int], begin: Any, end: Any, strides: Any) -> Any:
+        """The index from the values that a kernel is given."""
+        return self.index(sizes, begin.tolist(), end.tolist(), strides.tolist())
+
+    def static_shape(
+        self, input: TensorShape, begin: Tensor, end: Tensor, strides: Tensor
+    ) -> TensorShape:
+        """The shape of a slice, as far as the shape of the input and the bounds tell."""
+        bounds = _static_bounds(begin, end, strides)
+        if input.sizes is None or bounds is None:
+            return unknown_shape()
+        *entries, _ = self.index(input.sizes, *bounds)
+        left = iter(input.sizes)
+        sizes: list[Size] = []
+        for entry in entries:
+            if entry is newaxis:
+                sizes.append(1)
+            elif isinstance(entry, builtins.slice):
+                sizes.append(_length(cast(Any, entry), next(left)))
+            else:
+                next(left)
+        return TensorShape.of(tuple(sizes))
+
+
+def _bound(value: Size) -> Any:
+    return _UNKNOWN if value is None else value
+
+
+def _position(place: int, first: Size, stride: Size) -> Any:
+    if stride is not None and stride <= 0:
+        raise ValueError("only stride 1 allowed on non-range indexing.")
+    return _bound(first)
+
+
+def _range(start: Any, stop: Any, step: Any, place: int) -> builtins.slice:
+    if step == 0:
+        raise ValueError(f"strides[{place}] must be non-zero")
+    return builtins.slice(start, stop, step)
+
+
+def _without_ellipsis(entries: list[Any], rank: int) -> list[Any]:
+    """The entries with the ellipsis (at the end, if there is none) written out."""
+    places = [i for i, entry in enumerate(entries) if isinstance(entry, EllipsisType)]
+    if len(places) > 1:
+        raise ValueError("Multiple ellipses in slice spec not allowed")
+    used = sum(entry is not newaxis for entry in entries) - len(places)
+    if used > rank:
+        raise ValueError(f"Index out of range using input dim {rank}; input has only {rank} dims")
+    place = places[0] if places else len(entries)
+    whole = [builtins.slice(None, None, 1)] * (rank - used)
+    return [*entries[:place], *whole, *entries[place + 1 :]]
+
+
+def _check_entry(entry: Any, axis: int, size: Size) -> None:
+    if isinstance(entry, builtins.slice) or entry is _UNKNOWN or size is None:
+        return
+    if not -size <= entry < size:
+        raise ValueError(f"slice index {entry} of dimension {axis} out of bounds.")
+
+
+def _length(cut: builtins.slice[Any, Any, Any], size: Size) -> Size:
+    if _UNKNOWN in (cut.start, cut.stop, cut.step) or size is None:
+        return None
+    return len(range(size)[cut])
+
+
+def _static_bounds(begin: Tensor, end: Tensor, strides: Tensor) -> list[Bounds] | None:
+    count = begin.shape.merge_with(end.shape).merge_with(strides.shape).with_rank(1)[0].value
+    if count is None:
+        return None
+    known = [constant_elements(tensor) for tensor in (begin, end, strides)]
+    return [(None,) * count if bounds is None else bounds for bounds in known]
+
+
+class StridedSlice(Strided):
+    """y = x[begin:end:strides, …]"""
+
+    signature = "input: T, begin: Index, end: Index, strides: Index -> output: T; Index: index"
+
+    def shape(self, input: Tensor, begin: Tensor, end: Tensor, strides: Tensor) -> TensorShape:
+        return self.static_shape(input.shape, begin, end, strides)
+
+    def numpy(self, input: Array, begin: Array, end: Array, strides: Array) -> Array:
+        return np.asarray(input)[self.array_index(np.shape(input), begin, end, strides)]
+
+    def known_value(
+        self, input: Tensor, begin: Tensor, end: Tensor, strides: Tensor
+    ) -> Array | None:
+        """`tf.shape(x)[1]` may be known where the whole shape is not."""
+        sizes = self._kept(input, begin, end, strides)
+        if sizes is None or None in sizes.ravel().tolist():
+            return None
+        return sizes.astype(input.dtype.base_dtype.as_numpy_dtype)
+
+    def dimensions(self, input: Tensor, begin: Tensor, end: Tensor, strides: Tensor) -> TensorShape:
+        sizes = self._kept(input, begin, end, strides)
+        if sizes is None or sizes.ndim != 1:
+            return unknown_shape()
+        return TensorShape.of(tuple(sizes.tolist()))
+
+    def _kept(self, input: Tensor, begin: Tensor, end: Tensor, strides: Tensor) -> Array | None:
+        """The slice of what is known of an integer vector, None where an element is unknown."""
+        if input.shape.rank != 1 or not input.dtype.base_dtype.is_integer:
+            return None
+        whole = constant_elements(input)
+        bounds = [constant_elements(tensor) for tensor in (begin, end, strides)]
+        if whole is None or any(known is None or None in known for known in bounds):
+            return None
+        array = np.array(whole, dtype=object)
+        return array[self.index(array.shape, *cast("list[Bounds]", bounds))]
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        x, begin, end, strides = node.inputs
+        shape = shaping.shape(x, out_type=begin.dtype)
+        dx = StridedSliceGrad(**self.attributes)(shape, begin, end, strides, dy)
+        return [dx, None, None, None]
+
+
+class StridedSliceGrad(Strided):
+    """x = 0, but x[begin:end:strides, …] = dy"""
+
+    signature = (
+        "shape: Index, begin: Index, end: Index, strides: Index, dy: T -> output: T; Index: index"
+    )
+
+    def shape(
+        self, shape: Tensor, begin: Tensor, end: Tensor, strides: Tensor, dy: Tensor
+    ) -> TensorShape:
+        full = constant_value_as_shape(shape)
+        dy.shape.assert_is_compatible_with(self.static_shape(full, begin, end, strides))
+        return full
+
+    def numpy(self, shape: Array, begin: Array, end: Array, strides: Array, dy: Array) -> Array:
+        full = np.zeros(shape.tolist(), np.asarray(dy).dtype)
+        full[self.array_index(full.shape, begin, end, strides)] = dy
+        return full
+
+    def gradient(self, node: Node, dx: Tensor) -> list[Tensor | None]:
+        _, begin, end, strides, _ = node.inputs
+        ddy = StridedSlice(**self.attributes)(dx, begin, end, strides)
+        return [None, None, None, None, ddy]
+
+
+@public("strided_slice")
+def strided_slice(
+    input_: Any,
+    begin: Any,
+    end: Any,
+    strides: Any = None,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+    var: Any = None,
+    name: str | None = None,
+) -> Tensor:
+    """The elements begin, begin + strides, … before end, along every axis; masks as in NumPy."""
+    first = shaping.index_tensor(begin)
+    op = StridedSlice(
+        begin_mask=begin_mask,
+        end_mask=end_mask,
+        ellipsis_mask=ellipsis_mask,
+        new_axis_mask=new_axis_mask,
+        shrink_axis_mask=shrink_axis_mask,
+    )
+    steps = filling.ones_like(first) if strides is None else strides
+    return op(convert_to_tensor(input_), first, end, steps, name=name)
+
+
+def _check_index(parameter: str, tensor: Tensor) -> None:
+    if tensor.dtype.base_dtype not in dtypes.INDEX:
+        raise TypeError(
+            f"Value passed to parameter '{parameter}' has DataType {tensor.dtype.name} not in "
+            "list of allowed values: int32, int64"
+        )
+
+
+@public("strided_slice_grad")
+def strided_slice_grad(
+    shape: Any,
+    begin: Any,
+    end: Any,
+    strides: Any,
+    dy: Any,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+    name: str | None = None,
+) -> Tensor:
+    """Zeros of a shape, with `dy` written where the strided slice was taken."""
+    op = StridedSliceGrad(
+        begin_mask=begin_mask,
+        end_mask=end_mask,
+        ellipsis_mask=ellipsis_mask,
+        new_axis_mask=new_axis_mask,
+        shrink_axis_mask=shrink_axis_mask,
+    )
+    return op(shape, begin, end, strides, dy, name=name)
+
+
+# x[...]
+
+
+class _Spec:
+    """The parts of an index, gathered into the vectors and masks of a strided slice."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.begin: list[Any] = []
+        self.end: list[Any] = []
+        self.strides: list[Any] = []
+        self.masks = dict.fromkeys(Strided.fields, 0)
+        for part in parts:
+            self._add(part)
+
+    def _add(self, part: Any) -> None:
+        if isinstance(part, builtins.slice):
+            self._add_range(cast(Any, part))
+        elif part is Ellipsis:
+            self._append(0, 0, 1, "ellipsis_mask")
+        elif part is newaxis:
+            self._append(0, 0, 1, "new_axis_mask")
+        else:
+            _check_part(part)
+            self._append(part, part + 1, 1, "shrink_axis_mask")
+
+    def _add_range(self, part: builtins.slice[Any, Any, Any]) -> None:
+        open_begin = part.start is None or part.start is sys.maxsize
+        open_end = part.stop is None or part.stop is sys.maxsize
+        masks = ["begin_mask"] * open_begin + ["end_mask"] * open_end
+        self._append(
+            0 if open_begin else part.start,
+            0 if open_end else part.stop,
+            1 if part.step is None else part.step,
+            *masks,
+        )
+
+    def _append(self, begin: Any, end: Any, stride: Any, *masks: str) -> None:
+        for mask in masks:
+            self.masks[mask] |= 1 << len(self.begin)
+        self.begin.append(begin)
+        self.end.append(end)
+        self.strides.append(stride)
+
+    def vectors(self) -> list[Tensor]:
+        """Begins, ends and strides as tensors of one dtype."""
+        if not self.begin:
+            return [basic.constant([], dtypes.int32)] * 3
+        vectors = [joining.stack(part) for part in (self.begin, self.end, self.strides)]
+        for vector in vectors:
+            _check_index("begin", vector)
+        if all(vector.dtype is vectors[0].dtype for vector in vectors):
+            return vectors
+        return [casting.cast(vector, dtypes.int64) for vector in vectors]
+
+
+def _check_part(part: Any) -> None:
+    """Lists, arrays and Boolean masks select elements in NumPy; a slice cannot."""
+    kind = getattr(part, "dtype", None)
+    is_mask = isinstance(part, bool | np.bool_) or (kind is not None and kind == dtypes.bool)
+    if is_mask or isinstance(part, list | tuple | str) or np.ndim(_shape_holder(part)):
+        raise TypeError(
+            f"{part!r} cannot index a tensor: only integers, slices (`:`), ellipsis (`...`), "
+            "tf.newaxis (`None`) and scalar integer tensors can. Use tf.gather, tf.gather_nd or "
+            "tf.boolean_mask to select elements"
+        )
+
+
+def _shape_holder(part: Any) -> Any:
+    """Something with as many dimensions as `part`, which may be a tensor."""
+    shape = getattr(part, "shape", ())
+    return np.empty((0,) * (getattr(shape, "rank", len(shape)) or 0))
+
+
+@operator("getitem")
+def getitem(tensor: Tensor, key: Any) -> Tensor:
+    """`tensor[key]`: integers, slices, `...`, `None`, and scalar tensors as bounds."""
+    parts = list(cast("Sequence[Any]", key)) if isinstance(key, list | tuple) else [key]
+    spec = _Spec(parts)
+    with name_scope(None, "strided_slice", [tensor, *spec.begin, *spec.end, *spec.strides]) as name:
+        begin, end, strides = spec.vectors()
+        return strided_slice(tensor, begin, end, strides, **spec.masks, name=name)
+
+
+class StridedSliceAssign(Strided):
+    """ref[begin:end:strides, …] = value"""
+
+    signature = (
+        "ref: &T, begin: Index, end: Index, strides: Index, value: T -> output_ref: &T; "
+        "Index: index"
+    )
+    stateful = True
+    not_differentiable = True
+
+    def shape(
+        self, ref: Tensor, begin: Tensor, end: Tensor, strides: Tensor, value: Tensor
+    ) -> TensorShape:
+        value.shape.assert_is_compatible_with(self.static_shape(ref.shape, begin, end, strides))
+        return ref.shape
+
+    def kernel(
+        self,
+        context: Context,
+        ref: VariableCell,
+        begin: Array,
+        end: Array,
+        strides: Array,
+        value: Array,
+    ) -> VariableCell:
+        def change(buffer: Array) -> None:
+            part = buffer[self.array_index(buffer.shape, begin, end, strides)]
+            if part.shape != np.shape(value):
+                raise errors.InvalidArgumentError(
+                    None,
+                    None,
+                    f"The slice of {ref.name} has shape {part.shape}, its value {np.shape(value)}",
+                )
+            part[...] = value
+
+        ref.update(change)
+        return ref
+
+
+@operator("slice_assign")
+def slice_assign(slice_: Tensor, value: Any, name: str | None = None) -> Tensor:
+    """Assign to the part of a variable that `slice_` (`variable[...]`) reads."""
+    node = slice_.op
+    ref = _reference(node.inputs[0]) if isinstance(node.op, StridedSlice) else None
+    if ref is None:
+        raise ValueError("Sliced assignment is only supported for variables")
+    return StridedSliceAssign(**node.op.attributes)(ref, *node.inputs[1:], value, name=name)
+
+
+def _reference(tensor: Tensor) -> Tensor | None:
+    """The variable's reference that a tensor is, or is a read of."""
+    while not tensor.dtype.is_ref_dtype:
+        if not isinstance(tensor.op.op, basic.Identity):
+            return None
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+class Slice(Op):
+    """y = x[begin : begin + size], along every axis; a size of -1 is the rest"""
+
+    signature = "input: T, begin: Index, size: Index -> output: T; Index: index"
+
+    def shape(self, input: Tensor, begin: Tensor, size: Tensor) -> TensorShape:
+        count = begin.shape.with_rank(1).merge_with(size.shape)[0].value
+        rank = input.shape.with_rank(count).rank
+        if rank is None:
+            return unknown_shape()
+        whole = input.shape.sizes or (None,) * rank
+        starts = constant_elements(begin) or (None,) * rank
+        lengths = constant_elements(size) or (None,) * rank
+        parts = zip(whole, starts, lengths, strict=True)
+        return TensorShape.of(tuple(_sliced(*part) for part in parts))
+
+    def numpy(self, input: Array, begin: Array, size: Array) -> Array:
+        index: list[Any] = []
+        parts = zip(np.shape(input), begin.tolist(), size.tolist(), strict=True)
+        for whole, start, length in parts:
+            kept = _sliced(whole, start, length)
+            index.append(builtins.slice(start, start + (kept or 0)))
+        return np.asarray(input)[(*index, Ellipsis)]
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        x, begin, _ = node.inputs
+        shape = shaping.shape(x, out_type=begin.dtype)
+        end = begin + shaping.shape(dy, out_type=begin.dtype)
+        dx = StridedSliceGrad()(shape, begin, end, filling.ones_like(begin), dy)
+        return [dx, None, None]
+
+
+def _sliced(whole: Size, start: Size, length: Size) -> Size:
+    """The size of a slice along one axis; an error where it does not fit."""
+    if start is None or length is None:
+        return None if length == -1 else length
+    if length == -1:
+        return None if whole is None else _fitting(whole, start, whole - start)
+    return _fitting(whole, start, length)
+
+
+def _fitting(whole: Size, start: int, length: int) -> int:
+    limit = start + length if whole is None else whole
+    if not 0 <= start <= limit:
+        raise ValueError(f"Expected begin in [0, {limit}], but got {start}")
+    if not 0 <= length <= limit - start:
+        raise ValueError(f"Expected size in [0, {limit - start}], but got {length}")
+    return length
+
+
+@public("slice")
+def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
+    """The part of a tensor that starts at `begin` and has `size` (-1: up to the end)."""
+    return Slice()(input_, shaping.index_tensor(begin), size, name=name)

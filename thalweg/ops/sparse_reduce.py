@@ -1,0 +1,195 @@
+"""Sparse tensors reduced over axes, and the softmax of their rows."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph import dtypes
+from thalweg.graph.composite import SparseTensor
+from thalweg.graph.known import constant_value
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import TensorShape, unknown_shape, vector
+from thalweg.ops import filling, indexing, reduce, shaping
+from thalweg.ops.sparse import as_sparse, component_shapes, flat_places, static_count
+from thalweg.ops.sparse_maths import BroadcastPlaces, combined
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+class SparseReduction(Op, abstract=True):
+    """The values of a sparse tensor combined over axes; the result is dense."""
+
+    signature = (
+        "input_indices: int64, input_values: T, input_shape: int64, reduction_axes: int32 "
+        "-> output: T; T: numeric"
+    )
+    ufunc: ClassVar[Any]
+    keep_dims: bool = False
+
+    def shape(
+        self, indices: Tensor, values: Tensor, input_shape: Tensor, axes: Tensor
+    ) -> TensorShape:
+        sizes, known = shaping.known_shape(input_shape).sizes, constant_value(axes)
+        if sizes is None or known is None or not _valid(known, len(sizes)):
+            return unknown_shape()  # axes that do not exist fail the step
+        reduced = set(reduce.normal_axes(known, len(sizes)))
+        if self.keep_dims:
+            return TensorShape.of(tuple(1 if i in reduced else s for i, s in enumerate(sizes)))
+        return TensorShape.of(tuple(s for i, s in enumerate(sizes) if i not in reduced))
+
+    def numpy(self, indices: Array, values: Array, input_shape: Array, axes: Array) -> Array:
+        rows, found, shape = self.reduced(indices, values, input_shape, axes)
+        dense = np.zeros(int(np.prod(shape)), values.dtype)
+        dense[flat_places(rows, shape)] = found
+        return dense.reshape(shape.tolist())
+
+    def reduced(
+        self, indices: Array, values: Array, shape: Array, axes: Array
+    ) -> tuple[Array, Array, Array]:
+        """The result as a sparse tensor."""
+        gone = list(reduce.normal_axes(axes, len(shape)))
+        if self.keep_dims:
+            rows, sizes = indices.copy(), shape.copy()
+            rows[:, gone], sizes[gone] = 0, 1
+        else:
+            rows, sizes = np.delete(indices, gone, 1), np.delete(shape, gone)
+        rows, found = combined(type(self).ufunc, rows, values)
+        return rows, found, sizes
+
+
+def _valid(axes: Array, rank: int) -> bool:
+    return bool(np.all((axes >= -rank) & (axes < rank)))
+
+
+class SparseReduceSum(SparseReduction):
+    """y = sum of x over axes"""
+
+    ufunc = np.add
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        indices, _, shape, axes = node.inputs
+        kept = reduce.KeptShape()(shape, axes)
+        places = BroadcastPlaces()(indices, shape, kept)
+        return [None, indexing.gather_nd(shaping.reshape(dy, kept), places), None, None]
+
+
+class SparseReduceMax(SparseReduction):
+    """y = the largest of the values that x holds over axes"""
+
+    ufunc = np.maximum
+
+
+class SparseResult(SparseReduction, abstract=True):
+    """A reduction whose result is sparse."""
+
+    signature = (
+        "input_indices: int64, input_values: T, input_shape: int64, reduction_axes: int32 "
+        "-> output_indices: int64, output_values: T, output_shape: int64; T: numeric"
+    )
+    not_differentiable = True
+
+    def shape(
+        self, indices: Tensor, values: Tensor, input_shape: Tensor, axes: Tensor
+    ) -> list[TensorShape]:
+        return component_shapes(None, None)
+
+    def numpy(
+        self, indices: Array, values: Array, input_shape: Array, axes: Array
+    ) -> tuple[Array, Array, Array]:
+        return self.reduced(indices, values, input_shape, axes)
+
+
+class SparseReduceSumSparse(SparseResult):
+    """y = sum of x over axes, sparse"""
+
+    ufunc = np.add
+
+
+class SparseReduceMaxSparse(SparseResult):
+    """y = the largest of the values that x holds over axes, sparse"""
+
+    ufunc = np.maximum
+
+
+def _reduction(kind: type[Op], *names: str) -> Any:
+    """The public function of a sparse reduction."""
+
+    @public(*names)
+    def function(
+        sp_input: Any,
+        axis: Any = None,
+        keepdims: bool | None = None,
+        reduction_axes: Any = None,
+        keep_dims: bool | None = None,
+    ) -> Any:
+        sparse = as_sparse(sp_input)
+        given = reduction_axes if axis is None else axis
+        axes = filling.range(shaping.size(sparse.dense_shape)) if given is None else given
+        keep = bool(keep_dims if keepdims is None else keepdims)
+        result = kind(keep_dims=keep)(*sparse.components(), axes)
+        return result if isinstance(result, Tensor) else SparseTensor(*result)
+
+    function.__name__ = function.__qualname__ = names[0]
+    function.__doc__ = f"{kind.__doc__} (all axes if None)."
+    return function
+
+
+sparse_reduce_sum = _reduction(SparseReduceSum, "sparse_reduce_sum", "sparse.reduce_sum")
+sparse_reduce_max = _reduction(SparseReduceMax, "sparse_reduce_max", "sparse.reduce_max")
+sparse_reduce_sum_sparse = _reduction(
+    SparseReduceSumSparse, "sparse_reduce_sum_sparse", "sparse.reduce_sum_sparse"
+)
+sparse_reduce_max_sparse = _reduction(
+    SparseReduceMaxSparse, "sparse_reduce_max_sparse", "sparse.reduce_max_sparse"
+)
+
+
+# Softmax
+
+
+class SparseSoftmax(Op):
+    """The softmax of the values in each row along the last axis; what is not held counts as -∞."""
+
+    signature = (
+        "sp_indices: int64, sp_values: T, sp_shape: int64 -> output: T; T: float32|float64|float16"
+    )
+
+    def shape(self, sp_indices: Tensor, sp_values: Tensor, sp_shape: Tensor) -> TensorShape:
+        return vector(static_count(sp_indices, sp_values))
+
+    def numpy(self, sp_indices: Array, sp_values: Array, sp_shape: Array) -> Array:
+        if len(sp_shape) < 2:
+            raise ValueError(f"Input should have rank >= 2, but has rank {len(sp_shape)}")
+        if not len(sp_values):
+            return sp_values
+        rows = flat_places(sp_indices[:, :-1], sp_shape[:-1])
+        _, group = np.unique(rows, return_inverse=True)
+        peaks = np.full(group.max() + 1, -np.inf, sp_values.dtype)
+        np.maximum.at(peaks, group, sp_values)
+        raised = np.exp(sp_values - peaks[group])
+        totals = np.zeros_like(peaks)
+        np.add.at(totals, group, raised)
+        return raised / totals[group]
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        indices, _, shape = node.inputs
+        weighted = dy * node.output
+        sums = SparseReduceSum(keep_dims=True)(indices, weighted, shape, [-1])
+        sum_shape = shaping.shape(sums, out_type=dtypes.int64)
+        places = BroadcastPlaces()(indices, shape, sum_shape)
+        return [None, weighted - node.output * indexing.gather_nd(sums, places), None]
+
+
+@public("sparse_softmax", "sparse.softmax")
+def sparse_softmax(sp_input: Any, name: str | None = None) -> SparseTensor:
+    """The softmax of the values that each row holds, along the last axis."""
+    sparse = as_sparse(sp_input)
+    with name_scope(name, "SparseSoftmax", [sparse]) as scope:
+        values = SparseSoftmax()(*sparse.components(), name=scope)
+        return SparseTensor(sparse.indices, values, sparse.dense_shape)

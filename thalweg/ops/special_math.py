@@ -1,0 +1,346 @@
+"""Special functions of arrays in NumPy alone: the gamma, beta, zeta, error and Bessel families.
+
+Everything is computed in float64; the error is a few units in the 12th digit or better over the
+ranges that models use. Outside a function's domain the value is nan, at its poles inf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_MOST_TERMS = 100_000
+_TINY = 1e-300  # keeps Lentz's quotients away from 0 / 0
+_EPSILON = 1e-16
+
+#: B₂, B₄, …, B₂₀: the Bernoulli numbers of every asymptotic series below.
+_BERNOULLI = (
+    1 / 6,
+    -1 / 30,
+    1 / 42,
+    -1 / 30,
+    5 / 66,
+    -691 / 2730,
+    7 / 6,
+    -3617 / 510,
+    43867 / 798,
+    -174611 / 330,
+)
+_LARGE = 10.0  # from here on the asymptotic series are exact to double precision
+
+
+def _of_arrays(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Broadcast the arguments and hand them on as vectors of doubles; shape the result."""
+
+    @wraps(function)
+    def wrapped(*values: Any) -> Array:
+        arrays = np.broadcast_arrays(*(np.asarray(value, np.float64) for value in values))
+        return function(*(array.ravel() for array in arrays)).reshape(arrays[0].shape)
+
+    return wrapped
+
+
+def _at(mask: NDArray[np.bool_], function: Callable[..., Array], *arrays: Array) -> Array:
+    """`function` of the masked elements alone, in order."""
+    return function(*(array[mask] for array in arrays))
+
+
+# The error function
+
+
+@_of_arrays
+def erf(x: Array) -> Array:
+    """2/√π ∫₀ˣ exp(-t²) dt"""
+    result = np.sign(x)
+    result[np.isnan(x)] = np.nan
+    small, middle = np.abs(x) < 2, (np.abs(x) >= 2) & (np.abs(x) < 7)
+    result[small] = _at(small, _erf_series, x)
+    result[middle] *= 1 - _at(middle, _erfc_fraction, np.abs(x))
+    return result
+
+
+@_of_arrays
+def erfc(x: Array) -> Array:
+    """1 - erf x, exact where erf is near 1"""
+    result = 1 - erf(x)
+    large = (x >= 2) & (x < 30)
+    result[large] = _at(large, _erfc_fraction, x)
+    return result
+
+
+def _erf_series(x: Array) -> Array:
+    # exp(x²) erf(x) = 2x/√π (1 + 2x²/3 + (2x²)²/(3·5) + …): all terms of one sign.
+    term = total = np.ones_like(x)
+    for n in range(1, 60):
+        term = term * (2 * x * x) / (2 * n + 1)
+        total = total + term
+    return 2 * x / np.sqrt(np.pi) * np.exp(-x * x) * total
+
+
+def _erfc_fraction(x: Array) -> Array:
+    fraction = x
+    for n in range(100, 0, -1):
+        fraction = x + (n / 2) / fraction
+    return np.exp(-x * x) / (np.sqrt(np.pi) * fraction)
+
+
+# The gamma function and its derivatives
+
+
+@_of_arrays
+def lgamma(x: Array) -> Array:
+    """ln |Γ(x)|"""
+    result = _lgamma_positive(np.where(x > 0, x, 1 - x))
+    left = x <= 0
+    result[left] = np.log(np.pi / np.abs(_sin_pi(x[left]))) - result[left]
+    result[left & (x == np.floor(x))] = np.inf
+    return result
+
+
+def _lgamma_positive(x: Array) -> Array:
+    product = np.ones_like(x)
+    for _ in range(int(_LARGE)):
+        below = x < _LARGE
+        product = product * np.where(below, x, 1)
+        x = x + below
+    series = sum(
+        b / (2 * k * (2 * k - 1)) * x ** (1.0 - 2 * k) for k, b in enumerate(_BERNOULLI, 1)
+    )
+    # (x - ½) ln x - x, arranged so that it is inf and not nan at inf.
+    return (x - 0.5) * (np.log(x) - 1) - 0.5 + 0.5 * np.log(2 * np.pi) + series - np.log(product)
+
+
+def _sin_pi(x: Array) -> Array:
+    return np.sin(np.pi * (x - 2 * np.round(x / 2)))
+
+
+@_of_arrays
+def digamma(x: Array) -> Array:
+    """The slope of ln Γ"""
+    result = _digamma_positive(np.where(x > 0, x, 1 - x))
+    left = x <= 0
+    result[left] -= np.pi / np.tan(np.pi * (x[left] - np.round(x[left])))
+    result[(x == np.round(x)) & (x < 0)] = np.nan
+    result[x == 0] = -np.inf
+    return result
+
+
+def _digamma_positive(x: Array) -> Array:
+    steps = np.zeros_like(x)
+    for _ in range(int(_LARGE)):
+        below = x < _LARGE
+        steps = steps + np.where(below, 1 / x, 0)
+        x = x + below
+    series = sum(b / (2 * k) * x ** (-2.0 * k) for k, b in enumerate(_BERNOULLI, 1))
+    return np.log(x) - 0.5 / x - series - steps
+
+
+@_of_arrays
+def zeta(x: Array, q: Array) -> Array:
+    """Hurwitz's Σ (q + k)⁻ˣ over k = 0, 1, …"""
+    whole = x == np.floor(x)
+    result = np.full(x.shape, np.nan)
+    summable = (x > 1) & ((q > 0) | (whole & (q != np.floor(q))))
+    result[summable] = _at(summable, _zeta_sum, x, q)
+    result[(x == 1) | ((x > 1) & (q <= 0) & (q == np.floor(q)))] = np.inf
+    return result
+
+
+def _zeta_sum(x: Array, q: Array) -> Array:
+    """Euler and Maclaurin: the head summed, the tail by its integral and corrections."""
+    total = np.zeros_like(x)
+    enough = _LARGE + x  # from here on the corrections of the tail converge
+    while np.any(going := q < enough):
+        term = np.where(going, q**-x, 0)
+        total = total + term
+        q = q + going
+        if np.all((np.abs(term) <= _EPSILON * np.abs(total)) & (q > 1)):
+            break
+    return total + np.where(q >= enough, _zeta_tail(x, q), 0)
+
+
+def _zeta_tail(x: Array, q: Array) -> Array:
+    total = q ** (1 - x) / (x - 1) + 0.5 * q**-x
+    factor = x * q ** (-x - 1) / 2
+    for k, bernoulli in enumerate(_BERNOULLI, 1):
+        total = total + bernoulli * factor
+        rising = (x + 2 * k - 1) * (x + 2 * k)
+        factor = factor * rising / ((2 * k + 1) * (2 * k + 2) * q * q)
+    return total
+
+
+@_of_arrays
+def polygamma(n: Array, x: Array) -> Array:
+    """The n-th derivative of digamma"""
+    sign = np.where(n % 2 == 1, 1.0, -1.0)
+    result = sign * np.exp(lgamma(n + 1)) * zeta(n + 1, x)
+    zero = n == 0
+    result[zero] = _at(zero, digamma, x)
+    result[(n < 0) | (n != np.floor(n))] = np.nan
+    return result
+
+
+# The incomplete gamma function
+
+
+@_of_arrays
+def igamma(a: Array, x: Array) -> Array:
+    """P(a, x) = 1/Γ(a) ∫₀ˣ t^(a-1) e⁻ᵗ dt"""
+    return _incomplete_gamma(a, x, lower=True)
+
+
+@_of_arrays
+def igammac(a: Array, x: Array) -> Array:
+    """Q(a, x) = 1 - P(a, x), exact where P is near 1"""
+    return _incomplete_gamma(a, x, lower=False)
+
+
+def _incomplete_gamma(a: Array, x: Array, lower: bool) -> Array:
+    result = np.full(x.shape, np.nan)
+    inside = (a > 0) & (x > 0) & np.isfinite(x)
+    series, fraction = inside & (x <= a + 1), inside & (x > a + 1)
+    below = _at(series, _gamma_series, a, x)
+    above = _at(fraction, _gamma_fraction, a, x)
+    result[series] = below if lower else 1 - below
+    result[fraction] = 1 - above if lower else above
+    result[(a > 0) & (x == 0)] = 0.0 if lower else 1.0
+    result[(a > 0) & (x == np.inf)] = 1.0 if lower else 0.0
+    return result
+
+
+def _gamma_factor(a: Array, x: Array) -> Array:
+    return np.exp(a * np.log(x) - x - lgamma(a))
+
+
+def _gamma_series(a: Array, x: Array) -> Array:
+    term = total = 1 / a
+    for n in range(1, _MOST_TERMS):
+        term = term * x / (a + n)
+        total = total + term
+        if np.all(term <= total * _EPSILON):
+            break
+    return total * _gamma_factor(a, x)
+
+
+def _gamma_fraction(a: Array, x: Array) -> Array:
+    """The continued fraction of Q, by Lentz's method."""
+    b = x + 1 - a
+    c = np.full_like(b, 1 / _TINY)
+    d = 1 / b
+    total = d
+    for n in range(1, _MOST_TERMS):
+        numerator = n * (a - n)
+        b = b + 2
+        d = 1 / _away_from_zero(numerator * d + b)
+        c = _away_from_zero(b + numerator / c)
+        total = total * (d * c)
+        if np.all(np.abs(d * c - 1) <= 4 * _EPSILON):
+            break
+    return total * _gamma_factor(a, x)
+
+
+def _away_from_zero(x: Array) -> Array:
+    return np.where(np.abs(x) < _TINY, _TINY, x)
+
+
+@_of_arrays
+def igamma_slope(a: Array, x: Array) -> Array:
+    """∂P/∂a, from P = Σ xᵃ⁺ⁿ e⁻ˣ / Γ(a + n + 1) term by term"""
+    result = np.full(x.shape, np.nan)
+    inside = (a > 0) & (x > 0) & np.isfinite(x)
+    result[inside] = _at(inside, _igamma_slope_series, a, x)
+    result[(a > 0) & ((x == 0) | (x == np.inf))] = 0.0
+    return result
+
+
+def _igamma_slope_series(a: Array, x: Array) -> Array:
+    logarithm, slope = np.log(x), digamma(a + 1)
+    weight = np.exp(a * logarithm - x - lgamma(a + 1))
+    total, largest = np.zeros_like(x), np.zeros_like(x)
+    for n in range(1, _MOST_TERMS):
+        term = weight * (logarithm - slope)
+        total, largest = total + term, np.maximum(largest, np.abs(term))
+        if np.all((np.abs(term) <= _EPSILON * largest) & (a + n > x)):
+            break
+        slope, weight = slope + 1 / (a + n), weight * x / (a + n)
+    return total
+
+
+# The incomplete beta function
+
+
+@_of_arrays
+def betainc(a: Array, b: Array, x: Array) -> Array:
+    """I(a, b, x) = 1/B(a, b) ∫₀ˣ t^(a-1) (1 - t)^(b-1) dt"""
+    result = np.full(x.shape, np.nan)
+    valid = (a >= 0) & (b >= 0) & (a + b > 0) & (x >= 0) & (x <= 1)
+    # At the ends of x, and where all weight lies at one end (a or b is 0), it is a step.
+    result[valid] = np.where(a == 0, x > 0, x == 1)[valid]
+    inside = valid & (a > 0) & (b > 0) & (x > 0) & (x < 1)
+    mirrored = inside & (x > (a + 1) / (a + b + 2))
+    direct = inside & ~mirrored
+    result[direct] = _at(direct, _beta_fraction, a, b, x)
+    result[mirrored] = 1 - _at(mirrored, _beta_fraction, b, a, 1 - x)
+    return result
+
+
+def _beta_fraction(a: Array, b: Array, x: Array) -> Array:
+    """The continued fraction of the incomplete beta function, by Lentz's method."""
+    logarithm = lgamma(a + b) - lgamma(a) - lgamma(b) + a * np.log(x) + b * np.log1p(-x)
+    c = np.ones_like(x)
+    d = 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
+    total = d
+    for m in range(1, _MOST_TERMS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for numerator in (even, odd):
+            d = 1 / _away_from_zero(1 + numerator * d)
+            c = _away_from_zero(1 + numerator / c)
+            total = total * (d * c)
+        if np.all(np.abs(d * c - 1) <= 4 * _EPSILON):
+            break
+    return np.exp(logarithm) * total / a
+
+
+# Modified Bessel functions, scaled by exp(-|x|)
+
+
+@_of_arrays
+def bessel_i0e(x: Array) -> Array:
+    """exp(-|x|) I₀(x)"""
+    return _scaled_bessel(0, np.abs(x))
+
+
+@_of_arrays
+def bessel_i1e(x: Array) -> Array:
+    """exp(-|x|) I₁(x)"""
+    return np.sign(x) * _scaled_bessel(1, np.abs(x))
+
+
+def _scaled_bessel(order: int, x: Array) -> Array:
+    result = np.full(x.shape, np.nan)
+    small, large = x < 30, x >= 30
+    result[small] = _bessel_integral(order, x[small])
+    result[large] = _bessel_asymptotic(order, x[large])
+    return result
+
+
+def _bessel_integral(order: int, x: Array) -> Array:
+    # The trapezoid rule is exact to double precision for this periodic integrand.
+    angles = np.arange(96) * (2 * np.pi / 96)
+    weights = np.cos(order * angles)
+    return np.mean(np.exp(x[..., np.newaxis] * (np.cos(angles) - 1)) * weights, axis=-1)
+
+
+def _bessel_asymptotic(order: int, x: Array) -> Array:
+    term = total = np.ones_like(x)
+    for k in range(1, 30):
+        term = term * -(4 * order**2 - (2 * k - 1) ** 2) / (8 * k * x)
+        total = total + term
+    return total / np.sqrt(2 * np.pi * x)

@@ -1,0 +1,81 @@
+"""A test file as a program: its entry point, its folders, and which devices it may count on."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import sys
+import tempfile
+import unittest
+from typing import Any, NoReturn
+
+from thalweg.graph.graph import Graph
+from thalweg.platform import app
+from thalweg.public import public
+from thalweg.runtime.session import Session
+from thalweg.testing import benchmark
+
+
+@public("test.main")
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run the tests of the main module, or with `--benchmarks=<regex>` its benchmarks."""
+    app.run(_run, argv)
+
+
+def _run(argv: list[str]) -> None:
+    wanted = [a.partition("=")[2] for a in argv if a.startswith("--benchmarks=")]
+    if wanted:
+        benchmark.run_benchmarks(wanted[0])
+    else:
+        unittest.main(argv=argv)
+
+
+@public("test.get_temp_dir")
+@functools.cache
+def get_temp_dir() -> str:
+    """The folder for this process's test files: TEST_TMPDIR, or one that goes when it ends."""
+    given = os.environ.get("TEST_TMPDIR")
+    if given:
+        os.makedirs(given, exist_ok=True)
+        return given
+    made = tempfile.mkdtemp(prefix=_program_name())
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def fresh_folder() -> str:
+    """A new folder inside `get_temp_dir()`."""
+    return tempfile.mkdtemp(dir=get_temp_dir())
+
+
+def _program_name() -> str:
+    return os.path.splitext(os.path.basename(sys.argv[0] or "test"))[0]
+
+
+@public("test.test_src_dir_path")
+def test_src_dir_path(relative_path: str) -> str:
+    """The place of a test's data: below TEST_SRCDIR where that is set, else below the main file."""
+    root = os.environ.get("TEST_SRCDIR") or os.path.dirname(os.path.abspath(sys.argv[0]))
+    return os.path.join(root, relative_path)
+
+
+@public("test.gpu_device_name")
+def gpu_device_name() -> str:
+    """The name of the first GPU a session sees, "" if there is none."""
+    devices = Session(graph=Graph()).list_devices()
+    names = (str(getattr(device, "name", device)) for device in devices)
+    return next((name for name in names if ":GPU:" in name.upper()), "")
+
+
+@public("test.is_gpu_available")
+def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any = None) -> bool:
+    """Whether a session sees a GPU."""
+    return bool(gpu_device_name())
+
+
+@public("test.is_built_with_cuda", "test.IsBuiltWithCuda")
+def is_built_with_cuda() -> bool:
+    """Whether kernels for CUDA are built in: none are, all are compiled when they are needed."""
+    return False

@@ -1,0 +1,42 @@
+"""Adagrad: each element's rate falls with the squares of its gradients so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thalweg.graph.node import Tensor
+from thalweg.ops.transcendental import sqrt
+from thalweg.public import public
+from thalweg.train.parts import ElementwiseOptimizer, Part
+
+
+@public("train.AdagradOptimizer")
+class AdagradOptimizer(ElementwiseOptimizer):
+    """a ← a + g²;  w ← w − learning_rate·g / √a"""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        initial_accumulator_value: float = 0.1,
+        use_locking: bool = False,
+        name: str = "Adagrad",
+    ) -> None:
+        if initial_accumulator_value <= 0.0:
+            raise ValueError(
+                f"initial_accumulator_value must be positive: {initial_accumulator_value}"
+            )
+        super().__init__(use_locking, name)
+        self._learning_rate = learning_rate
+        self._initial = initial_accumulator_value
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        for var in var_list:
+            self._constant_slot(var, self._initial, "accumulator", self._name)
+
+    def _prepare(self) -> None:
+        self._rate = self._hyper(self._learning_rate, "learning_rate")
+
+    def _step(self, grad: Tensor, part: Part) -> None:
+        total = part.add(self._slot(part.var, "accumulator"), grad * grad)
+        part.subtract(part.var, part.cast(self._rate) * grad / sqrt(total))

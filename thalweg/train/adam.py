@@ -1,0 +1,97 @@
+"""Adam: momentum over a running average of squares, both corrected for their start at zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.node import Node, Tensor
+from thalweg.ops import basic, scatter, state
+from thalweg.ops.transcendental import sqrt
+from thalweg.public import public
+from thalweg.train.parts import ElementwiseOptimizer, Part
+
+
+@public("train.AdamOptimizer")
+class AdamOptimizer(ElementwiseOptimizer):
+    """m ← β₁·m + (1−β₁)·g;  v ← β₂·v + (1−β₂)·g²;  w ← w − αₜ·m / (√v + ε)
+
+    αₜ = α·√(1−β₂ᵗ) / (1−β₁ᵗ), where t counts the steps, this one included.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        use_locking: bool = False,
+        name: str = "Adam",
+    ) -> None:
+        super().__init__(use_locking, name)
+        self._lr = learning_rate
+        self._beta1 = beta1
+        self._beta2 = beta2
+        self._epsilon = epsilon
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        # Where the powers live must not depend on the order the variables come in.
+        first = min(var_list, key=lambda variable: variable.name)
+        self._create_non_slot_variable(
+            self._call_if_callable(self._beta1), "beta1_power", colocate_with=first
+        )
+        self._create_non_slot_variable(
+            self._call_if_callable(self._beta2), "beta2_power", colocate_with=first
+        )
+        for var in var_list:
+            self._zeros_slot(var, "m", self._name)
+            self._zeros_slot(var, "v", self._name)
+
+    def _get_beta_accumulators(self) -> tuple[Any, Any]:
+        return self._get_non_slot_variable("beta1_power"), self._get_non_slot_variable("beta2_power")
+
+    def _prepare(self) -> None:
+        self._rate = self._hyper(self._lr, "learning_rate")
+        self._beta1_tensor = self._hyper(self._beta1, "beta1")
+        self._beta2_tensor = self._hyper(self._beta2, "beta2")
+        self._epsilon_tensor = self._hyper(self._epsilon, "epsilon")
+
+    def _corrected_rate(self, part: Part) -> Tensor:
+        power1, power2 = (part.cast(power) for power in self._get_beta_accumulators())
+        return part.cast(self._rate) * sqrt(1 - power2) / (1 - power1)
+
+    def _step(self, grad: Tensor, part: Part) -> None:
+        beta1, beta2 = part.cast(self._beta1_tensor), part.cast(self._beta2_tensor)
+        m, v = self._slot(part.var, "m"), self._slot(part.var, "v")
+        mean = part.add(m, (grad - part.read(m)) * (1 - beta1))
+        square = part.add(v, (grad * grad - part.read(v)) * (1 - beta2))
+        scale = sqrt(square) + part.cast(self._epsilon_tensor)
+        part.subtract(part.var, self._corrected_rate(part) * mean / scale)
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
+        """Rows without a gradient decay and move too: their gradient is zero, not unknown."""
+        part = Part(var, self._use_locking)
+        beta1, beta2 = part.cast(self._beta1_tensor), part.cast(self._beta2_tensor)
+        mean = self._decayed(part, "m", beta1, grad.values, grad.indices)
+        square = self._decayed(part, "v", beta2, grad.values * grad.values, grad.indices)
+        scale = sqrt(square) + part.cast(self._epsilon_tensor)
+        update = part.subtract(var, self._corrected_rate(part) * mean / scale)
+        return basic.group(update, mean, square)
+
+    def _decayed(
+        self, part: Part, name: str, decay: Tensor, rows: Tensor, indices: Tensor
+    ) -> Tensor:
+        slot = self._slot(part.var, name)
+        kept = part.set(slot, part.read(slot) * decay)
+        return scatter.scatter_add(kept, indices, rows * (1 - decay), self._use_locking)
+
+    def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Node:
+        power1, power2 = self._get_beta_accumulators()
+        graph = power1.graph
+        with graph.control_dependencies(update_ops), graph.colocate_with(power1.op):
+            powers = [
+                state.assign(power1, power1 * self._beta1_tensor, use_locking=self._use_locking),
+                state.assign(power2, power2 * self._beta2_tensor, use_locking=self._use_locking),
+            ]
+        return basic.group(*update_ops, *powers, name=name_scope)

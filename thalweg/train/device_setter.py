@@ -1,0 +1,67 @@
+"""`replica_device_setter`: variables on parameter servers in turn, everything else on the worker."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from thalweg.graph.device import DeviceSpec
+from thalweg.graph.node import Node
+from thalweg.public import public
+
+DeviceFunction = Callable[[Node], str]
+
+
+def _in_turn(tasks: int) -> Callable[[Any], int]:
+    turns = itertools.cycle(range(tasks))
+    return lambda _: next(turns)
+
+
+@public("train.replica_device_setter")
+def replica_device_setter(
+    ps_tasks: int = 0,
+    ps_device: str = "/job:ps",
+    worker_device: str = "/job:worker",
+    merge_devices: bool = True,
+    cluster: Any = None,
+    ps_ops: Sequence[str] | None = None,
+    ps_strategy: Callable[[Any], int] | None = None,
+) -> DeviceFunction | None:
+    """A function for `tf.device`; None where there are no parameter servers."""
+    if cluster is not None:
+        job = DeviceSpec.from_string(ps_device).job
+        ps_tasks = len(_jobs(cluster).get(job or "", ()))
+    if ps_tasks == 0:
+        return None
+    strategy = _in_turn(ps_tasks) if ps_strategy is None else ps_strategy
+    if not callable(strategy):
+        raise TypeError("ps_strategy must be callable")
+    on_servers = frozenset(ps_ops or ("Variable", "VariableV2", "VarHandleOp"))
+
+    def device(node: Node) -> str:
+        if node.device and not merge_devices:
+            return node.device
+        chosen = worker_device or ""
+        if ps_device and node.type in on_servers:
+            chosen = f"{ps_device}/task:{strategy(node)}"
+        return _merged(chosen, node.device) if merge_devices else chosen
+
+    return device
+
+
+def _merged(chosen: str, asked: str) -> str:
+    """The device chosen, as far as the program did not ask for another."""
+    spec = DeviceSpec.from_string(chosen)
+    spec.merge_from(DeviceSpec.from_string(asked or ""))
+    return spec.to_string()
+
+
+def _jobs(cluster: Any) -> Mapping[str, Any]:
+    """The tasks of each job, of a ClusterSpec, a ClusterDef or a dict."""
+    as_dict: Callable[[], Mapping[str, Any]] | None = getattr(cluster, "as_dict", None)
+    if as_dict is not None:
+        return as_dict()
+    if isinstance(cluster, Mapping):
+        return cast("Mapping[str, Any]", cluster)
+    return {job.name: job.tasks for job in cluster.job}

@@ -1,0 +1,84 @@
+"""The global step: the integer variable that counts training steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.graph import dtypes
+from thalweg.graph.context import Runner
+from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.keys import GraphKeys
+from thalweg.graph.node import Tensor
+from thalweg.platform import tf_logging
+from thalweg.public import public
+from thalweg.variables.initializers import Zeros
+from thalweg.variables.scope import get_variable
+from thalweg.variables.variable import Variable
+
+
+@public("train.global_step")
+def global_step(sess: Runner, global_step_tensor: Any) -> int:
+    """The value of the global step in a session."""
+    return int(sess.run(global_step_tensor))
+
+
+@public("train.get_global_step", "contrib.framework.get_global_step")
+def get_global_step(graph: Graph | None = None) -> Any:
+    """The global step of a graph: what its collection holds, or the tensor of that name, or None."""
+    graph = graph or get_default_graph()
+    collected = graph.get_collection(GraphKeys.GLOBAL_STEP)
+    if len(collected) > 1:
+        tf_logging.error("Multiple tensors in global_step collection.")
+        return None
+    found = collected[0] if collected else _by_name(graph)
+    if found is not None:
+        assert_global_step(found)
+    return found
+
+
+def _by_name(graph: Graph) -> Tensor | None:
+    try:
+        return graph.get_tensor_by_name("global_step:0")
+    except KeyError:
+        return None
+
+
+@public("train.create_global_step", "contrib.framework.create_global_step")
+def create_global_step(graph: Graph | None = None) -> Variable:
+    """Make the global step of a graph."""
+    graph = graph or get_default_graph()
+    if get_global_step(graph) is not None:
+        raise ValueError('"global_step" already exists.')
+    with graph.as_default(), graph.name_scope(None):
+        return get_variable(
+            GraphKeys.GLOBAL_STEP,
+            shape=[],
+            dtype=dtypes.int64,
+            initializer=Zeros(),
+            trainable=False,
+            collections=[GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP],
+        )
+
+
+@public("train.get_or_create_global_step", "contrib.framework.get_or_create_global_step")
+def get_or_create_global_step(graph: Graph | None = None) -> Any:
+    """The global step of a graph, made if there is none."""
+    graph = graph or get_default_graph()
+    found = get_global_step(graph)
+    return create_global_step(graph) if found is None else found
+
+
+@public("train.assert_global_step", "contrib.framework.assert_global_step")
+def assert_global_step(global_step_tensor: Any) -> None:
+    """Raise TypeError unless this can be a global step: an integer scalar."""
+    if not isinstance(global_step_tensor, Variable | Tensor):
+        raise TypeError(
+            f'Existing "global_step" must be a Variable or Tensor: {global_step_tensor}.'
+        )
+    if not global_step_tensor.dtype.base_dtype.is_integer:
+        raise TypeError(
+            f'Existing "global_step" does not have integer type: {global_step_tensor.dtype}'
+        )
+    shape = global_step_tensor.get_shape()
+    if shape.rank != 0 and shape.is_fully_defined():
+        raise TypeError(f'Existing "global_step" is not scalar: {shape}')

@@ -1,0 +1,33 @@
+"""Gradient descent: downhill, by the learning rate times the gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.node import Tensor
+from thalweg.ops import casting, scatter
+from thalweg.public import public
+from thalweg.train.parts import ElementwiseOptimizer, Part
+
+
+@public("train.GradientDescentOptimizer")
+class GradientDescentOptimizer(ElementwiseOptimizer):
+    """w ← w − learning_rate·g"""
+
+    def __init__(
+        self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent"
+    ) -> None:
+        super().__init__(use_locking, name)
+        self._learning_rate = learning_rate
+
+    def _prepare(self) -> None:
+        self._rate = self._hyper(self._learning_rate, "learning_rate")
+
+    def _step(self, grad: Tensor, part: Part) -> None:
+        part.subtract(part.var, part.cast(self._rate) * grad)
+
+    def _apply_sparse_duplicate_indices(self, grad: IndexedSlices, var: Any) -> Any:
+        # The update is linear in the gradient: rows of one index need no summing first.
+        change = casting.cast(self._rate, var.dtype.base_dtype) * grad.values
+        return scatter.scatter_sub(var, grad.indices, change, use_locking=self._use_locking)

@@ -1,0 +1,45 @@
+"""Momentum: gradients accumulate in a velocity that decays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thalweg.graph.node import Tensor
+from thalweg.public import public
+from thalweg.train.parts import ElementwiseOptimizer, Part
+
+
+@public("train.MomentumOptimizer")
+class MomentumOptimizer(ElementwiseOptimizer):
+    """a ← momentum·a + g;  w ← w − learning_rate·a  (Nesterov: − learning_rate·(g + momentum·a))"""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        momentum: Any,
+        use_locking: bool = False,
+        name: str = "Momentum",
+        use_nesterov: bool = False,
+    ) -> None:
+        super().__init__(use_locking, name)
+        self._learning_rate = learning_rate
+        self._momentum = momentum
+        self._use_nesterov = use_nesterov
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        for var in var_list:
+            self._zeros_slot(var, "momentum", self._name)
+
+    def _prepare(self) -> None:
+        self._rate = self._hyper(self._learning_rate, "learning_rate")
+        self._decay = self._hyper(self._momentum, "momentum")
+
+    def _step(self, grad: Tensor, part: Part) -> None:
+        rate, momentum = part.cast(self._rate), part.cast(self._decay)
+        slot = self._slot(part.var, "momentum")
+        velocity = part.set(slot, part.read(slot) * momentum + grad)
+        if self._use_nesterov:
+            part.subtract(part.var, grad * rate + velocity * momentum * rate)
+        else:
+            part.subtract(part.var, velocity * rate)

@@ -1,0 +1,343 @@
+"""`Optimizer`: from a loss to a node that changes the variables it depends on.
+
+Subclasses say how one gradient changes one variable (`_apply_dense`, `_apply_sparse`), with slots
+for what they remember between steps; here are gradients, slots, gating and the training op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from thalweg.autodiff.gradients import gradients
+from thalweg.graph import dtypes
+from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType
+from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.keys import GraphKeys
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import TensorShape
+from thalweg.ops import basic, filling, state
+from thalweg.public import public
+from thalweg.train import slots
+from thalweg.train.duplicates import deduplicate
+from thalweg.variables.collections import trainable_variables
+from thalweg.variables.initializers import Constant
+from thalweg.variables.partitioned import PartitionedVariable
+from thalweg.variables.variable import Variable
+
+Gradient = Tensor | IndexedSlices
+GradientAndVariable = tuple[Gradient | None, Any]
+
+
+@public("train.Optimizer")
+class Optimizer:
+    """The base of all optimizers: `minimize` is `compute_gradients` then `apply_gradients`."""
+
+    GATE_NONE = 0  # gradients in any order
+    GATE_OP = 1  # all gradients of one op before any of them is used
+    GATE_GRAPH = 2  # all gradients before any of them is used
+
+    def __init__(self, use_locking: bool, name: str) -> None:
+        if not name:
+            raise ValueError("Must specify the optimizer name")
+        self._use_locking = use_locking
+        self._name = name
+        self._slots: dict[str, dict[Any, Variable]] = {}
+        self._non_slots: dict[tuple[str, Graph], Variable] = {}
+
+    def get_name(self) -> str:
+        """The name given when it was made."""
+        return self._name
+
+    # What a program calls
+
+    def minimize(
+        self,
+        loss: Any,
+        global_step: Any = None,
+        var_list: Any = None,
+        gate_gradients: int = GATE_OP,
+        aggregation_method: int | None = None,
+        colocate_gradients_with_ops: bool = False,
+        name: str | None = None,
+        grad_loss: Any = None,
+    ) -> Node:
+        """A node that takes one step down the gradient of `loss`."""
+        pairs = self.compute_gradients(
+            loss,
+            var_list,
+            gate_gradients,
+            aggregation_method,
+            colocate_gradients_with_ops,
+            grad_loss,
+        )
+        if all(gradient is None for gradient, _ in pairs):
+            names = [str(variable) for _, variable in pairs]
+            raise ValueError(
+                "No gradients provided for any variable, check your graph for ops that do not "
+                f"support gradients, between variables {names} and loss {loss}."
+            )
+        return self.apply_gradients(pairs, global_step, name)
+
+    def compute_gradients(
+        self,
+        loss: Any,
+        var_list: Any = None,
+        gate_gradients: int = GATE_OP,
+        aggregation_method: int | None = None,
+        colocate_gradients_with_ops: bool = False,
+        grad_loss: Any = None,
+    ) -> list[GradientAndVariable]:
+        """(gradient, variable) pairs; the gradient is None where loss does not depend on it."""
+        if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
+            raise ValueError(
+                "gate_gradients must be one of: Optimizer.GATE_NONE, Optimizer.GATE_OP, "
+                f"Optimizer.GATE_GRAPH. Not {gate_gradients}"
+            )
+        if callable(loss):
+            loss = loss()
+        self._check_dtypes([loss])
+        if grad_loss is not None:
+            self._check_dtypes([grad_loss])
+        variables = trainable_variables() if var_list is None else _flat(var_list)
+        if not variables:
+            raise ValueError("No variables to optimize: make one, or pass var_list.")
+        found = gradients(
+            loss,
+            [_gradient_target(variable) for variable in variables],
+            grad_ys=grad_loss,
+            gate_gradients=gate_gradients == self.GATE_OP,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+        )
+        if gate_gradients == self.GATE_GRAPH:
+            found = basic.tuple_(found)
+        pairs = list(zip(found, variables, strict=True))
+        self._check_dtypes([variable for gradient, variable in pairs if gradient is not None])
+        return pairs
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[GradientAndVariable],
+        global_step: Any = None,
+        name: str | None = None,
+    ) -> Node:
+        """A node that changes the variables by their gradients, then counts the step."""
+        pairs = [(_as_gradient(g), _checked(v)) for g, v in grads_and_vars]
+        if not pairs:
+            raise ValueError("No variables provided.")
+        present = [(g, v) for g, v in pairs if g is not None]
+        if not present:
+            names = [str(variable) for _, variable in pairs]
+            raise ValueError(f"No gradients provided for any variable: {names}.")
+        variables = [variable for _, variable in present]
+        graph: Graph = variables[0].graph
+        with graph.as_default(), graph.control_dependencies(None):
+            self._create_slots(variables)
+        with graph.as_default(), name_scope(name, self._name) as scope:
+            self._prepare()
+            updates = [self._update(graph, g, v) for g, v in present]
+            trained = self._counted(graph, updates, global_step, scope)
+        train_ops = graph.get_collection_ref(GraphKeys.TRAIN_OP)
+        if trained not in train_ops:
+            train_ops.append(trained)
+        return trained
+
+    def _update(self, graph: Graph, gradient: Gradient, variable: Variable) -> Any:
+        with graph.name_scope(f"update_{variable.op.name}"), graph.colocate_with(variable.op):
+            if isinstance(gradient, IndexedSlices):
+                if variable.constraint is not None:
+                    raise RuntimeError("Cannot use a constraint function on a sparse variable.")
+                return self._apply_sparse_duplicate_indices(gradient, variable)
+            update = self._apply_dense(gradient, variable)
+            if variable.constraint is None:
+                return update
+            with graph.control_dependencies([update]):
+                return variable.assign(variable.constraint(variable.read_value()))
+
+    def _counted(self, graph: Graph, updates: list[Any], global_step: Any, scope: str) -> Node:
+        if global_step is None:
+            return self._finish(updates, scope)
+        with graph.control_dependencies([self._finish(updates, "update")]):
+            with graph.colocate_with(global_step.op):
+                return state.assign_add(global_step, 1, name=scope).op
+
+    # Slots
+
+    def get_slot(self, var: Any, name: str) -> Variable | None:
+        """The slot of a variable, if it was made."""
+        return self._slots.get(name, {}).get(_key(var))
+
+    def get_slot_names(self) -> list[str]:
+        """The names of all kinds of slots, in order."""
+        return sorted(self._slots)
+
+    def variables(self) -> list[Variable]:
+        """All variables this optimizer made in the default graph, by name."""
+        graph = get_default_graph()
+        others = [v for (_, owner), v in self._non_slots.items() if owner is graph]
+        made = [s for named in self._slots.values() for s in named.values() if s.graph is graph]
+        return sorted(made + others, key=lambda variable: variable.name)
+
+    def _get_or_make_slot(self, var: Any, val: Any, slot_name: str, op_name: str) -> Variable:
+        """The slot of a variable, which starts as the tensor `val`."""
+        named = self._slots.setdefault(slot_name, {})
+        if _key(var) not in named:
+            named[_key(var)] = slots.create_slot(var, val, op_name)
+        return named[_key(var)]
+
+    def _get_or_make_slot_with_initializer(
+        self,
+        var: Any,
+        initializer: Any,
+        shape: TensorShape,
+        dtype: DType,
+        slot_name: str,
+        op_name: str,
+    ) -> Variable:
+        """The slot of a variable, which starts as an initializer says."""
+        named = self._slots.setdefault(slot_name, {})
+        if _key(var) not in named:
+            named[_key(var)] = slots.create_slot_with_initializer(
+                var, initializer, shape, dtype, op_name
+            )
+        return named[_key(var)]
+
+    def _zeros_slot(self, var: Any, slot_name: str, op_name: str) -> Variable:
+        """The slot of a variable, which starts as zeros."""
+        named = self._slots.setdefault(slot_name, {})
+        if _key(var) not in named:
+            named[_key(var)] = slots.create_zeros_slot(var, op_name)
+        return named[_key(var)]
+
+    def _constant_slot(self, var: Any, value: float, slot_name: str, op_name: str) -> Variable:
+        """The slot of a variable, which starts with every element `value`."""
+        shape, kind = var.get_shape(), var.dtype.base_dtype
+        if shape.is_fully_defined():
+            initial = Constant(value, kind)
+            return self._get_or_make_slot_with_initializer(
+                var, initial, shape, kind, slot_name, op_name
+            )
+        like = filling.ones_like(var.initialized_value(), kind) * value
+        return self._get_or_make_slot(var, like, slot_name, op_name)
+
+    def _slot(self, var: Any, name: str) -> Variable:
+        """The slot of a variable, which `_create_slots` made."""
+        return self._slots[name][_key(var)]
+
+    def _create_non_slot_variable(
+        self, initial_value: Any, name: str, colocate_with: Any
+    ) -> Variable:
+        """One variable for the whole optimizer (in one graph)."""
+        graph: Graph = colocate_with.graph
+        key = (name, graph)
+        if key not in self._non_slots:
+            with graph.colocate_with(colocate_with.op):
+                self._non_slots[key] = Variable(initial_value, name=name, trainable=False)
+        return self._non_slots[key]
+
+    def _get_non_slot_variable(self, name: str, graph: Graph | None = None) -> Variable:
+        """The variable of the whole optimizer under this name."""
+        return self._non_slots[name, graph or get_default_graph()]
+
+    # What subclasses define
+
+    def _valid_dtypes(self) -> set[DType]:
+        return {dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64}
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        """Make the slots of some variables."""
+
+    def _prepare(self) -> None:
+        """Make the tensors of the hyperparameters."""
+
+    def _apply_dense(self, grad: Tensor, var: Any) -> Any:
+        """A node or tensor that changes `var` by a gradient of its shape."""
+        return self._resource_apply_dense(grad, var)
+
+    def _resource_apply_dense(self, grad: Tensor, var: Any) -> Any:
+        """TensorFlow's other name for `_apply_dense`."""
+        raise TypeError(f"{type(self).__name__} must define _apply_dense(self, grad, var)")
+
+    def _apply_sparse_duplicate_indices(self, grad: IndexedSlices, var: Any) -> Any:
+        """As `_apply_sparse`, for indices that may repeat: rows of one index are summed first."""
+        return self._apply_sparse(deduplicate(grad), var)
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
+        """A node or tensor that changes rows of `var`; no index repeats."""
+        return self._resource_apply_sparse(grad.values, var, grad.indices)
+
+    def _resource_apply_sparse(self, grad: Tensor, var: Any, indices: Tensor) -> Any:
+        """TensorFlow's other form of `_apply_sparse`."""
+        raise TypeError(
+            f"{type(self).__name__} must define _apply_sparse(self, grad, var) to train variables "
+            "that are gathered from"
+        )
+
+    def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Node:
+        """A node that is done when all updates are, and after whatever comes last."""
+        return basic.group(*update_ops, name=name_scope)
+
+    # What subclasses use
+
+    def _call_if_callable(self, parameter: Any) -> Any:
+        """A hyperparameter, or what it returns when it is a function."""
+        return parameter() if callable(parameter) else parameter
+
+    def _hyper(self, parameter: Any, name: str) -> Tensor:
+        """A hyperparameter (a number, tensor or function of nothing) as a tensor."""
+        return convert_to_tensor(self._call_if_callable(parameter), name=name)
+
+    def _check_dtypes(self, values: Sequence[Any]) -> None:
+        valid = self._valid_dtypes()
+        for value in values:
+            kind = _dtype(value)
+            if kind not in valid:
+                names = sorted(dtype.name for dtype in valid)
+                raise ValueError(
+                    f"Invalid type {kind!r} for {getattr(value, 'name', value)}, expected: {names}."
+                )
+
+
+def _dtype(value: Any) -> DType:
+    given = value if hasattr(value, "dtype") else convert_to_tensor(value)
+    return dtypes.as_dtype(given.dtype).base_dtype
+
+
+def _flat(var_list: Any) -> list[Any]:
+    if isinstance(var_list, list | tuple | PartitionedVariable):
+        return [v for part in cast("Sequence[Any]", var_list) for v in _flat(part)]
+    if callable(var_list):
+        return _flat(var_list())
+    return [var_list]
+
+
+def _gradient_target(variable: Any) -> Any:
+    if not isinstance(variable, Variable | Tensor):
+        raise TypeError(f"Argument is not a tf.Variable: {variable!r}")
+    return variable
+
+
+def _checked(variable: Any) -> Any:
+    if not isinstance(variable, Variable):
+        raise TypeError(f"Variable must be a tf.Variable: {variable!r}")
+    return variable
+
+
+def _as_gradient(gradient: Any) -> Gradient | None:
+    if gradient is None or isinstance(gradient, IndexedSlices | Tensor):
+        return gradient
+    try:
+        return convert_to_tensor(gradient)
+    except TypeError as error:
+        raise TypeError(
+            "Gradient must be convertible to a Tensor or IndexedSlices, or None: "
+            f"{gradient!r}"
+        ) from error
+
+
+def _key(var: Any) -> Any:
+    return var.op

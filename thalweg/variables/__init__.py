@@ -1,0 +1,25 @@
+"""Variables: what they are, how they are named and shared, and what they start as."""
+
+from thalweg.variables import (
+    collections,
+    initializers,
+    partitioned,
+    partitions,
+    regularizers,
+    scope,
+    store,
+    template,
+    variable,
+)
+
+__all__ = [
+    "collections",
+    "initializers",
+    "partitioned",
+    "partitions",
+    "regularizers",
+    "scope",
+    "store",
+    "template",
+    "variable",
+]

@@ -1,0 +1,123 @@
+"""Which variables a graph has, by collection, and the nodes that initialise or inspect them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from thalweg.graph.dtypes import string
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.keys import GraphKeys
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.ops import basic, choosing, compare, indexing, joining, shaping, state
+from thalweg.public import public
+
+
+@public("global_variables")
+def global_variables(scope: str | None = None) -> list[Any]:
+    """Variables shared by all tasks, optionally those whose name matches the regex `scope`."""
+    return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
+
+
+@public("local_variables")
+def local_variables(scope: str | None = None) -> list[Any]:
+    """Variables of this process alone: counters and the like, never saved."""
+    return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
+
+
+@public("model_variables")
+def model_variables(scope: str | None = None) -> list[Any]:
+    """Variables inference needs."""
+    return get_default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
+
+
+@public("trainable_variables")
+def trainable_variables(scope: str | None = None) -> list[Any]:
+    """Variables optimizers change by default."""
+    return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
+
+
+@public("moving_average_variables")
+def moving_average_variables(scope: str | None = None) -> list[Any]:
+    """Variables that have a moving average."""
+    return get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
+
+
+@public("all_variables")
+def all_variables() -> list[Any]:
+    """The old name of `global_variables`."""
+    return global_variables()
+
+
+@public("variables_initializer", "initialize_variables", "initializers.variables")
+def variables_initializer(var_list: Sequence[Any], name: str = "init") -> Node:
+    """A node that initialises the given variables."""
+    if not var_list:
+        return basic.no_op(name=name)
+    return basic.group(*[variable.initializer for variable in var_list], name=name)
+
+
+@public(
+    "global_variables_initializer", "initialize_all_variables", "initializers.global_variables"
+)
+def global_variables_initializer() -> Node:
+    """A node that initialises all global variables."""
+    return variables_initializer(global_variables())
+
+
+@public(
+    "local_variables_initializer", "initialize_local_variables", "initializers.local_variables"
+)
+def local_variables_initializer() -> Node:
+    """A node that initialises all local variables."""
+    return variables_initializer(local_variables())
+
+
+@public("tables_initializer", "initialize_all_tables", "initializers.tables_initializer")
+def tables_initializer(name: str = "init_all_tables") -> Node:
+    """A node that initialises all lookup tables."""
+    initializers = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
+    return basic.group(*initializers, name=name) if initializers else basic.no_op(name=name)
+
+
+def _known_variables() -> list[Any]:
+    """The collected variables; in a graph without collections, the nodes that own buffers."""
+    collected = global_variables() + local_variables()
+    if collected:
+        return collected
+    return [node.output for node in get_default_graph().nodes if is_buffer(node)]
+
+
+def is_buffer(node: Node) -> bool:
+    """Whether a node owns a variable's buffer."""
+    return isinstance(node.op, state.VariableV2)
+
+
+@public("assert_variables_initialized")
+def assert_variables_initialized(var_list: Sequence[Any] | None = None) -> Tensor | None:
+    """A tensor whose evaluation fails if a variable is not initialised."""
+    variables = _known_variables() if var_list is None else list(var_list)
+    if not variables:
+        return None
+    ranks = [shaping.Rank()(variable) for variable in variables]
+    return ranks[0] if len(ranks) == 1 else joining.stack(ranks)
+
+
+@public("report_uninitialized_variables")
+def report_uninitialized_variables(
+    var_list: Sequence[Any] | None = None, name: str = "report_uninitialized_variables"
+) -> Tensor:
+    """The names of the variables that are not initialised, as a vector of strings."""
+    variables = _known_variables() if var_list is None else list(var_list)
+    with name_scope(name):
+        names = basic.constant(np.array([v.op.name.encode() for v in variables], object), string)
+        if not variables:
+            return names
+        flags = joining.stack([state.is_variable_initialized(v) for v in variables])
+        missing = choosing.where(compare.logical_not(flags))
+        return indexing.gather(names, shaping.reshape(missing, [-1]))
+
+

@@ -1,0 +1,383 @@
+"""How new variables get their values: callables from a shape (and dtype) to a tensor.
+
+Each exists under its class name and TensorFlow's function-like one: `tf.zeros_initializer()`,
+`tf.initializers.zeros()`. `partition_info` tells an initializer which part of a larger variable
+it fills, so that a partitioned variable starts as the whole one would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from thalweg.graph import dtypes
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.node import Tensor
+from thalweg.graph.shapes import as_shape
+from thalweg.ops import arithmetic, basic, filling, random, shaping, transposing
+from thalweg.public import public
+
+Shape = Any
+
+
+class Initializer:
+    """A callable `(shape, dtype=None, partition_info=None) -> Tensor`."""
+
+    dtype: DType = dtypes.float32
+
+    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+        """The initial value of a variable of this shape."""
+        raise TypeError(f"{type(self).__name__} does not say what it fills variables with")
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make an equal initializer."""
+        config = {name.lstrip("_"): value for name, value in vars(self).items()}
+        return {n: v.name if isinstance(v, DType) else v for n, v in config.items()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Initializer:
+        """The initializer that `get_config` described."""
+        return cls(**config)
+
+    def _kind(self, dtype: Any) -> DType:
+        return self.dtype if dtype is None else as_dtype(dtype).base_dtype
+
+
+def _floating(dtype: Any) -> DType:
+    kind = as_dtype(dtype)
+    if not kind.is_floating:
+        raise ValueError(f"Expected floating point type, got {kind.name}.")
+    return kind
+
+
+def _sizes(shape: Shape) -> list[int]:
+    return cast("list[int]", as_shape(shape).as_list())
+
+
+@public("zeros_initializer", "initializers.zeros")
+class Zeros(Initializer):
+    """All zero."""
+
+    def __init__(self, dtype: Any = dtypes.float32) -> None:
+        self.dtype = as_dtype(dtype)
+
+    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+        """Zeros (false, empty strings)."""
+        return filling.zeros(shape, self._kind(dtype))
+
+
+@public("ones_initializer", "initializers.ones")
+class Ones(Initializer):
+    """All one."""
+
+    def __init__(self, dtype: Any = dtypes.float32) -> None:
+        self.dtype = as_dtype(dtype)
+
+    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+        """Ones."""
+        return filling.ones(shape, self._kind(dtype))
+
+
+@public("constant_initializer", "initializers.constant")
+class Constant(Initializer):
+    """A given value: one number, or a list that fills the variable in row-major order."""
+
+    def __init__(
+        self, value: Any = 0, dtype: Any = dtypes.float32, verify_shape: bool = False
+    ) -> None:
+        if not (np.isscalar(value) or isinstance(value, list | tuple | np.ndarray)):
+            raise TypeError(
+                f"Invalid type for initial value: {type(value)}. Expected Python scalar, list or "
+                "tuple of values, or numpy.ndarray."
+            )
+        self.value = value
+        self.dtype = as_dtype(dtype)
+        self._verify_shape = verify_shape
+
+    def __call__(
+        self,
+        shape: Shape,
+        dtype: Any = None,
+        partition_info: Any = None,
+        verify_shape: bool | None = None,
+    ) -> Tensor:
+        """The value; a short list is filled up with its last element."""
+        verify = self._verify_shape if verify_shape is None else verify_shape
+        return basic.constant(self.value, self._kind(dtype), shape, verify_shape=verify)
+
+
+@public("random_uniform_initializer", "initializers.random_uniform")
+class RandomUniform(Initializer):
+    """Uniform in [minval, maxval)."""
+
+    def __init__(
+        self,
+        minval: Any = 0,
+        maxval: Any = None,
+        seed: int | None = None,
+        dtype: Any = dtypes.float32,
+    ) -> None:
+        self.minval = minval
+        self.maxval = maxval
+        self.seed = seed
+        self.dtype = as_dtype(dtype)
+
+    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+        """Uniform random numbers."""
+        high = 1 if self.maxval is None and self._kind(dtype).is_floating else self.maxval
+        return random.random_uniform(
+            shape, self.minval, high, self._kind(dtype), seed=self.seed
+        )
+
+
+@public("random_normal_initializer", "initializers.random_normal")
+class RandomNormal(Initializer):
+    """Normal with a mean and standard deviation."""
+
+    def __init__(
+        self,
+        mean: Any = 0.0,
+        stddev: Any = 1.0,
+        seed: int | None = None,
+        dtype: Any = dtypes.float32,
+    ) -> None:
+        self.mean = mean
+        self.stddev = stddev
+        self.seed = seed
+        self.dtype = _floating(dtype)
+
+    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+        """Normal random numbers."""
+        return random.random_normal(
+            shape, self.mean, self.stddev, self._kind(dtype), seed=self.seed
+        )
+
+
+@public("truncated_normal_initializer", "initializers.truncated_normal")
+class TruncatedNormal(Initializer):
+    """Normal, redrawn where it is more than two standard deviations from the mean."""
+
+    def __init__(
+        self,
+        mean: Any = 0.0,
+        stddev: Any = 1.0,
+        seed: int | None = None,
+        dtype: Any = dtypes.float32,
+    ) -> None:
+        self.mean = mean
+        self.stddev = stddev
+        self.seed = seed
+        self.dtype = _floating(dtype)
+
+    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+        """Truncated normal random numbers."""
+        return random.truncated_normal(
+            shape, self.mean, self.stddev, self._kind(dtype), seed=self.seed
+        )
+
+
+@public("uniform_unit_scaling_initializer", "initializers.uniform_unit_scaling")
+class UniformUnitScaling(Initializer):
+    """Uniform in ±factor·√(3 / fan-in), where fan-in is the product of all axes but the last."""
+
+    def __init__(
+        self, factor: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32
+    ) -> None:
+        self.factor = factor
+        self.seed = seed
+        self.dtype = _floating(dtype)
+
+    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+        """Uniform random numbers that keep the scale of what the variable multiplies."""
+        whole = _sizes(shape) if partition_info is None else partition_info.full_shape
+        fan_in = max(float(math.prod(whole[:-1])), 1.0)
+        bound = math.sqrt(3 / fan_in) * self.factor
+        return random.random_uniform(
+            shape, -bound, bound, self._kind(dtype), seed=self.seed
+        )
+
+
+#: The standard deviation of a unit normal truncated at ±2: dividing by it restores the scale.
+_TRUNCATED_STDDEV = 0.87962566103423978
+
+
+@public("variance_scaling_initializer", "initializers.variance_scaling")
+class VarianceScaling(Initializer):
+    """Random with variance scale / n, where n is the fan-in, the fan-out or their mean."""
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        mode: str = "fan_in",
+        distribution: str = "truncated_normal",
+        seed: int | None = None,
+        dtype: Any = dtypes.float32,
+    ) -> None:
+        if scale <= 0.0:
+            raise ValueError("`scale` must be positive float.")
+        if mode not in ("fan_in", "fan_out", "fan_avg"):
+            raise ValueError(f"Invalid `mode` argument: {mode}")
+        distribution = distribution.lower()
+        if distribution not in ("normal", "uniform", "truncated_normal", "untruncated_normal"):
+            raise ValueError(f"Invalid `distribution` argument: {distribution}")
+        self.scale = scale
+        self.mode = mode
+        self.distribution = distribution
+        self.seed = seed
+        self.dtype = _floating(dtype)
+
+    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+        """Random numbers of the distribution asked for."""
+        whole = _sizes(shape) if partition_info is None else partition_info.full_shape
+        kind = self._kind(dtype)
+        variance = self.scale / max(1.0, self._fan(whole))
+        if self.distribution == "uniform":
+            bound = math.sqrt(3.0 * variance)
+            return random.random_uniform(shape, -bound, bound, kind, seed=self.seed)
+        if self.distribution == "untruncated_normal":
+            stddev = math.sqrt(variance)
+            return random.random_normal(shape, 0.0, stddev, kind, seed=self.seed)
+        stddev = math.sqrt(variance) / _TRUNCATED_STDDEV
+        return random.truncated_normal(shape, 0.0, stddev, kind, seed=self.seed)
+
+    def _fan(self, shape: Sequence[int]) -> float:
+        fan_in, fan_out = fans(shape)
+        return {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
+
+
+def fans(shape: Sequence[int]) -> tuple[float, float]:
+    """How many inputs and outputs a unit has: of a convolution, times its window's size."""
+    if not shape:
+        return 1.0, 1.0
+    if len(shape) == 1:
+        return float(shape[0]), float(shape[0])
+    window = math.prod(shape[:-2])
+    return float(shape[-2] * window), float(shape[-1] * window)
+
+
+@public("glorot_uniform_initializer", "initializers.glorot_uniform")
+class GlorotUniform(VarianceScaling):
+    """Uniform in ±√(6 / (fan-in + fan-out))."""
+
+    def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
+        super().__init__(1.0, "fan_avg", "uniform", seed, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make an equal initializer."""
+        return {"seed": self.seed, "dtype": self.dtype.name}
+
+
+@public("glorot_normal_initializer", "initializers.glorot_normal")
+class GlorotNormal(VarianceScaling):
+    """Truncated normal with variance 2 / (fan-in + fan-out)."""
+
+    def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
+        super().__init__(1.0, "fan_avg", "truncated_normal", seed, dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make an equal initializer."""
+        return {"seed": self.seed, "dtype": self.dtype.name}
+
+
+@public("initializers.lecun_normal")
+def lecun_normal(seed: int | None = None) -> VarianceScaling:
+    """Truncated normal with variance 1 / fan-in."""
+    return VarianceScaling(1.0, "fan_in", "truncated_normal", seed)
+
+
+@public("initializers.lecun_uniform")
+def lecun_uniform(seed: int | None = None) -> VarianceScaling:
+    """Uniform in ±√(3 / fan-in)."""
+    return VarianceScaling(1.0, "fan_in", "uniform", seed)
+
+
+@public("initializers.he_normal")
+def he_normal(seed: int | None = None) -> VarianceScaling:
+    """Truncated normal with variance 2 / fan-in."""
+    return VarianceScaling(2.0, "fan_in", "truncated_normal", seed)
+
+
+@public("initializers.he_uniform")
+def he_uniform(seed: int | None = None) -> VarianceScaling:
+    """Uniform in ±√(6 / fan-in)."""
+    return VarianceScaling(2.0, "fan_in", "uniform", seed)
+
+
+@public("orthogonal_initializer", "initializers.orthogonal")
+class Orthogonal(Initializer):
+    """An orthogonal matrix (of the axes but the last by the last), times `gain`."""
+
+    def __init__(
+        self, gain: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32
+    ) -> None:
+        self.gain = gain
+        self.seed = seed
+        self.dtype = _floating(dtype)
+
+    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+        """A random orthogonal matrix, uniform over all of them."""
+        sizes = _sizes(shape)
+        if len(sizes) < 2:
+            raise ValueError("The tensor to initialize must be at least two-dimensional")
+        rows, columns = math.prod(sizes[:-1]), sizes[-1]
+        tall = [max(rows, columns), min(rows, columns)]
+        normal = random.random_normal(tall, dtype=self._kind(dtype), seed=self.seed)
+        q, r = _random("qr")(normal, full_matrices=False)
+        # The signs of R's diagonal are the factorisation's choice: undoing it makes Q uniform.
+        q = q * arithmetic.sign(_random("matrix_diag_part")(r))
+        if rows < columns:
+            q = transposing.transpose(q)
+        return self.gain * shaping.reshape(q, sizes)
+
+
+@public("initializers.identity")
+class Identity(Initializer):
+    """The identity matrix, times `gain`."""
+
+    def __init__(self, gain: float = 1.0, dtype: Any = dtypes.float32) -> None:
+        self.gain = gain
+        self.dtype = _floating(dtype)
+
+    def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
+        """Ones on the diagonal of a matrix, zeros elsewhere."""
+        whole = _sizes(shape) if partition_info is None else partition_info.full_shape
+        if len(whole) != 2:
+            raise ValueError("Identity matrix initializer can only be used for 2D matrices.")
+        rows, columns = _sizes(shape)
+        first = (0, 0) if partition_info is None else tuple(partition_info.var_offset)
+        eye = np.eye(whole[0], whole[1], dtype=self._kind(dtype).as_numpy_dtype)
+        part = eye[first[0] : first[0] + rows, first[1] : first[1] + columns]
+        return basic.constant(self.gain * part, self._kind(dtype))
+
+
+def _contrib_random(
+    uniform: bool, seed: int | None, dtype: Any, factor: float, mode: str
+) -> VarianceScaling:
+    scale = factor if uniform else factor * _TRUNCATED_STDDEV**2 * 1.3
+    distribution = "uniform" if uniform else "truncated_normal"
+    return VarianceScaling(scale, mode, distribution, seed, dtype)
+
+
+@public("contrib.layers.xavier_initializer", "contrib.layers.xavier_initializer_conv2d")
+def xavier_initializer(
+    uniform: bool = True, seed: int | None = None, dtype: Any = dtypes.float32
+) -> VarianceScaling:
+    """Random with variance 2 / (fan-in + fan-out)."""
+    return _contrib_random(uniform, seed, dtype, 1.0, "fan_avg")
+
+
+@public("contrib.layers.variance_scaling_initializer")
+def contrib_variance_scaling(
+    factor: float = 2.0,
+    mode: str = "FAN_IN",
+    uniform: bool = False,
+    seed: int | None = None,
+    dtype: Any = dtypes.float32,
+) -> Callable[..., Tensor]:
+    """Random with variance factor / n, where n is the fan-in, the fan-out or their mean."""
+    if mode not in ("FAN_IN", "FAN_OUT", "FAN_AVG"):
+        raise TypeError(f"Unknown mode {mode} [FAN_IN, FAN_OUT, FAN_AVG]")
+    return _contrib_random(uniform, seed, dtype, factor, mode.lower())

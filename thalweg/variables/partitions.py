@@ -1,0 +1,128 @@
+"""Partitioners: functions that say into how many parts a variable is cut along each axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thalweg.graph import dtypes
+from thalweg.graph.dtypes import DType
+from thalweg.graph.shapes import TensorShape
+from thalweg.public import public
+from thalweg.variables.scope import get_variable_scope, variable_scope, variable_store
+from thalweg.variables.variable import Variable
+
+Partitioner = Callable[..., list[int]]
+
+
+def _element_bytes(dtype: DType, bytes_per_string_element: int) -> int:
+    return bytes_per_string_element if dtype.base_dtype is dtypes.string else dtype.size
+
+
+def _cut(shape: TensorShape, axis: int, count: int) -> list[int]:
+    partitions = [1] * len(shape)
+    partitions[axis] = count
+    return partitions
+
+
+@public("variable_axis_size_partitioner")
+def variable_axis_size_partitioner(
+    max_shard_bytes: int,
+    axis: int = 0,
+    bytes_per_string_element: int = 16,
+    max_shards: int | None = None,
+) -> Partitioner:
+    """Parts along `axis` of at most `max_shard_bytes` each, and at most `max_shards` of them."""
+    if max_shard_bytes < 1 or bytes_per_string_element < 1:
+        raise ValueError(
+            f"Both max_shard_bytes and bytes_per_string_element must be positive: "
+            f"{max_shard_bytes} and {bytes_per_string_element}"
+        )
+    if max_shards is not None and max_shards < 1:
+        raise ValueError(f"max_shards must be positive: {max_shards}")
+
+    def partitioner(shape: Any, dtype: Any) -> list[int]:
+        _check_arguments(shape, dtype)
+        size = shape.as_list()[axis]
+        element = _element_bytes(dtype, bytes_per_string_element)
+        row_bytes = shape.num_elements() / size * element
+        rows_per_shard = max(1, math.floor(max_shard_bytes / row_bytes))
+        count = math.ceil(size / rows_per_shard)
+        return _cut(shape, axis, min(count, max_shards or count))
+
+    return partitioner
+
+
+def _check_arguments(shape: Any, dtype: Any) -> None:
+    if not isinstance(shape, TensorShape):
+        raise ValueError(f"shape is not a TensorShape: {shape}")
+    if not shape.is_fully_defined():
+        raise ValueError(f"shape is not fully defined: {shape}")
+    if not isinstance(dtype, DType):
+        raise ValueError(f"dtype is not a DType: {dtype}")
+
+
+@public("min_max_variable_partitioner")
+def min_max_variable_partitioner(
+    max_partitions: int = 1,
+    axis: int = 0,
+    min_slice_size: int = 256 << 10,
+    bytes_per_string_element: int = 16,
+) -> Partitioner:
+    """As many parts along `axis` as keep each at `min_slice_size` bytes, up to a maximum."""
+
+    def partitioner(shape: TensorShape, dtype: DType) -> list[int]:
+        if axis >= len(shape):
+            raise ValueError(
+                f"Cannot partition variable along axis {axis} when shape is only {shape}"
+            )
+        element = _element_bytes(dtype, bytes_per_string_element)
+        wanted = math.ceil((shape.num_elements() or 0) * element / min_slice_size)
+        return _cut(shape, axis, max(1, min(int(shape[axis]), max_partitions, wanted)))
+
+    return partitioner
+
+
+@public("fixed_size_partitioner")
+def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
+    """`num_shards` parts along `axis`, or as many as there are rows."""
+
+    def partitioner(shape: TensorShape, **_: Any) -> list[int]:
+        return _cut(shape, axis, min(num_shards, int(shape[axis])))
+
+    return partitioner
+
+
+@public("create_partitioned_variables")
+def create_partitioned_variables(
+    shape: Sequence[int],
+    slicing: Sequence[int],
+    initializer: Any,
+    dtype: Any = dtypes.float32,
+    trainable: bool = True,
+    collections: Any = None,
+    name: str | None = None,
+    reuse: Any = None,
+) -> list[Variable]:
+    """The parts of a variable of this shape, `slicing[i]` of them along axis i."""
+    if len(shape) != len(slicing):
+        raise ValueError(
+            "The 'shape' and 'slicing' of a partitioned Variable must have the length: shape: "
+            f"{shape}, slicing: {slicing}"
+        )
+    if not shape:
+        raise ValueError(f"A partitioned Variable must have rank at least 1: shape: {shape}")
+    with variable_scope(name, "PartitionedVariable", reuse=reuse):
+        scope = get_variable_scope()
+        whole = scope._get_partitioned_variable(  # pyright: ignore[reportPrivateUsage] - as in TensorFlow
+            variable_store(),
+            None,
+            shape=shape,
+            dtype=dtype,
+            initializer=initializer,
+            trainable=trainable,
+            partitioner=lambda **_: slicing,
+            collections=collections,
+        )
+        return list(whole)

@@ -1,0 +1,96 @@
+"""Penalties on weights: functions from a variable to a loss, for `get_variable(regularizer=…)`."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.keys import GraphKeys
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.graph import get_default_graph
+from thalweg.ops import arithmetic, basic, reduce
+from thalweg.public import public
+
+Regularizer = Callable[[Any], Tensor | None]
+
+
+def _check_scale(scale: Any) -> None:
+    if isinstance(scale, numbers.Integral):
+        raise ValueError(f"scale cannot be an integer: {scale}")
+    if isinstance(scale, numbers.Real) and scale < 0.0:
+        raise ValueError(f"Setting a scale less than 0 on a regularizer: {scale}.")
+
+
+@public("contrib.layers.l1_regularizer")
+def l1_regularizer(scale: float, scope: str | None = None) -> Regularizer:
+    """scale·Σ|w|"""
+    _check_scale(scale)
+
+    def penalty(weights: Any) -> Tensor | None:
+        if scale == 0.0:
+            return None
+        with name_scope(scope, "l1_regularizer", [weights]) as name:
+            size = reduce.reduce_sum(arithmetic.absolute(weights))
+            return arithmetic.multiply(_scale(scale, weights), size, name=name)
+
+    return penalty
+
+
+@public("contrib.layers.l2_regularizer")
+def l2_regularizer(scale: float, scope: str | None = None) -> Regularizer:
+    """scale·Σw² / 2"""
+    _check_scale(scale)
+
+    def penalty(weights: Any) -> Tensor | None:
+        if scale == 0.0:
+            return None
+        with name_scope(scope, "l2_regularizer", [weights]) as name:
+            half = reduce.reduce_sum(arithmetic.square(weights)) * 0.5
+            return arithmetic.multiply(_scale(scale, weights), half, name=name)
+
+    return penalty
+
+
+def _scale(scale: float, weights: Any) -> Tensor:
+    return convert_to_tensor(scale, weights.dtype.base_dtype, name="scale")
+
+
+@public("contrib.layers.l1_l2_regularizer")
+def l1_l2_regularizer(
+    scale_l1: float = 1.0, scale_l2: float = 1.0, scope: str | None = None
+) -> Regularizer:
+    """scale_l1·Σ|w| + scale_l2·Σw² / 2"""
+    return sum_regularizer([l1_regularizer(scale_l1), l2_regularizer(scale_l2)], scope)
+
+
+@public("contrib.layers.sum_regularizer")
+def sum_regularizer(regularizer_list: Sequence[Any], scope: str | None = None) -> Regularizer:
+    """The sum of several penalties; those that are None are left out."""
+    present: list[Regularizer] = [r for r in regularizer_list if r is not None]
+
+    def penalty(weights: Any) -> Tensor | None:
+        with name_scope(scope, "sum_regularizer", [weights]):
+            terms = [term for term in (r(weights) for r in present) if term is not None]
+            return arithmetic.add_n(terms) if terms else None
+
+    return penalty
+
+
+@public("contrib.layers.apply_regularization")
+def apply_regularization(
+    regularizer: Regularizer, weights_list: Sequence[Any] | None = None
+) -> Tensor:
+    """The sum of a penalty over weights (by default the WEIGHTS collection), collected as a loss."""
+    graph = get_default_graph()
+    weights = graph.get_collection(GraphKeys.WEIGHTS) if weights_list is None else weights_list
+    if not weights:
+        raise ValueError("No weights to regularize.")
+    with name_scope(None, "get_regularization_penalty", list(weights)):
+        terms = [regularizer(w) for w in weights]
+        present = [basic.constant(0.0) if term is None else term for term in terms]
+        total = arithmetic.add_n(present)
+    graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, total)
+    return total

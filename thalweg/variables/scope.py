@@ -1,0 +1,480 @@
+"""`variable_scope` and `get_variable`: variables by name, shared where the scope says so.
+
+A scope is a name prefix with defaults for the variables asked for inside it. Which scope is open
+is a matter of the thread; the variables belong to the graph.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
+from typing import Any, cast
+
+from thalweg.graph import dtypes
+from thalweg.graph.build import graph_of
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.keys import GraphKeys
+from thalweg.public import public
+from thalweg.variables.store import Request, VariableStore
+from thalweg.variables.variable import VariableAggregation, VariableSynchronization
+
+_SCOPES_KEY = ("__variable_scopes",)
+_STORE_KEY = ("__variable_store",)
+_DEFAULTS = (
+    "initializer",
+    "regularizer",
+    "caching_device",
+    "partitioner",
+    "custom_getter",
+    "dtype",
+    "use_resource",
+    "constraint",
+)
+
+
+@public("no_regularizer")
+def no_regularizer(_: Any) -> None:
+    """A regularizer that adds nothing: it keeps the scope's one away."""
+    return None
+
+
+@public("VariableScope")
+class VariableScope:
+    """A prefix for variable names, and defaults for the variables inside it."""
+
+    def __init__(
+        self,
+        reuse: Any,
+        name: str = "",
+        initializer: Any = None,
+        regularizer: Callable[[Any], Any] | None = None,
+        caching_device: Any = None,
+        partitioner: Callable[..., Any] | None = None,
+        custom_getter: Callable[..., Any] | None = None,
+        name_scope: str = "",
+        dtype: Any = dtypes.float32,
+        use_resource: bool | None = None,
+        constraint: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._reuse = reuse
+        self._name = name
+        self._name_scope = name_scope
+        self.initializer = initializer
+        self.regularizer = regularizer
+        self.caching_device = caching_device
+        self.partitioner = partitioner
+        self.custom_getter = custom_getter
+        self.dtype = dtype
+        self.use_resource = use_resource
+        self.constraint = constraint
+
+    @property
+    def name(self) -> str:
+        """The prefix."""
+        return self._name
+
+    @property
+    def original_name_scope(self) -> str:
+        """The name scope that was opened with this scope when it was made."""
+        return self._name_scope
+
+    @property
+    def reuse(self) -> Any:
+        """False: make variables; True: share existing ones; AUTO_REUSE: whichever applies."""
+        return self._reuse
+
+    def reuse_variables(self) -> None:
+        """From now on share existing variables."""
+        self._reuse = True
+
+    def set_initializer(self, initializer: Any) -> None:
+        """Set the default initializer."""
+        self.initializer = initializer
+
+    def set_regularizer(self, regularizer: Callable[[Any], Any] | None) -> None:
+        """Set the default regularizer."""
+        self.regularizer = regularizer
+
+    def set_caching_device(self, caching_device: Any) -> None:
+        """Set the default caching device."""
+        self.caching_device = caching_device
+
+    def set_partitioner(self, partitioner: Callable[..., Any] | None) -> None:
+        """Set the default partitioner."""
+        self.partitioner = partitioner
+
+    def set_custom_getter(self, custom_getter: Callable[..., Any] | None) -> None:
+        """Set the default custom getter."""
+        self.custom_getter = custom_getter
+
+    def set_dtype(self, dtype: Any) -> None:
+        """Set the default dtype."""
+        self.dtype = dtype
+
+    def set_use_resource(self, use_resource: bool | None) -> None:
+        """Set whether resource variables are asked for; both kinds behave alike."""
+        self.use_resource = use_resource
+
+    def get_collection(self, name: Any) -> list[Any]:
+        """The items of a collection whose names begin with this scope's."""
+        return get_default_graph().get_collection(name, f"{self._name}/" if self._name else None)
+
+    def trainable_variables(self) -> list[Any]:
+        """The trainable variables of this scope."""
+        return self.get_collection(GraphKeys.TRAINABLE_VARIABLES)
+
+    def global_variables(self) -> list[Any]:
+        """The global variables of this scope."""
+        return self.get_collection(GraphKeys.GLOBAL_VARIABLES)
+
+    def local_variables(self) -> list[Any]:
+        """The local variables of this scope."""
+        return self.get_collection(GraphKeys.LOCAL_VARIABLES)
+
+    def get_variable(
+        self,
+        var_store: VariableStore,
+        name: str,
+        shape: Any = None,
+        dtype: Any = None,
+        initializer: Any = None,
+        regularizer: Callable[[Any], Any] | None = None,
+        reuse: Any = None,
+        trainable: bool | None = None,
+        collections: Any = None,
+        caching_device: Any = None,
+        partitioner: Callable[..., Any] | None = None,
+        validate_shape: bool = True,
+        use_resource: bool | None = None,
+        custom_getter: Callable[..., Any] | None = None,
+        constraint: Callable[[Any], Any] | None = None,
+        synchronization: Any = VariableSynchronization.AUTO,
+        aggregation: Any = VariableAggregation.NONE,
+    ) -> Any:
+        """The variable of this name in the scope, found or made."""
+        full_name = f"{self._name}/{name}" if self._name else name
+        with get_default_graph().name_scope(None):
+            if dtype is not None and initializer is not None and not callable(initializer):
+                _check_initializer(initializer, dtype)
+            request = Request(
+                full_name,
+                shape,
+                as_dtype(self.dtype if dtype is None else dtype),
+                self.initializer if initializer is None else initializer,
+                regularizer or self.regularizer,
+                self._reuse if reuse is None else reuse,
+                trainable,
+                collections,
+                caching_device or self.caching_device,
+                partitioner or self.partitioner,
+                validate_shape,
+                self.use_resource if use_resource is None else use_resource,
+                constraint or self.constraint,
+                synchronization,
+                aggregation,
+            )
+            return var_store.get(request, custom_getter or self.custom_getter)
+
+    def _get_partitioned_variable(
+        self, var_store: VariableStore, name: str | None, **options: Any
+    ) -> Any:
+        """The partitioned variable of this name: what `create_partitioned_variables` asks for."""
+        if self.custom_getter is not None:
+            raise ValueError(
+                "Private access to _get_partitioned_variable is not allowed when a custom getter "
+                f"is set. Current custom getter: {self.custom_getter}. If you use "
+                "create_partitioned_variables, use get_variable with a partitioner instead."
+            )
+        given = {n: v for n, v in options.items() if v is not None}
+        defaults = {n: getattr(self, n) for n in _DEFAULTS if n != "custom_getter"}
+        if (given.get("partitioner") or self.partitioner) is None:
+            raise ValueError("No partitioner was specified")
+        full_name = "/".join(filter(None, (self._name, name)))
+        with get_default_graph().name_scope(None):
+            return var_store.get_partitioned(
+                Request(full_name, reuse=self._reuse, **(defaults | given))
+            )
+
+
+def _check_initializer(initializer: Any, dtype: Any) -> None:
+    found = convert_to_tensor(initializer).dtype.base_dtype
+    if found != as_dtype(dtype):
+        raise ValueError(
+            f"Initializer type '{found}' and explicit dtype '{as_dtype(dtype)}' don't match."
+        )
+
+
+# What is open
+
+
+class _Scopes(threading.local):
+    """The open scope of a graph in this thread, and how often each scope name was opened."""
+
+    def __init__(self) -> None:
+        self.current = VariableScope(False)
+        self.counts: dict[str, int] = {}
+
+
+def _of_graph(key: Any, make: Callable[[], Any]) -> Any:
+    found = get_default_graph().get_collection_ref(key)
+    if not found:
+        found.append(make())
+    return found[0]
+
+
+def _scopes() -> _Scopes:
+    return _of_graph(_SCOPES_KEY, _Scopes)
+
+
+def variable_store() -> VariableStore:
+    """The named variables of the default graph."""
+    return _of_graph(_STORE_KEY, VariableStore)
+
+
+#: TensorFlow programs that look at the store itself know it by this name.
+_get_default_variable_store = variable_store
+
+
+@public("get_variable_scope")
+def get_variable_scope() -> VariableScope:
+    """The open variable scope."""
+    return _scopes().current
+
+
+@public("get_variable")
+def get_variable(
+    name: str,
+    shape: Any = None,
+    dtype: Any = None,
+    initializer: Any = None,
+    regularizer: Callable[[Any], Any] | None = None,
+    trainable: bool | None = None,
+    collections: Any = None,
+    caching_device: Any = None,
+    partitioner: Callable[..., Any] | None = None,
+    validate_shape: bool = True,
+    use_resource: bool | None = None,
+    custom_getter: Callable[..., Any] | None = None,
+    constraint: Callable[[Any], Any] | None = None,
+    synchronization: Any = VariableSynchronization.AUTO,
+    aggregation: Any = VariableAggregation.NONE,
+) -> Any:
+    """The variable of this name in the open scope: made, or shared where the scope reuses."""
+    return get_variable_scope().get_variable(
+        variable_store(),
+        name,
+        shape,
+        dtype,
+        initializer,
+        regularizer,
+        None,
+        trainable,
+        collections,
+        caching_device,
+        partitioner,
+        validate_shape,
+        use_resource,
+        custom_getter,
+        constraint,
+        synchronization,
+        aggregation,
+    )
+
+
+@public("get_local_variable")
+def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Any:
+    """As `get_variable`, for a variable that belongs to this process and is not trained."""
+    collections = list(kwargs.pop("collections", None) or ())
+    kwargs["trainable"] = False
+    kwargs["collections"] = [*collections, GraphKeys.LOCAL_VARIABLES]
+    return get_variable(name, *args, **kwargs)
+
+
+# Opening a scope
+
+
+@contextmanager
+def _open(
+    name_or_scope: str | VariableScope, reuse: Any, name_scope: str | None, given: dict[str, Any]
+) -> Generator[VariableScope]:
+    scopes = _scopes()
+    outer, counts = scopes.current, dict(scopes.counts)
+    if isinstance(name_or_scope, VariableScope):
+        base, name = name_or_scope, name_or_scope.name
+        opened_as = base.original_name_scope if name_scope is None else name_scope
+    else:
+        base = outer
+        name = f"{outer.name}/{name_or_scope}" if outer.name else name_or_scope
+        opened_as = name_scope or ""
+    # A scope opened by name cannot undo the outer one's reuse; one opened by object can.
+    by_object = isinstance(name_or_scope, VariableScope) and reuse is not None
+    inner = VariableScope(reuse if by_object else reuse or base.reuse, name, name_scope=opened_as)
+    for default in _DEFAULTS:
+        setattr(inner, default, _combined(default, given.get(default), getattr(base, default)))
+    scopes.counts[name] = scopes.counts.get(name, 0) + 1
+    scopes.current = inner
+    try:
+        yield inner
+    finally:
+        scopes.current = outer
+        if isinstance(name_or_scope, VariableScope):
+            scopes.counts = counts
+        else:
+            _close_inside(scopes.counts, name)
+
+
+def _combined(default: str, given: Any, outer: Any) -> Any:
+    if given is None:
+        return outer
+    if default == "custom_getter" and outer is not None:
+        return _nested_getter(given, outer)
+    return as_dtype(given) if default == "dtype" else given
+
+
+def _nested_getter(inner: Callable[..., Any], outer: Callable[..., Any]) -> Callable[..., Any]:
+    """The inner scope's getter, whose `getter` is the outer scope's."""
+
+    def getter(getter: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def through_outer(*inner_args: Any, **inner_kwargs: Any) -> Any:
+            return outer(getter, *inner_args, **inner_kwargs)
+
+        return inner(through_outer, *args, **kwargs)
+
+    return getter
+
+
+def _close_inside(counts: dict[str, int], name: str) -> None:
+    """Names inside a closed scope may be used afresh when it is opened again."""
+    for inside in counts:
+        if not name or inside.startswith(f"{name}/"):
+            counts[inside] = 0
+
+
+def _unique_scope(prefix: str) -> str:
+    scopes = _scopes()
+    full = f"{scopes.current.name}/{prefix}" if scopes.current.name else prefix
+    if not scopes.counts.get(full):
+        return prefix
+    number = 1
+    while scopes.counts.get(f"{full}_{number}"):
+        number += 1
+    return f"{prefix}_{number}"
+
+
+@public("variable_scope")
+class variable_scope:  # noqa: N801 - TensorFlow's spelling
+    """Open a scope: `with tf.variable_scope("layer1", reuse=tf.AUTO_REUSE) as scope:`."""
+
+    def __init__(
+        self,
+        name_or_scope: Any,
+        default_name: str | None = None,
+        values: Sequence[Any] | None = None,
+        initializer: Any = None,
+        regularizer: Callable[[Any], Any] | None = None,
+        caching_device: Any = None,
+        partitioner: Callable[..., Any] | None = None,
+        custom_getter: Callable[..., Any] | None = None,
+        reuse: Any = None,
+        dtype: Any = None,
+        use_resource: bool | None = None,
+        constraint: Callable[[Any], Any] | None = None,
+        auxiliary_name_scope: bool = True,
+    ) -> None:
+        if name_or_scope is None and default_name is None:
+            raise TypeError("If default_name is None then name_or_scope is required")
+        if name_or_scope is not None and not isinstance(name_or_scope, str | VariableScope):
+            raise TypeError("VariableScope: name_or_scope must be a string or VariableScope.")
+        if name_or_scope is None and reuse:
+            raise ValueError("reuse=True cannot be used without a name_or_scope")
+        self._name_or_scope: str | VariableScope | None = name_or_scope
+        self._default_name = default_name
+        self._values = values
+        self._reuse = reuse
+        self._auxiliary = auxiliary_name_scope
+        self._given: dict[str, Any] = {
+            "initializer": initializer,
+            "regularizer": regularizer,
+            "caching_device": caching_device,
+            "partitioner": partitioner,
+            "custom_getter": custom_getter,
+            "dtype": dtype,
+            "use_resource": use_resource,
+            "constraint": constraint,
+        }
+        self._opened: list[AbstractContextManager[VariableScope]] = []
+
+    def __enter__(self) -> VariableScope:
+        opened = self._scope()
+        scope = opened.__enter__()
+        self._opened.append(opened)
+        return scope
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._opened.pop().__exit__(kind, error, trace)
+
+    @contextmanager
+    def _scope(self) -> Generator[VariableScope]:
+        graph = graph_of(self._values or ())
+        with graph.as_default(), self._names(graph) as names:
+            chosen = self._name_or_scope
+            if chosen is None:
+                chosen = _unique_scope(cast("str", self._default_name))
+            if isinstance(chosen, VariableScope):
+                names = None
+            with _open(chosen, self._reuse, names, self._given) as scope:
+                yield scope
+
+    def _names(self, graph: Graph) -> AbstractContextManager[str | None]:
+        """The name scope that goes with the variable scope; the root has none."""
+        chosen = self._name_or_scope
+        if chosen is None:
+            chosen = self._default_name
+        name = chosen.name.split("/")[-1] if isinstance(chosen, VariableScope) else chosen
+        if not name:
+            return nullcontext("")
+        if not self._auxiliary:
+            current = graph.get_name_scope()
+            return graph.name_scope(f"{current}/" if current else None)
+        return graph.name_scope(name)
+
+
+@public("variable_op_scope")
+def variable_op_scope(
+    values: Sequence[Any],
+    name_or_scope: Any,
+    default_name: str | None = None,
+    initializer: Any = None,
+    regularizer: Callable[[Any], Any] | None = None,
+    caching_device: Any = None,
+    partitioner: Callable[..., Any] | None = None,
+    custom_getter: Callable[..., Any] | None = None,
+    reuse: Any = None,
+    dtype: Any = None,
+    use_resource: bool | None = None,
+    constraint: Callable[[Any], Any] | None = None,
+) -> variable_scope:
+    """The old order of `variable_scope`'s arguments."""
+    return variable_scope(
+        name_or_scope,
+        default_name,
+        values,
+        initializer,
+        regularizer,
+        caching_device,
+        partitioner,
+        custom_getter,
+        reuse,
+        dtype,
+        use_resource,
+        constraint,
+    )

@@ -1,0 +1,356 @@
+"""The variables `get_variable` made in a graph, by full name: made on first request, then shared.
+
+A `Request` says what variable is wanted; the store finds it, or makes it and applies its
+regularizer. A request with a partitioner gives a `PartitionedVariable`, whose parts are stored too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NoReturn, cast
+
+from thalweg.graph import dtypes
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.keys import GraphKeys
+from thalweg.graph.node import Tensor
+from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.ops import slicing
+from thalweg.public import publish_value
+from thalweg.variables.initializers import GlorotUniform, Zeros
+from thalweg.variables.partitioned import PartitionedVariable, PartitionInfo, slice_plan
+from thalweg.variables.save_slice import SaveSliceInfo
+from thalweg.variables.variable import Variable, VariableAggregation, VariableSynchronization
+
+
+class ReuseMode:
+    """The type of `AUTO_REUSE`."""
+
+    def __repr__(self) -> str:
+        return "tf.AUTO_REUSE"
+
+
+#: Reuse a variable where it exists, else make it.
+AUTO_REUSE = ReuseMode()
+publish_value("AUTO_REUSE", AUTO_REUSE)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `get_variable` was asked for, with the scope's defaults filled in."""
+
+    name: str
+    shape: Any = None
+    dtype: Any = dtypes.float32
+    initializer: Any = None
+    regularizer: Callable[[Any], Any] | None = None
+    reuse: Any = None
+    trainable: bool | None = None
+    collections: Any = None
+    caching_device: Any = None
+    partitioner: Callable[..., Any] | None = None
+    validate_shape: bool = True
+    use_resource: bool | None = None
+    constraint: Callable[[Any], Any] | None = None
+    synchronization: Any = VariableSynchronization.AUTO
+    aggregation: Any = VariableAggregation.NONE
+
+    def arguments(self) -> dict[str, Any]:
+        """The fields as keyword arguments, as a custom getter takes and passes them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+class VariableStore:
+    """The named variables of one graph."""
+
+    def __init__(self) -> None:
+        self._vars: dict[str, Variable] = {}
+        self._partitioned: dict[str, PartitionedVariable] = {}
+
+    def get(self, request: Request, custom_getter: Callable[..., Any] | None = None) -> Any:
+        """The variable a request names, by way of the custom getter if there is one."""
+        if custom_getter is None:
+            return self._get(request)
+        if not callable(custom_getter):
+            raise ValueError(f"Passed a custom_getter which is not callable: {custom_getter}")
+        given = _accepted(custom_getter, request.arguments())
+        return custom_getter(getter=self.get_variable, **given)
+
+    def get_variable(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """The variable of this name; the rest are the fields of a `Request`."""
+        names = [field.name for field in fields(Request)][1:]
+        return self._get(Request(name, **dict(zip(names, args, strict=False)), **kwargs))
+
+    def _get(self, request: Request) -> Any:
+        if request.partitioner is not None and not _is_scalar(request.shape):
+            if not callable(request.partitioner):
+                raise ValueError(f"Partitioner must be callable, but received: {request.partitioner}")
+            with get_default_graph().name_scope(None):
+                return self.get_partitioned(request)
+        if request.reuse and request.partitioner is None and request.name in self._partitioned:
+            return self.get_partitioned(request)
+        if f"{request.name}/part_0" in self._vars:
+            raise ValueError(
+                "No partitioner was provided, but a partitioned version of the variable was "
+                f"found: {request.name}/part_0. Perhaps a variable of the same name was already "
+                "created with partitioning?"
+            )
+        return self._get_single(request)
+
+    # One buffer
+
+    def _get_single(self, request: Request, partition: PartitionInfo | None = None) -> Variable:
+        name, initializer = request.name, request.initializer
+        from_value = initializer is not None and not callable(initializer)
+        if request.shape is not None and from_value:
+            raise ValueError(
+                f"If initializer is a constant, do not specify shape: variable {name} takes the "
+                "shape of its initializer."
+            )
+        shape, dtype = as_shape(request.shape), as_dtype(request.dtype).base_dtype
+        found = self._vars.get(name)
+        if found is not None:
+            _check_same(found, name, shape, dtype, request.reuse)
+            return found
+        if request.reuse is True:
+            raise ValueError(
+                f"Variable {name} does not exist, or was not created with tf.get_variable(). Did "
+                "you mean to set reuse=None in VarScope (or reuse=tf.AUTO_REUSE)?"
+            )
+        variable = self._make(request, shape, dtype, partition)
+        self._vars[name] = variable
+        _regularize(variable, request)
+        return variable
+
+    def _make(
+        self, request: Request, shape: TensorShape, dtype: DType, partition: PartitionInfo | None
+    ) -> Variable:
+        initializer = request.initializer
+        value, kind = initializer, None
+        if initializer is None or callable(initializer):
+            value, kind = _initial_value(request, shape, dtype, partition)
+        return Variable(
+            value,
+            name=request.name,
+            trainable=request.trainable,
+            collections=request.collections,
+            caching_device=request.caching_device,
+            dtype=kind,
+            validate_shape=request.validate_shape,
+            constraint=request.constraint,
+            use_resource=request.use_resource,
+            synchronization=request.synchronization,
+            aggregation=request.aggregation,
+        )
+
+    # Several
+
+    def get_partitioned(self, request: Request) -> PartitionedVariable:
+        """The partitioned variable a request names."""
+        name, initializer = request.name, request.initializer
+        if name in self._vars:
+            raise ValueError(
+                "A partitioner was provided, but an unpartitioned version of the variable was "
+                f"found: {name}. Perhaps a variable of the same name was already created without "
+                "partitioning?"
+            )
+        shape = as_shape(request.shape)
+        if isinstance(initializer, Tensor):
+            shape = shape.merge_with(initializer.shape)
+        partitions = _partitions(request, shape)
+        found = self._partitioned.get(name)
+        if found is not None:
+            _check_same_partitions(found, request, shape, partitions)
+            return found
+        if request.reuse is True:
+            raise ValueError(
+                f"PartitionedVariable {name} does not exist, or was not created with "
+                "tf.get_variable(). Did you mean to set reuse=None in VarScope (or "
+                "reuse=tf.AUTO_REUSE)?"
+            )
+        if partitions is None:
+            raise ValueError(f"No partitioner was specified for {name}")
+        self._check_parts(name, shape, partitions)
+        made = PartitionedVariable(
+            name, shape, as_dtype(request.dtype), self._parts(request, shape, partitions), partitions
+        )
+        self._partitioned[name] = made
+        return made
+
+    def _check_parts(self, name: str, shape: TensorShape, partitions: Sequence[int]) -> None:
+        axis = slice_plan(cast("list[int]", shape.as_list()), partitions)[0]
+        count = partitions[axis]
+        if f"{name}/part_0" not in self._vars:
+            return
+        for extra, there in ((count - 1, False), (count, True)):
+            if (f"{name}/part_{extra}" in self._vars) is there:
+                state = "was the extra shard" if there else "was not"
+                raise ValueError(
+                    "Partitioner returned a different partitioning than what was already found. "
+                    f"Partitioner returned {count} shards, and shard {name}/part_0 was found, but "
+                    f"{name}/part_{extra} {state}."
+                )
+
+    def _parts(
+        self, request: Request, shape: TensorShape, partitions: Sequence[int]
+    ) -> list[Variable]:
+        graph = get_default_graph()
+        full = cast("list[int]", shape.as_list())
+        parts: list[Variable] = []
+        for index, (offset, size) in enumerate(slice_plan(full, partitions)[1]):
+            name = f"{request.name}/part_{index}"
+            with graph.name_scope(f"{name}/PartitionedInitializer"):
+                part = _part_request(request, name, offset, size)
+            with graph.name_scope(None):
+                variable = self._get_single(part, PartitionInfo(full, offset))
+            variable._set_save_slice_info(  # pyright: ignore[reportPrivateUsage] - as TensorFlow's savers know it
+                SaveSliceInfo(request.name, full, offset, size)
+            )
+            parts.append(variable)
+        return parts
+
+
+def _is_scalar(shape: Any) -> bool:
+    return shape is not None and as_shape(shape).rank == 0
+
+
+def _accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments a custom getter can take: some were written before others existed."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return arguments
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in parameters}
+
+
+def _check_same(
+    found: Variable, name: str, shape: TensorShape, dtype: DType, reuse: Any
+) -> None:
+    if reuse is False:
+        raise ValueError(
+            f"Variable {name} already exists, disallowed. Did you mean to set reuse=True in "
+            f"VarScope (or reuse=tf.AUTO_REUSE)? Originally defined at:\n\n  {found.op.origin}"
+        )
+    if not shape.is_compatible_with(found.shape):
+        _cannot_share(found, f"specified shape {shape} and found shape {found.shape}")
+    if not dtype.is_compatible_with(found.dtype):
+        _cannot_share(found, f"specified dtype {dtype.name} and found dtype {found.dtype.name}")
+
+
+def _cannot_share(found: Variable, why: str) -> NoReturn:
+    raise ValueError(
+        f"Trying to share variable {found.op.name}, but {why}. It was made at {found.op.origin}"
+    )
+
+
+def _regularize(variable: Variable, request: Request) -> None:
+    if not request.regularizer:
+        return
+    graph = variable.graph
+    with graph.colocate_with(variable.op), graph.name_scope(f"{request.name}/Regularizer/"):
+        loss = request.regularizer(variable)
+    if loss is not None:
+        graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)
+
+
+def _initial_value(
+    request: Request, shape: TensorShape, dtype: DType, partition: PartitionInfo | None
+) -> tuple[Callable[[], Any], DType | None]:
+    """What makes the initial value, and its dtype."""
+    make = _default_initializer(dtype) if request.initializer is None else request.initializer
+    if inspect.isclass(make):
+        make = make()
+    if shape.is_fully_defined():
+        sizes = shape.as_list()
+        more = {"partition_info": partition} if _takes(make, "partition_info") else {}
+        return lambda: make(sizes, dtype=dtype, **more), dtype
+    if _takes_nothing(make):
+        return make, None
+    raise ValueError(
+        f"Shape of a new variable ({request.name}) must be fully defined, but instead was {shape}."
+    )
+
+
+def _default_initializer(dtype: DType) -> Callable[..., Any]:
+    if dtype.is_floating:
+        return GlorotUniform()
+    if dtype.is_integer or dtype.is_bool:
+        return Zeros()
+    raise ValueError(f"An initializer is required for variables of dtype {dtype.name}")
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return all(p.default is not p.empty for p in parameters)
+
+
+def _partitions(request: Request, shape: TensorShape) -> list[int] | None:
+    """What the partitioner says of a shape; None when an existing variable is to be reused."""
+    if request.partitioner is None:
+        return None
+    if not shape.is_fully_defined():
+        raise ValueError(
+            f"Shape of a new partitioned variable ({request.name}) must be fully defined, but "
+            f"instead was {shape}."
+        )
+    if not shape.rank:
+        raise ValueError(f"A partitioned Variable must have rank at least 1, shape: {shape}")
+    partitions = request.partitioner(shape=shape, dtype=request.dtype)
+    if not isinstance(partitions, Sequence):
+        raise ValueError(f"Partitioner must return a sequence, but saw: {partitions}")
+    counts = [int(count) for count in cast("Sequence[Any]", partitions)]
+    if len(counts) != shape.rank:
+        raise ValueError(
+            "Partitioner returned a partition list that does not match the Variable's rank: "
+            f"{counts} vs. {shape}"
+        )
+    if any(count < 1 for count in counts):
+        raise ValueError(f"Partitioner returned zero partitions for some axes: {counts}")
+    return counts
+
+
+def _check_same_partitions(
+    found: PartitionedVariable,
+    request: Request,
+    shape: TensorShape,
+    partitions: list[int] | None,
+) -> None:
+    if request.reuse is False:
+        raise ValueError(
+            f"Partitioned variable with name {request.name} already exists. Did you mean to set "
+            f"reuse=True in VarScope (or reuse=tf.AUTO_REUSE)? It was made at {found.origin}"
+        )
+    dtype = as_dtype(request.dtype)
+    pairs: list[tuple[str, bool, Any, Any]] = [
+        ("shape", shape.is_compatible_with(found.get_shape()), shape, found.get_shape()),
+        ("dtype", dtype.is_compatible_with(found.dtype), dtype.name, found.dtype.name),
+        ("partitions", partitions in (None, found.partitions), partitions, found.partitions),
+    ]
+    for what, fits, wanted, is_there in pairs:
+        if not fits:
+            raise ValueError(
+                f"Trying to reuse partitioned variable {request.name}, but specified {what} "
+                f"{wanted} and found {what} {is_there}."
+            )
+
+
+def _part_request(request: Request, name: str, offset: list[int], size: list[int]) -> Request:
+    initializer = request.initializer
+    part = replace(request, name=name, partitioner=None, shape=None)
+    if initializer is None or callable(initializer):
+        return replace(part, shape=size)
+    value = convert_to_tensor(
+        initializer, None if isinstance(initializer, Tensor) else request.dtype
+    )
+    piece = slicing.slice(value, offset, size)
+    return replace(part, initializer=piece, dtype=piece.dtype.base_dtype)

@@ -1,0 +1,468 @@
+"""`tf.Variable`: a buffer that outlives steps, with its initializer and its read.
+
+A variable is three nodes: the buffer `w` (a reference), `w/Assign` (what initialises it) and
+`w/read` (its value). It stands wherever a tensor is wanted; ops that change it get the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, NoReturn, cast
+
+from thalweg.graph import context
+from thalweg.graph.build import graph_of
+from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_function
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.keys import GraphKeys
+from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.ops import basic, indexing, scatter, state
+from thalweg.public import public
+from thalweg.variables.save_slice import SaveSliceInfo, strip_scope, variable_def_class, with_scope
+
+
+@public("VariableSynchronization")
+class VariableSynchronization:
+    """When copies of a distributed variable are made equal. One process needs none of it."""
+
+    AUTO = 0
+    NONE = 1
+    ON_WRITE = 2
+    ON_READ = 3
+
+
+@public("VariableAggregation")
+class VariableAggregation:
+    """How updates of copies of a distributed variable are combined."""
+
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    ONLY_FIRST_REPLICA = 3
+    ONLY_FIRST_TOWER = 3
+
+
+@public("Variable")
+class Variable:
+    """State that steps read and change: `w = tf.Variable(tf.zeros([3]), name="w")`."""
+
+    SaveSliceInfo = SaveSliceInfo
+    __array_priority__ = 100  # NumPy arrays defer to our operators
+
+    _variable: Tensor
+    _snapshot: Tensor
+    _initializer_op: Node
+    _initial_value: Tensor | None
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        collections: Iterable[Any] | None = None,
+        validate_shape: bool = True,
+        caching_device: Any = None,
+        name: str | None = None,
+        variable_def: Any = None,
+        dtype: Any = None,
+        expected_shape: Any = None,
+        import_scope: str | None = None,
+        constraint: Callable[[Any], Any] | None = None,
+        use_resource: bool | None = None,
+        synchronization: Any = VariableSynchronization.AUTO,
+        aggregation: Any = VariableAggregation.NONE,
+        shape: Any = None,
+    ) -> None:
+        self._caching_device = caching_device
+        self._save_slice_info: SaveSliceInfo | None = None
+        self._constraint = constraint
+        self._trainable = trainable is None or bool(trainable)
+        self.synchronization = synchronization
+        self.aggregation = aggregation
+        if variable_def is not None:
+            if initial_value is not None:
+                raise ValueError("variable_def and initial_value are mutually exclusive.")
+            self._from_definition(variable_def, import_scope)
+            return
+        if initial_value is None:
+            raise ValueError(
+                "initial_value must be specified: a value, a tensor or a function that makes one."
+            )
+        if constraint is not None and not callable(constraint):
+            raise ValueError("The `constraint` argument must be a callable.")
+        kind = None if dtype is None else as_dtype(dtype).base_dtype
+        keys = _collections(collections, self._trainable)
+        self._build(initial_value, validate_shape, name, kind, shape)
+        self.graph.add_to_collections(keys, self)
+
+    def _build(
+        self, initial_value: Any, validate: bool, name: str | None, dtype: DType | None, shape: Any
+    ) -> None:
+        graph = get_default_graph() if callable(initial_value) else graph_of([initial_value])
+        with ExitStack() as scopes:
+            scopes.enter_context(graph.as_default())
+            scopes.enter_context(graph.control_dependencies(None))
+            scope = scopes.enter_context(graph.name_scope(name or "Variable"))
+            if callable(initial_value):
+                # What makes the value lives where the variable will, which does not exist yet.
+                group = b"loc:@" + scope.rstrip("/").encode()
+                scopes.enter_context(graph.attr_scope({"_class": [group]}))
+                value = _made_value(graph, cast("Callable[[], Any]", initial_value), dtype)
+            else:
+                value = convert_to_tensor(initial_value, dtype, name="initial_value")
+            self._initial_value = value
+            self._variable = state.variable_op(
+                _buffer_shape(value, validate, shape), value.dtype, name=scope
+            )
+            self._initializer_op = state.assign(
+                self._variable, _guarded(value, self._variable), validate_shape=validate
+            ).op
+            with self._reading_device():
+                self._snapshot = basic.identity(self._variable, name="read")
+
+    def _from_definition(self, definition: Any, import_scope: str | None) -> None:
+        graph = get_default_graph()
+
+        def element(name: str) -> Any:
+            return graph.as_graph_element(with_scope(name, import_scope))
+
+        self._variable = element(definition.variable_name)
+        self._initializer_op = element(definition.initializer_name)
+        self._snapshot = element(definition.snapshot_name)
+        initial = getattr(definition, "initial_value_name", "")
+        self._initial_value = element(initial) if initial else None
+        self._trainable = getattr(definition, "trainable", True)
+        if definition.HasField("save_slice_info_def"):
+            self._save_slice_info = SaveSliceInfo(
+                save_slice_info_def=definition.save_slice_info_def, import_scope=import_scope
+            )
+
+    def _reading_device(self) -> AbstractContextManager[Any]:
+        graph = self.graph
+        if self._caching_device is not None:
+            return graph.device(self._caching_device)
+        return graph.colocate_with(self._variable.op)
+
+    # Values
+
+    def value(self) -> Tensor:
+        """The value, as the one read that all uses share."""
+        return self._snapshot
+
+    def read_value(self) -> Tensor:
+        """The value at this point of the step: a read of its own, after the open dependencies."""
+        return basic.identity(self._variable, name="read")
+
+    def eval(self, session: context.Runner | None = None) -> Any:
+        """The value in a session (the default one if none is given)."""
+        return self._variable.eval(session=session)
+
+    def load(self, value: Any, session: context.Runner | None = None) -> None:
+        """Set the value in a session, without a new node."""
+        runner = context.runner_for(self.graph, session, "load()")
+        runner.run(self._initializer_op, {self._initializer_op.inputs[1]: value})
+
+    def initialized_value(self) -> Tensor:
+        """The value, or the initial value where the variable is not initialised yet."""
+        graph = self.graph
+        with graph.as_default(), graph.control_dependencies(None), self._reading_device():
+            return state.value_or_initial(self._variable, self.initial_value)
+
+    @property
+    def initial_value(self) -> Tensor:
+        """The tensor the initializer assigns."""
+        return self._initializer_op.inputs[1] if self._initial_value is None else self._initial_value
+
+    @property
+    def initializer(self) -> Node:
+        """The node that gives the variable its initial value."""
+        return self._initializer_op
+
+    def gradient_source(self) -> Tensor:
+        """The tensor that gradients with respect to this variable are taken of: its reference."""
+        return self._variable
+
+    def is_initialized(self, name: str | None = None) -> Tensor:
+        """Whether the variable has a value in the session."""
+        return state.IsVariableInitialized()(self._variable, name=name)
+
+    # Changes
+
+    def assign(
+        self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Set the value; the result reads the new one."""
+        changed = state.assign(self._variable, value, use_locking=use_locking, name=name)
+        return changed if read_value else changed.op
+
+    def assign_add(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Add `delta`; the result reads the new value."""
+        changed = state.assign_add(self._variable, delta, use_locking=use_locking, name=name)
+        return changed if read_value else changed.op
+
+    def assign_sub(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Subtract `delta`; the result reads the new value."""
+        changed = state.assign_sub(self._variable, delta, use_locking=use_locking, name=name)
+        return changed if read_value else changed.op
+
+    def count_up_to(self, limit: int) -> Tensor:
+        """The value before this step adds 1; OutOfRangeError once it is `limit`."""
+        return state.count_up_to(self._variable, limit)
+
+    def scatter_add(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        """Add rows."""
+        return self._scatter(scatter.scatter_add, sparse_delta, use_locking, name)
+
+    def scatter_sub(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        """Subtract rows."""
+        return self._scatter(scatter.scatter_sub, sparse_delta, use_locking, name)
+
+    def scatter_mul(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        """Multiply rows."""
+        return self._scatter(scatter.scatter_mul, sparse_delta, use_locking, name)
+
+    def scatter_div(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        """Divide rows."""
+        return self._scatter(scatter.scatter_div, sparse_delta, use_locking, name)
+
+    def scatter_min(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        """Take the smaller of rows."""
+        return self._scatter(scatter.scatter_min, sparse_delta, use_locking, name)
+
+    def scatter_max(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        """Take the larger of rows."""
+        return self._scatter(scatter.scatter_max, sparse_delta, use_locking, name)
+
+    def scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        """Set rows."""
+        return self._scatter(scatter.scatter_update, sparse_delta, use_locking, name)
+
+    def _scatter(
+        self, change: Callable[..., Tensor], delta: Any, use_locking: bool, name: str | None
+    ) -> Tensor:
+        if not isinstance(delta, IndexedSlices):
+            raise ValueError(f"sparse_delta is not IndexedSlices: {delta}")
+        return change(
+            self._variable, delta.indices, delta.values, use_locking=use_locking, name=name
+        )
+
+    def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Tensor:
+        """Set slices."""
+        return scatter.scatter_nd_update(self._variable, indices, updates, name=name)
+
+    def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Tensor:
+        """Add to slices."""
+        return scatter.scatter_nd_add(self._variable, indices, updates, name=name)
+
+    def scatter_nd_sub(self, indices: Any, updates: Any, name: str | None = None) -> Tensor:
+        """Subtract from slices."""
+        return scatter.scatter_nd_sub(self._variable, indices, updates, name=name)
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
+        """Rows of the value."""
+        return indexing.gather(self._snapshot, indices, name=name)
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        """`node:0`."""
+        return self._variable.name
+
+    @property
+    def dtype(self) -> DType:
+        """The reference dtype."""
+        return self._variable.dtype
+
+    @property
+    def shape(self) -> TensorShape:
+        """What is known of the shape."""
+        return self._variable.shape
+
+    def get_shape(self) -> TensorShape:
+        """What is known of the shape."""
+        return self._variable.shape
+
+    def set_shape(self, shape: Any) -> None:
+        """Add what the caller knows of the shape."""
+        self._variable.set_shape(shape)
+        self._snapshot.set_shape(shape)
+
+    @property
+    def op(self) -> Node:
+        """The node that owns the buffer."""
+        return self._variable.op
+
+    @property
+    def graph(self) -> Graph:
+        """The graph this variable belongs to."""
+        return self._variable.graph
+
+    @property
+    def device(self) -> str:
+        """The device asked for."""
+        return self._variable.device
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers change it by default."""
+        return self._trainable
+
+    @property
+    def constraint(self) -> Callable[[Any], Any] | None:
+        """What an optimizer applies to the value after each update."""
+        return self._constraint
+
+    def _ref(self) -> Tensor:
+        return self._variable
+
+    def _as_graph_element(self) -> Tensor:
+        return self._variable
+
+    def _AsTensor(self) -> Tensor:  # noqa: N802 - TensorFlow programs know it by this name
+        return self._snapshot
+
+    def _set_save_slice_info(self, save_slice_info: SaveSliceInfo | None) -> None:
+        self._save_slice_info = save_slice_info
+
+    def _get_save_slice_info(self) -> SaveSliceInfo | None:
+        return self._save_slice_info
+
+    @property
+    def save_slice_info(self) -> SaveSliceInfo | None:
+        """Which part of a larger variable this is, if it is one."""
+        return self._save_slice_info
+
+    def to_proto(self, export_scope: str | None = None) -> Any:
+        """A VariableDef, or None if the variable is outside `export_scope`."""
+        if export_scope is not None and not self.name.startswith(export_scope):
+            return None
+        definition = variable_def_class()()
+        definition.variable_name = strip_scope(self._variable.name, export_scope)
+        definition.initializer_name = strip_scope(self._initializer_op.name, export_scope)
+        definition.snapshot_name = strip_scope(self._snapshot.name, export_scope)
+        definition.initial_value_name = strip_scope(self.initial_value.name, export_scope)
+        definition.trainable = self._trainable
+        if self._save_slice_info is not None:
+            slice_def = self._save_slice_info.to_proto(export_scope)
+            definition.save_slice_info_def.MergeFrom(slice_def)
+        return definition
+
+    @staticmethod
+    def from_proto(variable_def: Any, import_scope: str | None = None) -> Variable:
+        """The variable a VariableDef describes, in the default graph."""
+        return Variable(variable_def=variable_def, import_scope=import_scope)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return operators["getitem"](self._snapshot, key)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("'Variable' object is not iterable.")
+
+    def __copy__(self) -> Variable:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<tf.Variable '{self.name}' shape={self.shape} dtype={self.dtype.name}>"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+# Making one
+
+
+def _collections(given: Iterable[Any] | None, trainable: bool) -> list[Any]:
+    if given is None:
+        given = [GraphKeys.GLOBAL_VARIABLES]
+    if not isinstance(given, list | tuple | set):
+        raise ValueError(
+            f"collections argument to Variable constructor must be a list, tuple, or set. Got "
+            f"{given} of type {type(given)}"
+        )
+    keys = list(cast("Sequence[Any]", given))
+    if trainable and GraphKeys.TRAINABLE_VARIABLES not in keys:
+        keys.append(GraphKeys.TRAINABLE_VARIABLES)
+    return keys
+
+
+def _made_value(graph: Graph, make: Callable[[], Any], dtype: DType | None) -> Tensor:
+    with graph.name_scope("Initializer"), graph.device(None):
+        return convert_to_tensor(make(), dtype, name="initial_value")
+
+
+def _buffer_shape(value: Tensor, validate: bool, given: Any) -> TensorShape:
+    if given is not None:
+        return TensorShape(given)
+    if not validate:
+        return unknown_shape()
+    if not value.shape.is_fully_defined():
+        raise ValueError(
+            f"initial_value must have a shape specified: {value} (made at {value.op.origin}). Give "
+            "a static shape, or pass validate_shape=False"
+        )
+    return value.shape
+
+
+def _guarded(value: Tensor, _: Tensor) -> Tensor:
+    return value
+
+
+# Standing for a tensor
+
+
+def _as_tensor(
+    variable: Variable, dtype: DType | None = None, name: str | None = None, as_ref: bool = False
+) -> Tensor:
+    if dtype is not None and not dtype.is_compatible_with(variable.dtype):
+        raise ValueError(
+            f"Incompatible type conversion requested to type '{dtype.name}' for variable of type "
+            f"'{variable.dtype.name}': {variable!r}"
+        )
+    return variable.gradient_source() if as_ref else variable.value()
+
+
+register_tensor_conversion_function(Variable, _as_tensor)
+
+_ARITHMETIC = ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "matmul")
+_OPERATORS = (
+    *(f"__{name}__" for name in _ARITHMETIC),
+    *(f"__r{name}__" for name in _ARITHMETIC),
+    *("__and__", "__or__", "__xor__", "__rand__", "__ror__", "__rxor__"),
+    *("__lt__", "__le__", "__gt__", "__ge__", "__invert__", "__neg__", "__abs__"),
+)
+
+
+def _forward(operator: str) -> Callable[..., Any]:
+    """A variable's operator is that of its value."""
+    on_tensors = getattr(Tensor, operator)
+
+    def on_variable(self: Variable, *others: Any) -> Any:
+        return on_tensors(self.value(), *others)
+
+    on_variable.__name__ = operator
+    return on_variable
+
+
+for _operator in _OPERATORS:
+    setattr(Variable, _operator, _forward(_operator))
