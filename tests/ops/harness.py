@@ -2,7 +2,8 @@
 
 It holds the inferred shape and dtype to the actual ones (with static, partly known and unknown
 input shapes), the value to NumPy where a formula is given, loop lowerings to the NumPy kernels,
-gradients to central differences in float64, and gradients of gradients likewise.
+the graph read back from a GraphDef to the one written, gradients to central differences in
+float64, and gradients of gradients likewise.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def check(
     values = [np.asarray(a) for a in arrays]
     results = check_inference(build, values)
     check_lowerings(build, values)
+    check_round_trip(build, values, results)
     if expect is not None:
         wanted = expect(*values) if callable(expect) else expect
         wanted = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
@@ -90,6 +92,23 @@ def check_lowerings(build: Callable[..., Any], values: list[Any]) -> None:
             expression = node.op.element(*(argument(i) for i in range(len(sources))))
             with np.errstate(all="ignore"):
                 assert_close(evaluate(expression, sources), wanted)
+
+
+def check_round_trip(build: Callable[..., Any], values: list[Any], wanted: list[Any]) -> None:
+    """A graph read back from its GraphDef is the same graph and gives the same values."""
+    with tf.Graph().as_default() as graph:
+        inputs = [tf.placeholder(v.dtype, v.shape) for v in values]
+        outputs = _flat(build(*inputs))
+        written = graph.as_graph_def(add_shapes=True).SerializeToString()
+    with tf.Graph().as_default() as again, tf.Session() as session:
+        names = [tensor.name for tensor in inputs + outputs]
+        found = tf.import_graph_def(tf.GraphDef.FromString(written), None, names, name="")
+        fetched = session.run(
+            found[len(inputs) :], dict(zip(found[: len(inputs)], values, strict=True))
+        )
+        assert again.as_graph_def() == graph.as_graph_def()
+    for one, two in zip(fetched, wanted, strict=True):
+        assert_close(one, two)
 
 
 def check_gradient(

@@ -48,9 +48,7 @@ def test_empty() -> None:
     check(tf.nn.bias_add, np.zeros((0, 3)), np.ones(3), expect=np.zeros((0, 3)), gradient=False)
 
 
-@pytest.mark.parametrize(
-    "value, bias", [([1, 2], [1]), ([[1, 2]], [[1, 2]]), ([[1, 2]], [1])]
-)
+@pytest.mark.parametrize("value, bias", [([1, 2], [1]), ([[1, 2]], [[1, 2]]), ([[1, 2]], [1])])
 def test_wrong_shapes(value: list, bias: list) -> None:
     with tf.Graph().as_default(), pytest.raises(ValueError):
         tf.nn.bias_add(value, bias)

@@ -41,8 +41,16 @@ def test_op(name: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_unstack(axis: int) -> None:
     size = X.shape[axis]
+    check(lambda x: tf.unstack(x, size, axis), X, expect=lambda x: list(np.moveaxis(x, axis, 0)))
+
+
+@pytest.mark.parametrize(("times", "axis"), [(2, None), ([2, 0], 0), ([1, 3, 0], -1), ([2], 1)])
+def test_repeat(times: Any, axis: int | None) -> None:
     check(
-        lambda x: tf.unstack(x, size, axis), X, expect=lambda x: list(np.moveaxis(x, axis, 0))
+        lambda x: tf.repeat(x, times, axis),
+        X,
+        expect=lambda x: np.repeat(x, times, axis),
+        gradient=False,
     )
 
 
@@ -55,10 +63,20 @@ def test_parallel_stack() -> None:
 def test_join_with_axis_of_the_step() -> None:
     check(
         lambda x, y, axis: tf.concat([x, y], axis),
-        *(X, Y, np.array(1, np.int32)),
+        *(X, Y, np.array(-1, np.int64)),
         expect=lambda x, y, axis: np.concatenate([x, y], axis),
         gradient=[0, 1],
     )
+
+
+def test_gradients_of_sizes_of_the_step() -> None:
+    with tf.Session() as session:
+        for axis in (-1, tf.placeholder_with_default(-1, []), np.int64(1)):
+            x, y = (tf.placeholder(tf.float64, [None, None]) for _ in range(2))
+            joined = tf.concat([x, y], axis)
+            grads = session.run(tf.gradients(joined * joined, [x, y]), {x: X, y: Z})
+            np.testing.assert_allclose(grads[0], 2 * X)
+            np.testing.assert_allclose(grads[1], 2 * Z)
 
 
 def test_tile_with_multiples_of_the_step() -> None:

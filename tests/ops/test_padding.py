@@ -17,9 +17,7 @@ BORDERS = {"both": [[1, 1], [2, 0]], "none": [[0, 0], [0, 0]], "one": [[0, 1], [
 @pytest.mark.parametrize("mode", ["CONSTANT", "reflect", "SYMMETRIC"])
 def test_pad(name: str, mode: str) -> None:
     border: Any = BORDERS[name]
-    check(
-        lambda x: tf.pad(x, border, mode), X, expect=lambda x: np.pad(x, border, mode.lower())
-    )
+    check(lambda x: tf.pad(x, border, mode), X, expect=lambda x: np.pad(x, border, mode.lower()))
 
 
 def test_pad_with_a_value() -> None:

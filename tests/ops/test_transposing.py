@@ -32,9 +32,17 @@ ROWS: dict[str, Any] = {
     "matrix": (tf.matrix_transpose, [X], lambda x: np.swapaxes(x, -1, -2)),
     "reverse": (lambda x: tf.reverse(x, [0, -1]), [X], lambda x: np.flip(x, (0, 2))),
     "reverse nothing": (lambda x: tf.reverse(x, []), [X], lambda x: x),
-    "reverse old": (lambda x: tf.reverse(x, [True, False, True]), [X], lambda x: np.flip(x, (0, 2))),
+    "reverse old": (
+        lambda x: tf.reverse(x, [True, False, True]),
+        [X],
+        lambda x: np.flip(x, (0, 2)),
+    ),
     "roll": (lambda x: tf.roll(x, 2, 1), [X], lambda x: np.roll(x, 2, 1)),
-    "roll axes": (lambda x: tf.roll(x, [1, -3], [0, 2]), [X], lambda x: np.roll(x, (1, -3), (0, 2))),
+    "roll axes": (
+        lambda x: tf.roll(x, [1, -3], [0, 2]),
+        [X],
+        lambda x: np.roll(x, (1, -3), (0, 2)),
+    ),
 }
 
 
@@ -99,7 +107,10 @@ def test_wrong(name: str) -> None:
 @pytest.mark.parametrize("lengths", [[5, 0, 0], [-1, 0, 0]])
 def test_wrong_lengths(lengths: list[int]) -> None:
     result = tf.reverse_sequence(X, lengths, 2, 1)
-    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="seq_lengths"):
+    with (
+        tf.Session() as session,
+        pytest.raises(tf.errors.InvalidArgumentError, match="seq_lengths"),
+    ):
         session.run(result)
 
 

@@ -71,7 +71,7 @@ def test_any_tensor_can_be_fed():
         assert session.run(c) == 13.0
         assert session.run(c, {b: 5.0}) == 15.0
         assert session.run([b, c], {b: 5.0}) == [5.0, 15.0]
-        assert session.run(c, {"Add:0": 6.0}) == 16.0
+        assert session.run(c, {b.name: 6.0}) == 16.0
 
 
 def test_feed_errors_name_tensor_and_line():

@@ -116,6 +116,8 @@ class _Backward:
         if isinstance(seed, IndexedSlices):
             return seed
         tensor = convert_to_tensor(seed, y.dtype.base_dtype, name="grad_y")
+        if tensor.shape.num_elements() == y.shape.num_elements() == 1:
+            return shaping.reshape(tensor, y.shape)
         if not tensor.shape.is_compatible_with(y.shape):
             raise ValueError(f"grad_y of shape {tensor.shape} does not fit {y.name}: {y.shape}")
         return tensor

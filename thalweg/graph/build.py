@@ -25,12 +25,13 @@ def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
     """Add a node with `op` to the graph of its inputs; return its outputs as a user wants them."""
     graph = graph_of(arguments)
     if graphs.top is graph or (not graphs.items and get_default_graph() is graph):
-        return _apply(graph, op, arguments, name)
+        return results(add_node(graph, op, arguments, name))
     with graph.as_default():
-        return _apply(graph, op, arguments, name)
+        return results(add_node(graph, op, arguments, name))
 
 
-def _apply(graph: Graph, op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
+def add_node(graph: Graph, op: Op, arguments: tuple[Any, ...], name: str | None) -> Node:
+    """Add a node with `op` to `graph`, which is the default one."""
     given = name or op.type_name
     inputs, grouped, bound, counts = _convert_inputs(op, arguments, given)
     _check_graphs(graph, inputs)
@@ -39,8 +40,7 @@ def _apply(graph: Graph, op: Op, arguments: tuple[Any, ...], name: str | None) -
     override = graph.gradient_override(op.type_name)
     if override is not None:
         annotations = (annotations or {}) | {"_gradient_op_type": override}
-    node = graph.add(op, inputs, dtypes, shapes, given, annotations)
-    return results(node)
+    return graph.add(op, inputs, dtypes, shapes, given, annotations)
 
 
 def results(node: Node) -> Any:

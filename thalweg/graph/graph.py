@@ -19,9 +19,10 @@ from thalweg.graph import context
 from thalweg.graph.device import DeviceFunction, device_function
 from thalweg.graph.dtypes import DType
 from thalweg.graph.keys import GraphKeys
-from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes
+from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.graph.versions import Versions
 from thalweg.public import public
 
 _PACKAGE = __file__.rsplit("/", 2)[0]
@@ -37,6 +38,25 @@ class _Controls:
         self.nodes = nodes
         self.seen: set[Node] = set()
         self.stack = ([] if clears else outer) + [self]
+
+
+class _NameScope:
+    """`with graph.name_scope(name) as prefix`. A class, since generators cost more per op."""
+
+    __slots__ = ("_graph", "_name", "_outer")
+
+    def __init__(self, graph: Graph, name: str | None) -> None:
+        self._graph = graph
+        self._name = name
+        self._outer = ""
+
+    def __enter__(self) -> str:
+        self._outer = self._graph.enter_scope(self._name)
+        inner = self._graph.get_name_scope()
+        return inner + "/" if inner else ""
+
+    def __exit__(self, *_: object) -> None:
+        self._graph.leave_scope(self._outer)
 
 
 @public("Graph")
@@ -61,6 +81,7 @@ class Graph:
         self._consumers: tuple[int, dict[Tensor, list[Node]]] = (0, {})
         self.container_name = ""
         self.seed: int | None = None
+        self.graph_def_versions = Versions()
 
     # Nodes
 
@@ -178,23 +199,26 @@ class Graph:
             self._names[full] = 1
         return full
 
-    @contextmanager
-    def name_scope(self, name: str | None) -> Generator[str]:
+    def name_scope(self, name: str | None) -> AbstractContextManager[str]:
         """Prefix new names. `"scope/"` re-enters a scope exactly; None or "" goes to the root."""
+        return _NameScope(self, name)
+
+    def enter_scope(self, name: str | None) -> str:
+        """Open a name scope without a `with`; returns the outer one, for `leave_scope`."""
         outer = self._scope
         if not name:
-            inner = ""
-        elif name.endswith("/"):
-            inner = name[:-1]
+            self._scope = ""
+        elif name[-1] == "/":
+            self._scope = name[:-1]
         else:
             if not _SCOPE_NAME.fullmatch(name) or not (outer or _NODE_NAME.fullmatch(name)):
                 raise ValueError(f"'{name}' is not a valid scope name")
-            inner = self.unique_name(name)
-        self._scope = inner
-        try:
-            yield inner + "/" if inner else ""
-        finally:
-            self._scope = outer
+            self._scope = self.unique_name(name)
+        return outer
+
+    def leave_scope(self, outer: str) -> None:
+        """Go back to the scope that `enter_scope` returned."""
+        self._scope = outer
 
     def get_name_scope(self) -> str:
         """The current name scope."""
@@ -414,6 +438,10 @@ class Graph:
     def is_fetchable(self, value: Tensor | Node) -> bool:
         """Whether a session may fetch this tensor or node."""
         return as_node(value) not in self._unfetchable
+
+    def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
+        """This graph as a GraphDef protobuf: the nodes made after `from_version`, or all."""
+        return operators["graph_def"](self, from_version, add_shapes)
 
     def finalize(self) -> None:
         """Forbid new nodes."""

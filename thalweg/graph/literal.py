@@ -34,7 +34,7 @@ def _to_array(value: Any, dtype: DType | None) -> Array:
     if isinstance(value, TensorShape):
         return np.array(value.as_list(), (dtype or dtypes.int32).as_numpy_dtype)
     if dtype is not None and dtype.is_quantized:
-        return np.array(value, dtype=dtype.as_numpy_dtype)
+        return _quantized(value, dtype)
     _check_elements(value, dtype)
     return _from_python(value) if dtype is None else _typed(value, dtype)
 
@@ -46,6 +46,15 @@ def _from_numpy(array: Array, dtype: DType | None) -> Array:
         return to_bytes(array.astype(object))
     kind = as_dtype(array.dtype) if dtype is None else dtype
     return array if kind.is_quantized else np.asarray(array, dtype=kind.as_numpy_dtype)
+
+
+def _quantized(value: Any, dtype: DType) -> Array:
+    first = value
+    while isinstance(first, list) and first:
+        first = cast("list[Any]", first)[0]
+    if not isinstance(first, tuple | list):
+        raise TypeError(f"Expected {dtype.name}, a tuple of one integer, got {_brief(first)}")
+    return np.array(value, dtype=dtype.as_numpy_dtype)
 
 
 def _typed(value: Any, dtype: DType) -> Array:

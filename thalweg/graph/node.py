@@ -107,6 +107,16 @@ class Node:
         positions = list(self._code.co_positions())
         return positions[self._lasti // 2][0] or self._code.co_firstlineno
 
+    @property
+    def node_def(self) -> Any:
+        """This node as a NodeDef protobuf."""
+        return operators["node_def"](self)
+
+    @property
+    def op_def(self) -> Any:
+        """The definition of this node's op as an OpDef protobuf."""
+        return operators["op_def"](type(self.op))
+
     def colocation_groups(self) -> list[bytes]:
         """The groups (`loc:@name`) of nodes this one must share a device with."""
         groups: list[bytes] = list(self.annotations.get("_class", ()))
@@ -114,7 +124,8 @@ class Node:
 
     def get_attr(self, name: str) -> Any:
         """The value of a GraphDef attribute: a field, a bound dtype, a length or an annotation."""
-        found = self.attributes()
+        names = self.op.graphdef_names
+        found = {names.get(key, key): value for key, value in self.attributes().items()}
         if name not in found:
             raise ValueError(f"No attr named '{name}' in op '{self.name}' ({self.type})")
         return found[name]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, dataclass_transform
 
 from thalweg.graph import signature as signatures
@@ -41,6 +41,9 @@ class Op:
     passes_slices: ClassVar[bool] = False
     #: may wait for another step; such kernels run off the step's own thread
     blocking: ClassVar[bool] = False
+
+    #: fields and type variables that are called otherwise in a GraphDef: `shape` is a rule here
+    graphdef_names: ClassVar[Mapping[str, str]] = {"given_shape": "shape"}
 
     #: (self, *inputs: Tensor) -> TensorShape or one per output; list inputs come as lists
     shape: ClassVar[Callable[..., Any]]

@@ -45,7 +45,13 @@ _AS_BYTES = (dtypes.QUANTIZED | dtypes.INTEGER | {dtypes.float32, dtypes.float64
 
 def message(module: str, name: str) -> Any:
     """A message class such as `message("tensor", "TensorProto")`."""
-    return getattr(importlib.import_module(f"tensorboard.compat.proto.{module}_pb2"), name)
+    try:
+        found = importlib.import_module(f"tensorboard.compat.proto.{module}_pb2")
+    except ImportError as error:
+        raise ImportError(
+            f"{name} is a protobuf of the package tensorboard: pip install 'thalweg[board]'"
+        ) from error
+    return getattr(found, name)
 
 
 @public("make_tensor_proto", "contrib.util.make_tensor_proto")

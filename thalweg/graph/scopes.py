@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ContextDecorator
 from typing import Any
 
 from thalweg.graph.build import graph_of
-from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.public import public
 
 
-@public("name_scope")
-@contextmanager
-def name_scope(
-    name: str | None, default_name: str | None = None, values: Sequence[Any] | None = None
-) -> Generator[str]:
+class NameScope(ContextDecorator):
     """Prefix the names of nodes made inside; the graph of `values` becomes the default one."""
-    chosen = default_name if name is None else name
-    if chosen is None and values is not None:
-        raise ValueError(
-            f"At least one of name ({name}) and default_name ({default_name}) must be provided."
-        )
-    graph = graph_of(values or ())
-    with graph.as_default(), graph.name_scope(chosen) as scope:
-        yield scope
+
+    __slots__ = ("_graph", "_name", "_outer", "_values")
+
+    def __init__(
+        self,
+        name: str | None,
+        default_name: str | None = None,
+        values: Sequence[Any] | None = None,
+    ) -> None:
+        self._name = default_name if name is None else name
+        if self._name is None and values is not None:
+            raise ValueError(
+                f"At least one of name ({name}) and default_name ({default_name}) must be provided."
+            )
+        self._values = values or ()
+
+    def __enter__(self) -> str:
+        self._graph = graph = graph_of(self._values)
+        self._outer = graph.enter_scope(self._name)
+        graphs.items.append(graph)
+        inner = graph.get_name_scope()
+        return inner + "/" if inner else ""
+
+    def __exit__(self, *_: object) -> None:
+        graphs.items.pop()
+        self._graph.leave_scope(self._outer)
+
+
+name_scope = public("name_scope")(NameScope)
 
 
 @public("op_scope")
-@contextmanager
-def op_scope(
-    values: Sequence[Any], name: str | None, default_name: str | None = None
-) -> Generator[str]:
+def op_scope(values: Sequence[Any], name: str | None, default_name: str | None = None) -> NameScope:
     """The old order of `name_scope`'s arguments."""
-    with name_scope(name, default_name, values) as scope:
-        yield scope
+    return NameScope(name, default_name, values)
 
 
 #: What TensorFlow uses when only the op is seeded: the same programs give the same numbers.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from thalweg.public import publish_value
 from thalweg.version import __version__
 
@@ -11,6 +13,30 @@ GRAPH_DEF_VERSION_MIN_CONSUMER = 0
 GRAPH_DEF_VERSION_MIN_PRODUCER = 0
 GIT_VERSION = f"v{__version__}"
 COMPILER_VERSION = "llvmlite"
+
+
+@dataclass
+class Versions:
+    """Who wrote a graph, and who can read it."""
+
+    producer: int = GRAPH_DEF_VERSION
+    min_consumer: int = GRAPH_DEF_VERSION_MIN_CONSUMER
+    bad_consumers: list[int] = field(default_factory=lambda: list[int]())
+
+    def check(self) -> None:
+        """Raise a ValueError unless this library reads such graphs."""
+        if self.producer < GRAPH_DEF_VERSION_MIN_PRODUCER:
+            raise ValueError(
+                f"GraphDef producer version {self.producer} below min producer "
+                f"{GRAPH_DEF_VERSION_MIN_PRODUCER} supported by TensorFlow {__version__}.  "
+                "Please regenerate your graph."
+            )
+        if self.min_consumer > GRAPH_DEF_VERSION:
+            raise ValueError(
+                f"GraphDef min consumer version {self.min_consumer} above current version "
+                f"{GRAPH_DEF_VERSION} for TensorFlow {__version__}.  Please upgrade TensorFlow."
+            )
+
 
 _PUBLIC = {
     "VERSION": __version__,

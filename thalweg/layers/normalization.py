@@ -13,7 +13,7 @@ from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.core import static_bool
 from thalweg.nn import nest, normalisation
 from thalweg.nn.layer import InputSpec, Layer
-from thalweg.ops import casting, choosing, joining, reduce, shaping, state
+from thalweg.ops import arithmetic, casting, choosing, joining, reduce, shaping, state
 from thalweg.ops import normalisation as fused_ops
 from thalweg.public import public
 from thalweg.variables.initializers import Ones, Zeros
@@ -186,7 +186,7 @@ class BatchNormalization(Layer):
             return batch
         size = casting.cast(shaping.size(inputs), batch.variance.dtype)
         count = size / (batch.mean.shape.num_elements() or 1)
-        return _Statistics(batch.mean, batch.variance * count / (count - 1))
+        return _Statistics(batch.mean, batch.variance * count / arithmetic.maximum(count - 1, 1))
 
     def _adjusted(self, inputs: Tensor, training: Any) -> tuple[Any, Any]:
         """Gamma and beta, randomly changed in training where an `adjustment` is given."""

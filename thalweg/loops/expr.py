@@ -14,6 +14,8 @@ import numpy as np
 
 
 def _cast(x: Any, dtype: Any) -> Any:
+    if np.iscomplexobj(x) and np.dtype(dtype).kind != "c":
+        x = np.real(x)
     return np.asarray(x).astype(dtype)
 
 

@@ -30,11 +30,11 @@ def remove_squeezable_dimensions(
 def squeeze_last_if_above(tensor: Tensor, other: Tensor, difference: int) -> Tensor:
     """`tensor` without its last dimension of size 1 if its rank is `difference` above `other`'s."""
     sizes, other_rank = tensor.shape.sizes, other.shape.rank
-    if sizes is not None and (not sizes or sizes[-1] not in (1, None)):
-        return tensor
     if sizes is not None and other_rank is not None:
         excess = len(sizes) - other_rank == difference
         return shaping.squeeze(tensor, [-1]) if excess else tensor
+    if sizes is not None and (not sizes or sizes[-1] not in (1, None)):
+        return tensor
     return _squeeze_in_step(tensor, other, difference)
 
 

@@ -43,6 +43,11 @@ def confusion_matrix(
     values = [predictions, labels, num_classes, weights]
     with name_scope(name, "confusion_matrix", values):
         labels, predictions = remove_squeezable_dimensions(labels, predictions)
+        if not labels.shape.is_compatible_with(predictions.shape):
+            raise ValueError(
+                f"The shapes of labels {labels.shape} and predictions {predictions.shape} must be "
+                "equal"
+            )
         labels = _non_negative(casting.cast(labels, int64), "labels")
         predictions = _non_negative(casting.cast(predictions, int64), "predictions")
         classes = _class_count(labels, predictions, num_classes)

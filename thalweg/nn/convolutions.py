@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.nn import dilation
@@ -97,9 +98,7 @@ def convolution(
         if rank == 1:
             return conv1d(x, w, steps[0], padding, None, layout, scope, dilations=rates[0])
         function = ops.conv2d if rank == 2 else ops.conv3d
-        return function(
-            x, w, steps, padding, data_format=layout, dilations=rates, name=scope
-        )
+        return function(x, w, steps, padding, data_format=layout, dilations=rates, name=scope)
 
 
 def _spatial_rank(x: Tensor, w: Tensor) -> int:
@@ -241,14 +240,11 @@ def _transposed(
     sizes = shaping.shape_tensor(output_shape)
     if not sizes.shape.is_compatible_with([rank + 2]):
         raise ValueError(f"output_shape must have shape ({rank + 2},), got {sizes.shape}")
-    if isinstance(output_shape, list | tuple | np.ndarray) and not isinstance(
-        output_shape[channel], Tensor
-    ):
-        wanted = output_shape[channel]
-        if not outs.is_compatible_with(wanted):
-            raise ValueError(
-                f"output_shape does not match filter's output channels, {wanted} != {outs}"
-            )
+    wanted = constant_value_as_shape(sizes)[channel]
+    if not outs.is_compatible_with(wanted):
+        raise ValueError(
+            f"output_shape does not match filter's output channels, {wanted} != {outs}"
+        )
     return x, w, sizes
 
 

@@ -118,8 +118,9 @@ def _spread(values: Tensor, axes: list[int], fill: int) -> Any:
     """Rows for the spatial axes, as rows for every axis from 1 on, `fill` where there is none."""
     known = constant_value(values)
     rows: Any = values if known is None else known
-    blank = np.full(tuple(values.shape.as_list()[1:]), fill, np.int32)
-    parts = [
+    inner: Any = values.shape.as_list()[1:]
+    blank: Array = np.full(inner, fill, np.int32)
+    parts: list[Any] = [
         rows[axes.index(axis)] if axis in axes else blank for axis in range(1, axes[-1] + 1)
     ]
     return joining.stack(parts) if known is None else np.stack(parts)

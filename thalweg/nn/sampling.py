@@ -47,7 +47,7 @@ def nce_loss(
 ) -> Tensor:
     """The noise-contrastive loss of each example: true classes against sampled noise."""
     labels, inputs = _in_order(labels, inputs)
-    logits, targets = compute_sampled_logits(
+    logits, targets = _compute_sampled_logits(
         weights,
         biases,
         labels,
@@ -82,7 +82,7 @@ def sampled_softmax_loss(
 ) -> Tensor:
     """The softmax loss of each example over its true classes and sampled ones."""
     labels, inputs = _in_order(labels, inputs)
-    logits, targets = compute_sampled_logits(
+    logits, targets = _compute_sampled_logits(
         weights,
         biases,
         labels,
@@ -108,7 +108,7 @@ def _in_order(labels: Any, inputs: Any) -> tuple[Tensor, Tensor]:
     return (inputs, labels) if swapped else (labels, inputs)
 
 
-def compute_sampled_logits(
+def _compute_sampled_logits(
     weights: Any,
     biases: Any,
     labels: Any,

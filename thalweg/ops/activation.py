@@ -221,7 +221,7 @@ class SeluGrad(ActivationGrad):
     signature = "gradients: T, outputs: T -> backprops: T; T: floating"
 
     def numpy(self, gradients: Array, outputs: Array) -> Array:
-        kind = np.asarray(outputs).dtype.type
+        kind: Any = np.asarray(outputs).dtype.type
         below = outputs + kind(_SELU_SCALED_ALPHA)
         return gradients * np.where(outputs < 0, below, kind(_SELU_SCALE))
 

@@ -60,7 +60,7 @@ def constant(
 
 
 def _const(array: Array, name: str) -> Tensor:
-    array = array.view()
+    array = np.array(array)  # the graph keeps its own copy: the caller may write to theirs
     array.flags.writeable = False  # what outlives a step is read-only
     kind = as_dtype(array.dtype)
     return Const(value=array, dtype=kind)(name=name)

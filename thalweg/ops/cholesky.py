@@ -35,11 +35,11 @@ class Cholesky(Op):
             return np.linalg.cholesky(input)
         except np.linalg.LinAlgError:
             raise ValueError(
-                "LLT decomposition was not successful. The matrix is not positive definite."
+                "LLT decomposition was not successful. The input might not be valid."
             ) from None
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
-        """y⁻ᴴ Φ(yᴴ dy) y⁻¹ made Hermitian, where Φ takes the lower triangle and halves its diagonal."""
+        """y⁻ᴴ Φ(yᴴ dy) y⁻¹ made Hermitian; Φ is the lower triangle with half the diagonal."""
         y = node.output
         middle = _lower_half(matmul.matmul(y, dy, adjoint_a=True))
         half = linalg.matrix_triangular_solve(y, middle, adjoint=True)
@@ -71,9 +71,9 @@ class CholeskyGrad(Op):
     def numpy(self, l: Array, grad: Array) -> Array:  # noqa: E741 - the op's own name
         middle = np.tril(np.swapaxes(l, -1, -2) @ grad)
         middle -= 0.5 * np.eye(l.shape[-1], dtype=l.dtype) * middle
-        upper = np.swapaxes(np.tril(l), -1, -2)
-        half = linalg.solved(upper, middle)
-        both = linalg.solved(upper, np.swapaxes(half, -1, -2))
+        upper = np.swapaxes(l, -1, -2)
+        half = linalg.substituted(upper, middle, lower=False)
+        both = linalg.substituted(upper, np.swapaxes(half, -1, -2), lower=False)
         return (0.5 * (both + np.swapaxes(both, -1, -2))).astype(l.dtype)
 
 
@@ -142,7 +142,8 @@ def _definite_solve(matrix: Array, rhs: Array, shift: float) -> Array:
             "Input matrix was rank deficient or ill-conditioned. Try setting fast=False or provide "
             "a larger l2_regularizer > 0."
         ) from None
-    return linalg.solved(adjoint_of(factor), linalg.solved(factor, rhs))
+    half = linalg.substituted(factor, rhs, lower=True)
+    return linalg.substituted(adjoint_of(factor), half, lower=False)
 
 
 def _by_pseudo_inverse(matrix: Array, rhs: Array, l2: float) -> Array:

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from sys import getrefcount
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,10 +74,9 @@ class VariableCell:
         self.shape = shape
         self.lock = threading.RLock()
         # An empty tensor has nothing to initialise.
-        empty = shape.is_fully_defined() and shape.num_elements() == 0
-        self._buffer: Array | None = (
-            np.empty(shape.as_list(), dtype.as_numpy_dtype) if empty else None
-        )
+        self._buffer: Array | None = None
+        if shape.num_elements() == 0:
+            self._buffer = np.empty(cast("Sequence[int]", shape.sizes), dtype.as_numpy_dtype)
 
     @property
     def is_initialized(self) -> bool:

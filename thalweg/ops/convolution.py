@@ -6,30 +6,22 @@ each of the three ops are the other two. Every order of differentiation therefor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.graph.known import constant_value, constant_value_as_shape
+from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
-from thalweg.graph.shapes import Size, TensorShape, unknown_shape
+from thalweg.graph.op import REGISTRY, Op
+from thalweg.graph.shapes import Size, TensorShape
 from thalweg.ops import correlate, shaping
 from thalweg.ops.windows import Slide
 from thalweg.public import public
 
 Array = NDArray[Any]
-
-
-class Family(NamedTuple):
-    """An op that is linear in its input and in its filter, with the adjoint of each."""
-
-    forward: Callable[..., Op]
-    to_input: Callable[..., Op]
-    to_filter: Callable[..., Op]
 
 
 class Convolution(Op, abstract=True):
@@ -40,7 +32,8 @@ class Convolution(Op, abstract=True):
     explicit_paddings: tuple[int, ...] = ()
     data_format: str
     dilations: tuple[int, ...]
-    family: ClassVar[Callable[[], Family]]
+    #: the types of the op linear in input and filter, and of its adjoints in each
+    family: ClassVar[tuple[str, str, str]]
 
     @property
     def rank(self) -> int:
@@ -95,14 +88,14 @@ class Convolution(Op, abstract=True):
         moved = np.moveaxis(x, -1, 1) if self._first == 2 else x
         return moved.astype(dtype, copy=False)
 
-    def partners(self) -> Family:
-        """The ops of the family with the attributes of this one."""
-        return type(self).family()
+    def partners(self) -> list[Op]:
+        """The op and its two adjoints, with the attributes of this one."""
+        return [REGISTRY[name](**self.attributes) for name in self.family]
 
     def output_shape(self, x: TensorShape, w: TensorShape) -> TensorShape:
         """The shape of y, as far as it is known."""
-        x, w = x.with_rank(self.rank + 2), w.with_rank(self.rank + 2)
-        sizes, window = x.sizes or (), w.sizes or ()
+        sizes = x.with_rank(self.rank + 2).as_list()
+        window = w.with_rank(self.rank + 2).as_list()
         batch, spatial, channels = self.parts(sizes)
         if None not in (channels, window[-2]) and channels != window[-2]:
             raise ValueError(f"Dimensions must be equal, but are {channels} and {window[-2]}")
@@ -149,8 +142,8 @@ class Forward(Convolution, abstract=True):
         x, w = node.inputs
         _, to_input, to_filter = self.partners()
         return [
-            to_input(**self.attributes)(shaping.shape(x), w, dy),
-            to_filter(**self.attributes)(x, shaping.shape(w), dy),
+            to_input(shaping.shape(x), w, dy),
+            to_filter(x, shaping.shape(w), dy),
         ]
 
 
@@ -202,8 +195,8 @@ class ToInput(Convolution, abstract=True):
         forward, _, to_filter = self.partners()
         return [
             None,
-            to_filter(**self.attributes)(ddx, shaping.shape(w), dy),
-            forward(**self.attributes)(ddx, w),
+            to_filter(ddx, shaping.shape(w), dy),
+            forward(ddx, w),
         ]
 
 
@@ -232,17 +225,15 @@ class ToFilter(Convolution, abstract=True):
         x, _, dy = node.inputs
         forward, to_input, _ = self.partners()
         return [
-            to_input(**self.attributes)(shaping.shape(x), ddw, dy),
+            to_input(shaping.shape(x), ddw, dy),
             None,
-            forward(**self.attributes)(x, ddw),
+            forward(x, ddw),
         ]
 
 
 # Two dimensions
 
-
-def _family_2d() -> Family:
-    return Family(Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter)
+_FAMILY_2D = ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter")
 
 
 class Conv2D(Forward):
@@ -251,7 +242,7 @@ class Conv2D(Forward):
     data_format: str = "NHWC"
     dilations: tuple[int, ...] = (1, 1, 1, 1)
     use_cudnn_on_gpu: bool = True
-    family = staticmethod(_family_2d)
+    family = _FAMILY_2D
 
 
 class Conv2DBackpropInput(ToInput):
@@ -260,7 +251,7 @@ class Conv2DBackpropInput(ToInput):
     data_format: str = "NHWC"
     dilations: tuple[int, ...] = (1, 1, 1, 1)
     use_cudnn_on_gpu: bool = True
-    family = staticmethod(_family_2d)
+    family = _FAMILY_2D
 
 
 class Conv2DBackpropFilter(ToFilter):
@@ -269,7 +260,7 @@ class Conv2DBackpropFilter(ToFilter):
     data_format: str = "NHWC"
     dilations: tuple[int, ...] = (1, 1, 1, 1)
     use_cudnn_on_gpu: bool = True
-    family = staticmethod(_family_2d)
+    family = _FAMILY_2D
 
 
 def attributes(
@@ -280,7 +271,9 @@ def attributes(
     channel = 1 if layout.startswith("NC") else rank + 1
     name, explicit = _checked_padding(rank, padding)
     steps = _per_axis("strides", strides, rank, channel)
-    rates = _per_axis("dilations", [1] * (rank + 2) if dilations is None else dilations, rank, channel)
+    rates = _per_axis(
+        "dilations", [1] * (rank + 2) if dilations is None else dilations, rank, channel
+    )
     for what, values in (("strides", steps), ("dilations", rates)):
         if values[0] != 1 or values[channel] != 1:
             raise errors.InvalidArgumentError(
@@ -400,9 +393,7 @@ def conv2d_backprop_filter(
 
 # Three dimensions
 
-
-def _family_3d() -> Family:
-    return Family(Conv3D, Conv3DBackpropInputV2, Conv3DBackpropFilterV2)
+_FAMILY_3D = ("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2")
 
 
 class Conv3D(Forward):
@@ -410,7 +401,7 @@ class Conv3D(Forward):
 
     data_format: str = "NDHWC"
     dilations: tuple[int, ...] = (1, 1, 1, 1, 1)
-    family = staticmethod(_family_3d)
+    family = _FAMILY_3D
 
 
 class Conv3DBackpropInputV2(ToInput):
@@ -418,7 +409,7 @@ class Conv3DBackpropInputV2(ToInput):
 
     data_format: str = "NDHWC"
     dilations: tuple[int, ...] = (1, 1, 1, 1, 1)
-    family = staticmethod(_family_3d)
+    family = _FAMILY_3D
 
 
 class Conv3DBackpropFilterV2(ToFilter):
@@ -426,7 +417,7 @@ class Conv3DBackpropFilterV2(ToFilter):
 
     data_format: str = "NDHWC"
     dilations: tuple[int, ...] = (1, 1, 1, 1, 1)
-    family = staticmethod(_family_3d)
+    family = _FAMILY_3D
 
 
 @public("nn.conv3d")

@@ -79,9 +79,7 @@ def _scatter(sizes: Sequence[int], w: Array, dy: Array, slides: Slides) -> Array
     return padded[windows.inside(pads, shape)]
 
 
-def _blocks(
-    x: Array, slides: Slides, positions: Sequence[int]
-) -> Iterator[tuple[slice, Array]]:
+def _blocks(x: Array, slides: Slides, positions: Sequence[int]) -> Iterator[tuple[slice, Array]]:
     """Blocks of the batch, each with its windows as rows of a matrix."""
     pads = [(0, 0), *windows.all_pads(slides, x.shape[1:-1]), (0, 0)]
     view = windows.unfold(windows.pad(x, pads), slides, positions)
@@ -91,4 +89,3 @@ def _blocks(
     for start in range(0, len(x), size):
         block = slice(start, start + size)
         yield block, view[block].reshape(len(view[block]) * rows, width)
-

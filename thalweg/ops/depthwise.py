@@ -15,19 +15,18 @@ from numpy.typing import NDArray
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import Size
 from thalweg.ops import shaping, windows
-from thalweg.ops.convolution import Family, Forward, ToFilter, ToInput, attributes
+from thalweg.ops.convolution import Forward, ToFilter, ToInput, attributes
 from thalweg.ops.windows import Slide
 from thalweg.public import public
 
 Array = NDArray[Any]
 
 
-def _family() -> Family:
-    return Family(
-        DepthwiseConv2dNative,
-        DepthwiseConv2dNativeBackpropInput,
-        DepthwiseConv2dNativeBackpropFilter,
-    )
+_FAMILY = (
+    "DepthwiseConv2dNative",
+    "DepthwiseConv2dNativeBackpropInput",
+    "DepthwiseConv2dNativeBackpropFilter",
+)
 
 
 def _channels(window: Sequence[Size]) -> Size:
@@ -40,7 +39,7 @@ class DepthwiseConv2dNative(Forward):
 
     data_format: str = "NHWC"
     dilations: tuple[int, ...] = (1, 1, 1, 1)
-    family = staticmethod(_family)
+    family = _FAMILY
 
     def output_channels(self, window: Sequence[Size]) -> Size:
         return _channels(window)
@@ -60,7 +59,7 @@ class DepthwiseConv2dNativeBackpropInput(ToInput):
 
     data_format: str = "NHWC"
     dilations: tuple[int, ...] = (1, 1, 1, 1)
-    family = staticmethod(_family)
+    family = _FAMILY
 
     def output_channels(self, window: Sequence[Size]) -> Size:
         return _channels(window)
@@ -81,7 +80,7 @@ class DepthwiseConv2dNativeBackpropFilter(ToFilter):
 
     data_format: str = "NHWC"
     dilations: tuple[int, ...] = (1, 1, 1, 1)
-    family = staticmethod(_family)
+    family = _FAMILY
 
     def output_channels(self, window: Sequence[Size]) -> Size:
         return _channels(window)

@@ -176,7 +176,8 @@ def _matrix_size(length: int, band: tuple[int, int], rows: int, columns: int) ->
     fits = size[0] >= least[0] and size[1] >= least[1]
     if not fits or (size[0] != least[0] and size[1] != least[1]):
         raise ValueError(
-            f"A {size[0]}x{size[1]} matrix has no diagonals {band[0]} to {band[1]} of length {length}"
+            f"A matrix of {size[0]} rows and {size[1]} columns has no diagonals {band[0]} to {band[1]} "
+            f"of length {length}"
         )
     return size
 

@@ -272,6 +272,8 @@ class ScatterNd(Op):
         found = TensorShape.of(indices.shape), TensorShape.of(values.shape)
         check_updates(*found, TensorShape.of(sizes), "output")
         total: Any = np.full(sizes, filling.zero_of(values.dtype), values.dtype)
+        if indices.shape[-1] == 0:  # every update is of the whole
+            values = values.sum(tuple(range(indices.ndim - 1)), dtype=values.dtype)
         index: Any = (*coordinates(indices, sizes, INVALID_COORDINATE), Ellipsis)
         np.add.at(total, index, values)
         return total

@@ -22,7 +22,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Dimension, TensorShape, unknown_shape
-from thalweg.ops import basic, filling, indexing, reduce, shaping
+from thalweg.ops import basic, broadcast, casting, choosing, filling, indexing, reduce, shaping
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -58,10 +58,10 @@ def _joined_elements(values: list[Tensor]) -> TensorShape:
     total: list[int | None] = []
     are_scalars = any(tensor.shape.rank == 0 for tensor in values)
     for tensor in values:
-        elements = constant_elements(tensor) or ((None,) if are_scalars else None)
-        if elements is None:
+        elements = constant_elements(tensor)
+        if elements is None and not are_scalars:
             return unknown_shape()
-        total += elements
+        total += (None,) if elements is None else elements
     return TensorShape.of(tuple(total))
 
 
@@ -111,7 +111,7 @@ class Unpack(Op):
             raise ValueError(
                 f"Input shape axis {self.axis} must equal {self.num}, got {len(moved)}"
             )
-        return list(moved)
+        return [moved[place, ...] for place in range(self.num)]
 
     def gradient(self, node: Node, *dy: Tensor) -> Tensor:
         return stack(list(dy), self.axis)
@@ -159,7 +159,7 @@ class ConcatV2(Op):
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         *values, axis = node.inputs
         sizes = [_size_along(value, axis) for value in values]
-        return [*split(dy, sizes, axis), None]
+        return [*split(dy, sizes, casting.cast(axis, dtypes.int32)), None]
 
 
 def _concatenated(shapes: list[TensorShape], rank: int, axis: int) -> TensorShape:
@@ -181,11 +181,12 @@ def _concatenated(shapes: list[TensorShape], rank: int, axis: int) -> TensorShap
 def _size_along(value: Tensor, axis: Tensor) -> Any:
     """The size of a tensor along an axis: a number where it is static."""
     sizes, place = value.shape.sizes, constant_value(axis)
-    if sizes is not None and place is not None:
-        size = sizes[int(place)]
-        if size is not None:
-            return size
-    return indexing.gather(shaping.shape(value), axis)
+    if place is None:
+        return indexing.gather(
+            shaping.shape(value), axis % casting.cast(shaping.rank(value), axis.dtype)
+        )
+    size = None if sizes is None else sizes[int(place)]
+    return shaping.shape(value)[int(place)] if size is None else size
 
 
 @public("concat", "concat_v2")
@@ -358,6 +359,20 @@ def _times(size: int | None, multiple: int | None) -> int | None:
 def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
     """A tensor repeated a number of times along each axis."""
     return Tile()(input, shaping.index_tensor(multiples), name=name)
+
+
+@public("repeat")
+def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:
+    """Each element (along `axis`; of the flat tensor if None) repeated a number of times."""
+    with name_scope(name, "Repeat", [input, repeats]):
+        x = convert_to_tensor(input)
+        values = shaping.reshape(x, [-1]) if axis is None else x
+        place = 0 if axis is None else axis
+        size = shaping.shape(values)[place : None if place == -1 else place + 1]
+        times = broadcast.broadcast_to(shaping.index_tensor(repeats), size)
+        # Row i of the mask has times[i] marks: their rows are the indices, in order.
+        marks = choosing.where(filling.sequence_mask(times))
+        return indexing.gather(values, marks[:, 0], axis=place)
 
 
 # Lists with tensors in them are tensors

@@ -1,4 +1,4 @@
-"""Normalising activations by statistics of their own: batches by channel, channels by neighbours."""
+"""Normalising activations by their own statistics: batches by channel, channels by neighbours."""
 
 from __future__ import annotations
 
@@ -213,7 +213,8 @@ def fused_batch_norm(
         raise ValueError("Both 'mean' and 'variance' must be given if is_training is False.")
     tensor = convert_to_tensor(x, name="input")
     wide = dtypes.float32 if tensor.dtype.size < 4 else tensor.dtype.base_dtype
-    given = [scale, offset, *([[], []] if mean is None else [mean, variance])]
+    empty = np.zeros(0)
+    given: list[Any] = [scale, offset, *([empty] * 2 if mean is None else [mean, variance])]
     names = ("scale", "offset", "mean", "variance")
     vectors = [convert_to_tensor(v, wide, name=n) for v, n in zip(given, names, strict=True)]
     op = FusedBatchNormV2(
@@ -271,9 +272,7 @@ class LRNGrad(LocalResponse):
 
     signature = "input_grads: T, input_image: T, output_image: T -> output: T; T: floating"
 
-    def shape(
-        self, input_grads: Tensor, input_image: Tensor, output_image: Tensor
-    ) -> TensorShape:
+    def shape(self, input_grads: Tensor, input_image: Tensor, output_image: Tensor) -> TensorShape:
         merged = input_grads.shape.with_rank(4).merge_with(input_image.shape)
         return merged.merge_with(output_image.shape)
 
@@ -331,7 +330,5 @@ def local_response_normalization(
     name: str | None = None,
 ) -> Tensor:
     """input / (bias + alpha · sum of squares over 2 depth_radius + 1 channels) ** beta"""
-    op = LRN(
-        depth_radius=int(depth_radius), bias=float(bias), alpha=float(alpha), beta=float(beta)
-    )
+    op = LRN(depth_radius=int(depth_radius), bias=float(bias), alpha=float(alpha), beta=float(beta))
     return op(input, name=name)

@@ -6,7 +6,7 @@ depth need no case of their own. The gradient of max goes to the first element t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
+from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops import filling, shaping, windows
 from thalweg.ops.bias import channel_axis
@@ -93,7 +93,7 @@ class MaxPooling(Pooling, abstract=True):
     """y = the largest of x under the window"""
 
     signature = "input: T -> output: T; T: real"
-    grad: ClassVar[Callable[[], type[Op]]]
+    partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, input: Tensor) -> TensorShape:
         shape = self.pooled_shape(input.shape)
@@ -110,7 +110,7 @@ class MaxPooling(Pooling, abstract=True):
         return largest
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
-        return type(self).grad()(**self.attributes)(node.inputs[0], node.output, dy)
+        return REGISTRY[self.partner](**self.attributes)(node.inputs[0], node.output, dy)
 
 
 def _check_depth_fits(depth: int | None, op: Pooling) -> None:
@@ -128,7 +128,7 @@ class MaxPoolingGrad(Pooling, abstract=True):
     """dx = dy, added where x was the (first) largest under the window"""
 
     signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
-    grad: ClassVar[Callable[[], type[Op]]]
+    partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, orig_input: Tensor, orig_output: Tensor, grad: Tensor) -> TensorShape:
         orig_output.shape.assert_is_compatible_with(grad.shape)
@@ -145,7 +145,7 @@ class MaxPoolingGrad(Pooling, abstract=True):
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
         x, y, _ = node.inputs
-        to_grad = type(self).grad()(**self.attributes)(x, y, ddx)
+        to_grad = REGISTRY[self.partner](**self.attributes)(x, y, ddx)
         return [filling.zeros_like(x), filling.zeros_like(y), to_grad]
 
 
@@ -162,7 +162,7 @@ class MaxPoolingGradGrad(Pooling, abstract=True):
     """y' = dx where x was the (first) largest under the window: the adjoint of MaxPoolGrad"""
 
     signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
-    grad: ClassVar[Callable[[], type[Op]]]
+    partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, orig_input: Tensor, orig_output: Tensor, grad: Tensor) -> TensorShape:
         return self.pooled_shape(orig_input.shape).merge_with(orig_output.shape)
@@ -178,34 +178,26 @@ class MaxPoolingGradGrad(Pooling, abstract=True):
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         x, y, _ = node.inputs
-        to_grad = type(self).grad()(**self.attributes)(x, y, dy)
+        to_grad = REGISTRY[self.partner](**self.attributes)(x, y, dy)
         return [filling.zeros_like(x), filling.zeros_like(y), to_grad]
-
-
-def _max_pool_grad() -> type[Op]:
-    return MaxPoolGrad
-
-
-def _max_pool_grad_grad() -> type[Op]:
-    return MaxPoolGradGrad
 
 
 class MaxPool(MaxPooling):
     """y[n, i, j, c] = the largest of x[n, i s + k, j s + l, c]"""
 
-    grad = staticmethod(_max_pool_grad)
+    partner = "MaxPoolGrad"
 
 
 class MaxPoolGrad(MaxPoolingGrad):
     """dx of MaxPool"""
 
-    grad = staticmethod(_max_pool_grad_grad)
+    partner = "MaxPoolGradGrad"
 
 
 class MaxPoolGradGrad(MaxPoolingGradGrad):
     """The adjoint of MaxPoolGrad in its gradient"""
 
-    grad = staticmethod(_max_pool_grad)
+    partner = "MaxPoolGrad"
 
 
 @public("nn.max_pool")
@@ -415,7 +407,7 @@ class AvgPooling(Pooling, abstract=True):
     """y = the mean of x under the window, of what is inside the input"""
 
     signature = "value: T -> output: T; T: floating"
-    grad: ClassVar[Callable[[], type[Op]]]
+    partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, value: Tensor) -> TensorShape:
         return self.pooled_shape(value.shape)
@@ -430,7 +422,7 @@ class AvgPooling(Pooling, abstract=True):
         return total.astype(value.dtype, copy=False)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
-        return type(self).grad()(**self.attributes)(shaping.shape(node.inputs[0]), dy)
+        return REGISTRY[self.partner](**self.attributes)(shaping.shape(node.inputs[0]), dy)
 
 
 def _wide(dtype: Any) -> Any:
@@ -451,7 +443,7 @@ class AvgPoolingGrad(Pooling, abstract=True):
     """dx = dy, spread evenly under the window"""
 
     signature = "orig_input_shape: int32, grad: T -> output: T; T: floating"
-    grad: ClassVar[Callable[[], type[Op]]]
+    partner: ClassVar[str]  # the op type of the gradient
 
     def shape(self, orig_input_shape: Tensor, grad: Tensor) -> TensorShape:
         grad.shape.assert_has_rank(len(self.ksize))
@@ -467,27 +459,19 @@ class AvgPoolingGrad(Pooling, abstract=True):
         return dx.result.astype(grad.dtype, copy=False)
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:
-        return [None, type(self).grad()(**self.attributes)(ddx)]
-
-
-def _avg_pool() -> type[Op]:
-    return AvgPool
-
-
-def _avg_pool_grad() -> type[Op]:
-    return AvgPoolGrad
+        return [None, REGISTRY[self.partner](**self.attributes)(ddx)]
 
 
 class AvgPool(AvgPooling):
     """y[n, i, j, c] = the mean of x[n, i s + k, j s + l, c]"""
 
-    grad = staticmethod(_avg_pool_grad)
+    partner = "AvgPoolGrad"
 
 
 class AvgPoolGrad(AvgPoolingGrad):
     """dx of AvgPool"""
 
-    grad = staticmethod(_avg_pool)
+    partner = "AvgPool"
 
 
 @public("nn.avg_pool", "nn.avg_pool2d")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.graph.node import Tensor
-from thalweg.graph.op import Op
 from thalweg.ops import pooling
 from thalweg.ops.pooling import (
     AvgPooling,
@@ -17,33 +16,25 @@ from thalweg.ops.pooling import (
 from thalweg.public import public
 
 
-def _max_grad() -> type[Op]:
-    return MaxPool3DGrad
-
-
-def _max_grad_grad() -> type[Op]:
-    return MaxPool3DGradGrad
-
-
 class MaxPool3D(MaxPooling):
     """The largest element under the window"""
 
     data_format: str = "NDHWC"
-    grad = staticmethod(_max_grad)
+    partner = "MaxPool3DGrad"
 
 
 class MaxPool3DGrad(MaxPoolingGrad):
     """dx of MaxPool3D"""
 
     data_format: str = "NDHWC"
-    grad = staticmethod(_max_grad_grad)
+    partner = "MaxPool3DGradGrad"
 
 
 class MaxPool3DGradGrad(MaxPoolingGradGrad):
     """The adjoint of MaxPool3DGrad in its gradient"""
 
     data_format: str = "NDHWC"
-    grad = staticmethod(_max_grad)
+    partner = "MaxPool3DGrad"
 
 
 @public("nn.max_pool3d")
@@ -59,26 +50,18 @@ def max_pool3d(
     return MaxPool3D(**_attributes(ksize, strides, padding, data_format))(input, name=name)
 
 
-def _avg() -> type[Op]:
-    return AvgPool3D
-
-
-def _avg_grad() -> type[Op]:
-    return AvgPool3DGrad
-
-
 class AvgPool3D(AvgPooling):
     """The mean element under the window"""
 
     data_format: str = "NDHWC"
-    grad = staticmethod(_avg_grad)
+    partner = "AvgPool3DGrad"
 
 
 class AvgPool3DGrad(AvgPoolingGrad):
     """dx of AvgPool3D"""
 
     data_format: str = "NDHWC"
-    grad = staticmethod(_avg)
+    partner = "AvgPool3D"
 
 
 @public("nn.avg_pool3d")

@@ -37,7 +37,8 @@ def _divide(buffer: Array, where: Any, updates: Array) -> None:
     if not np.all(updates):
         raise errors.InvalidArgumentError(None, None, "Integer division by zero")
     # Integers divide as in C, towards zero, one update after the other.
-    for index, divisor in zip(np.reshape(where, -1), _rows(updates, buffer, where), strict=True):
+    indices: Array = np.reshape(where, -1)
+    for index, divisor in zip(indices, _rows(updates, buffer, where), strict=True):
         quotient = np.abs(buffer[index]) // np.abs(divisor)
         buffer[index] = quotient * np.sign(buffer[index]) * np.sign(divisor)
 
@@ -205,7 +206,7 @@ class ScatterNdOp(Update, abstract=True):
         change = type(self).change
 
         def write(buffer: Array) -> None:
-            check_updates(*map(_shape_of, (indices, updates, buffer)), "ref")
+            check_updates(_shape_of(indices), _shape_of(updates), _shape_of(buffer), "ref")
             where = coordinates(indices, buffer.shape, INVALID_COORDINATE)
             change(buffer, where, np.asarray(updates))
 

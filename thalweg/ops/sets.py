@@ -176,8 +176,8 @@ class SparseToSparseSetOperation(SetOperation):
     )
 
     def shape(self, *inputs: Tensor) -> list[TensorShape]:
-        ranks = inputs[2].shape.with_rank(1)[0].merge_with(inputs[5].shape.with_rank(1)[0])
-        return self.result_shapes(ranks.value)
+        inputs[2].shape.with_rank(1)[0].merge_with(inputs[5].shape.with_rank(1)[0])
+        return self.result_shapes(None)
 
     def numpy(
         self,

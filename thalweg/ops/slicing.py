@@ -22,7 +22,7 @@ from thalweg.graph.known import constant_elements, constant_value_as_shape
 from thalweg.graph.node import Node, Tensor, operator
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.shapes import TensorShape, as_shape, unknown_shape
 from thalweg.ops import basic, casting, filling, joining, shaping
 from thalweg.ops.context import Context, VariableCell
 from thalweg.public import public, publish_value
@@ -69,7 +69,7 @@ class Strided(Op, abstract=True):
             elif self.new_axis_mask & bit:
                 yield newaxis
             elif self.shrink_axis_mask & bit:
-                yield _position(place, first, stride)
+                yield _position(first, stride)
             else:
                 yield _range(
                     None if self.begin_mask & bit else _bound(first),
@@ -106,7 +106,7 @@ def _bound(value: Size) -> Any:
     return _UNKNOWN if value is None else value
 
 
-def _position(place: int, first: Size, stride: Size) -> Any:
+def _position(first: Size, stride: Size) -> Any:
     if stride is not None and stride <= 0:
         raise ValueError("only stride 1 allowed on non-range indexing.")
     return _bound(first)
@@ -338,20 +338,14 @@ class _Spec:
 
 def _check_part(part: Any) -> None:
     """Lists, arrays and Boolean masks select elements in NumPy; a slice cannot."""
-    kind = getattr(part, "dtype", None)
-    is_mask = isinstance(part, bool | np.bool_) or (kind is not None and kind == dtypes.bool)
-    if is_mask or isinstance(part, list | tuple | str) or np.ndim(_shape_holder(part)):
+    is_mask = isinstance(part, bool) or dtypes.bool == getattr(part, "dtype", None)
+    rank = as_shape(getattr(part, "shape", ())).rank
+    if is_mask or isinstance(part, list | tuple | str) or rank not in (None, 0):
         raise TypeError(
             f"{part!r} cannot index a tensor: only integers, slices (`:`), ellipsis (`...`), "
             "tf.newaxis (`None`) and scalar integer tensors can. Use tf.gather, tf.gather_nd or "
             "tf.boolean_mask to select elements"
         )
-
-
-def _shape_holder(part: Any) -> Any:
-    """Something with as many dimensions as `part`, which may be a tensor."""
-    shape = getattr(part, "shape", ())
-    return np.empty((0,) * (getattr(shape, "rank", len(shape)) or 0))
 
 
 @operator("getitem")

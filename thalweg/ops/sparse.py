@@ -169,9 +169,9 @@ class SparseToDense(Op):
                 f"output_shape has {len(shape)} elements, but indices have {rows.shape[1]} columns"
             )
         check_indices(rows, shape, self.validate_indices)
-        dense = np.full(tuple(shape.tolist()), default, values.dtype)
-        dense[tuple(rows.T)] = values
-        return dense
+        dense = np.full(int(np.prod(shape)), default, values.dtype)
+        dense[flat_places(rows, shape)] = values
+        return dense.reshape(shape.tolist())
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         indices, _, values, _ = node.inputs

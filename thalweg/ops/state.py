@@ -6,8 +6,8 @@ wants a value reads it when it runs. Every change is made whole or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -257,7 +257,7 @@ class TemporaryVariable(Op):
         if name in mine:
             raise errors.AlreadyExistsError(None, None, f"Temporary variable {name} exists already")
         mine[name] = cell = VariableCell(name, self.dtype, self.shape())
-        cell.assign(np.zeros(cell.shape.as_list(), self.dtype.as_numpy_dtype))
+        cell.assign(np.zeros(cast("Sequence[int]", cell.shape.sizes), self.dtype.as_numpy_dtype))
         return cell
 
 

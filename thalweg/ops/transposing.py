@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_elements, constant_value
 from thalweg.graph.node import Node, Tensor

@@ -49,7 +49,9 @@ class AdamOptimizer(ElementwiseOptimizer):
             self._zeros_slot(var, "v", self._name)
 
     def _get_beta_accumulators(self) -> tuple[Any, Any]:
-        return self._get_non_slot_variable("beta1_power"), self._get_non_slot_variable("beta2_power")
+        return self._get_non_slot_variable("beta1_power"), self._get_non_slot_variable(
+            "beta2_power"
+        )
 
     def _prepare(self) -> None:
         self._rate = self._hyper(self._lr, "learning_rate")

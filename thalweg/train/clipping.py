@@ -19,7 +19,9 @@ def _values(t: Any) -> Tensor:
 
 
 def _with_values(t: Any, values: Tensor) -> Any:
-    return IndexedSlices(values, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else values
+    return (
+        IndexedSlices(values, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else values
+    )
 
 
 @public("clip_by_norm")

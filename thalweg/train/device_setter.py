@@ -1,4 +1,4 @@
-"""`replica_device_setter`: variables on parameter servers in turn, everything else on the worker."""
+"""`replica_device_setter`: variables on parameter servers in turn, all else on the worker."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from thalweg.train.proximal import shrink
 
 @public("train.FtrlOptimizer")
 class FtrlOptimizer(ElementwiseOptimizer):
-    """a′ = a + g²;  z ← z + g − (a′ᵖ − aᵖ) / α·w;  w ← −shrink(z, l1) / (a′ᵖ / α + 2·l2)
+    """b = a + g²;  z ← z + g − (bᵖ − aᵖ) / α·w;  w ← −shrink(z, l1) / (bᵖ / α + 2·l2);  a ← b
 
     p is −learning_rate_power. Shrinkage adds 2·l2_shrinkage·w to the g of z.
     """

@@ -24,7 +24,7 @@ def global_step(sess: Runner, global_step_tensor: Any) -> int:
 
 @public("train.get_global_step", "contrib.framework.get_global_step")
 def get_global_step(graph: Graph | None = None) -> Any:
-    """The global step of a graph: what its collection holds, or the tensor of that name, or None."""
+    """The global step of a graph: from its collection, or the tensor of that name, or None."""
     graph = graph or get_default_graph()
     collected = graph.get_collection(GraphKeys.GLOBAL_STEP)
     if len(collected) > 1:

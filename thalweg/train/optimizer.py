@@ -161,9 +161,9 @@ class Optimizer:
     def _counted(self, graph: Graph, updates: list[Any], global_step: Any, scope: str) -> Node:
         if global_step is None:
             return self._finish(updates, scope)
-        with graph.control_dependencies([self._finish(updates, "update")]):
-            with graph.colocate_with(global_step.op):
-                return state.assign_add(global_step, 1, name=scope).op
+        done = self._finish(updates, "update")
+        with graph.control_dependencies([done]), graph.colocate_with(global_step.op):
+            return state.assign_add(global_step, 1, name=scope).op
 
     # Slots
 
@@ -334,8 +334,7 @@ def _as_gradient(gradient: Any) -> Gradient | None:
         return convert_to_tensor(gradient)
     except TypeError as error:
         raise TypeError(
-            "Gradient must be convertible to a Tensor or IndexedSlices, or None: "
-            f"{gradient!r}"
+            f"Gradient must be convertible to a Tensor or IndexedSlices, or None: {gradient!r}"
         ) from error
 
 

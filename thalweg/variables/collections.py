@@ -60,17 +60,13 @@ def variables_initializer(var_list: Sequence[Any], name: str = "init") -> Node:
     return basic.group(*[variable.initializer for variable in var_list], name=name)
 
 
-@public(
-    "global_variables_initializer", "initialize_all_variables", "initializers.global_variables"
-)
+@public("global_variables_initializer", "initialize_all_variables", "initializers.global_variables")
 def global_variables_initializer() -> Node:
     """A node that initialises all global variables."""
     return variables_initializer(global_variables())
 
 
-@public(
-    "local_variables_initializer", "initialize_local_variables", "initializers.local_variables"
-)
+@public("local_variables_initializer", "initialize_local_variables", "initializers.local_variables")
 def local_variables_initializer() -> Node:
     """A node that initialises all local variables."""
     return variables_initializer(local_variables())
@@ -119,5 +115,3 @@ def report_uninitialized_variables(
         flags = joining.stack([state.is_variable_initialized(v) for v in variables])
         missing = choosing.where(compare.logical_not(flags))
         return indexing.gather(names, shaping.reshape(missing, [-1]))
-
-

@@ -17,7 +17,16 @@ from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import as_shape
-from thalweg.ops import arithmetic, basic, filling, random, shaping, transposing
+from thalweg.ops import (
+    arithmetic,
+    basic,
+    decomposition,
+    diagonal,
+    filling,
+    random,
+    shaping,
+    transposing,
+)
 from thalweg.public import public
 
 Shape = Any
@@ -81,6 +90,9 @@ class Ones(Initializer):
         return filling.ones(shape, self._kind(dtype))
 
 
+_VALUES = (list, tuple, np.ndarray)
+
+
 @public("constant_initializer", "initializers.constant")
 class Constant(Initializer):
     """A given value: one number, or a list that fills the variable in row-major order."""
@@ -88,7 +100,7 @@ class Constant(Initializer):
     def __init__(
         self, value: Any = 0, dtype: Any = dtypes.float32, verify_shape: bool = False
     ) -> None:
-        if not (np.isscalar(value) or isinstance(value, list | tuple | np.ndarray)):
+        if not (np.isscalar(value) or isinstance(cast("object", value), _VALUES)):
             raise TypeError(
                 f"Invalid type for initial value: {type(value)}. Expected Python scalar, list or "
                 "tuple of values, or numpy.ndarray."
@@ -128,9 +140,7 @@ class RandomUniform(Initializer):
     def __call__(self, shape: Shape, dtype: Any = None, partition_info: Any = None) -> Tensor:
         """Uniform random numbers."""
         high = 1 if self.maxval is None and self._kind(dtype).is_floating else self.maxval
-        return random.random_uniform(
-            shape, self.minval, high, self._kind(dtype), seed=self.seed
-        )
+        return random.random_uniform(shape, self.minval, high, self._kind(dtype), seed=self.seed)
 
 
 @public("random_normal_initializer", "initializers.random_normal")
@@ -195,9 +205,7 @@ class UniformUnitScaling(Initializer):
         whole = _sizes(shape) if partition_info is None else partition_info.full_shape
         fan_in = max(float(math.prod(whole[:-1])), 1.0)
         bound = math.sqrt(3 / fan_in) * self.factor
-        return random.random_uniform(
-            shape, -bound, bound, self._kind(dtype), seed=self.seed
-        )
+        return random.random_uniform(shape, -bound, bound, self._kind(dtype), seed=self.seed)
 
 
 #: The standard deviation of a unit normal truncated at ±2: dividing by it restores the scale.
@@ -325,9 +333,9 @@ class Orthogonal(Initializer):
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         tall = [max(rows, columns), min(rows, columns)]
         normal = random.random_normal(tall, dtype=self._kind(dtype), seed=self.seed)
-        q, r = _random("qr")(normal, full_matrices=False)
+        q, r = decomposition.qr(normal, full_matrices=False)
         # The signs of R's diagonal are the factorisation's choice: undoing it makes Q uniform.
-        q = q * arithmetic.sign(_random("matrix_diag_part")(r))
+        q = q * arithmetic.sign(diagonal.diag_part(r))
         if rows < columns:
             q = transposing.transpose(q)
         return self.gain * shaping.reshape(q, sizes)
@@ -353,10 +361,11 @@ class Identity(Initializer):
         return basic.constant(self.gain * part, self._kind(dtype))
 
 
-def _contrib_random(
+def _contrib_scaling(
     uniform: bool, seed: int | None, dtype: Any, factor: float, mode: str
 ) -> VarianceScaling:
-    scale = factor if uniform else factor * _TRUNCATED_STDDEV**2 * 1.3
+    """contrib's convention: its normal has 1.3 times the deviation before it is truncated."""
+    scale = factor if uniform else factor * 1.3 * _TRUNCATED_STDDEV**2
     distribution = "uniform" if uniform else "truncated_normal"
     return VarianceScaling(scale, mode, distribution, seed, dtype)
 
@@ -366,7 +375,7 @@ def xavier_initializer(
     uniform: bool = True, seed: int | None = None, dtype: Any = dtypes.float32
 ) -> VarianceScaling:
     """Random with variance 2 / (fan-in + fan-out)."""
-    return _contrib_random(uniform, seed, dtype, 1.0, "fan_avg")
+    return _contrib_scaling(uniform, seed, dtype, 1.0, "fan_avg")
 
 
 @public("contrib.layers.variance_scaling_initializer")
@@ -380,4 +389,4 @@ def contrib_variance_scaling(
     """Random with variance factor / n, where n is the fan-in, the fan-out or their mean."""
     if mode not in ("FAN_IN", "FAN_OUT", "FAN_AVG"):
         raise TypeError(f"Unknown mode {mode} [FAN_IN, FAN_OUT, FAN_AVG]")
-    return _contrib_random(uniform, seed, dtype, factor, mode.lower())
+    return _contrib_scaling(uniform, seed, dtype, factor, mode.lower())

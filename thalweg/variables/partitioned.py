@@ -69,7 +69,8 @@ class PartitionInfo:
         if len(cut) > 1:
             raise ValueError(
                 f"Cannot use single_slice_dim() with shape={shape} and self.full_shape="
-                f"{self._full_shape} since slice dim could be either dimension {cut[1]} or {cut[0]}."
+                f"{self._full_shape} since slice dim could be either dimension {cut[1]} or "
+                f"{cut[0]}."
             )
         return cut[0] if cut else None
 
@@ -182,9 +183,9 @@ class PartitionedVariable:
     def as_tensor(self) -> Tensor:
         """The parts, joined."""
         with self.graph.control_dependencies(None):
-            return self._joined()
+            return self._concat()
 
-    def _joined(self) -> Tensor:
+    def _concat(self) -> Tensor:
         graph = self.graph
         if len(self._parts) == 1:
             with graph.name_scope(None):

@@ -113,6 +113,10 @@ def create_partitioned_variables(
         )
     if not shape:
         raise ValueError(f"A partitioned Variable must have rank at least 1: shape: {shape}")
+
+    def given(**_: Any) -> Sequence[int]:
+        return slicing
+
     with variable_scope(name, "PartitionedVariable", reuse=reuse):
         scope = get_variable_scope()
         whole = scope._get_partitioned_variable(  # pyright: ignore[reportPrivateUsage] - as in TensorFlow
@@ -122,7 +126,7 @@ def create_partitioned_variables(
             dtype=dtype,
             initializer=initializer,
             trainable=trainable,
-            partitioner=lambda **_: slicing,
+            partitioner=given,
             collections=collections,
         )
         return list(whole)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.graph import get_default_graph
 from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.graph import get_default_graph
 from thalweg.ops import arithmetic, basic, reduce
 from thalweg.public import public
 
@@ -83,7 +83,7 @@ def sum_regularizer(regularizer_list: Sequence[Any], scope: str | None = None) -
 def apply_regularization(
     regularizer: Regularizer, weights_list: Sequence[Any] | None = None
 ) -> Tensor:
-    """The sum of a penalty over weights (by default the WEIGHTS collection), collected as a loss."""
+    """A penalty summed over weights (by default the WEIGHTS collection), collected as a loss."""
     graph = get_default_graph()
     weights = graph.get_collection(GraphKeys.WEIGHTS) if weights_list is None else weights_list
     if not weights:

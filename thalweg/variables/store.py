@@ -87,7 +87,9 @@ class VariableStore:
     def _get(self, request: Request) -> Any:
         if request.partitioner is not None and not _is_scalar(request.shape):
             if not callable(request.partitioner):
-                raise ValueError(f"Partitioner must be callable, but received: {request.partitioner}")
+                raise ValueError(
+                    f"Partitioner must be callable, but received: {request.partitioner}"
+                )
             with get_default_graph().name_scope(None):
                 return self.get_partitioned(request)
         if request.reuse and request.partitioner is None and request.name in self._partitioned:
@@ -175,7 +177,11 @@ class VariableStore:
             raise ValueError(f"No partitioner was specified for {name}")
         self._check_parts(name, shape, partitions)
         made = PartitionedVariable(
-            name, shape, as_dtype(request.dtype), self._parts(request, shape, partitions), partitions
+            name,
+            shape,
+            as_dtype(request.dtype),
+            self._parts(request, shape, partitions),
+            partitions,
         )
         self._partitioned[name] = made
         return made
@@ -228,9 +234,7 @@ def _accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[s
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def _check_same(
-    found: Variable, name: str, shape: TensorShape, dtype: DType, reuse: Any
-) -> None:
+def _check_same(found: Variable, name: str, shape: TensorShape, dtype: DType, reuse: Any) -> None:
     if reuse is False:
         raise ValueError(
             f"Variable {name} already exists, disallowed. Did you mean to set reuse=True in "
@@ -262,9 +266,9 @@ def _initial_value(
     request: Request, shape: TensorShape, dtype: DType, partition: PartitionInfo | None
 ) -> tuple[Callable[[], Any], DType | None]:
     """What makes the initial value, and its dtype."""
-    make = _default_initializer(dtype) if request.initializer is None else request.initializer
+    make: Callable[..., Any] = request.initializer or _default_initializer(dtype)
     if inspect.isclass(make):
-        make = make()
+        make = cast("Callable[..., Any]", make())
     if shape.is_fully_defined():
         sizes = shape.as_list()
         more = {"partition_info": partition} if _takes(make, "partition_info") else {}

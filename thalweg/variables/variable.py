@@ -116,9 +116,7 @@ class Variable:
             self._variable = state.variable_op(
                 _buffer_shape(value, validate, shape), value.dtype, name=scope
             )
-            self._initializer_op = state.assign(
-                self._variable, _guarded(value, self._variable), validate_shape=validate
-            ).op
+            self._initializer_op = state.assign(self._variable, value, validate_shape=validate).op
             with self._reading_device():
                 self._snapshot = basic.identity(self._variable, name="read")
 
@@ -173,7 +171,9 @@ class Variable:
     @property
     def initial_value(self) -> Tensor:
         """The tensor the initializer assigns."""
-        return self._initializer_op.inputs[1] if self._initial_value is None else self._initial_value
+        return (
+            self._initializer_op.inputs[1] if self._initial_value is None else self._initial_value
+        )
 
     @property
     def initializer(self) -> Node:
@@ -191,21 +191,33 @@ class Variable:
     # Changes
 
     def assign(
-        self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self,
+        value: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
     ) -> Any:
         """Set the value; the result reads the new one."""
         changed = state.assign(self._variable, value, use_locking=use_locking, name=name)
         return changed if read_value else changed.op
 
     def assign_add(
-        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self,
+        delta: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
     ) -> Any:
         """Add `delta`; the result reads the new value."""
         changed = state.assign_add(self._variable, delta, use_locking=use_locking, name=name)
         return changed if read_value else changed.op
 
     def assign_sub(
-        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self,
+        delta: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
     ) -> Any:
         """Subtract `delta`; the result reads the new value."""
         changed = state.assign_sub(self._variable, delta, use_locking=use_locking, name=name)
@@ -339,7 +351,7 @@ class Variable:
     def _as_graph_element(self) -> Tensor:
         return self._variable
 
-    def _AsTensor(self) -> Tensor:  # noqa: N802 - TensorFlow programs know it by this name
+    def _AsTensor(self) -> Tensor:
         return self._snapshot
 
     def _set_save_slice_info(self, save_slice_info: SaveSliceInfo | None) -> None:
@@ -422,10 +434,6 @@ def _buffer_shape(value: Tensor, validate: bool, given: Any) -> TensorShape:
             "a static shape, or pass validate_shape=False"
         )
     return value.shape
-
-
-def _guarded(value: Tensor, _: Tensor) -> Tensor:
-    return value
 
 
 # Standing for a tensor

@@ -1,0 +1,47 @@
+"""Rows of the op table: broadcasting, as an op and as shapes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.ops.harness import check
+
+R = np.random.default_rng(0)
+X = R.normal(size=(2, 1, 3))
+
+
+@pytest.mark.parametrize("shape", [[2, 1, 3], [2, 4, 3], [2, 2, 4, 3], [2, 0, 3]])
+def test_broadcast_to(shape: list[int]) -> None:
+    check(lambda x: tf.broadcast_to(x, shape), X, expect=lambda x: np.broadcast_to(x, shape))
+
+
+def test_broadcast_to_what_the_step_says() -> None:
+    shape = np.array([2, 4, 3], np.int64)
+    check(tf.broadcast_to, X, shape, expect=np.broadcast_to(X, shape), gradient=[0])
+
+
+PAIRS: list[tuple[Any, Any]] = [([2, 1], [3]), ([], [4, 5]), ([0], [1]), ([2, 3], [2, 3])]
+
+
+@pytest.mark.parametrize(("one", "two"), PAIRS)
+def test_broadcast_shapes(one: list[int], two: list[int]) -> None:
+    wanted = list(np.broadcast_shapes(tuple(one), tuple(two)))
+    static = tf.broadcast_static_shape(tf.TensorShape(one), tf.TensorShape(two))
+    assert static.as_list() == wanted
+    with tf.Session() as session:
+        assert session.run(tf.broadcast_dynamic_shape(one, two)).tolist() == wanted
+
+
+def test_dynamic_shape_known_in_part() -> None:
+    x, y = tf.placeholder(tf.float32, [None, 1]), tf.placeholder(tf.float32, [5])
+    full = tf.broadcast_dynamic_shape(tf.shape(x), tf.shape(y))
+    assert tf.zeros(full).shape.as_list() == [None, 5]
+
+
+def test_wrong() -> None:
+    with pytest.raises(ValueError, match="Incompatible shapes"):
+        tf.broadcast_to(X, [2, 2, 2])
+    with pytest.raises(ValueError, match="Incompatible shapes"):
+        tf.broadcast_static_shape(tf.TensorShape([2]), tf.TensorShape([3]))

@@ -1,0 +1,374 @@
+"""`tf.import_graph_def`: the nodes of a GraphDef, made anew in the default graph.
+
+Every node is built by the same call that user code makes, so dtypes and shapes are checked and
+inferred again. Nodes may come in any order; a cycle is an error, since graphs here have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, cast
+
+from thalweg.graph import attributes, dtypes
+from thalweg.graph.build import add_node
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType
+from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import REGISTRY, Op
+from thalweg.graph.protos import message
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.signature import Argument
+from thalweg.graph.versions import Versions
+from thalweg.platform.compat import as_str
+from thalweg.public import public
+
+_COLOCATION = b"loc:@"
+
+
+@public("import_graph_def", "graph_util.import_graph_def")
+def import_graph_def(
+    graph_def: Any,
+    input_map: Mapping[Any, Any] | None = None,
+    return_elements: Sequence[Any] | None = None,
+    name: str | None = None,
+    op_dict: Mapping[str, Any] | None = None,
+    producer_op_list: Any = None,
+) -> list[Any] | None:
+    """Add the nodes of a GraphDef below the scope `name`, inputs in `input_map` replaced."""
+    proto = _checked_graph_def(graph_def)
+    replaced = _checked_input_map(input_map)
+    wanted = _checked_elements(return_elements)
+    with name_scope(name, "import", list(replaced.values())) as scope:
+        graph = get_default_graph()
+        graph.graph_def_versions = Versions(
+            proto.versions.producer,
+            proto.versions.min_consumer,
+            list(proto.versions.bad_consumers),
+        )
+        given = _converted(replaced, scope)
+        importer = _Importer(graph, proto, given, op_dict, producer_op_list)
+        importer.run()
+        return None if wanted is None else [importer.element(element) for element in wanted]
+
+
+def _checked_graph_def(graph_def: Any) -> Any:
+    kind = message("graph", "GraphDef")
+    if isinstance(graph_def, kind):
+        return graph_def
+    try:
+        copied = kind()
+        copied.MergeFrom(graph_def)
+    except TypeError:
+        raise TypeError("graph_def must be a GraphDef proto.") from None
+    return copied
+
+
+def _checked_input_map(input_map: Any) -> dict[str, Any]:
+    if input_map is None:
+        return {}
+    given = cast("Mapping[Any, Any]", input_map if isinstance(input_map, Mapping) else {None: None})
+    if not all(isinstance(key, str | bytes) for key in given):
+        raise TypeError("input_map must be a dictionary mapping strings to Tensor objects.")
+    return {_canonical(as_str(key)): value for key, value in given.items()}
+
+
+def _checked_elements(return_elements: Any) -> list[str] | None:
+    if return_elements is None:
+        return None
+    elements = list(return_elements)
+    if not all(isinstance(element, str | bytes) for element in elements):
+        raise TypeError("return_elements must be a list of strings.")
+    return [as_str(element) for element in elements]
+
+
+def _converted(replaced: Mapping[str, Any], scope: str) -> dict[str, Tensor]:
+    if not replaced:
+        return {}
+    if not scope:
+        raise ValueError(
+            "tf.import_graph_def() requires a non-empty `name` if `input_map` is used."
+        )
+    with name_scope("_inputs"):
+        return {key: convert_to_tensor(value) for key, value in replaced.items()}
+
+
+def _canonical(name: str) -> str:
+    """`node` as `node:0`; control inputs as they are."""
+    if name.startswith("^"):
+        return name
+    node, index = _parsed(name)
+    return f"{node}:{index}"
+
+
+def _parsed(name: str) -> tuple[str, int]:
+    node, colon, index = name.partition(":")
+    if colon and not index.isdigit():
+        raise ValueError(f"Cannot convert {name!r} to a tensor name.")
+    return node, int(index or 0)
+
+
+class _Importer:
+    """One import: what is to be made, and what is made already."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        proto: Any,
+        input_map: dict[str, Tensor],
+        op_dict: Mapping[str, Any] | None,
+        producer_op_list: Any,
+    ) -> None:
+        self.graph = graph
+        self.protos: dict[str, Any] = {node.name: node for node in proto.node}
+        self.input_map = input_map
+        self.used: set[str] = set()
+        self.op_dict = op_dict
+        self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
+        # All names are taken first: nodes name each other before they exist.
+        self.names = {name: graph.unique_name(name) for name in self.protos}
+        self.made: dict[str, Node] = {}
+
+    def run(self) -> None:
+        """Make all nodes."""
+        for name in self.protos:
+            self._make_with_inputs(name)
+        unused = sorted(self.input_map.keys() - self.used)
+        unused = [key for key in unused if not self._has_output(key)]
+        if unused:
+            raise ValueError(
+                f"Attempted to map inputs that were not found in graph_def: [{', '.join(unused)}]"
+            )
+
+    def _has_output(self, name: str) -> bool:
+        node, index = _parsed(name)
+        return node in self.made and index < len(self.made[node].outputs)
+
+    def element(self, name: str) -> Any:
+        """The node or tensor of a name in the GraphDef."""
+        node, colon, index = name.partition(":")
+        found = self.made.get(node)
+        outputs = () if found is None else found.outputs
+        if not colon and found is not None:
+            return found
+        if colon and index.isdigit() and int(index) < len(outputs):
+            return outputs[int(index)]
+        raise ValueError(f"Requested return_element {name!r} not found in graph_def.")
+
+    # In order
+
+    def _make_with_inputs(self, name: str) -> None:
+        """Make a node after those it needs, without recursion: graphs are deep."""
+        pending = [name]
+        waiting: set[str] = set()
+        while pending:
+            current = pending[-1]
+            missing = [] if current in self.made else self._missing(current)
+            if missing and current in waiting:
+                raise ValueError(
+                    f"The GraphDef has a cycle through node {current!r}: graphs here have none. "
+                    "Loops are nodes of their own (tf.while_loop)."
+                )
+            if missing:
+                waiting.add(current)
+                pending += missing
+                continue
+            if current not in self.made:
+                self.made[current] = self._make(self.protos[current])
+            pending.pop()
+
+    def _missing(self, name: str) -> list[str]:
+        needed = [
+            _canonical(source).lstrip("^").partition(":")[0]
+            for source in self.protos[name].input
+            if _canonical(source) not in self.input_map
+        ]
+        return [node for node in needed if node in self.protos and node not in self.made]
+
+    # One node
+
+    def _make(self, proto: Any) -> Node:
+        block = self._block(proto)
+        values = dict(proto.attr)
+        self._drop_newer_defaults(proto, block, values)
+        sources = [_canonical(source) for source in proto.input]
+        inputs = [self._tensor(proto, s) for s in _current_order(proto, sources)]
+        controls = [self._control(proto, s) for s in sources if s.startswith("^")]
+        op = self._op(proto, block, values)
+        counts = _check_inputs(proto, block, values, inputs)
+        with ExitStack() as scopes:
+            scopes.enter_context(self.graph.control_dependencies(controls))
+            scopes.enter_context(self.graph.attr_scope(self._annotations(proto, block, values)))
+            if proto.device:
+                scopes.enter_context(self.graph.device(proto.device))
+            grouped = op.parsed.group([tensor for _, tensor in inputs], counts)
+            node = add_node(self.graph, op, tuple(grouped), f"{self.names[proto.name]}/")
+        _narrow_shapes(proto, node)
+        return node
+
+    def _block(self, proto: Any) -> type[Op]:
+        name = _current_name(proto.op)
+        known = self.op_dict is None or proto.op in self.op_dict
+        if name is None or not known:
+            raise ValueError(f"No op named {proto.op} in defined operations.")
+        return REGISTRY[name]
+
+    def _drop_newer_defaults(self, proto: Any, block: type[Op], values: dict[str, Any]) -> None:
+        """Attributes that only the producer knows may go where they say what is usual there."""
+        if proto.op not in self.producer:
+            return
+        known = _attribute_names(block)
+        for attribute in self.producer[proto.op].attr:
+            given = values.get(attribute.name)
+            is_default = attribute.HasField("default_value") and given == attribute.default_value
+            if is_default and attribute.name not in known:
+                del values[attribute.name]
+
+    def _op(self, proto: Any, block: type[Op], values: Mapping[str, Any]) -> Op:
+        kinds = attributes.kinds(block)
+        fields = {
+            field: attributes.decode(values[name], kinds.get(field))
+            for field in block.fields
+            if (name := block.graphdef_names.get(field, field)) in values
+        }
+        try:
+            return block(**fields)
+        except TypeError as error:
+            raise _invalid(proto, str(error)) from None
+
+    def _annotations(
+        self, proto: Any, block: type[Op], values: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        known = _attribute_names(block) | {"_output_shapes"}
+        found = {name: attributes.decode(values[name]) for name in values if name not in known}
+        if "_class" in values:
+            found["_class"] = self._groups(proto, values["_class"].list.s)
+        return found
+
+    def _groups(self, proto: Any, groups: Sequence[bytes]) -> list[bytes]:
+        """Colocation groups, by the names that the nodes have now."""
+        renamed: list[bytes] = []
+        for group in groups:
+            if not group.startswith(_COLOCATION):
+                renamed.append(group)
+                continue
+            peer = group.removeprefix(_COLOCATION).decode()
+            if peer not in self.names:
+                raise ValueError(
+                    "Specified colocation to an op that does not exist during import: "
+                    f"{peer} in {proto.name}"
+                )
+            renamed.append(_COLOCATION + self.names[peer].encode())
+        return renamed
+
+    def _tensor(self, proto: Any, source: str) -> tuple[str, Tensor]:
+        if source in self.input_map:
+            self.used.add(source)
+            return source, self.input_map[source]
+        name, index = _parsed(source)
+        if not self._has_output(source):
+            raise _invalid(proto, f"Input tensor {source!r} not found in graph_def.")
+        return source, self.made[name].outputs[index]
+
+    def _control(self, proto: Any, source: str) -> Node:
+        node = self.made.get(source[1:])
+        if node is None:
+            raise _invalid(proto, f"Control input {source!r} not found in graph_def.")
+        return node
+
+
+def _invalid(proto: Any, message: str) -> ValueError:
+    return ValueError(f"graph_def is invalid at node {proto.name!r}: {message}")
+
+
+def _attribute_names(block: type[Op]) -> set[str]:
+    """The names a GraphDef has for what the block defines."""
+    arguments = block.parsed.inputs + block.parsed.outputs
+    own = {*block.fields, *block.parsed.type_names, *(a.count for a in arguments if a.count)}
+    return {block.graphdef_names.get(name, name) for name in own}
+
+
+# Ops of older graphs
+
+
+def _current_name(name: str) -> str | None:
+    """The op of today: `Variable` is VariableV2, `BatchMatrixInverse` is MatrixInverse."""
+    unbatched = name.removeprefix("Batch")
+    for candidate in (name, f"{name}V2", f"{name}V3", unbatched, unbatched.removeprefix("Matrix")):
+        if candidate in REGISTRY:
+            return candidate
+    return None
+
+
+def _current_order(proto: Any, sources: list[str]) -> list[str]:
+    """The data inputs as the current op takes them: the axis of `Concat` now comes last."""
+    data = [source for source in sources if not source.startswith("^")]
+    if proto.op == "Concat" and "Concat" not in REGISTRY:
+        return data[1:] + data[:1]
+    return data
+
+
+# Input types
+
+
+def _check_inputs(
+    proto: Any, block: type[Op], values: Mapping[str, Any], inputs: list[tuple[str, Tensor]]
+) -> tuple[int, ...]:
+    """How many tensors each input takes; a ValueError where they do not fit the op."""
+    names = block.graphdef_names
+    expected = [
+        _argument_types(argument, values, names, len(inputs)) for argument in block.parsed.inputs
+    ]
+    flat = [dtype for types in expected for dtype in types]
+    for position, (source, tensor) in enumerate(inputs):
+        if position >= len(flat):
+            raise _invalid(proto, f"More inputs specified ({source!r}) than the op expects.")
+        _check_input(proto, source, tensor, flat[position])
+    if len(flat) > len(inputs):
+        wanted = ", ".join("any" if dtype is None else dtype.name for dtype in flat)
+        got = ", ".join(tensor.dtype.name for _, tensor in inputs)
+        raise _invalid(proto, f"Input types mismatch (expected {wanted!r} but got {got!r})")
+    return tuple(len(types) for types in expected)
+
+
+def _argument_types(
+    argument: Argument, values: Mapping[str, Any], names: Mapping[str, str], given: int
+) -> list[DType | None]:
+    """The dtypes an input takes, None where the NodeDef leaves one to the tensor."""
+    if argument.is_mixed:
+        listed = values.get(names.get(argument.type, argument.type))
+        return [None] * given if listed is None else [dtypes.as_dtype(t) for t in listed.list.type]
+    dtype = argument.fixed
+    stated = values.get(names.get(argument.type, argument.type))
+    if dtype is None and stated is not None:
+        dtype = dtypes.as_dtype(stated.type)
+    if dtype is not None and argument.is_ref:
+        dtype = dtype.as_ref
+    return [dtype] * (int(values[argument.count].i) if argument.count else 1)
+
+
+def _check_input(proto: Any, source: str, tensor: Tensor, dtype: DType | None) -> None:
+    if dtype is None or dtype.is_compatible_with(tensor.dtype):
+        return
+    raise _invalid(
+        proto,
+        f"Input tensor {source!r} Cannot convert a tensor of type {tensor.dtype.name} to an input "
+        f"of type {dtype.name}.",
+    )
+
+
+def _narrow_shapes(proto: Any, node: Node) -> None:
+    """Add what the producer knew of the outputs' shapes."""
+    if "_output_shapes" not in proto.attr:
+        return
+    shapes = proto.attr["_output_shapes"].list.shape
+    for tensor, shape in zip(node.outputs, shapes, strict=False):
+        # What older libraries wrote as the shape of a handle says nothing of a value.
+        if not _is_handle(tensor):
+            tensor.set_shape(attributes.shape_from_proto(shape))
+
+
+def _is_handle(tensor: Tensor) -> bool:
+    is_text_reference = tensor.dtype.is_ref_dtype and tensor.dtype.base_dtype is dtypes.string
+    return tensor.dtype is dtypes.resource or is_text_reference

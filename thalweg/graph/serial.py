@@ -1,0 +1,130 @@
+"""Graphs as protobufs: nodes as NodeDefs, graphs as GraphDefs, op blocks as OpDefs.
+
+The messages are TensorFlow's own, so that its tools can read what is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from thalweg.graph import attributes
+from thalweg.graph.attributes import Kind
+from thalweg.graph.dtypes import DType
+from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.op import REGISTRY, Op
+from thalweg.graph.protos import message
+from thalweg.graph.signature import Argument
+from thalweg.public import publish_lazily
+
+_LARGEST = 1 << 31  # what a protobuf can hold
+_PRIVATE = frozenset({"_counts"})  # annotations that follow from the rest
+
+for _module, _names in {
+    "graph": ("GraphDef",),
+    "node_def": ("NodeDef",),
+    "attr_value": ("AttrValue", "NameAttrList"),
+    "op_def": ("OpDef",),
+    "tensor": ("TensorProto",),
+    "tensor_shape": ("TensorShapeProto",),
+    "meta_graph": ("MetaGraphDef", "TensorInfo"),
+}.items():
+    for _name in _names:
+        publish_lazily(_name, lambda module=_module, name=_name: message(module, name))
+
+
+def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = False) -> Any:
+    """The GraphDef of a graph, or of the nodes made since it had `from_version` of them."""
+    versions = graph.graph_def_versions
+    proto = message("graph", "GraphDef")()
+    proto.versions.producer = versions.producer
+    proto.versions.min_consumer = versions.min_consumer
+    proto.versions.bad_consumers.extend(versions.bad_consumers)
+    size = 0
+    for node in graph.nodes[from_version or 0 :]:
+        written = node_def(node, add_shapes)
+        size += written.ByteSize()
+        if size >= _LARGEST:
+            raise ValueError("GraphDef cannot be larger than 2GB.")
+        proto.node.append(written)
+    return proto
+
+
+def node_def(node: Node, add_shapes: bool = False) -> Any:
+    """The NodeDef of a node."""
+    proto = message("node_def", "NodeDef")(name=node.name, op=node.type, device=node.device)
+    proto.input.extend(input_name(tensor) for tensor in node.inputs)
+    proto.input.extend(f"^{control.name}" for control in node.control_inputs)
+    known, names = attributes.kinds(type(node.op)), node.op.graphdef_names
+    for name, value in node.attributes().items():
+        if value is not None and name not in _PRIVATE:
+            written = attributes.encode(value, known.get(name))
+            proto.attr[names.get(name, name)].CopyFrom(written)
+    if add_shapes and node.outputs:
+        shapes = [tensor.shape for tensor in node.outputs]
+        proto.attr["_output_shapes"].CopyFrom(attributes.encode(shapes))
+    return proto
+
+
+def input_name(tensor: Tensor) -> str:
+    """A tensor as the input of another node: the index of the first output is left out."""
+    return tensor.name if tensor.value_index else tensor.op.name
+
+
+def op_def(op: type[Op]) -> Any:
+    """The OpDef of an op block."""
+    proto = message("op_def", "OpDef")(
+        name=op.type_name, is_stateful=op.stateful, is_commutative=op.commutative
+    )
+    proto.input_arg.extend(_argument(op, argument) for argument in op.parsed.inputs)
+    proto.output_arg.extend(_argument(op, argument) for argument in op.parsed.outputs)
+    for name, kind in _attribute_kinds(op):
+        proto.attr.append(_attribute(op, name, kind))
+    return proto
+
+
+def registered_ops() -> dict[str, Any]:
+    """The OpDefs of all ops, by name."""
+    return {name: op_def(op) for name, op in REGISTRY.items()}
+
+
+def _argument(op: type[Op], argument: Argument) -> Any:
+    proto = message("op_def", "OpDef").ArgDef(name=argument.name, is_ref=argument.is_ref)
+    type_name = op.graphdef_names.get(argument.type, argument.type)
+    if argument.fixed is not None:
+        proto.type = argument.fixed.as_datatype_enum
+    elif argument.is_mixed:
+        proto.type_list_attr = type_name
+    else:
+        proto.type_attr = type_name
+    proto.number_attr = argument.count
+    return proto
+
+
+def _attribute_kinds(op: type[Op]) -> Iterator[tuple[str, Kind]]:
+    """Types, lengths and fields, each once."""
+    found: dict[str, Kind] = {}
+    for argument in op.parsed.inputs + op.parsed.outputs:
+        if argument.count:
+            found[argument.count] = Kind("i")
+        if argument.fixed is None:
+            found.setdefault(argument.type, Kind("type", argument.is_mixed))
+    yield from (found | attributes.kinds(op)).items()
+
+
+def _attribute(op: type[Op], name: str, kind: Kind) -> Any:
+    proto = message("op_def", "OpDef").AttrDef(
+        name=op.graphdef_names.get(name, name), type=kind.op_def_type
+    )
+    if hasattr(op, name) and getattr(op, name) is not None:
+        proto.default_value.CopyFrom(attributes.encode(getattr(op, name), kind))
+    allowed: list[DType] = sorted(op.parsed.allowed.get(name, ()), key=lambda d: d.as_datatype_enum)
+    if allowed:
+        proto.allowed_values.CopyFrom(attributes.encode(allowed))
+    return proto
+
+
+operators["graph_def"] = graph_def
+operators["node_def"] = node_def
+operators["op_def"] = op_def

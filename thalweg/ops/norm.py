@@ -1,0 +1,123 @@
+"""Norms of vectors and matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.ops import (
+    arithmetic,
+    complexes,
+    decomposition,
+    reduce,
+    shaping,
+    transcendental,
+    transposing,
+)
+from thalweg.public import public
+
+_EUCLIDEAN = ("fro", "euclidean")
+
+
+@public("norm", "linalg.norm")
+def norm(
+    tensor: Any,
+    ord: Any = "euclidean",
+    axis: Any = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+) -> Tensor:
+    """The norm over `axis`: of all elements (None), of vectors (a number), of matrices (a pair).
+
+    `ord` is "euclidean", a positive number or infinity; for matrices "fro", 1, 2 or infinity.
+    """
+    if keepdims is not None and keep_dims is not None:
+        raise ValueError("Cannot specify both 'keep_dims' and 'keepdims'.")
+    axes = _axes(axis)
+    matrix = isinstance(axes, tuple)
+    _check_order(ord, matrix)
+    with name_scope(name, "norm", [tensor]):
+        x = convert_to_tensor(tensor)
+        result = _matrix_norm(x, ord, axes) if matrix else _vector_norm(x, ord, axes)
+        if bool(keep_dims if keepdims is None else keepdims):
+            return result
+        return shaping.squeeze(result, None if axes is None else list(np.atleast_1d(axes)))
+
+
+def _axes(axis: Any) -> Any:
+    """None, a number, or a pair."""
+    if axis is None or isinstance(axis, int | np.integer):
+        return axis
+    axes = tuple(int(a) for a in cast("Sequence[Any]", np.atleast_1d(axis).tolist()))
+    if len(axes) == 1:
+        return axes[0]
+    if len(axes) != 2 or axes[0] == axes[1]:
+        raise ValueError("'axis' must be None, an integer, or a tuple of 2 unique integers")
+    return axes
+
+
+def _check_order(order: Any, matrix: bool) -> None:
+    if matrix:
+        if order not in (*_EUCLIDEAN, 1, 2, np.inf):
+            raise ValueError(f"'ord' must be a supported matrix norm in {_EUCLIDEAN}, 1, 2, inf")
+        return
+    if order == "fro" or (isinstance(order, str) and order != "euclidean"):
+        raise ValueError(f"'ord' must be 'euclidean' or a positive number, got {order!r}")
+    if not isinstance(order, str) and not order > 0:
+        raise ValueError(f"'ord' must be a positive number, got {order!r}")
+
+
+def _vector_norm(x: Tensor, order: Any, axis: Any) -> Tensor:
+    if order in ("euclidean", 2):
+        return _root_of_squares(x, axis)
+    sizes = complexes.abs(x)
+    if order == 1:
+        return reduce.reduce_sum(sizes, axis, keepdims=True)
+    if order == np.inf:
+        return reduce.reduce_max(sizes, axis, keepdims=True)
+    powers = reduce.reduce_sum(sizes ** float(order), axis, keepdims=True)
+    return powers ** (1.0 / order)
+
+
+def _matrix_norm(x: Tensor, order: Any, axes: tuple[int, int]) -> Tensor:
+    if order in _EUCLIDEAN:
+        return _root_of_squares(x, list(axes))
+    if order == 2:
+        return _largest_singular_value(x, axes)
+    rows, columns = axes if order == 1 else axes[::-1]
+    sums = reduce.reduce_sum(complexes.abs(x), rows, keepdims=True)
+    return reduce.reduce_max(sums, columns, keepdims=True)
+
+
+def _root_of_squares(x: Tensor, axis: Any) -> Tensor:
+    squares = x * complexes.conj(x) if x.dtype.is_complex else arithmetic.square(x)
+    return transcendental.sqrt(reduce.reduce_sum(squares, axis, keepdims=True))
+
+
+def _largest_singular_value(x: Tensor, axes: tuple[int, int]) -> Tensor:
+    rank = x.shape.rank
+    if rank is None:
+        raise ValueError(f"The spectral norm needs a tensor of known rank, not {x}")
+    places = [axis % rank for axis in axes]
+    others = [axis for axis in range(rank) if axis not in places]
+    matrices = transposing.transpose(x, others + places)
+    values = decomposition.svd(matrices, compute_uv=False)
+    largest = shaping.expand_dims(reduce.reduce_max(values, -1, keepdims=True), -1)
+    return transposing.transpose(largest, np.argsort(others + places).tolist())
+
+
+@public("linalg.normalize")
+def normalize(
+    tensor: Any, ord: Any = "euclidean", axis: Any = None, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """`tensor` divided by its norm over `axis`, and that norm (with the axes kept)."""
+    with name_scope(name, "normalize", [tensor]):
+        x = convert_to_tensor(tensor)
+        length = norm(x, ord, axis, keepdims=True)
+        return x / length, length
