@@ -8,12 +8,13 @@ from types import ModuleType
 import pytest
 
 from thalweg import public as registry
-from thalweg.public import install, names, namespace, public, publish_value
+from thalweg.public import install, names, namespace, public, publish_lazily, publish_value
 
 
 @pytest.fixture(autouse=True)
 def empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registry", {})
+    monkeypatch.setattr(registry, "_lazy", {})
 
 
 @pytest.fixture
@@ -34,6 +35,24 @@ def test_a_decorated_function_is_returned_unchanged_under_all_its_names(root: Mo
     install(root)
     assert root.tanh is root.math.tanh is root.nn.tanh is tanh
     assert names() == ["math.tanh", "nn.tanh", "tanh"]
+
+
+def test_lazy_names_are_made_when_they_are_asked_for(root: ModuleType):
+    made: list[str] = []
+
+    def load() -> str:
+        made.append("mock")
+        return "mock"
+
+    publish_lazily("test.mock", load)
+    install(root)
+    assert made == []
+    assert root.test.mock == root.test.mock == "mock"
+    assert made == ["mock"]
+    with pytest.raises(AttributeError, match="has no attribute 'other'"):
+        root.test.other
+    with pytest.raises(ValueError, match="bound twice"):
+        publish_lazily("test.mock", lambda: "another")
 
 
 def test_nested_namespaces_can_be_imported(root: ModuleType):

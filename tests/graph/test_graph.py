@@ -84,10 +84,10 @@ def test_control_dependencies():
     with tf.control_dependencies([a, b]):
         c = tf.constant(2.0)
         assert set(c.op.control_inputs) == {a, b.op}
-        assert tf.negative(c).op.control_inputs == ()  # its input waits already
+        assert tf.negative(c).op.control_inputs == []  # its input waits already
         with tf.control_dependencies(None):
-            assert tf.no_op().control_inputs == ()
-    assert tf.no_op().control_inputs == ()
+            assert tf.no_op().control_inputs == []
+    assert tf.no_op().control_inputs == []
 
 
 def test_collections(graph):

@@ -221,6 +221,12 @@ class TestImporting:
         with tf.Session() as session:
             assert session.run(joined).tolist() == [1, 2, 3]
 
+    @pytest.mark.parametrize("name", ["Mul", "MulV2", "BatchMul"])
+    def test_ops_of_other_versions(self, name: str):
+        text = f"{INT} node {{ name: 'b' op: '{name}' input: 'a' input: 'a' {NEGATIVE} }}"
+        (b,) = make(text, return_elements=["b"])
+        assert b.type == "Mul"
+
     def test_gradients_flow_through(self, graph: Any):
         x = tf.placeholder(tf.float64, [2], name="x")
         tf.reduce_sum(x * x, name="y")

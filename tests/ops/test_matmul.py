@@ -16,7 +16,7 @@ BATCH_COMPLEX = COMPLEX * np.array([1, 1j]).reshape(2, 1, 1)
 ROWS = {
     "matmul": (tf.matmul, [A, B], np.matmul),
     "operator": (lambda a, b: a @ b, [A, B], np.matmul),
-    "value on the left": (lambda b: A.tolist() @ b, [B], lambda b: A @ b),
+    "value on the left": (lambda b: tf.matmul(A.tolist(), b), [B], lambda b: A @ b),
     "transposed left": (
         lambda a, b: tf.matmul(a, b, transpose_a=True),
         [A.T, B],
@@ -65,8 +65,6 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_op(name: str) -> None:
     build, inputs, expect = ROWS[name]
-    if name == "value on the left":
-        build = lambda b: tf.matmul(A.tolist(), b)  # noqa: E731 - a list has no @ of its own
     check(build, *inputs, expect=expect)
 
 
@@ -83,7 +81,7 @@ def test_sparse_matmul(kind: type) -> None:
         left, right = tf.constant(a), tf.constant(b)
         product = tf.matmul(left, right, transpose_b=True, a_is_sparse=True)
         da, db = tf.gradients(product, [left, right])
-        assert product.op.type == "SparseMatMul" if kind is np.float32 else True
+        assert product.op.type == "SparseMatMul"
         value, left_gradient, right_gradient = session.run([product, da, db])
     np.testing.assert_allclose(value, a.astype(float) @ b.T)
     np.testing.assert_allclose(left_gradient.astype(float), np.ones((3, 4)) @ b)
@@ -93,7 +91,7 @@ def test_sparse_matmul(kind: type) -> None:
 def test_wrong_shapes() -> None:
     with pytest.raises(ValueError, match="Dimensions must be equal, but are 3 and 4"):
         tf.matmul(tf.zeros([2, 3]), tf.zeros([4, 2]))
-    with pytest.raises(ValueError, match="must be at least rank 2 but is rank 1"):
+    with pytest.raises(ValueError, match="must be rank 2 but is rank 1"):
         tf.matmul(tf.zeros([2, 3]), tf.zeros([3]))
     with pytest.raises(ValueError, match="Only one of transpose_a and adjoint_a"):
         tf.matmul(tf.zeros([2, 2]), tf.zeros([2, 2]), transpose_a=True, adjoint_a=True)

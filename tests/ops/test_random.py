@@ -147,6 +147,15 @@ def test_poisson(rate: float, dtype: Any):
     assert abs(values[:, 0].var() / rate - 1) < 0.15
 
 
+def test_parameters_without_a_distribution_give_nan():
+    (gamma,) = run(lambda: tf.random_gamma([2], [-1.0, np.nan]))
+    (poisson,) = run(lambda: tf.random_poisson([-1.0, np.nan, np.inf], [2]))
+    assert np.isnan(gamma).all()
+    assert np.isnan(poisson).all()
+    (zero,) = run(lambda: tf.random_poisson(0.0, [2]))
+    assert (zero == 0).all()
+
+
 @pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
 def test_integers(dtype: Any):
     (values,) = run(lambda: tf.random_uniform([5000], -3, 4, dtype))
@@ -291,6 +300,13 @@ ERRORS = {
         lambda: tf.parameterized_truncated_normal([1], stddevs=-1.0),
         tf.errors.InvalidArgumentError,
         "Invalid parameters",
+    ),
+    "nothing there": (
+        lambda: tf.parameterized_truncated_normal(
+            [1], minvals=1e200, maxvals=np.inf, dtype="float64"
+        ),
+        tf.errors.InternalError,
+        "No normal numbers",
     ),
     "wrong length": (
         lambda: tf.parameterized_truncated_normal([3], [0.0, 1.0]),

@@ -82,6 +82,7 @@ INTEGERS = np.array([[3, -4, 5], [0, 7, -2]])
 
 WITHOUT_GRADIENT = {
     "all": (lambda x: tf.reduce_all(x, 1), [X > 0], lambda x: np.all(x, 1)),
+    "all of nothing": (lambda x: tf.reduce_all([]), [X], np.True_),
     "any": (lambda x: tf.reduce_any(x, [0, 1]), [X > 0], lambda x: np.any(x, (0, 1))),
     "count_nonzero": (
         lambda x: tf.count_nonzero(x, axis=1),
@@ -153,7 +154,9 @@ def test_wrong_arguments() -> None:
         tf.reduce_max(x, 0, reduction_indices=1)
     with pytest.raises(ValueError, match="both 'keep_dims' and 'keepdims'"):
         tf.reduce_mean(x, keep_dims=True, keepdims=True)
-    with pytest.raises(TypeError, match="float32"):
+    with pytest.raises((TypeError, ValueError), match="float32"):
         tf.reduce_all(x)
+    with pytest.raises(ValueError, match="must be at most rank 1"):
+        tf.reduce_sum(x, [[0], [1]])
     with pytest.raises(TypeError, match="floating or complex"):
         tf.math.reduce_variance([1, 2])

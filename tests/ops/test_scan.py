@@ -30,6 +30,20 @@ def test_scan(ours: object, ufunc: np.ufunc, axis: int, exclusive: bool, reverse
     )
 
 
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_cumulative_logsumexp(exclusive: bool, reverse: bool) -> None:
+    x = X[:2]
+    check(
+        lambda x: tf.maximum(tf.math.cumulative_logsumexp(x, 1, exclusive, reverse), -50.0),
+        x,
+        expect=lambda x: np.log(
+            np.maximum(scanned(np.add, np.exp(x), 1, exclusive, reverse), np.exp(-50.0))
+        ),
+        second=not exclusive,
+    )
+
+
 @pytest.mark.parametrize("ours", [tf.cumsum, tf.cumprod])
 @pytest.mark.parametrize("shape", [(0,), (1,), (0, 3), (3, 0)])
 def test_small(ours: object, shape: tuple[int, ...]) -> None:

@@ -94,8 +94,12 @@ def test_ties_share_the_gradient() -> None:
 
 def test_no_rows() -> None:
     check(tf.segment_sum, X[:0], IDS[:0], expect=lambda x, ids: x)
-    check(lambda x, ids: tf.unsorted_segment_sum(x, ids, 2), X[:0], IDS[:0], expect=np.zeros((2, 2)))
-    check(lambda x, ids: tf.unsorted_segment_mean(x, ids, 2), X[:0], IDS[:0], expect=np.zeros((2, 2)))
+    check(
+        lambda x, ids: tf.unsorted_segment_sum(x, ids, 2), X[:0], IDS[:0], expect=np.zeros((2, 2))
+    )
+    check(
+        lambda x, ids: tf.unsorted_segment_mean(x, ids, 2), X[:0], IDS[:0], expect=np.zeros((2, 2))
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32, np.complex64])
@@ -139,9 +143,12 @@ def test_gathered(name: str) -> None:
     ],
 )
 def test_wrong_ids(ids: list[int], message: str) -> None:
-    with tf.Graph().as_default(), tf.Session() as session:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            session.run(tf.segment_sum(X, ids))
+    with (
+        tf.Graph().as_default(),
+        tf.Session() as session,
+        pytest.raises(tf.errors.InvalidArgumentError, match=message),
+    ):
+        session.run(tf.segment_sum(X, ids))
 
 
 def test_wrong_gathered_ids() -> None:
@@ -153,8 +160,11 @@ def test_wrong_gathered_ids() -> None:
 
 
 def test_wrong_unsorted_ids() -> None:
-    with tf.Graph().as_default(), tf.Session() as session:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"segment_ids\[1\] = 7 is out of"):
-            session.run(tf.unsorted_segment_sum(X[:2], [0, 7], 2))
+    with (
+        tf.Graph().as_default(),
+        tf.Session() as session,
+        pytest.raises(tf.errors.InvalidArgumentError, match=r"segment_ids\[1\] = 7 is out of"),
+    ):
+        session.run(tf.unsorted_segment_sum(X[:2], [0, 7], 2))
     with pytest.raises(ValueError, match="num_segments must be >= 0"):
         tf.unsorted_segment_sum(X[:2], [0, 1], -2)

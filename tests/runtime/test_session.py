@@ -9,7 +9,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.ops import state
-from thalweg.runtime.trace import chrome_trace
+from thalweg.runtime.timeline import Timeline
 
 
 @pytest.fixture(autouse=True)
@@ -225,7 +225,8 @@ def test_a_traced_step_names_the_users_lines():
         session.run(y, options=options, run_metadata=metadata)
     (device,) = metadata.step_stats.dev_stats
     assert y.op.name in [node.node_name for node in device.node_stats]
-    events = json.loads(chrome_trace(metadata.step_stats))["traceEvents"]
+    trace = Timeline(metadata.step_stats).generate_chrome_trace_format()
+    events = json.loads(trace)["traceEvents"]
     assert any(__file__ in e.get("args", {}).get("line", "") for e in events)
 
 

@@ -52,7 +52,9 @@ def test_bad_partitioners():
 
 def test_parts_make_the_whole(session):
     rows = np.arange(10, dtype=np.float32).reshape(5, 2)
-    w = tf.get_variable("w", initializer=tf.constant(rows), partitioner=tf.fixed_size_partitioner(2))
+    w = tf.get_variable(
+        "w", initializer=tf.constant(rows), partitioner=tf.fixed_size_partitioner(2)
+    )
     assert [part.op.name for part in w] == ["w/part_0", "w/part_1"]
     assert [part.shape.as_list() for part in w] == [[3, 2], [2, 2]]
     assert [part.save_slice_info.spec for part in w] == ["5 2 0,3:0,2", "5 2 3,2:0,2"]

@@ -46,7 +46,7 @@ def test_shared_variables_must_fit():
         tf.get_variable("w", [2])
         with pytest.raises(ValueError, match=r"Trying to share variable a/w.*shape \(3,\)"):
             tf.get_variable("w", [3])
-        with pytest.raises(ValueError, match="Trying to share variable a/w.*dtype int32"):
+        with pytest.raises(ValueError, match=r"Trying to share variable a/w.*dtype int32"):
             tf.get_variable("w", [2], tf.int32)
 
 
@@ -87,18 +87,20 @@ def test_reentering_by_object_keeps_the_name_and_opens_a_new_name_scope():
 
 
 def test_defaults_are_inherited():
-    with tf.variable_scope(
-        "a",
-        initializer=tf.constant_initializer(3.0),
-        regularizer=lambda w: tf.reduce_sum(w.value()),
-        dtype=tf.float64,
-        caching_device="/job:cache",
+    with (
+        tf.variable_scope(
+            "a",
+            initializer=tf.constant_initializer(3.0),
+            regularizer=lambda w: tf.reduce_sum(w.value()),
+            dtype=tf.float64,
+            caching_device="/device:CPU:0",
+        ),
+        tf.variable_scope("b"),
     ):
-        with tf.variable_scope("b"):
-            w = tf.get_variable("w", [2])
-            tf.get_variable("x", [2], regularizer=tf.no_regularizer)
+        w = tf.get_variable("w", [2])
+        tf.get_variable("x", [2], regularizer=tf.no_regularizer)
     assert w.dtype.base_dtype == tf.float64
-    assert w.value().device == "/job:cache"
+    assert w.value().device == "/device:CPU:0"
     (loss,) = tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES)
     assert loss.op.name == "a/b/w/Regularizer/Sum"
     with tf.Session() as session:

@@ -13,7 +13,9 @@ def session():
 
 
 def initialize():
-    tf.get_default_session().run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    tf.get_default_session().run(
+        [tf.global_variables_initializer(), tf.local_variables_initializer()]
+    )
 
 
 def test_nodes_and_names():
@@ -186,7 +188,10 @@ def test_reports(session):
         session.run(check)
     session.run(a.initializer)
     assert session.run(report).tolist() == [b"b"]
-    assert session.run([tf.is_variable_initialized(v) for v in tf.global_variables()]) == [True, False]
+    assert session.run([tf.is_variable_initialized(v) for v in tf.global_variables()]) == [
+        True,
+        False,
+    ]
     initialize()
     assert session.run(report).size == 0
     session.run(check)

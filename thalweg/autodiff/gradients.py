@@ -116,11 +116,11 @@ class _Backward:
         if isinstance(seed, IndexedSlices):
             return seed
         tensor = convert_to_tensor(seed, y.dtype.base_dtype, name="grad_y")
-        if tensor.shape.num_elements() == y.shape.num_elements() == 1:
-            return shaping.reshape(tensor, y.shape)
-        if not tensor.shape.is_compatible_with(y.shape):
+        if tensor.shape.is_compatible_with(y.shape):
+            return tensor
+        if tensor.shape.num_elements() != y.shape.num_elements():
             raise ValueError(f"grad_y of shape {tensor.shape} does not fit {y.name}: {y.shape}")
-        return tensor
+        return shaping.reshape(tensor, shaping.shape(y))
 
     def _between(self) -> list[Node]:
         """Nodes that ys depend on and that depend on xs, latest first."""

@@ -6,6 +6,7 @@ Every node is made here. Errors in dtype or shape come now, on the user's line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from thalweg.graph import op as ops
@@ -19,6 +20,7 @@ from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.signature import Argument
 
 _UNKNOWN = unknown_shape()
+_ANYWHERE = nullcontext()
 
 
 def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
@@ -40,7 +42,17 @@ def add_node(graph: Graph, op: Op, arguments: tuple[Any, ...], name: str | None)
     override = graph.gradient_override(op.type_name)
     if override is not None:
         annotations = (annotations or {}) | {"_gradient_op_type": override}
-    return graph.add(op, inputs, dtypes, shapes, given, annotations)
+    with _beside_variables(graph, op, inputs):
+        return graph.add(op, inputs, dtypes, shapes, given, annotations)
+
+
+def _beside_variables(
+    graph: Graph, op: Op, inputs: Sequence[Tensor]
+) -> AbstractContextManager[None]:
+    """An op that writes to a variable runs where the variable is."""
+    if not op.parsed.references:
+        return _ANYWHERE
+    return graph.colocate_with(inputs[op.parsed.references[0]])
 
 
 def results(node: Node) -> Any:
@@ -163,9 +175,17 @@ def _convert_value(
         if dtype is None:
             raise
         raise type(error)(
-            f"Input '{argument.name}' of '{op.type_name}' op has type {_type_of(value)} that does "
-            f"not match type {dtype.name} of its other inputs: {error}"
+            f"Input '{argument.name}' of '{op.type_name}' Op has type {_type_of(value)} that does "
+            f"not match {_wanted(op, argument, dtype)}: {error}"
         ) from error
+
+
+def _wanted(op: Op, argument: Argument, dtype: DType) -> str:
+    """Where the dtype an input should have comes from."""
+    others = [a for a in op.parsed.inputs if a.type == argument.type and a is not argument]
+    if argument.fixed is not None or not others:
+        return f"expected type of {dtype.name}"
+    return f"type {dtype.name} of argument '{others[0].name}'"
 
 
 def _type_of(value: Any) -> str:
@@ -203,17 +223,17 @@ def _check_types(
     for argument, value in zip(declared, grouped, strict=True):
         if argument.is_mixed:
             continue
-        wanted: DType = argument.fixed or bound.get(argument.type, argument.fixed)  # pyright: ignore[reportAssignmentType] - bound above
+        wanted: DType = argument.fixed or bound.get(argument.type)  # pyright: ignore[reportAssignmentType] - bound above
         for tensor in value if argument.is_list else (value,):
             if tensor.dtype is not wanted and tensor.dtype.base_dtype is not wanted:
                 raise TypeError(
-                    f"Input '{argument.name}' of '{op.type_name}' op '{name}' has type "
-                    f"{tensor.dtype.name} that does not match type {wanted.name} of its other "
-                    f"inputs: {tensor.name} was made at {tensor.op.origin}"
+                    f"Input '{argument.name}' of '{op.type_name}' Op has type {tensor.dtype.name} "
+                    f"that does not match {_wanted(op, argument, wanted)}: {tensor.name} was made "
+                    f"at {tensor.op.origin}, for the node '{name}'"
                 )
             if argument.is_ref and not tensor.dtype.is_ref_dtype:
                 raise TypeError(
-                    f"'{op.type_name}' op requires that input '{argument.name}' be a mutable "
+                    f"'{op.type_name}' Op requires that input '{argument.name}' be a mutable "
                     f"tensor (e.g.: a tf.Variable), not {tensor!r}"
                 )
     for type_name, allowed in op.parsed.allowed.items():

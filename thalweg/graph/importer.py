@@ -6,6 +6,7 @@ inferred again. Nodes may come in any order; a cycle is an error, since graphs h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
@@ -289,16 +290,16 @@ def _attribute_names(block: type[Op]) -> set[str]:
     return {block.graphdef_names.get(name, name) for name in own}
 
 
-# Ops of older graphs
+# Ops of other versions
 
 
 def _current_name(name: str) -> str | None:
-    """The op of today: `Variable` is VariableV2, `BatchMatrixInverse` is MatrixInverse."""
-    unbatched = name.removeprefix("Batch")
-    for candidate in (name, f"{name}V2", f"{name}V3", unbatched, unbatched.removeprefix("Matrix")):
-        if candidate in REGISTRY:
-            return candidate
-    return None
+    """The op here: `Variable` is VariableV2, `AddV2` is Add, `BatchMatrixInverse` MatrixInverse."""
+    unversioned = re.sub(r"V\d$", "", name)
+    unbatched = unversioned.removeprefix("Batch")
+    bases = (unversioned, unbatched, unbatched.removeprefix("Matrix"))
+    candidates = (f"{base}{version}" for base in bases for version in ("V2", "V3", ""))
+    return next((other for other in (name, *candidates) if other in REGISTRY), None)
 
 
 def _current_order(proto: Any, sources: list[str]) -> list[str]:

@@ -40,9 +40,9 @@ class Node:
 
     __slots__ = (
         "_code",
+        "_control_inputs",
         "_lasti",
         "annotations",
-        "control_inputs",
         "device",
         "graph",
         "index",
@@ -69,13 +69,18 @@ class Node:
         self.op = op
         self.name = name
         self.inputs = inputs
-        self.control_inputs = control_inputs
+        self._control_inputs = control_inputs
         self.device = device
         self.annotations = annotations  # what scopes and importers attach: colocation and the like
         self.index = index  # the order of creation in the graph
         self.outputs: tuple[Tensor, ...] = ()
         self._code = code
         self._lasti = lasti
+
+    @property
+    def control_inputs(self) -> list[Node]:
+        """The nodes this one waits for without taking a value."""
+        return list(self._control_inputs)
 
     @property
     def type(self) -> str:
@@ -272,6 +277,10 @@ class Tensor:
             f"{self.name} is symbolic and has no value to convert to a NumPy array; "
             "fetch it with session.run or eval()"
         )
+
+    def assign(self, value: Any, name: str | None = None) -> Tensor:
+        """Write to the slice of a variable that this is: `variable[1:3].assign(value)`."""
+        return operators["slice_assign"](self, value, name)
 
     def __getitem__(self, key: Any) -> Tensor:
         return operators["getitem"](self, key)

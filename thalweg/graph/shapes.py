@@ -412,7 +412,7 @@ def _broadcast_pair(left: TensorShape, right: TensorShape) -> TensorShape:
     try:
         sizes = [_broadcast_size(x, y) for x, y in pairs]
     except ValueError:
-        message = f"Incompatible shapes for broadcasting: {left} and {right}"
+        message = f"Dimensions must be equal to broadcast, but the shapes are {left} and {right}"
         raise ValueError(message) from None
     return TensorShape.of(tuple(reversed(sizes)))
 

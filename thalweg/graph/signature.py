@@ -56,6 +56,11 @@ class Signature:
         return any(argument.is_list for argument in self.inputs)
 
     @cached_property
+    def references(self) -> tuple[int, ...]:
+        """The positions of the inputs that are references to variables."""
+        return tuple(i for i, argument in enumerate(self.inputs) if argument.is_ref)
+
+    @cached_property
     def type_names(self) -> tuple[str, ...]:
         """The type variables and type fields, in order of first use."""
         names = dict.fromkeys(a.type for a in self.inputs + self.outputs if a.fixed is None)

@@ -119,7 +119,7 @@ def _spread(values: Tensor, axes: list[int], fill: int) -> Any:
     known = constant_value(values)
     rows: Any = values if known is None else known
     inner: Any = values.shape.as_list()[1:]
-    blank: Array = np.full(inner, fill, np.int32)
+    blank = np.zeros(inner, np.int32) + fill
     parts: list[Any] = [
         rows[axes.index(axis)] if axis in axes else blank for axis in range(1, axes[-1] + 1)
     ]

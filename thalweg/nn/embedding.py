@@ -28,6 +28,8 @@ from thalweg.ops import (
     reduce,
     segment,
     shaping,
+    sparse,
+    sparse_pieces,
     sparse_segment,
     transcendental,
 )
@@ -239,3 +241,60 @@ def _column_shape(embeddings: Tensor) -> Any:
         return [-1] + [1] * (rank - 1)
     ones = filling.fill(shaping.reshape(shaping.rank(embeddings) - 1, [1]), 1)
     return joining.concat([convert_to_tensor([-1]), ones], 0)
+
+
+@public("nn.safe_embedding_lookup_sparse", "contrib.layers.safe_embedding_lookup_sparse")
+def safe_embedding_lookup_sparse(
+    embedding_weights: Any,
+    sparse_ids: Any,
+    sparse_weights: Any = None,
+    combiner: str = "mean",
+    default_id: int | None = None,
+    name: str | None = None,
+    partition_strategy: str = "div",
+    max_norm: float | None = None,
+) -> Tensor:
+    """`embedding_lookup_sparse` that leaves out negative ids and weights that are not positive.
+
+    Rows without ids get the embedding of `default_id`, or zeros. Ids of more than two dimensions
+    are combined along the last one.
+    """
+    with name_scope(name, "embedding_lookup", [sparse_ids]) as scope:
+        outer = sparse_ids.dense_shape[:-1]
+        ids = _as_matrix(sparse_ids)
+        weights = None
+        if sparse_weights is not None:
+            weights = SparseTensor(ids.indices, sparse_weights.values, ids.dense_shape)
+        ids, weights = _valid(ids, weights, combiner)
+        ids, is_empty = sparse_pieces.sparse_fill_empty_rows(ids, default_id or 0)
+        if weights is not None:
+            weights, _ = sparse_pieces.sparse_fill_empty_rows(weights, 1.0)
+        result = embedding_lookup_sparse(
+            embedding_weights, ids, weights, partition_strategy, None, combiner, max_norm
+        )
+        if default_id is None:
+            result = choosing.where(is_empty, filling.zeros_like(result), result)
+        row = shaping.shape(result)[1:]
+        full = shaping.reshape(
+            result, joining.concat([casting.cast(outer, int32), row], 0), name=scope
+        )
+        known = shaping.known_shape(sparse_ids.dense_shape)
+        if known.rank is not None:
+            full.set_shape(known[:-1].concatenate(result.shape[1:]))
+        return full
+
+
+def _as_matrix(ids: SparseTensor) -> SparseTensor:
+    """[all examples, ids of an example]"""
+    shape = ids.dense_shape
+    rows = reduce.reduce_prod(shape[:-1])
+    return sparse.sparse_reshape(ids, joining.stack([rows, shape[-1]]))
+
+
+def _valid(ids: SparseTensor, weights: Any, combiner: str) -> tuple[SparseTensor, Any]:
+    keep = compare.greater_equal(ids.values, 0)
+    if weights is None:
+        return sparse_pieces.sparse_retain(ids, keep), None
+    if combiner != "sum":  # sums may have weights of any sign
+        keep = compare.logical_and(keep, compare.greater(weights.values, 0))
+    return sparse_pieces.sparse_retain(ids, keep), sparse_pieces.sparse_retain(weights, keep)

@@ -12,6 +12,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import numpy as np
+
+from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype, float32
 from thalweg.graph.graph import add_to_collection, colocate_with, get_collection, get_default_graph
 from thalweg.graph.keys import GraphKeys
@@ -373,6 +376,7 @@ class Layer:
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Build if need be, then call, in the layer's scope."""
         self._open_scope(kwargs.pop("scope", None))
+        inputs = nest.map_structure(_tensor_of_number, inputs)
         first = nest.flatten(inputs)[0]
         if self._dtype is None and hasattr(first, "dtype"):
             self._dtype = as_dtype(first.dtype).base_dtype
@@ -427,6 +431,12 @@ class Layer:
 
 def _names(scope: VariableScope) -> str:
     return scope.original_name_scope
+
+
+def _tensor_of_number(value: Any) -> Any:
+    """Arrays and numbers as tensors; whatever else a layer may take as it is."""
+    is_number = isinstance(value, np.ndarray | np.generic | int | float)
+    return convert_to_tensor(value) if is_number else value
 
 
 def _shape(tensor: Any) -> TensorShape:

@@ -116,5 +116,5 @@ def zero_fraction(value: Any, name: str | None = None) -> Tensor:
     """The fraction of elements that are zero, as a float32."""
     with name_scope(name, "zero_fraction", [value]):
         tensor = convert_to_tensor(value, name="value")
-        zero = convert_to_tensor(0, tensor.dtype.base_dtype, name="zero")
+        zero = filling.zeros([], tensor.dtype.base_dtype, name="zero")
         return reduce.reduce_mean(casting.cast(compare.equal(tensor, zero), dtypes.float32))

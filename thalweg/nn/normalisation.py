@@ -104,7 +104,8 @@ def sufficient_statistics(
     along = list(dict.fromkeys(axes))
     with name_scope(name, "sufficient_statistics", [x, shift]):
         tensor = convert_to_tensor(x, name="x")
-        offset = None if shift is None else convert_to_tensor(shift, name="shift")
+        kind = tensor.dtype.base_dtype
+        offset = None if shift is None else convert_to_tensor(shift, kind, name="shift")
         shifted = tensor if offset is None else tensor - offset
         squares = arithmetic.square(shifted)
         return (

@@ -221,9 +221,10 @@ class SeluGrad(ActivationGrad):
     signature = "gradients: T, outputs: T -> backprops: T; T: floating"
 
     def numpy(self, gradients: Array, outputs: Array) -> Array:
-        kind: Any = np.asarray(outputs).dtype.type
-        below = outputs + kind(_SELU_SCALED_ALPHA)
-        return gradients * np.where(outputs < 0, below, kind(_SELU_SCALE))
+        kind = np.asarray(outputs).dtype.type
+        below = gradients * (outputs + kind(_SELU_SCALED_ALPHA))
+        above: Array = gradients * kind(_SELU_SCALE)
+        return np.where(outputs < 0, below, above)
 
     def element(self, dy: Expr, y: Expr) -> Expr:
         return select(y < 0, dy * (y + _SELU_SCALED_ALPHA), dy * _SELU_SCALE)

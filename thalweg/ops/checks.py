@@ -322,11 +322,11 @@ def assert_shapes(
     `assert_shapes([(x, ("N", 3)), (y, ("N", "D"))])`. None and "." admit any size; a leading
     "..." any number of axes.
     """
-    pairs = shapes.items() if isinstance(shapes, Mapping) else shapes
+    pairs = list(cast(Any, shapes).items() if isinstance(shapes, Mapping) else shapes)
     with name_scope(name, "assert_shapes", [data]):
         named: dict[Any, Tensor] = {}
         checks: list[Node] = []
-        for tensor, wanted in list(pairs):
+        for tensor, wanted in pairs:
             checks += _shape_checks(convert_to_tensor(tensor), wanted, named, message, summarize)
         return basic.group(*checks, name="shapes_ok")
 

@@ -74,7 +74,7 @@ def _scatter(sizes: Sequence[int], w: Array, dy: Array, slides: Slides) -> Array
     rows = dy.reshape(math.prod(dy.shape[:-1]), dy.shape[-1])
     products = np.empty((*dy.shape[:-1], w.shape[-2]), dy.dtype)
     for index, seen in windows.taps(slides, positions):
-        np.matmul(rows, w[index].T, out=products.reshape(len(rows), -1))
+        np.matmul(rows, w[index].T, out=products.reshape(len(rows), w.shape[-2]))
         padded[(slice(None), *seen)] += products
     return padded[windows.inside(pads, shape)]
 

@@ -137,9 +137,9 @@ class _Paths:
     def __init__(
         self, inputs: Array, labels: Array, lengths: Array, times: Array, merge: bool
     ) -> None:
-        frames, batch, classes = inputs.shape
+        frames, batch, classes = len(inputs), len(lengths), int(inputs.shape[2])
         self._times = times
-        self._live: Array = np.arange(frames)[:, None] < times[None, :]
+        self._live = np.arange(frames)[:, None] < times[None, :]
         self._log_y = _log_softmax(np.where(self._live[:, :, None], inputs, 0))
         self._states = np.full((batch, 2 * labels.shape[1] + 1), classes - 1)
         self._states[:, 1::2] = np.where(labels >= 0, labels, classes - 1)

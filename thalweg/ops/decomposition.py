@@ -136,7 +136,7 @@ class SelfAdjointEigV2(Op):
 
     def gradient(self, node: Node, de: Tensor, dv: Tensor) -> Tensor:
         e, v = node.outputs if self.compute_v else SelfAdjointEigV2()(node.inputs[0])
-        inside = diagonal.matrix_diag(de)
+        inside = diagonal.matrix_diag(_real_part(de))
         if self.compute_v:
             gaps = shaping.expand_dims(e, -2) - shaping.expand_dims(e, -1)
             inside = inside + reciprocal(gaps) * matmul.matmul(v, dv, adjoint_a=True)
@@ -144,6 +144,13 @@ class SelfAdjointEigV2(Op):
         # The upper half is not read: what it would have received goes to the lower one.
         lower = diagonal.matrix_band_part(full + linalg.adjoint(full), -1, 0)
         return diagonal.matrix_set_diag(lower, diagonal.matrix_diag_part(lower) * 0.5)
+
+
+def _real_part(gradient: Tensor) -> Tensor:
+    """The gradient of values that are real, whatever their dtype."""
+    if not gradient.dtype.is_complex:
+        return gradient
+    return casting.cast(complexes.real(gradient), gradient.dtype)
 
 
 def reciprocal(x: Tensor) -> Tensor:
@@ -212,7 +219,7 @@ class Svd(Op):
 
 
 def _from_values(u: Tensor, v: Tensor, ds: Tensor) -> Tensor:
-    return matmul.matmul(u * shaping.expand_dims(ds, -2), v, adjoint_b=True)
+    return matmul.matmul(u * shaping.expand_dims(_real_part(ds), -2), v, adjoint_b=True)
 
 
 def _from_vectors(s: Tensor, u: Tensor, v: Tensor, du: Tensor, dv: Tensor) -> Tensor:

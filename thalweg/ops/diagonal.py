@@ -100,19 +100,19 @@ def _length(rows: int, columns: int, number: int) -> int:
     return min(rows + min(number, 0), columns - max(number, 0))
 
 
-def _longest(rows: int, columns: int, band: tuple[int, int]) -> int:
+def _longest(shape: tuple[int, ...], band: tuple[int, int]) -> int:
     """The length of the longest diagonal of a band."""
-    low, high = band
+    (rows, columns), (low, high) = shape[-2:], band
     if not (-rows < low < columns and -rows < high < columns) and (low, high) != (0, 0):
         raise ValueError(f"The diagonals {low} to {high} are not all in a {rows}x{columns} matrix")
     return min(rows + min(high, 0), columns - max(low, 0))
 
 
 def _places(
-    rows: int, columns: int, band: tuple[int, int]
+    shape: tuple[int, ...], band: tuple[int, int]
 ) -> Iterator[tuple[int, Any, Any, slice]]:
     """For each diagonal, from the top: its number among them, and where its elements are."""
-    low, high = band
+    (rows, columns), (low, high) = shape[-2:], band
     for place, number in enumerate(range(high, low - 1, -1)):
         length = max(_length(rows, columns, number), 0)
         steps = np.arange(length)
@@ -126,7 +126,7 @@ def _as_band(diagonal: Array, band: tuple[int, int]) -> Array:
 
 def _filled(output: Array, diagonal: Array, band: tuple[int, int]) -> Array:
     lines = _as_band(diagonal, band)
-    for place, row, column, part in _places(*output.shape[-2:], band):
+    for place, row, column, part in _places(output.shape, band):
         output[..., row, column] = lines[..., place, part]
     return output
 
@@ -176,8 +176,8 @@ def _matrix_size(length: int, band: tuple[int, int], rows: int, columns: int) ->
     fits = size[0] >= least[0] and size[1] >= least[1]
     if not fits or (size[0] != least[0] and size[1] != least[1]):
         raise ValueError(
-            f"A matrix of {size[0]} rows and {size[1]} columns has no diagonals {band[0]} to {band[1]} "
-            f"of length {length}"
+            f"A matrix of {size[0]} rows and {size[1]} columns has no diagonals {band[0]} to "
+            f"{band[1]} of length {length}"
         )
     return size
 
@@ -222,17 +222,17 @@ class MatrixDiagPartV2(Op):
             return unknown_shape()
         band = _band(known)
         batch, (rows, columns) = sizes[:-2], sizes[-2:]
-        length = None if rows is None or columns is None else _longest(rows, columns, band)
+        length = None if rows is None or columns is None else _longest((rows, columns), band)
         lines = () if band[0] == band[1] else (band[1] - band[0] + 1,)
         return TensorShape.of((*batch, *lines, length))
 
     def numpy(self, input: Array, k: Array, padding_value: Array) -> Array:
         _check_rank("input", input, 2)
         band = _band(k)
-        length = _longest(*input.shape[-2:], band)
+        length = _longest(input.shape, band)
         shape = (*input.shape[:-2], band[1] - band[0] + 1, length)
         lines = np.full(shape, padding_value, input.dtype)
-        for place, row, column, part in _places(*input.shape[-2:], band):
+        for place, row, column, part in _places(input.shape, band):
             lines[..., place, part] = input[..., row, column]
         return lines[..., 0, :] if band[0] == band[1] else lines
 
@@ -261,7 +261,7 @@ class MatrixSetDiagV2(Op):
         band = _band(known)
         if lines is not None and sizes[-1] is not None and sizes[-2] is not None:
             count = () if band[0] == band[1] else (band[1] - band[0] + 1,)
-            length = _longest(sizes[-2], sizes[-1], band)
+            length = _longest((sizes[-2], sizes[-1]), band)
             wanted = TensorShape.of((*sizes[:-2], *count, length))
             return wanted.merge_with(diagonal.shape)[: len(sizes) - 2].concatenate(input.shape[-2:])
         return input.shape
@@ -270,7 +270,7 @@ class MatrixSetDiagV2(Op):
         _check_rank("input", input, 2)
         band = _band(k)
         count = () if band[0] == band[1] else (band[1] - band[0] + 1,)
-        wanted = (*input.shape[:-2], *count, _longest(*input.shape[-2:], band))
+        wanted = (*input.shape[:-2], *count, _longest(input.shape, band))
         if np.shape(diagonal) != wanted:
             raise ValueError(
                 f"the diagonal must have shape {_text(wanted)}, but received input shape: "
@@ -307,8 +307,8 @@ class MatrixBandPart(Op):
         rows, columns = input.shape[-2:]
         _check_width("num_lower", int(num_lower), "number of rows", rows)
         _check_width("num_upper", int(num_upper), "number of columns", columns)
-        above = np.arange(columns) - np.arange(rows)[:, None]
-        inside = (num_lower < 0) | (-above <= num_lower)
+        above: Array = np.arange(columns) - np.arange(rows)[:, None]
+        inside: Array = (num_lower < 0) | (-above <= num_lower)
         inside &= (num_upper < 0) | (above <= num_upper)
         return np.where(inside, input, np.zeros((), input.dtype))
 

@@ -104,7 +104,7 @@ def truncated_normal(generator: Philox, count: int, dtype: Any) -> Array:
     groups = -(-count // group)
     starts = np.arange(groups, dtype=np.uint64) * np.uint64(group * RESERVED // WORDS)
     result = np.empty((groups, group), kind)
-    pending, blocks = np.arange(groups), 2
+    pending, blocks = np.arange(groups), 1
     while len(pending):
         words = generator.blocks_at(_stretches(starts[pending], blocks))
         drawn = _box_muller(_uniform(words.reshape(len(pending), -1), kind))
@@ -158,10 +158,10 @@ def gamma(generator: Philox, alpha: Array) -> Array:
     gamma variables". For alpha = 1 the exponential distribution; below it, the power trick."""
     alpha = alpha.astype(np.float64)
     lanes = _Lanes(generator, len(alpha))
-    result = np.empty(len(alpha))
+    result = np.full(len(alpha), np.nan)  # what remains where there is no such distribution
     exponential = np.flatnonzero(alpha == 1)
     result[exponential] = -np.log(1 - lanes.uniform(exponential))
-    pending = np.flatnonzero(alpha != 1)
+    pending = np.flatnonzero((alpha != 1) & (alpha >= 0))
     while len(pending):
         accepted, values = _gamma_round(lanes, pending, alpha[pending])
         result[pending[accepted]] = values
@@ -190,9 +190,9 @@ def poisson(generator: Philox, rate: Array, largest: float) -> Array:
     transformed rejection ("The transformed rejection method for generating Poisson variables")."""
     rate = rate.astype(np.float64)
     lanes = _Lanes(generator, len(rate))
-    result = np.empty(len(rate))
-    _poisson_products(lanes, np.flatnonzero(rate < 10), rate, result)
-    pending = np.flatnonzero(~(rate < 10))
+    result = np.full(len(rate), np.nan)  # what remains where there is no such distribution
+    _poisson_products(lanes, np.flatnonzero((rate >= 0) & (rate < 10)), rate, result)
+    pending = np.flatnonzero((rate >= 10) & (rate <= largest))
     while len(pending):
         accepted, values = _poisson_round(lanes, pending, rate[pending], largest)
         result[pending[accepted]] = values[accepted]

@@ -12,7 +12,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, Sizes, TensorShape, unknown_shape
-from thalweg.ops import complexes, diagonal, joining, matmul, shaping, transposing
+from thalweg.ops import complexes, diagonal, matmul, shaping, transposing
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -147,7 +147,7 @@ class LogMatrixDeterminant(Op):
             return _times_inverse(dlogarithm, node.inputs[0])
         # A complex sign turns by the imaginary part of trace(x⁻¹ dx).
         turn = complexes.imag(complexes.conj(node.outputs[0]) * dsign)
-        factor = complexes.complex(complexes.real(dlogarithm), turn)
+        factor = complexes.complex_number(complexes.real(dlogarithm), turn)
         return _times_inverse(factor, node.inputs[0])
 
 
@@ -260,63 +260,3 @@ def matrix_triangular_solve(
 ) -> Tensor:
     """The solutions x of `matrix` x = `rhs` for triangular matrices; the other half is not read."""
     return MatrixTriangularSolve(lower=lower, adjoint=adjoint)(matrix, rhs, name=name)
-
-
-# The exponential
-
-_PADE = np.cumprod([1.0, *((13 - k) / ((26 - k) * (k + 1)) for k in range(13))])
-_PADE_RADIUS = 5.37  # where the [13/13] Padé approximant is exact to double precision
-
-
-class MatrixExponential(Op):
-    """y = exp x = 1 + x + x²/2 + x³/6 + …"""
-
-    signature = f"input: T -> output: T; T: {TYPES}"
-    host_only = True
-
-    def shape(self, input: Tensor) -> TensorShape:
-        return square_shape(input)
-
-    def numpy(self, input: Array) -> Array:
-        check_square(input)
-        if not input.size:
-            return input.copy()
-        wide = input.astype(np.complex128 if np.iscomplexobj(input) else np.float64)
-        return _exponential(wide).astype(input.dtype)
-
-    def gradient(self, node: Node, dy: Tensor) -> Tensor:
-        """The derivative along dy is the upper right block of exp [[x, dy], [0, x]]."""
-        x = adjoint(node.inputs[0])
-        above, below = joining.concat([x, dy], -1), joining.concat([dy * 0, x], -1)
-        whole = MatrixExponential()(joining.concat([above, below], -2))
-        side = shaping.shape(x)[-1]
-        return whole[..., :side, side:]
-
-
-def _exponential(x: Array) -> Array:
-    """Scaling and squaring: exp(x) = exp(x / 2ˢ) squared s times."""
-    largest = float(np.max(np.linalg.norm(x, 1, axis=(-2, -1))))
-    halvings = max(0, int(np.ceil(np.log2(max(largest, 1e-300) / _PADE_RADIUS))))
-    result = _pade(x / 2.0**halvings)
-    for _ in range(halvings):
-        result = result @ result
-    return result
-
-
-def _pade(x: Array) -> Array:
-    """The rational approximant p(x) / p(-x) of the exponential."""
-    square = x @ x
-    power = np.broadcast_to(np.eye(x.shape[-1], dtype=x.dtype), x.shape)
-    even, odd = np.zeros_like(x), np.zeros_like(x)
-    for k in range(0, len(_PADE), 2):
-        even = even + _PADE[k] * power
-        odd = odd + (_PADE[k + 1] * power if k + 1 < len(_PADE) else 0)
-        power = power @ square
-    odd = x @ odd
-    return np.linalg.solve(even - odd, even + odd)
-
-
-@public("linalg.expm")
-def expm(input: Any, name: str | None = None) -> Tensor:
-    """The exponentials of the innermost matrices."""
-    return MatrixExponential()(input, name=name)

@@ -119,10 +119,7 @@ def matmul(
         flags = {"transpose_a": transpose_a or adjoint_a, "transpose_b": transpose_b or adjoint_b}
         if sparse:
             op = SparseMatMul(**flags, a_is_sparse=a_is_sparse, b_is_sparse=b_is_sparse)
-            both_short = left.dtype is right.dtype is dtypes.bfloat16
-            return casting.cast(
-                op(left, right, name=scope), dtypes.bfloat16 if both_short else dtypes.float32
-            )
+            return op(left, right, name=scope)
         return MatMul(**flags)(left, right, name=scope)
 
 

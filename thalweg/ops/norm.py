@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -40,24 +39,22 @@ def norm(
     if keepdims is not None and keep_dims is not None:
         raise ValueError("Cannot specify both 'keep_dims' and 'keepdims'.")
     axes = _axes(axis)
-    matrix = isinstance(axes, tuple)
+    matrix = axes is not None and len(axes) == 2
     _check_order(ord, matrix)
     with name_scope(name, "norm", [tensor]):
         x = convert_to_tensor(tensor)
-        result = _matrix_norm(x, ord, axes) if matrix else _vector_norm(x, ord, axes)
+        result = (_matrix_norm if matrix else _vector_norm)(x, ord, axes)
         if bool(keep_dims if keepdims is None else keepdims):
             return result
-        return shaping.squeeze(result, None if axes is None else list(np.atleast_1d(axes)))
+        return shaping.squeeze(result, axes)
 
 
-def _axes(axis: Any) -> Any:
-    """None, a number, or a pair."""
-    if axis is None or isinstance(axis, int | np.integer):
-        return axis
-    axes = tuple(int(a) for a in cast("Sequence[Any]", np.atleast_1d(axis).tolist()))
-    if len(axes) == 1:
-        return axes[0]
-    if len(axes) != 2 or axes[0] == axes[1]:
+def _axes(axis: Any) -> list[int] | None:
+    """The axis of vectors, or the two of matrices; None for all elements."""
+    if axis is None:
+        return None
+    axes: list[int] = np.atleast_1d(axis).tolist()
+    if len(axes) > 2 or len(axes) != len(set(axes)):
         raise ValueError("'axis' must be None, an integer, or a tuple of 2 unique integers")
     return axes
 
@@ -73,10 +70,10 @@ def _check_order(order: Any, matrix: bool) -> None:
         raise ValueError(f"'ord' must be a positive number, got {order!r}")
 
 
-def _vector_norm(x: Tensor, order: Any, axis: Any) -> Tensor:
+def _vector_norm(x: Tensor, order: Any, axis: list[int] | None) -> Tensor:
     if order in ("euclidean", 2):
         return _root_of_squares(x, axis)
-    sizes = complexes.abs(x)
+    sizes = arithmetic.absolute(x)
     if order == 1:
         return reduce.reduce_sum(sizes, axis, keepdims=True)
     if order == np.inf:
@@ -85,13 +82,13 @@ def _vector_norm(x: Tensor, order: Any, axis: Any) -> Tensor:
     return powers ** (1.0 / order)
 
 
-def _matrix_norm(x: Tensor, order: Any, axes: tuple[int, int]) -> Tensor:
+def _matrix_norm(x: Tensor, order: Any, axes: Any) -> Tensor:
     if order in _EUCLIDEAN:
-        return _root_of_squares(x, list(axes))
+        return _root_of_squares(x, axes)
     if order == 2:
         return _largest_singular_value(x, axes)
     rows, columns = axes if order == 1 else axes[::-1]
-    sums = reduce.reduce_sum(complexes.abs(x), rows, keepdims=True)
+    sums = reduce.reduce_sum(arithmetic.absolute(x), rows, keepdims=True)
     return reduce.reduce_max(sums, columns, keepdims=True)
 
 
@@ -100,7 +97,7 @@ def _root_of_squares(x: Tensor, axis: Any) -> Tensor:
     return transcendental.sqrt(reduce.reduce_sum(squares, axis, keepdims=True))
 
 
-def _largest_singular_value(x: Tensor, axes: tuple[int, int]) -> Tensor:
+def _largest_singular_value(x: Tensor, axes: list[int]) -> Tensor:
     rank = x.shape.rank
     if rank is None:
         raise ValueError(f"The spectral norm needs a tensor of known rank, not {x}")

@@ -50,13 +50,13 @@ def _rows(words: list[str], shape: tuple[int, ...]) -> str:
 def _word(item: Any) -> str:
     if isinstance(item, bytes):
         return item.decode(errors="backslashreplace")
-    if isinstance(item, bool | np.bool_):
+    kind = np.asarray(item).dtype.kind
+    if kind == "b":
         return str(int(item))
-    if isinstance(item, complex | np.complexfloating):
+    if kind == "c":
         return f"({_real_word(item.real)},{_real_word(item.imag)})"
-    if isinstance(item, np.floating) or type(item).__name__ == "bfloat16":
-        return _real_word(item)
-    return str(item)
+    is_real = kind == "f" or type(item).__name__ == "bfloat16"
+    return _real_word(item) if is_real else str(item)
 
 
 def _real_word(item: Any) -> str:

@@ -227,7 +227,7 @@ def random_shuffle(value: Any, seed: int | None = None, name: str | None = None)
     return RandomShuffle(**seeds(seed))(tensor, name=name)
 
 
-@public("random_crop", "image.random_crop", "random.random_crop")
+@public("random_crop", "image.random_crop")
 def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Tensor:
     """A part of `value` of shape `size`, at a place chosen at random."""
     with name_scope(name, "random_crop", [value, size]) as scope:

@@ -18,7 +18,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, unknown_shape
-from thalweg.ops import filling, joining, shaping
+from thalweg.ops import filling, joining, shaping, windows
+from thalweg.ops.windows import Slide
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -377,46 +378,25 @@ class Patches(Op, abstract=True):
     rates: tuple[int, ...]
     padding: str
 
-    def check(self) -> None:
+    def slides(self) -> list[Slide]:
         for name in ("ksizes", "strides", "rates"):
             sizes = getattr(self, name)
             if len(sizes) != 4 or sizes[0] != 1 or sizes[3] != 1:
                 raise ValueError(f"{name} must be [1, rows, columns, 1], got {list(sizes)}")
         if self.padding not in ("SAME", "VALID"):
             raise ValueError(f"padding must be SAME or VALID, got {self.padding!r}")
+        moves = zip(self.ksizes[1:3], self.strides[1:3], self.rates[1:3], strict=True)
+        return [Slide(size, stride, rate, self.padding) for size, stride, rate in moves]
 
-    def count(self, axis: int, size: int) -> int:
-        """The number of patches along an axis."""
-        stride = self.strides[axis]
-        if self.padding == "SAME":
-            return -(-size // stride)
-        return max(-(-(size - self._extent(axis) + 1) // stride), 0)
+    def pads(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
+        """The padding of each axis of images of [rows, columns]."""
+        return [(0, 0), *windows.all_pads(self.slides(), sizes), (0, 0)]
 
-    def _extent(self, axis: int) -> int:
-        """The pixels a patch spans, holes included."""
-        return (self.ksizes[axis] - 1) * self.rates[axis] + 1
-
-    def _padding(self, axis: int, size: int) -> tuple[int, int]:
-        if self.padding == "VALID":
-            return 0, 0
-        span = (self.count(axis, size) - 1) * self.strides[axis] + self._extent(axis)
-        missing = max(span - size, 0)
-        return missing // 2, missing - missing // 2
-
-    def padded(self, shape: Sequence[int]) -> list[tuple[int, int]]:
-        """The padding of each axis of images."""
-        return [(0, 0), self._padding(1, shape[1]), self._padding(2, shape[2]), (0, 0)]
-
-    def places(self, shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    def places(self, sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
         """For each pixel of a patch, where it lies in the padded images over all patches."""
-        rows, columns = self.count(1, shape[1]), self.count(2, shape[2])
-        for i in range(self.ksizes[1]):
-            for j in range(self.ksizes[2]):
-                yield slice(None), self._cut(1, i, rows), self._cut(2, j, columns), slice(None)
-
-    def _cut(self, axis: int, offset: int, count: int) -> slice:
-        start, stride = offset * self.rates[axis], self.strides[axis]
-        return slice(start, start + max((count - 1) * stride + 1, 0), stride)
+        slides = self.slides()
+        for _, seen in windows.taps(slides, windows.counts(slides, sizes)):
+            yield slice(None), *seen
 
 
 class ExtractImagePatches(Patches):
@@ -425,16 +405,16 @@ class ExtractImagePatches(Patches):
     signature = "images: T -> patches: T; T: numeric|bool"
 
     def shape(self, images: Tensor) -> TensorShape:
-        self.check()
-        batch, rows, columns, depth = images.shape.with_rank(4).as_list()
-        rows = None if rows is None else self.count(1, rows)
-        columns = None if columns is None else self.count(2, columns)
-        pixels = self.ksizes[1] * self.ksizes[2]
-        return TensorShape.of((batch, rows, columns, _scaled(depth, pixels, True)))
+        slides = self.slides()
+        batch, *sizes, depth = images.shape.with_rank(4).as_list()
+        positions = [slide.count(size) for slide, size in zip(slides, sizes, strict=True)]
+        deep = _scaled(depth, windows.tap_count(slides), True)
+        return TensorShape.of((batch, *positions, deep))
 
     def numpy(self, images: Array) -> Array:
-        whole = np.pad(images, self.padded(images.shape))
-        return np.concatenate([whole[place] for place in self.places(images.shape)], axis=3)
+        sizes = images.shape[1:3]
+        whole = windows.pad(images, self.pads(sizes))
+        return np.concatenate([whole[place] for place in self.places(sizes)], axis=3)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         adjoint = SumImagePatches(**self.attributes)
@@ -450,12 +430,13 @@ class SumImagePatches(Patches):
         return shaping.known_shape(image_shape).with_rank(4)
 
     def numpy(self, patches: Array, image_shape: Array) -> Array:
-        batch, rows, columns, depth = image_shape.tolist()
-        shape, (_, (top, bottom), (left, right), _) = image_shape.tolist(), self.padded(image_shape)
-        total = np.zeros((batch, top + rows + bottom, left + columns + right, depth), patches.dtype)
-        for i, place in enumerate(self.places(shape)):
+        shape: list[int] = image_shape.tolist()
+        sizes, depth = shape[1:3], shape[3]
+        pads = self.pads(sizes)
+        total = np.zeros([n + sum(p) for n, p in zip(shape, pads, strict=True)], patches.dtype)
+        for i, place in enumerate(self.places(sizes)):
             total[place] += patches[..., i * depth : (i + 1) * depth]
-        return total[:, top : top + rows, left : left + columns]
+        return total[windows.inside(pads, shape)]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [ExtractImagePatches(**self.attributes)(dy), None]

@@ -50,6 +50,10 @@ class Reduction(Op, abstract=True):
 
     def shape(self, input: Tensor, reduction_indices: Tensor) -> TensorShape:
         axes, sizes = constant_value(reduction_indices), input.shape.sizes
+        if (reduction_indices.shape.rank or 0) > 1:
+            raise ValueError(
+                f"The axes must be at most rank 1 but are rank {reduction_indices.shape.rank}"
+            )
         if sizes is None or axes is None:
             kept = sizes is not None and self.keep_dims
             return unknown_shape(len(sizes) if kept else None)  # pyright: ignore[reportArgumentType] - kept implies sizes
@@ -66,7 +70,7 @@ class Reduction(Op, abstract=True):
 def normal_axes(axes: Array, rank: int) -> tuple[int, ...]:
     """Axes as distinct numbers in [0, rank)."""
     found: list[int] = []
-    for axis in np.atleast_1d(axes).tolist():
+    for axis in np.ravel(axes).tolist():
         if not -rank <= axis < rank:
             raise ValueError(f"Invalid reduction dimension {axis} for input with {rank} dimensions")
         found.append(axis % rank)
@@ -84,7 +88,8 @@ def reduction(kind: type[Reduction], *names: str) -> Callable[..., Tensor]:
         reduction_indices: Any = None,
         keep_dims: bool | None = None,
     ) -> Tensor:
-        x, axes, keep = arguments(input_tensor, axis, reduction_indices, keep_dims, keepdims)
+        value = convert_to_tensor(input_tensor, kind.parsed.inputs[0].fixed, name="input_tensor")
+        x, axes, keep = arguments(value, axis, reduction_indices, keep_dims, keepdims)
         return kind(keep_dims=keep)(x, axes, name=name)
 
     function.__doc__ = f"{kind.__doc__} (all axes if None)."
@@ -159,7 +164,7 @@ def stretch(node: Node, dy: Tensor) -> Tensor:
         ones = [1 if i in reduced else (-1 if s is None else s) for i, s in enumerate(sizes)]
         if ones.count(-1) <= (0 not in ones):
             return broadcast.BroadcastTo()(shaping.reshape(dy, ones), input_shape)
-    kept = KeptShape()(input_shape, axes)
+    kept = reduced_shape(input_shape, axes)
     return broadcast.BroadcastTo()(shaping.reshape(dy, kept), input_shape)
 
 
@@ -176,6 +181,12 @@ class KeptShape(Op):
         kept = shape.copy()
         kept[list(normal_axes(axes, len(shape)))] = 1
         return kept
+
+
+def reduced_shape(input_shape: Any, axes: Any) -> Tensor:
+    """The shape that a reduction over `axes` with `keepdims` gives."""
+    given = np.zeros(0, np.int32) if isinstance(axes, list | tuple) and not axes else axes
+    return KeptShape()(input_shape, given)
 
 
 reduce_sum = reduction(Sum, "reduce_sum", "math.reduce_sum")
@@ -331,15 +342,16 @@ class AnyOf(Reduction, name="Any"):
 reduce_any = reduction(AnyOf, "reduce_any", "math.reduce_any")
 
 
+def _length(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    wide = x.astype(np.float32) if x.dtype == _BFLOAT16 else x
+    squares = np.abs(wide) ** 2
+    return np.sqrt(np.sum(squares, axis=axis, keepdims=keepdims)).astype(x.dtype)
+
+
 class EuclideanNorm(Reduction):
     """The square root of the sum of squares over `axis`"""
 
-    @staticmethod
-    def function(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-        """The 2-norm; of complex numbers, of their magnitudes."""
-        wide = x.astype(np.float32) if x.dtype == _BFLOAT16 else x
-        squares = (wide * np.conj(wide)).real
-        return np.sqrt(np.sum(squares, axis=axis, keepdims=keepdims)).astype(x.dtype)
+    function = staticmethod(_length)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [node.inputs[0] * stretch(node, dy / node.output), None]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops import matmul
+from thalweg.ops import choosing, filling, matmul, transcendental
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -50,13 +50,16 @@ class Scan(AlongAxis, abstract=True):
 
     exclusive: bool = False
     function: ClassVar[Any]  # the NumPy ufunc
-    neutral: ClassVar[int]
+    neutral: ClassVar[int] = 0
+
+    def _neutral(self, dtype: Any) -> Any:
+        return self.neutral
 
     def numpy(self, x: Array, axis: Array) -> Array:
         lines = self._lines(x, axis)
         scanned = type(self).function.accumulate(lines, axis=0, dtype=x.dtype)
         if self.exclusive:
-            first = np.full_like(lines[:1], self.neutral)
+            first = np.full_like(lines[:1], self._neutral(x.dtype))
             scanned = np.concatenate([first, scanned[:-1]])[: len(lines)]
         return self._back(scanned, axis)
 
@@ -65,7 +68,6 @@ class Cumsum(Scan):
     """y[k] = x[0] + … + x[k] along an axis"""
 
     function = np.add
-    neutral = 0
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         transposed = Cumsum(exclusive=self.exclusive, reverse=not self.reverse)
@@ -110,6 +112,45 @@ def cumprod(
 ) -> Tensor:
     """The running product along `axis`: `[a, b, c]` gives `[a, a b, a b c]`."""
     return Cumprod(exclusive=exclusive, reverse=reverse)(x, axis, name=name or "Cumprod")
+
+
+class CumulativeLogsumexp(Scan):
+    """y[k] = log(exp(x[0]) + … + exp(x[k])) along an axis; the lowest number for an empty sum"""
+
+    signature = "x: T, axis: I -> out: T; T: float16|float32|float64, I: index"
+    function = np.logaddexp
+
+    def _neutral(self, dtype: Any) -> Any:
+        return np.finfo(dtype).min
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        """dx[j] = Σ dy[k] exp(x[j] - y[k]), of positive and negative dy by themselves."""
+        x, axis = node.inputs
+        scan = CumulativeLogsumexp(exclusive=self.exclusive, reverse=not self.reverse)
+
+        def flow(part: Tensor) -> Tensor:
+            logarithm = choosing.where(part > 0, transcendental.log(part), _lowest(part))
+            return transcendental.exp(scan(logarithm - node.output, axis) + x)
+
+        return [flow(dy) - flow(-dy), None]
+
+
+def _lowest(like: Tensor) -> Tensor:
+    """Half the lowest number: what is subtracted from it stays finite."""
+    return filling.zeros_like(like) + like.dtype.min / 2
+
+
+@public("math.cumulative_logsumexp")
+def cumulative_logsumexp(
+    x: Any,
+    axis: Any = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """The logarithm of the running sum of exponentials along `axis`."""
+    op = CumulativeLogsumexp(exclusive=exclusive, reverse=reverse)
+    return op(x, axis, name=name or "CumulativeLogsumexp")
 
 
 class Shift(AlongAxis):

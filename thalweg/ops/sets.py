@@ -81,9 +81,9 @@ def set_size(a: Any, validate_indices: bool = True) -> Tensor:
 
 
 _OPERATIONS: dict[str, Callable[[set[Any], set[Any]], set[Any]]] = {
-    "intersection": set.intersection,
-    "union": set.union,
-    "a-b": set.difference,
+    "intersection": lambda a, b: a & b,
+    "union": lambda a, b: a | b,
+    "a-b": lambda a, b: a - b,
     "b-a": lambda a, b: b - a,
 }
 

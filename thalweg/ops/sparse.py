@@ -169,7 +169,7 @@ class SparseToDense(Op):
                 f"output_shape has {len(shape)} elements, but indices have {rows.shape[1]} columns"
             )
         check_indices(rows, shape, self.validate_indices)
-        dense = np.full(int(np.prod(shape)), default, values.dtype)
+        dense: Array = np.full(int(np.prod(shape)), default, values.dtype)
         dense[flat_places(rows, shape)] = values
         return dense.reshape(shape.tolist())
 

@@ -313,9 +313,7 @@ def sparse_merge(
     already_sorted: bool = False,
 ) -> SparseTensor:
     """Values placed by ids: the last dimension of the indices is replaced by the ids."""
-    many = isinstance(sp_ids, list | tuple) and not isinstance(sp_ids, SparseTensorValue)
-    ids = [as_sparse(s) for s in (cast("Sequence[Any]", sp_ids) if many else [sp_ids])]
-    sizes = list(vocab_size) if isinstance(vocab_size, list | tuple) else [vocab_size]
+    ids, sizes = [as_sparse(s) for s in _listed(sp_ids)], _listed(vocab_size)
     if len(ids) != len(sizes):
         raise ValueError("sp_ids and vocab_size have to have equal lengths.")
     values = as_sparse(sp_values)
@@ -327,6 +325,11 @@ def sparse_merge(
         shape = joining.concat([ids[0].dense_shape[:-1], joining.stack(limits)], 0)
         merged = SparseTensor(rows, values.values, shape)
         return merged if already_sorted else sparse_reorder(merged)
+
+
+def _listed(value: Any) -> list[Any]:
+    is_list = isinstance(value, list | tuple) and not isinstance(value, SparseTensorValue)
+    return list(cast("Sequence[Any]", value)) if is_list else [value]
 
 
 @public("sparse_mask", "sparse.mask")

@@ -45,7 +45,7 @@ class SparseReduction(Op, abstract=True):
 
     def numpy(self, indices: Array, values: Array, input_shape: Array, axes: Array) -> Array:
         rows, found, shape = self.reduced(indices, values, input_shape, axes)
-        dense = np.zeros(int(np.prod(shape)), values.dtype)
+        dense: Array = np.zeros(int(np.prod(shape)), values.dtype)
         dense[flat_places(rows, shape)] = found
         return dense.reshape(shape.tolist())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -522,7 +522,7 @@ def unicode_transcode(
     op = UnicodeTranscode(
         input_encoding=input_encoding,
         output_encoding=output_encoding,
-        errors=cast("str", errors),
+        errors=errors,
         replacement_char=replacement_char,
         replace_control_characters=replace_control_characters,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -130,8 +131,8 @@ def _vector(values: list[int] | Tensor) -> Tensor:
 
 
 def _pair_of_axes(a: Tensor, b: Tensor, axes: Any) -> tuple[Axes, Axes]:
-    if isinstance(axes, int | np.integer):
-        return _counted_axes(a, int(axes))
+    if hasattr(axes, "__index__"):
+        return _counted_axes(a, operator.index(axes))
     if isinstance(axes, Tensor) and constant_value(axes) is None:
         return _axes_in_step(axes)
     known = constant_value(axes).tolist() if isinstance(axes, Tensor) else axes  # pyright: ignore[reportOptionalMemberAccess] - not None: checked above

@@ -7,6 +7,7 @@ ones. Each batch of outputs shares its parameters and has its own stretch of the
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -85,14 +86,17 @@ def draw(generator: Philox, given: Sequence[Batch], dtype: Any) -> Array:
 def _draw(generator: Philox, batch: Batch, dtype: Any) -> Array:
     low = (batch.low - batch.mean) / batch.deviation
     high = (batch.high - batch.mean) / batch.deviation
-    accepted: list[Array] = [np.empty(0)]
+    accepted = [np.empty(0)]
     missing = batch.size
-    for values in _rounds(generator, low, high, max(16, batch.size), np.dtype(dtype)):
+    rounds = _rounds(generator, low, high, max(16, batch.size), np.dtype(dtype))
+    for values in itertools.islice(rounds, _MOST_TRIES):
         accepted.append(values[:missing])
         missing -= len(accepted[-1])
-        if missing <= 0:
-            break
-    return np.concatenate(accepted) * batch.deviation + batch.mean
+        if missing == 0:
+            return np.concatenate(accepted) * batch.deviation + batch.mean
+    raise errors.InternalError(
+        None, None, f"No normal numbers were found between {low} and {high} standard deviations"
+    )
 
 
 def _rounds(generator: Philox, low: float, high: float, count: int, dtype: Any) -> Iterator[Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -50,8 +50,18 @@ class Context:
         return self.resources.state(self.node, make)
 
 
-class Timing(list["tuple[Node, int, int]"]):
-    """What a traced step records: node, start and end in nanoseconds."""
+class Timed(NamedTuple):
+    """One node of a traced step: when it began and ended in nanoseconds, where, and its values."""
+
+    node: Node
+    start: int
+    end: int
+    device: str
+    outputs: list[tuple[Any, tuple[int, ...], int]]  # dtype, shape and bytes of each
+
+
+class Timing(list[Timed]):
+    """What a traced step records."""
 
 
 def execute(
@@ -69,7 +79,7 @@ def execute(
         if timing is None:
             run(plan.instructions, slots, resources, cancellation)
         else:
-            run_traced(plan.instructions, slots, resources, cancellation, timing)
+            run_traced(plan, slots, resources, cancellation, timing)
         return [fresh(slots[slot]) for slot in plan.fetches]
 
 
@@ -102,17 +112,31 @@ def run(
 
 
 def run_traced(
-    instructions: Sequence[Instruction],
+    plan: Plan,
     slots: list[Any],
     resources: Resources,
     cancellation: Cancellation,
     timing: Timing,
 ) -> None:
-    """Run instructions one by one and note when each began and ended."""
-    for instruction in instructions:
+    """Run instructions one by one and note when each began and ended, and what it gave."""
+    for instruction in plan.instructions:
         start = time.perf_counter_ns()
-        run((instruction,), slots, resources, cancellation)
-        timing.append((instruction.node, start, time.perf_counter_ns()))
+        run((instruction._replace(frees=()),), slots, resources, cancellation)
+        end = time.perf_counter_ns()
+        first, node = instruction.output, instruction.node
+        given = slots[first : first + instruction.output_count]
+        device = plan.placement[node]
+        timing.append(Timed(node, start, end, device, [_described(value) for value in given]))
+        for slot in instruction.frees:
+            slots[slot] = None
+
+
+def _described(value: Any) -> tuple[Any, tuple[int, ...], int]:
+    """The dtype, shape and bytes of a value; a reference has none of its own."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return None, (), 0
+    array = np.asarray(cast("Any", value))
+    return array.dtype, array.shape, array.nbytes
 
 
 def _flat(result: Any, count: int, node: Node) -> list[Any]:

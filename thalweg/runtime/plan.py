@@ -82,8 +82,13 @@ def prune(
             continue
         needed.add(node)
         pending += [tensor.op for tensor in node.inputs if tensor not in fed]
-        pending += node.control_inputs
+        pending += [control for control in node.control_inputs if not _is_fed(control, fed)]
     return sorted(needed, key=lambda node: node.index)
+
+
+def _is_fed(node: Node, fed: set[Tensor]) -> bool:
+    """Whether the feeds stand for the whole node, so that waiting for it is no work."""
+    return bool(node.outputs) and all(tensor in fed for tensor in node.outputs)
 
 
 def schedule(

@@ -1,57 +1,41 @@
-"""What a traced step tells: per-op timings, and a Chrome trace that names the user's lines."""
+"""What a traced step tells: when each node ran, on which device, and how large its values were."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from thalweg.runtime.config import DeviceStepStats, NodeExecStats, StepStats
-from thalweg.runtime.executor import Timing
-
-_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.shapes import TensorShape
+from thalweg.runtime.config import AllocationDescription, NodeExecStats, StepStats
+from thalweg.runtime.config import TensorDescription as Description
+from thalweg.runtime.executor import Timed, Timing
 
 
 def step_stats(timing: Timing, started_ns: int) -> StepStats:
     """The timings of a step, in TensorFlow's form."""
-    first = timing[0][1] if timing else 0
-    stats: list[NodeExecStats] = []
-    for node, start, end in timing:
-        begin = (started_ns + start - first) // 1000
-        took = max(1, (end - start) // 1000)
-        inputs = ", ".join(tensor.name for tensor in node.inputs)
-        stats.append(
-            NodeExecStats(
-                node_name=node.name,
-                all_start_micros=begin,
-                op_end_rel_micros=took,
-                all_end_rel_micros=took,
-                timeline_label=f"{node.name} = {node.type}({inputs})",
-                op_type=node.type,
-                origin=node.origin,
-            )
-        )
-    return StepStats([DeviceStepStats(_DEVICE, stats)])
+    stats = StepStats()
+    first = timing[0].start if timing else 0
+    for device in sorted({timed.device for timed in timing}):
+        nodes = stats.dev_stats.add(device=device).node_stats
+        nodes += [_node(t, started_ns - first) for t in timing if t.device == device]
+    return stats
 
 
-def chrome_trace(stats: StepStats) -> str:
-    """The JSON that chrome://tracing and Perfetto show."""
-    events: list[dict[str, Any]] = []
-    for process, device in enumerate(stats.dev_stats):
-        events.append(
-            {"name": "process_name", "ph": "M", "pid": process, "args": {"name": device.device}}
-        )
-        events += [_event(process, node) for node in device.node_stats]
-    return json.dumps({"traceEvents": events}, indent=1)
-
-
-def _event(process: int, node: NodeExecStats) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": "Op",
-        "name": node.op_type,
-        "pid": process,
-        "tid": node.thread_id,
-        "ts": node.all_start_micros,
-        "dur": node.all_end_rel_micros,
-        "args": {"name": node.node_name, "op": node.op_type, "line": node.origin},
-    }
+def _node(timed: Timed, offset: int) -> NodeExecStats:
+    node = timed.node
+    took = max(1, (timed.end - timed.start) // 1000)
+    inputs = ", ".join(tensor.name for tensor in node.inputs)
+    stats = NodeExecStats(
+        node_name=node.name,
+        all_start_micros=(offset + timed.start) // 1000,
+        op_end_rel_micros=took,
+        all_end_rel_micros=took,
+        timeline_label=f"{node.name} = {node.type}({inputs})",
+        op_type=node.type,
+        origin=node.origin,
+    )
+    allocator = timed.device.rpartition(":")[0].rpartition(":")[2].lower()
+    for slot, (dtype, shape, size) in enumerate(timed.outputs):
+        memory = AllocationDescription(size, size, allocator)
+        number = 0 if dtype is None else as_dtype(dtype).as_datatype_enum
+        description = Description(number, TensorShape.of(shape), memory)
+        stats.output.add(slot=slot, tensor_description=description)
+    return stats

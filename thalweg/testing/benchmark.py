@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from thalweg.public import public
-from thalweg.runtime import trace
 from thalweg.runtime.config import RunMetadata, RunOptions
+from thalweg.runtime.timeline import Timeline
 
 
 @public("test.Benchmark")
@@ -105,7 +105,7 @@ def _timed(work: Callable[[], Any]) -> float:
 def _traced(sess: Any, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> str:
     metadata = RunMetadata()
     sess.run(fetches, feed_dict, RunOptions(trace_level=RunOptions.FULL_TRACE), metadata)
-    return trace.chrome_trace(metadata.step_stats)
+    return Timeline(metadata.step_stats).generate_chrome_trace_format()
 
 
 def run_benchmarks(pattern: str) -> None:

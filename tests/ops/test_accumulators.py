@@ -1,0 +1,129 @@
+"""Conditional accumulators: means and sums, stale gradients, waiting and cancelling."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+
+
+@pytest.fixture(autouse=True)
+def session():
+    with tf.Graph().as_default(), tf.Session() as session:
+        yield session
+
+
+def test_mean_and_sum(session):
+    for reduction, expected in (("MEAN", [2, 3]), ("SUM", [4, 6])):
+        total = tf.ConditionalAccumulator(tf.float32, [2], reduction_type=reduction)
+        session.run(total.apply_grad([1.0, 2.0]))
+        session.run(total.apply_grad([3.0, 4.0]))
+        assert session.run(total.num_accumulated()) == 2
+        assert session.run(total.take_grad(1)).tolist() == expected
+        assert session.run(total.num_accumulated()) == 0
+    with pytest.raises(ValueError, match="MEAN"):
+        tf.ConditionalAccumulator(tf.float32, reduction_type="MEDIAN")
+
+
+def test_stale_gradients_are_dropped(session):
+    total = tf.ConditionalAccumulator(tf.float32, [])
+    session.run(total.set_global_step(3))
+    session.run(total.apply_grad(100.0, local_step=2))
+    session.run(total.apply_grad(1.0, local_step=3))
+    assert session.run(total.take_grad(1)) == 1.0
+    session.run(total.apply_grad(100.0, local_step=3))
+    session.run(total.apply_grad(2.0, local_step=4))
+    assert session.run(total.take_grad(1)) == 2.0
+
+
+def test_shapes(session):
+    total = tf.ConditionalAccumulator(tf.float32, [2, None])
+    with pytest.raises(ValueError, match="incompatible"):
+        total.apply_grad([1.0])
+    fed = tf.placeholder(tf.float32)
+    apply = total.apply_grad(fed)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Shape mismatch"):
+        session.run(apply, {fed: [1.0]})
+    session.run(apply, {fed: np.ones([2, 3])})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Shape mismatch"):
+        session.run(apply, {fed: np.ones([2, 4])})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="positive"):
+        session.run(total.take_grad(0))
+
+
+def test_takes_wait_for_enough(session):
+    total = tf.ConditionalAccumulator(tf.float32, [])
+    apply, take = total.apply_grad(4.0), total.take_grad(2)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(session.run(take)))
+    thread.start()
+    session.run(apply)
+    session.run(apply)
+    thread.join()
+    assert results == [4.0]
+
+
+def test_closing_the_session_ends_the_wait():
+    with tf.Graph().as_default():
+        session = tf.Session()
+        take = tf.ConditionalAccumulator(tf.float32, []).take_grad(1)
+        ready = tf.constant(0)
+        session.run(ready)
+        errors = []
+
+        def wait():
+            try:
+                session.run(take)
+            except tf.errors.OpError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        session.close()
+        thread.join()
+    assert len(errors) <= 1
+    assert all("cancelled" in e.message or "closed" in e.message for e in errors)
+
+
+def test_sharing(session):
+    first, second = (tf.ConditionalAccumulator(tf.float32, [], shared_name="s") for _ in range(2))
+    session.run(first.apply_grad(1.0))
+    assert session.run(second.take_grad(1)) == 1.0
+    other = tf.ConditionalAccumulator(tf.float64, [], shared_name="s")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="'s' holds float32"):
+        session.run(other.num_accumulated())
+
+
+def test_sparse_rows_average_over_who_has_them(session):
+    total = tf.SparseConditionalAccumulator(tf.float32, [None, 2])
+    session.run(total.apply_grad([0, 2], [[1.0, 1.0], [2.0, 4.0]]))
+    session.run(total.apply_grad([2, 3], [[4.0, 2.0], [6.0, 6.0]], grad_shape=[5, 2]))
+    taken = session.run(total.take_indexed_slices_grad(2))
+    assert taken.indices.tolist() == [0, 2, 3]
+    assert taken.values.tolist() == [[1, 1], [3, 3], [6, 6]]
+    assert taken.dense_shape.tolist() == [-1, 2]
+    slices = tf.IndexedSlices(tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([7, 7]))
+    session.run(total.apply_indexed_slices_grad(slices))
+    indices, values, _ = session.run(total.take_grad(1))
+    assert (indices.tolist(), values.tolist()) == ([7], [[4, 6]])
+
+
+@pytest.mark.parametrize(
+    ("indices", "values", "shape", "message"),
+    [
+        ([[0]], [[1.0, 2.0]], None, "indices should be vector"),
+        ([0], 1.0, None, "0-dimensional"),
+        ([0, 1], [[1.0, 2.0]], None, "Expected 2 non-empty input values, got 1"),
+        ([4], [[1.0, 2.0]], None, "index of slice 0 exceeded limits"),
+        ([0], [[1.0]], None, "expected values dim 1 to be 2, got 1"),
+        ([0], [1.0], None, "expected values rank at least 2, got 1"),
+        ([0], [[1.0, 2.0]], [4], "expected shape rank at least 2, got 1"),
+        ([0], [[1.0, 2.0]], [3, 2], "expected shape dim 0 to be 4, got 3"),
+    ],
+)
+def test_sparse_errors_change_nothing(session, indices, values, shape, message):
+    total = tf.SparseConditionalAccumulator(tf.float32, [4, 2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        session.run(total.apply_grad(indices, values, shape))
+    assert session.run(total.num_accumulated()) == 0

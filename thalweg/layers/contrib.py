@@ -1,0 +1,272 @@
+"""`tf.contrib.layers`: the older functions for common layers, made of today's.
+
+They call their variables `weights` and `biases`, take the activation as `activation_fn` and add
+the variables to the collection of model variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.graph import add_to_collections, control_dependencies
+from thalweg.graph.keys import GraphKeys
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.layers import convolutional, core, normalization, pooling
+from thalweg.nn import nest
+from thalweg.ops import activation, basic
+from thalweg.public import public
+from thalweg.variables.initializers import Zeros, xavier_initializer
+from thalweg.variables.scope import variable_scope
+
+Function = Callable[..., Any]
+_OLD_NAMES = {"kernel": "weights", "bias": "biases"}
+
+
+def _old_variables(getter: Function, name: str, *args: Any, **kwargs: Any) -> Any:
+    """A variable getter that uses the old names and collects model variables."""
+    scope, _, leaf = name.rpartition("/")
+    path = f"{scope}/" if scope else ""
+    given = kwargs.get("collections") or [GraphKeys.GLOBAL_VARIABLES]
+    kwargs["collections"] = [*given, GraphKeys.MODEL_VARIABLES]
+    return getter(f"{path}{_OLD_NAMES.get(leaf, leaf)}", *args, **kwargs)
+
+
+def _old_scope(scope: Any, default_name: str, inputs: Any, reuse: Any) -> variable_scope:
+    return variable_scope(scope, default_name, [inputs], reuse=reuse, custom_getter=_old_variables)
+
+
+def _collect(variables: list[Any], collections: Any) -> None:
+    """Add variables to collections: one list for all of them, or a list for each last name."""
+    for variable in variables:
+        leaf = variable.op.name.rpartition("/")[2]
+        wanted = collections.get(leaf) if isinstance(collections, dict) else collections
+        if wanted:
+            add_to_collections(nest.as_list(wanted), variable)
+
+
+def _finished(
+    outputs: Tensor,
+    activation_fn: Function | None,
+    outputs_collections: Any,
+    normalizer_fn: Function | None = None,
+    normalizer_params: dict[str, Any] | None = None,
+) -> Tensor:
+    """Normalize, activate and collect the outputs of a layer."""
+    if normalizer_fn is not None:
+        outputs = normalizer_fn(outputs, **(normalizer_params or {}))
+    if activation_fn is not None:
+        outputs = activation_fn(outputs)
+    if outputs_collections:
+        add_to_collections(nest.as_list(outputs_collections), outputs)
+    return outputs
+
+
+@public("contrib.layers.fully_connected")
+def fully_connected(
+    inputs: Any,
+    num_outputs: int,
+    activation_fn: Function | None = activation.relu,
+    normalizer_fn: Function | None = None,
+    normalizer_params: dict[str, Any] | None = None,
+    weights_initializer: Any = xavier_initializer(),  # noqa: B008 - holds no state
+    weights_regularizer: Function | None = None,
+    biases_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+    biases_regularizer: Function | None = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
+) -> Tensor:
+    """A dense layer; with a normalizer there are no biases."""
+    with _old_scope(scope, "fully_connected", inputs, reuse) as opened:
+        layer = core.Dense(
+            num_outputs,
+            use_bias=normalizer_fn is None and biases_initializer is not None,
+            kernel_initializer=weights_initializer,
+            bias_initializer=biases_initializer,
+            kernel_regularizer=weights_regularizer,
+            bias_regularizer=biases_regularizer,
+            trainable=trainable,
+            name=opened.name,
+            _scope=opened,
+            _reuse=reuse,
+        )
+        outputs = layer(convert_to_tensor(inputs))
+        _collect(layer.variables, variables_collections)
+        return _finished(
+            outputs, activation_fn, outputs_collections, normalizer_fn, normalizer_params
+        )
+
+
+@public("contrib.layers.linear")
+def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Tensor:
+    """`fully_connected` without an activation."""
+    return fully_connected(inputs, num_outputs, activation_fn=None, **kwargs)
+
+
+@public("contrib.layers.relu")
+def relu(inputs: Any, num_outputs: int, **kwargs: Any) -> Tensor:
+    """`fully_connected` with rectified outputs."""
+    return fully_connected(inputs, num_outputs, activation_fn=activation.relu, **kwargs)
+
+
+def _layer_format(data_format: str | None) -> str:
+    if data_format not in (None, "NHWC", "NCHW"):
+        raise ValueError(f"data_format has to be either NCHW or NHWC, not {data_format!r}.")
+    return "channels_first" if data_format == "NCHW" else "channels_last"
+
+
+@public("contrib.layers.conv2d", "contrib.layers.convolution2d")
+def conv2d(
+    inputs: Any,
+    num_outputs: int,
+    kernel_size: Any,
+    stride: Any = 1,
+    padding: str = "SAME",
+    data_format: str | None = None,
+    rate: Any = 1,
+    activation_fn: Function | None = activation.relu,
+    normalizer_fn: Function | None = None,
+    normalizer_params: dict[str, Any] | None = None,
+    weights_initializer: Any = xavier_initializer(),  # noqa: B008 - holds no state
+    weights_regularizer: Function | None = None,
+    biases_initializer: Any = Zeros(),  # noqa: B008 - holds no state
+    biases_regularizer: Function | None = None,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    scope: Any = None,
+) -> Tensor:
+    """A convolution over images; with a normalizer there are no biases."""
+    with _old_scope(scope, "Conv", inputs, reuse) as opened:
+        layer = convolutional.Conv2D(
+            num_outputs,
+            kernel_size,
+            stride,
+            padding,
+            _layer_format(data_format),
+            rate,
+            use_bias=normalizer_fn is None and biases_initializer is not None,
+            kernel_initializer=weights_initializer,
+            bias_initializer=biases_initializer,
+            kernel_regularizer=weights_regularizer,
+            bias_regularizer=biases_regularizer,
+            trainable=trainable,
+            name=opened.name,
+            _scope=opened,
+            _reuse=reuse,
+        )
+        outputs = layer(convert_to_tensor(inputs))
+        _collect(layer.variables, variables_collections)
+        return _finished(
+            outputs, activation_fn, outputs_collections, normalizer_fn, normalizer_params
+        )
+
+
+@public("contrib.layers.max_pool2d")
+def max_pool2d(
+    inputs: Any,
+    kernel_size: Any,
+    stride: Any = 2,
+    padding: str = "VALID",
+    data_format: str = "NHWC",
+    outputs_collections: Any = None,
+    scope: Any = None,
+) -> Tensor:
+    """The maximum of windows of images."""
+    with name_scope(scope, "MaxPool2D", [inputs]):
+        layer = pooling.MaxPooling2D(kernel_size, stride, padding, _layer_format(data_format))
+        return _finished(layer(inputs), None, outputs_collections)
+
+
+@public("contrib.layers.avg_pool2d")
+def avg_pool2d(
+    inputs: Any,
+    kernel_size: Any,
+    stride: Any = 2,
+    padding: str = "VALID",
+    data_format: str = "NHWC",
+    outputs_collections: Any = None,
+    scope: Any = None,
+) -> Tensor:
+    """The mean of windows of images."""
+    with name_scope(scope, "AvgPool2D", [inputs]):
+        layer = pooling.AveragePooling2D(kernel_size, stride, padding, _layer_format(data_format))
+        return _finished(layer(inputs), None, outputs_collections)
+
+
+@public("contrib.layers.flatten")
+def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> Tensor:
+    """All dimensions but the first as one."""
+    with name_scope(scope, "Flatten", [inputs]):
+        return _finished(core.flatten(inputs), None, outputs_collections)
+
+
+@public("contrib.layers.dropout")
+def dropout(
+    inputs: Any,
+    keep_prob: Any = 0.5,
+    noise_shape: Any = None,
+    is_training: Any = True,
+    outputs_collections: Any = None,
+    scope: Any = None,
+    seed: int | None = None,
+) -> Tensor:
+    """In training, keeps a share `keep_prob` of the inputs and scales it up."""
+    with name_scope(scope, "Dropout", [inputs]):
+        dropped = core.dropout(inputs, 1 - keep_prob, noise_shape, seed, is_training)
+        return _finished(dropped, None, outputs_collections)
+
+
+@public("contrib.layers.batch_norm")
+def batch_norm(
+    inputs: Any,
+    decay: float = 0.999,
+    center: bool = True,
+    scale: bool = False,
+    epsilon: float = 0.001,
+    activation_fn: Function | None = None,
+    param_initializers: dict[str, Any] | None = None,
+    param_regularizers: dict[str, Any] | None = None,
+    updates_collections: Any = GraphKeys.UPDATE_OPS,
+    is_training: Any = True,
+    reuse: Any = None,
+    variables_collections: Any = None,
+    outputs_collections: Any = None,
+    trainable: bool = True,
+    fused: bool | None = None,
+    data_format: str = "NHWC",
+    scope: Any = None,
+) -> Tensor:
+    """Batch normalization; with no `updates_collections` the averages move within the step."""
+    initial = {f"{name}_initializer": v for name, v in (param_initializers or {}).items()}
+    regular = {f"{name}_regularizer": v for name, v in (param_regularizers or {}).items()}
+    with _old_scope(scope, "BatchNorm", inputs, reuse) as opened:
+        layer = normalization.BatchNormalization(
+            axis=1 if data_format == "NCHW" else -1,
+            momentum=decay,
+            epsilon=epsilon,
+            center=center,
+            scale=scale,
+            trainable=trainable,
+            fused=fused,
+            name=opened.name,
+            _scope=opened,
+            _reuse=reuse,
+            **initial,
+            **regular,
+        )
+        outputs = layer(inputs, training=is_training)
+        _collect(layer.variables, variables_collections)
+        if updates_collections is None and layer.updates:
+            with control_dependencies(layer.updates):
+                outputs = basic.identity(outputs)
+        elif updates_collections not in (None, GraphKeys.UPDATE_OPS):
+            for update in layer.updates:
+                add_to_collections(nest.as_list(updates_collections), update)
+        return _finished(outputs, activation_fn, outputs_collections)

@@ -1,0 +1,432 @@
+"""Numbers on a grid of integers: quantized tensors and the ops that make, read and use them.
+
+A quantized tensor is an integer tensor that travels with the real range [min, max] its integers
+span. Kernels see plain integers of the storage width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph import dtypes
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.known import constant_value
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
+from thalweg.ops import correlate
+from thalweg.ops.windows import Slide
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+_SMALLEST_RANGE = 0.01  # of the larger end: narrower ranges are widened to it
+
+
+def storage(kind: DType) -> Any:
+    """The NumPy integer dtype that holds a quantized dtype."""
+    structured = np.dtype(kind.as_numpy_dtype)
+    return structured[0].base if structured.fields else structured
+
+
+def integers(array: Any) -> Array:
+    """The plain integers of a quantized value."""
+    plain = np.asarray(array)
+    if not plain.dtype.fields:
+        return plain
+    return plain.view(plain.dtype[0].base).reshape(plain.shape)
+
+
+def _limits(kind: Any) -> tuple[int, int]:
+    info = np.iinfo(kind)
+    return int(info.min), int(info.max)
+
+
+def _round_half_away(x: Any) -> Any:
+    return np.copysign(np.floor(np.abs(x) + 0.5), x)
+
+
+_ROUNDING: dict[str, Callable[[Array], Array]] = {
+    "HALF_AWAY_FROM_ZERO": _round_half_away,
+    "HALF_TO_EVEN": np.rint,
+}
+
+
+# The grid of QuantizedConv2D and friends: the lowest integer is min, the highest is max.
+
+
+def steps_per_unit(low: float, high: float, kind: Any) -> float:
+    """How many integers there are to a real distance of 1."""
+    lowest, highest = _limits(kind)
+    return (highest - lowest) / (high - low)
+
+
+def first_quantized(x: Array, low: float, high: float, kind: Any) -> Array:
+    """Reals as integers, such that `low` falls on the lowest one exactly."""
+    lowest, highest = _limits(kind)
+    scale = steps_per_unit(low, high, kind)
+    grid = _round_half_away(x * scale) - _round_half_away(np.float64(low * scale)) + lowest
+    return np.clip(grid, lowest, highest)
+
+
+def first_dequantized(x: Array, low: float, high: float) -> Array:
+    """The reals of integers quantized by `first_quantized`."""
+    lowest, _ = _limits(x.dtype)
+    if low == high:
+        return np.full(x.shape, low, np.float64)
+    scale = 1 / steps_per_unit(low, high, x.dtype)
+    return (
+        _round_half_away(np.float64(low / scale)) * scale + (x.astype(np.float64) - lowest) * scale
+    )
+
+
+class QuantizeV2(Op):
+    """Reals in [min_range, max_range] as integers of dtype T, with the range they span."""
+
+    signature = (
+        "input: float32, min_range: float32, max_range: float32 "
+        "-> output: T, output_min: float32, output_max: float32; T: quantized"
+    )
+    not_differentiable = True
+    T: DType
+    mode: str = "MIN_COMBINED"
+    round_mode: str = "HALF_AWAY_FROM_ZERO"
+
+    def shape(self, input: Tensor, min_range: Tensor, max_range: Tensor) -> list[TensorShape]:
+        if self.mode not in _QUANTIZERS:
+            raise ValueError(f"mode must be one of {sorted(_QUANTIZERS)}, got {self.mode!r}")
+        if self.round_mode not in _ROUNDING:
+            raise ValueError(f"round_mode must be one of {sorted(_ROUNDING)}")
+        min_range.shape.assert_has_rank(0)
+        max_range.shape.assert_has_rank(0)
+        return [input.shape, scalar(), scalar()]
+
+    def numpy(self, input: Array, min_range: Array, max_range: Array) -> tuple[Any, Any, Any]:
+        low, high = _usable_range(float(min_range), float(max_range))
+        kind = storage(self.T)
+        quantize = _QUANTIZERS[self.mode]
+        grid, low, high = quantize(
+            np.asarray(input, np.float64), low, high, kind, _ROUNDING[self.round_mode]
+        )
+        return grid.astype(kind), np.float32(low), np.float32(high)
+
+
+def _usable_range(low: float, high: float) -> tuple[float, float]:
+    """A range that holds zero and is not empty."""
+    if low > high:
+        raise ValueError(f"min_range {low} must not be larger than max_range {high}")
+    low = min(0.0, low)
+    least = max(1.0, abs(low), abs(high)) * _SMALLEST_RANGE
+    return low, max(high, low + least)
+
+
+Quantized = tuple[Array, float, float]
+
+
+def _combined(x: Array, low: float, high: float, kind: Any, round: Any) -> Quantized:
+    lowest, _ = _limits(kind)
+    grid = (np.clip(x, low, high) - low) * steps_per_unit(low, high, kind) + lowest
+    return round(grid), low, high
+
+
+def _first(x: Array, low: float, high: float, kind: Any, round: Any) -> Quantized:
+    return first_quantized(x, low, high, kind), low, high
+
+
+def _scaled(x: Array, low: float, high: float, kind: Any, round: Any) -> Quantized:
+    lowest, highest = _limits(kind)
+    scale = _largest_scale(low, high, lowest, highest)
+    low, high = lowest / scale, highest / scale
+    return round(np.clip(x, low, high) * scale), low, high
+
+
+def _largest_scale(low: float, high: float, lowest: int, highest: int) -> float:
+    """The largest factor that keeps [low, high] within [lowest, highest]."""
+    from_low = lowest / low if lowest * low > 0 else np.inf
+    from_high = highest / high if highest * high > 0 else np.inf
+    return min(from_low, from_high)
+
+
+_QUANTIZERS: dict[str, Callable[..., Quantized]] = {
+    "MIN_COMBINED": _combined,
+    "MIN_FIRST": _first,
+    "SCALED": _scaled,
+}
+
+
+@public("quantize_v2")
+def quantize_v2(
+    input: Any,
+    min_range: Any,
+    max_range: Any,
+    T: Any,  # noqa: N803 - TensorFlow's name
+    mode: str = "MIN_COMBINED",
+    name: str | None = None,
+    round_mode: str = "HALF_AWAY_FROM_ZERO",
+) -> Any:
+    """(integers of dtype `T`, the real range they span) of reals in [min_range, max_range]."""
+    op = QuantizeV2(T=as_dtype(T), mode=mode, round_mode=round_mode)
+    return op(input, min_range, max_range, name=name)
+
+
+@public("quantize", "quantization.quantize")
+def quantize(
+    input: Any,
+    min_range: Any,
+    max_range: Any,
+    T: Any,  # noqa: N803 - TensorFlow's name
+    mode: str = "MIN_COMBINED",
+    round_mode: str = "HALF_AWAY_FROM_ZERO",
+    name: str | None = None,
+) -> Any:
+    """(integers of dtype `T`, the real range they span) of reals in [min_range, max_range]."""
+    return quantize_v2(input, min_range, max_range, T, mode, name, round_mode)
+
+
+class Dequantize(Op):
+    """The reals that quantized integers stand for."""
+
+    signature = "input: T, min_range: float32, max_range: float32 -> output: float32; T: quantized"
+    not_differentiable = True
+    mode: str = "MIN_COMBINED"
+
+    def shape(self, input: Tensor, min_range: Tensor, max_range: Tensor) -> TensorShape:
+        if self.mode not in _QUANTIZERS:
+            raise ValueError(f"mode must be one of {sorted(_QUANTIZERS)}, got {self.mode!r}")
+        return input.shape
+
+    def numpy(self, input: Array, min_range: Array, max_range: Array) -> Array:
+        return self._reals(integers(input), float(min_range), float(max_range)).astype(np.float32)
+
+    def _reals(self, x: Array, low: float, high: float) -> Array:
+        lowest, highest = _limits(x.dtype)
+        if self.mode == "MIN_FIRST":
+            return first_dequantized(x, low, high)
+        if self.mode == "SCALED":
+            side = low / lowest if lowest else 0.0
+            return x * max(side, high / highest)
+        return (x.astype(np.float64) - lowest) / steps_per_unit(low, high, x.dtype) + low
+
+
+@public("dequantize", "quantization.dequantize")
+def dequantize(
+    input: Any,
+    min_range: Any,
+    max_range: Any,
+    mode: str = "MIN_COMBINED",
+    name: str | None = None,
+) -> Tensor:
+    """The reals that quantized integers spanning [min_range, max_range] stand for."""
+    return Dequantize(mode=mode)(input, min_range, max_range, name=name)
+
+
+class QuantizeAndDequantizeV3(Op):
+    """x rounded to the grid of a quantization and back; gradients pass as if it were x"""
+
+    signature = "input: T, input_min: T, input_max: T, num_bits: int32 -> output: T; T: floating"
+    signed_input: bool = True
+    range_given: bool = True
+    round_mode: str = "HALF_TO_EVEN"
+    narrow_range: bool = False
+
+    def shape(self, input: Tensor, *_: Tensor) -> TensorShape:
+        modes = {"HALF_UP", *_ROUNDING}
+        if self.round_mode not in modes:
+            raise ValueError(f"round_mode must be one of {sorted(modes)}, got {self.round_mode!r}")
+        return input.shape
+
+    def numpy(self, input: Array, input_min: Array, input_max: Array, num_bits: Array) -> Array:
+        x = np.asarray(input)
+        if not x.size:
+            return x
+        lowest, highest = self._ends(int(num_bits))
+        low, high = (input_min, input_max) if self.range_given else (x.min(), x.max())
+        if low > high:
+            raise ValueError(f"Invalid range: input_min {low} > input_max {high}")
+        scale = _largest_scale(float(low), float(high), lowest, highest)
+        if not np.isfinite(scale):
+            return x  # the range is empty: nothing to round to
+        bounded = np.clip(x, lowest / scale, highest / scale) if self.range_given else x
+        grid = bounded.astype(np.float64) * scale
+        rounded = np.floor(grid + 0.5) if self.round_mode == "HALF_UP" else np.rint(grid)
+        return (rounded / scale).astype(x.dtype)
+
+    def _ends(self, bits: int) -> tuple[int, int]:
+        if not 1 <= bits <= 63:
+            raise ValueError(f"num_bits is out of range: {bits}")
+        if not self.signed_input:
+            return 0, (1 << bits) - 1
+        half = 1 << (bits - 1)
+        return -half + self.narrow_range, half - 1
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        return [dy, None, None, None]
+
+
+@public("quantization.quantize_and_dequantize")
+def quantize_and_dequantize(
+    input: Any,
+    input_min: Any,
+    input_max: Any,
+    signed_input: bool = True,
+    num_bits: int = 8,
+    range_given: bool = False,
+    round_mode: str = "HALF_TO_EVEN",
+    name: str | None = None,
+    narrow_range: bool = False,
+) -> Tensor:
+    """`input` rounded to what `num_bits` can tell apart in its range (or the one given)."""
+    op = QuantizeAndDequantizeV3(
+        signed_input=signed_input,
+        range_given=range_given,
+        round_mode=round_mode,
+        narrow_range=narrow_range,
+    )
+    return op(input, input_min, input_max, num_bits, name=name)
+
+
+class QuantizedConcat(Op):
+    """Quantized tensors brought to one range and joined along an axis."""
+
+    signature = (
+        "concat_dim: int32, values: N*T, input_mins: N*float32, input_maxes: N*float32 "
+        "-> output: T, output_min: float32, output_max: float32"
+    )
+    not_differentiable = True
+
+    def shape(
+        self, concat_dim: Tensor, values: list[Tensor], mins: list[Tensor], maxes: list[Tensor]
+    ) -> list[TensorShape]:
+        axis, shape = constant_value(concat_dim), values[0].shape
+        sizes = [value.shape.sizes for value in values]
+        if axis is None or None in sizes:
+            return [unknown_shape(shape.rank), scalar(), scalar()]
+        along = [s[int(axis)] for s in sizes if s is not None]
+        merged = shape.as_list()
+        merged[int(axis)] = None if None in along else sum(a for a in along if a is not None)
+        return [TensorShape(merged), scalar(), scalar()]
+
+    def numpy(
+        self, concat_dim: Array, values: list[Array], mins: list[Array], maxes: list[Array]
+    ) -> tuple[Array, Any, Any]:
+        low, high = min(0.0, *map(float, mins)), max(map(float, maxes))
+        parts = [
+            _requantized(integers(x), float(a), float(b), low, high)
+            for x, a, b in zip(values, mins, maxes, strict=True)
+        ]
+        return np.concatenate(parts, int(concat_dim)), np.float32(low), np.float32(high)
+
+
+def _requantized(x: Array, old_low: float, old_high: float, low: float, high: float) -> Array:
+    if (old_low, old_high) == (low, high):
+        return x
+    return first_quantized(first_dequantized(x, old_low, old_high), low, high, x.dtype).astype(
+        x.dtype
+    )
+
+
+@public("quantized_concat", "quantization.quantized_concat")
+def quantized_concat(
+    concat_dim: Any,
+    values: Sequence[Any],
+    input_mins: Sequence[Any],
+    input_maxes: Sequence[Any],
+    name: str | None = None,
+) -> Any:
+    """(quantized tensors joined along `concat_dim`, the range their integers span)."""
+    return QuantizedConcat()(
+        concat_dim, list(values), list(input_mins), list(input_maxes), name=name
+    )
+
+
+class QuantizedConv2D(Op):
+    """The convolution of quantized images by quantized filters, in 32-bit integers."""
+
+    signature = (
+        "input: Tinput, filter: Tfilter, min_input: float32, max_input: float32, "
+        "min_filter: float32, max_filter: float32 -> output: out_type, min_output: float32, "
+        "max_output: float32; Tinput: quantized, Tfilter: quantized, out_type: quantized"
+    )
+    not_differentiable = True
+    strides: tuple[int, ...]
+    padding: str
+    out_type: DType = dtypes.qint32
+    dilations: tuple[int, ...] = (1, 1, 1, 1)
+
+    def slides(self, window: Sequence[Any]) -> list[Slide]:
+        moves = zip(window, self.strides[1:3], self.dilations[1:3], strict=True)
+        return [Slide(size or 1, stride, rate, self.padding) for size, stride, rate in moves]
+
+    def shape(self, input: Tensor, filter: Tensor, *ranges: Tensor) -> list[TensorShape]:
+        batch, *sizes, depth = input.shape.with_rank(4).as_list()
+        *window, filter_depth, channels = filter.shape.with_rank(4).as_list()
+        if None not in (depth, filter_depth) and depth != filter_depth:
+            raise ValueError(f"Dimensions must be equal, but are {depth} and {filter_depth}")
+        slides = self.slides(window)
+        known = None not in window
+        found = [s.count(n) if known else None for s, n in zip(slides, sizes, strict=True)]
+        return [TensorShape.of((batch, *found, channels)), scalar(), scalar()]
+
+    def numpy(
+        self,
+        input: Array,
+        filter: Array,
+        min_input: Array,
+        max_input: Array,
+        min_filter: Array,
+        max_filter: Array,
+    ) -> tuple[Array, Any, Any]:
+        x, w = integers(input), integers(filter)
+        x_zero = _zero(float(min_input), float(max_input), x.dtype)
+        w_zero = _zero(float(min_filter), float(max_filter), w.dtype)
+        # Padding is the real zero, so it must come after the zero point is taken off.
+        product = correlate.correlate(
+            x.astype(np.float64) - x_zero, w.astype(np.float64) - w_zero, self.slides(w.shape[:2])
+        )
+        step = 1 / steps_per_unit(float(min_input), float(max_input), x.dtype)
+        step /= steps_per_unit(float(min_filter), float(max_filter), w.dtype)
+        kind = storage(self.out_type)
+        lowest, highest = _limits(kind)
+        return product.astype(kind), np.float32(step * lowest), np.float32(step * highest)
+
+
+def _zero(low: float, high: float, kind: Any) -> float:
+    """The integer that stands for the real zero."""
+    return float(first_quantized(np.zeros(()), low, high, kind))
+
+
+@public("nn.quantized_conv2d")
+def quantized_conv2d(
+    input: Any,
+    filter: Any,
+    min_input: Any,
+    max_input: Any,
+    min_filter: Any,
+    max_filter: Any,
+    strides: Sequence[int],
+    padding: str,
+    out_type: Any = dtypes.qint32,
+    dilations: Sequence[int] = (1, 1, 1, 1),
+    name: str | None = None,
+) -> Any:
+    """(the convolution of quantized images by quantized filters, the range it spans)."""
+    op = QuantizedConv2D(
+        strides=tuple(strides),
+        padding=padding,
+        out_type=as_dtype(out_type),
+        dilations=tuple(dilations),
+    )
+    return op(
+        convert_to_tensor(input),
+        convert_to_tensor(filter),
+        min_input,
+        max_input,
+        min_filter,
+        max_filter,
+        name=name,
+    )
