@@ -5,6 +5,7 @@ from typing import Any as _Any
 
 from thalweg import (
     autodiff,
+    distributions,
     errors,
     graph,
     image,
@@ -25,6 +26,7 @@ from thalweg.version import __version__
 #: The packages whose import registers the public names.
 _PARTS = (
     autodiff,
+    distributions,
     errors,
     graph,
     image,

@@ -289,6 +289,12 @@ def test_batch_normalization_names_and_no_updates_without_training() -> None:
     assert len(tf.get_collection(tf.GraphKeys.UPDATE_OPS)) == 2
 
 
+def test_fused_without_scale_and_centre_in_float64() -> None:
+    x = R.normal(size=(3, 2, 2, 2))
+    y = tf.layers.batch_normalization(tf.constant(x), center=False, scale=False, training=True)
+    np.testing.assert_allclose(run(y)[0], normalized(x, (0, 1, 2)), rtol=1e-6)
+
+
 def test_averages_stand_still_when_not_in_training() -> None:
     training = tf.placeholder(tf.bool, [])
     tf.layers.batch_normalization(tf.constant(normal(4, 3)), training=training)
@@ -303,6 +309,28 @@ def test_gradients_go_through_the_batch_statistics() -> None:
     y = tf.layers.batch_normalization(x, training=True)
     (gradient,) = run(tf.gradients(tf.reduce_sum(y * y * y), x)[0])
     np.testing.assert_allclose(gradient.sum(0), 0, atol=1e-4)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_renormalization_bounds_the_correction(as_tensor: bool) -> None:
+    x = 3 + 5 * normal(6, 3)
+    training = tf.placeholder_with_default(True, []) if as_tensor else True
+    layer = tf.layers.BatchNormalization(
+        renorm=True, renorm_clipping={"rmax": 2.0, "rmin": 0.5, "dmax": 1.0}, renorm_momentum=0.5
+    )
+    y = layer(tf.constant(x), training=training)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        value = session.run(y)
+        session.run(layer.updates)
+        mean, stddev = session.run([layer.renorm_mean, layer.renorm_stddev])
+    deviation = np.sqrt(x.var(0) + 1e-3)
+    r, d = np.clip(deviation, 0.5, 2), np.clip(x.mean(0), -1, 1)
+    np.testing.assert_allclose(value, normalized(x, 0) * r + d, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(mean, x.mean(0) / 2, rtol=1e-4)
+    np.testing.assert_allclose(stddev, (1 + deviation) / 2, rtol=1e-4)
+    with pytest.raises(ValueError, match="not in rmax"):
+        tf.layers.BatchNormalization(renorm=True, renorm_clipping={"x": 1})
 
 
 def test_virtual_batches() -> None:

@@ -267,3 +267,8 @@ def test_mean_iou_and_per_class_accuracy() -> None:
     np.testing.assert_array_equal(matrix[:3, :3], [[1, 1, 0], [0, 2, 0], [1, 0, 1]])
     value, last = stream(lambda a, b: tf.metrics.mean_per_class_accuracy(a, b, 3), labels, guesses)
     np.testing.assert_allclose([value, last], np.mean([1 / 2, 1, 1 / 2]), rtol=1e-5)
+
+
+def test_contrib_order_is_predictions_first() -> None:
+    value, _ = stream(tf.contrib.metrics.streaming_precision, GUESS, YES, WEIGHTS)
+    np.testing.assert_allclose(value, TP.sum() / (TP + FP).sum(), rtol=1e-5)

@@ -146,3 +146,13 @@ def test_bad_calls(inputs: Any, options: Any, error: type, message: str) -> None
 def test_sequence_length_must_be_a_vector() -> None:
     with pytest.raises(ValueError, match="must be a vector"):
         tf.nn.static_rnn(Plus(), steps(), dtype=tf.float32, sequence_length=[[1, 2]])
+
+
+def test_decoder_feeds_outputs_back() -> None:
+    start = tf.zeros([2, 2])
+    decoder = tf.contrib.legacy_seq2seq.rnn_decoder
+    outputs, _ = decoder(steps(), start, Plus(), lambda output, time: output * 2)
+    np.testing.assert_array_equal([o[0, 0] for o in run(outputs)], [1, 3, 7])
+    outputs, state = decoder(steps(), start, Plus())
+    np.testing.assert_array_equal([o[0, 0] for o in run(outputs)], [1, 11, 21])
+    np.testing.assert_array_equal(run(state), np.full((2, 2), 3))

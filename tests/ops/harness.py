@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import thalweg as tf
+from tests.op_coverage import gradient_check
 from thalweg.loops.expr import argument, evaluate
 
 _STEP = 1e-5
@@ -122,7 +123,7 @@ def check_gradient(
     """Gradients against central differences, in float64; then those of the gradients."""
     doubles = [_double(v) for v in values]
     smooth = [i for i in which if doubles[i].dtype.kind in "fc"]
-    with tf.Graph().as_default(), tf.Session() as session:
+    with gradient_check(second), tf.Graph().as_default(), tf.Session() as session:
         inputs = [tf.constant(v, name=f"input_{i}") for i, v in enumerate(doubles)]
         total = _weighted(build(*inputs))
         grads = tf.gradients(total, [inputs[i] for i in smooth])

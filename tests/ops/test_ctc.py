@@ -158,3 +158,47 @@ def test_a_beam_may_merge_repeats() -> None:
 def test_more_paths_than_the_beam_holds() -> None:
     with tf.Graph().as_default(), pytest.raises(ValueError, match="top_paths"):
         tf.nn.ctc_beam_search_decoder(LOGITS, LENGTHS, beam_width=2, top_paths=3)
+
+
+@pytest.mark.parametrize("blank", [0, 2, -1])
+def test_second_version_takes_any_blank(blank: int) -> None:
+    """Class numbers with the blank taken out, then put in elsewhere, give the same loss."""
+    place = blank % 4
+    order = [c for c in range(4) if c != place] + [place]
+    logits = LOGITS[:, :, np.argsort(order)]
+    wanted, wanted_gradient = run_loss(LOGITS)
+    dense = np.zeros((3, 3), np.int32)
+    for b, row in enumerate(LABELS):
+        dense[b, : len(row)] = [order[label] for label in row]
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.constant(logits)
+        lengths = [len(row) for row in LABELS], np.array(LENGTHS, np.int32)
+        loss = tf.nn.ctc_loss_v2(dense, x, *lengths, blank_index=blank)
+        value, gradient = session.run([loss, tf.gradients(loss, x)[0]])
+        np.testing.assert_allclose(value, wanted)
+        np.testing.assert_allclose(gradient, wanted_gradient[:, :, np.argsort(order)])
+
+
+def test_second_version_of_sparse_labels_needs_the_blank() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        times = np.array(LENGTHS, np.int32)
+        with pytest.raises(ValueError, match="blank_index"):
+            tf.nn.ctc_loss_v2(sparse(LABELS), LOGITS, None, times)
+        loss = tf.nn.ctc_loss_v2(sparse(LABELS), LOGITS, None, times, blank_index=3)
+        np.testing.assert_allclose(session.run(loss), run_loss(LOGITS)[0])
+
+
+def test_collapse_repeated() -> None:
+    labels = np.array([[1, 1, 2, 2, 1], [3, 3, 3, 0, 0], [0, 0, 0, 0, 0]])
+    with tf.Graph().as_default(), tf.Session() as session:
+        rows, lengths = session.run(tf.nn.collapse_repeated(labels, np.array([5, 3, 0])))
+        np.testing.assert_array_equal(rows, [[1, 2, 1], [3, 0, 0], [0, 0, 0]])
+        np.testing.assert_array_equal(lengths, [3, 1, 0])
+
+
+def test_unique_labels() -> None:
+    labels = np.array([[3, 4, 4, 3], [1, 1, 1, 2]])
+    with tf.Graph().as_default(), tf.Session() as session:
+        unique, places = session.run(tf.nn.ctc_unique_labels(labels))
+        np.testing.assert_array_equal(unique, [[3, 4, 0, 0], [1, 2, 0, 0]])
+        np.testing.assert_array_equal(places, [[0, 1, 1, 0], [0, 0, 0, 1]])

@@ -1,5 +1,7 @@
 """Rows of the op table: bytes and numbers."""
 
+import gzip
+import zlib
 from typing import Any
 
 import numpy as np
@@ -71,6 +73,17 @@ ROWS: dict[str, Any] = {
         [texts("", "")],
         np.zeros((2, 0), np.uint8),
     ),
+    "zlib": (
+        lambda x: tf.decode_compressed(x, "ZLIB"),
+        [texts(zlib.compress(b"abc"), zlib.compress(b""))],
+        texts("abc", ""),
+    ),
+    "gzip": (
+        lambda x: tf.decode_compressed(x, "GZIP"),
+        [texts(gzip.compress(b"abc"))],
+        texts("abc"),
+    ),
+    "not compressed": (tf.decode_compressed, [texts("abc")], texts("abc")),
     "csv": (
         lambda x: tf.decode_csv(x, [[0], ["none"], [1.5]]),
         [texts('1,"a,""b""",2', "2,,")],
@@ -141,3 +154,11 @@ def test_bad_values_fail_the_step(name: str) -> None:
 def test_impossible_csv(arguments: dict[str, Any], message: str) -> None:
     with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
         tf.decode_csv(["1"], **arguments)
+
+
+def test_what_was_never_compressed() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        with pytest.raises(tf.errors.DataLossError, match="cannot decompress"):
+            session.run(tf.decode_compressed("abc", "ZLIB"))
+        with pytest.raises(ValueError, match="compression_type"):
+            tf.decode_compressed("abc", "LZ4")

@@ -7,6 +7,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.ops.fractional_pooling import draw_sequence
+from thalweg.ops.philox import Philox, Words
 
 R = np.random.default_rng(0)
 X = R.permutation(2 * 7 * 9 * 2).reshape(2, 7, 9, 2) / 3.0
@@ -17,7 +18,7 @@ RATIO = (1.0, 1.6, 2.3, 1.0)
 @pytest.mark.parametrize("size, count", [(7, 4), (9, 3), (10, 7), (23, 6), (5, 5)])
 def test_regions_differ_by_one_at_most(size: int, count: int, pseudo_random: bool) -> None:
     for seed in range(20):
-        sequence = draw_sequence(size, count, pseudo_random, np.random.default_rng(seed))
+        sequence = draw_sequence(size, count, pseudo_random, Words(Philox.from_seeds(seed, 1)))
         sizes = np.diff(sequence)
         assert (sequence[0], sequence[-1], len(sizes)) == (0, size, count)
         assert set(sizes.tolist()) <= {size // count, size // count + 1}

@@ -88,6 +88,13 @@ def test_sparse_matmul(kind: type) -> None:
     np.testing.assert_allclose(right_gradient, np.ones((4, 3)) @ a.astype(float))
 
 
+def test_a_variable_is_not_another_dtype() -> None:
+    with tf.Graph().as_default():
+        weights = tf.Variable(np.ones((2, 2), np.float32))
+        for operand in (weights, weights._ref()):
+            assert tf.matmul(tf.ones([1, 2]), operand).op.type == "MatMul"
+
+
 def test_wrong_shapes() -> None:
     with pytest.raises(ValueError, match="Dimensions must be equal, but are 3 and 4"):
         tf.matmul(tf.zeros([2, 3]), tf.zeros([4, 2]))

@@ -5,6 +5,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check
+from thalweg.ops.normalisation import BatchNormWithGlobalNormalization
 
 R = np.random.default_rng(0)
 X = R.normal(size=(2, 2, 3, 2)) + 1
@@ -81,3 +82,15 @@ def test_local_response(radius: int) -> None:
     x = R.normal(size=(1, 1, 2, 5))
     arguments = radius, 1.5, 0.7, 0.6
     check(lambda x: tf.nn.lrn(x, *arguments), x, expect=local_response(x, *arguments))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_op_of_old_graphs(scaled: bool) -> None:
+    op = BatchNormWithGlobalNormalization(
+        variance_epsilon=EPSILON, scale_after_normalization=scaled
+    )
+
+    def expect(t, m, v, beta, gamma):
+        return normal(t, gamma if scaled else 1, beta, m, v)
+
+    check(op, X, MEAN, VARIANCE, OFFSET, SCALE, expect=expect, second=False)

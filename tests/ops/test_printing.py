@@ -1,5 +1,6 @@
 """What is shown of values, and where."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def test_print_writes_the_first_times(capsys: pytest.CaptureFixture[str]) -> Non
         ("x: {}", [1, 2, 3], "x: [1 2 3]"),
         ("{}", list(range(10)), "[0 1 2 ... 7 8 9]"),
         ("{}", [[1, 2], [3, 4]], "[[1 2]\n [3 4]]"),
+        ("{}", [[[1], [2]], [[3], [4]]], "[[[1]\n  [2]]\n\n [[3]\n  [4]]]"),
         ("{}", ["a", "b"], '["a" "b"]'),
         ("{}", 1.5, "1.5"),
     ],
@@ -65,8 +67,6 @@ def test_format_counts_its_placeholders() -> None:
 
 
 def test_tf_print(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    import sys
-
     file = tmp_path / "out.txt"
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.constant([1, 2])

@@ -37,7 +37,7 @@ ROWS: dict[str, Any] = {
     ),
     "space_to_batch_nd one axis": (
         lambda x: tf.space_to_batch_nd(x, [2], [[0, 1]]),
-        [IMAGES[0, :, :3, 0].T],
+        [IMAGES[0, :, :3, 0]],
         lambda x: space_to_batch(x, [2], [[0, 1]]),
     ),
     "space_to_batch_nd no axis": (
@@ -140,7 +140,7 @@ def test_required_paddings(base: Any) -> None:
         sizes = tf.placeholder_with_default([5, 7], [2])
         paddings, crops = session.run(tf.required_space_to_batch_paddings(sizes, [3, 4], base))
     floor = np.zeros((2, 2), int) if base is None else np.array(base)
-    assert np.all((paddings.sum(1) + [5, 7]) % [3, 4] == 0)
+    assert np.all(np.add(paddings.sum(1), [5, 7]) % [3, 4] == 0)
     assert np.all(paddings[:, 0] == floor[:, 0])
     np.testing.assert_array_equal(crops, [[0, p] for p in (paddings - floor)[:, 1]])
     assert np.all(crops[:, 1] < [3, 4])

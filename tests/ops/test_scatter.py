@@ -112,3 +112,14 @@ def test_slices(name, indices, session):
         where = tuple(indices[place])
         expected[where] = rule(expected[where], updates[place])
     np.testing.assert_allclose(session.run(scatter(variable(before), indices, updates)), expected)
+
+
+def test_batches(session):
+    w = variable(np.zeros([2, 4, 3], np.float32))
+    indices = np.array([[1, 3], [0, 2]])
+    updates = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    expected = np.zeros([2, 4, 3])
+    for member in range(2):
+        expected[member, indices[member]] = updates[member]
+    result = session.run(tf.batch_scatter_update(w, indices, updates))
+    np.testing.assert_array_equal(result, expected)

@@ -41,7 +41,7 @@ def test_sorted(name: str) -> None:
     check(build, X, IDS, expect=expect)
 
 
-def _root(x: np.ndarray, axis: int) -> np.ndarray:
+def root(x: np.ndarray, axis: int) -> np.ndarray:
     return np.sum(x, axis) / np.sqrt(len(x))
 
 
@@ -52,7 +52,7 @@ UNSORTED = {
     "max": (tf.unsorted_segment_max, np.max, -LARGEST),
     "min": (tf.unsorted_segment_min, np.min, LARGEST),
     "mean": (tf.unsorted_segment_mean, np.mean, 0),
-    "sqrt_n": (tf.unsorted_segment_sqrt_n, _root, 0),
+    "sqrt_n": (tf.unsorted_segment_sqrt_n, root, 0),
 }
 
 
@@ -77,6 +77,15 @@ def test_scalar_rows() -> None:
         MIXED,
         np.array(3, np.int32),
         expect=lambda x, ids, n: by_segment(np.sum, 0, 3)(x, ids),
+    )
+
+
+def test_one_id_for_all() -> None:
+    check(
+        lambda x, one: tf.unsorted_segment_sum(x, one, 2),
+        X[0],
+        np.array(1, np.int32),
+        expect=lambda x, one: np.stack([0 * x, x]),
     )
 
 
@@ -109,29 +118,6 @@ def test_dtypes(dtype: type) -> None:
     check(tf.segment_mean, x, IDS, gradient=False)
 
 
-SPARSE = {
-    "sum": (tf.sparse_segment_sum, np.sum),
-    "mean": (tf.sparse_segment_mean, np.mean),
-    "sqrt_n": (tf.sparse_segment_sqrt_n, _root),
-}
-INDICES = np.array([4, 1, 1, 0, 2], np.int32)
-
-
-@pytest.mark.parametrize("name", SPARSE)
-def test_gathered(name: str) -> None:
-    ours, numpys = SPARSE[name]
-    expect = by_segment(numpys, 0)
-    check(ours, X, INDICES, IDS, expect=lambda x, i, ids: expect(x[i], ids))
-    longer = by_segment(numpys, 0, 6)
-    check(
-        lambda x, i, ids: ours(x, i, ids, num_segments=6),
-        X,
-        INDICES,
-        IDS,
-        expect=lambda x, i, ids: longer(x[i], ids),
-    )
-
-
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
@@ -149,14 +135,6 @@ def test_wrong_ids(ids: list[int], message: str) -> None:
         pytest.raises(tf.errors.InvalidArgumentError, match=message),
     ):
         session.run(tf.segment_sum(X, ids))
-
-
-def test_wrong_gathered_ids() -> None:
-    with tf.Graph().as_default(), tf.Session() as session:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[1\] == 5 out of range"):
-            session.run(tf.sparse_segment_sum(X, [0, 5], [0, 0]))
-        with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid number of segments"):
-            session.run(tf.sparse_segment_mean_grad(X, [0, 1], [0, 1], 5))
 
 
 def test_wrong_unsorted_ids() -> None:

@@ -250,3 +250,19 @@ def test_hyperparameters_may_be_tensors():
         session.run(tf.global_variables_initializer())
         session.run(update, {rate: 0.25})
         assert session.run(w) == 0.75
+
+
+def test_lazy_adam_leaves_other_rows_alone():
+    with tf.Graph().as_default(), tf.Session() as session:
+        w = tf.Variable([[1.0], [1.0]])
+        optimizer = tf.contrib.opt.LazyAdamOptimizer(0.1)
+        slices = [
+            tf.IndexedSlices(tf.ones([1, 1]), tf.constant([i]), tf.constant([2, 1]))
+            for i in range(2)
+        ]
+        first, second = (optimizer.apply_gradients([(rows, w)]) for rows in slices)
+        session.run(tf.global_variables_initializer())
+        session.run(first)
+        once = session.run(w)[0]
+        session.run(second)
+        assert session.run(w)[0] == once

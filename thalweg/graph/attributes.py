@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.protos import make_ndarray, make_tensor_proto, message
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform.compat import as_bytes
+
+Array = NDArray[Any]
 
 _FIELDS = {
     "bool": "b",
@@ -161,12 +164,17 @@ def _decode_item(value: Any, field: str, is_text: bool) -> Any:
         case "shape":
             return shape_from_proto(value)
         case "tensor":
-            return make_ndarray(value)
+            return _read_only(make_ndarray(value))
         case "func":
             attributes = {name: decode(value.attr[name]) for name in value.attr}
             return REGISTRY[value.name](**attributes)
         case _:
             return value
+
+
+def _read_only(array: Array) -> Array:
+    array.flags.writeable = False  # what outlives a step is read-only
+    return array
 
 
 def _text(value: bytes) -> str | bytes:

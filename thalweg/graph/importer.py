@@ -295,11 +295,13 @@ def _attribute_names(block: type[Op]) -> set[str]:
 
 def _current_name(name: str) -> str | None:
     """The op here: `Variable` is VariableV2, `AddV2` is Add, `BatchMatrixInverse` MatrixInverse."""
+    if name in REGISTRY:
+        return name
     unversioned = re.sub(r"V\d$", "", name)
     unbatched = unversioned.removeprefix("Batch")
     bases = (unversioned, unbatched, unbatched.removeprefix("Matrix"))
     candidates = (f"{base}{version}" for base in bases for version in ("V2", "V3", ""))
-    return next((other for other in (name, *candidates) if other in REGISTRY), None)
+    return next((other for other in candidates if other in REGISTRY), None)
 
 
 def _current_order(proto: Any, sources: list[str]) -> list[str]:

@@ -42,7 +42,7 @@ def _collect(variables: list[Any], collections: Any) -> None:
     """Add variables to collections: one list for all of them, or a list for each last name."""
     for variable in variables:
         leaf = variable.op.name.rpartition("/")[2]
-        wanted = collections.get(leaf) if isinstance(collections, dict) else collections
+        wanted = collections.get(leaf) if nest.is_mapping(collections) else collections
         if wanted:
             add_to_collections(nest.as_list(wanted), variable)
 

@@ -7,13 +7,24 @@ from typing import Any, NamedTuple
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bfloat16, float16, float32
-from thalweg.graph.graph import colocate_with
+from thalweg.graph.graph import colocate_with, control_dependencies
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.core import static_bool
 from thalweg.nn import nest, normalisation
 from thalweg.nn.layer import InputSpec, Layer
-from thalweg.ops import arithmetic, casting, choosing, joining, reduce, shaping, state
+from thalweg.ops import (
+    arithmetic,
+    basic,
+    casting,
+    choosing,
+    filling,
+    joining,
+    reduce,
+    shaping,
+    state,
+    transcendental,
+)
 from thalweg.ops import normalisation as fused_ops
 from thalweg.public import public
 from thalweg.variables.initializers import Ones, Zeros
@@ -59,9 +70,7 @@ class BatchNormalization(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(trainable, name, **kwargs)
-        if renorm:
-            raise ValueError("renorm=True is not available: use batch normalization without it")
-        _check_fused(fused, virtual_batch_size, adjustment)
+        _check_fused(fused, renorm, virtual_batch_size, adjustment)
         self.axis = [int(one) for one in nest.as_list(axis)]
         self.momentum = momentum
         self.epsilon = epsilon
@@ -75,6 +84,9 @@ class BatchNormalization(Layer):
         self.gamma_regularizer = gamma_regularizer
         self.beta_constraint = beta_constraint
         self.gamma_constraint = gamma_constraint
+        self.renorm = renorm
+        self.renorm_clipping = _checked_clipping(renorm_clipping) if renorm else {}
+        self.renorm_momentum = renorm_momentum
         self.fused = fused
         self.virtual_batch_size = virtual_batch_size
         self.adjustment = adjustment
@@ -97,7 +109,8 @@ class BatchNormalization(Layer):
         """The fused op normalizes images by channel, alone and over the whole batch."""
         fits = rank == 4 and self.axis in ([1], [3])
         if self.fused is None:
-            self.fused = fits and self.virtual_batch_size is None and self.adjustment is None
+            plain = self.virtual_batch_size is None and self.adjustment is None
+            self.fused = fits and plain and not self.renorm
         if self.fused and not fits:
             raise ValueError(
                 "Unsupported input: fused batch norm takes inputs of rank 4 and the axis 1 or 3, "
@@ -130,6 +143,13 @@ class BatchNormalization(Layer):
         self.moving_variance = self.add_weight(
             "moving_variance", shape, dtype, start, trainable=False
         )
+        if self.renorm:
+            start = self.moving_mean_initializer
+            self.renorm_mean = self.add_weight("renorm_mean", shape, dtype, start, trainable=False)
+            start = self.moving_variance_initializer
+            self.renorm_stddev = self.add_weight(
+                "renorm_stddev", shape, dtype, start, trainable=False
+            )
 
     def call(self, inputs: Any, training: Any = False) -> Tensor:
         inputs = convert_to_tensor(inputs)
@@ -140,11 +160,10 @@ class BatchNormalization(Layer):
         return self._composed(inputs, training)
 
     def _fused(self, inputs: Tensor, training: bool) -> Tensor:
-        shape = self.moving_mean.shape
         outputs, mean, variance = fused_ops.fused_batch_norm(
             inputs,
-            self.gamma if self.scale else _filled(1.0, shape),
-            self.beta if self.center else _filled(0.0, shape),
+            self.gamma if self.scale else filling.ones_like(self.moving_mean),
+            self.beta if self.center else filling.zeros_like(self.moving_mean),
             mean=None if training else self.moving_mean,
             variance=None if training else self.moving_variance,
             epsilon=self.epsilon,
@@ -163,7 +182,9 @@ class BatchNormalization(Layer):
         if static is not False:
             batch = self._batch_statistics(inputs)
             gamma, beta = self._adjusted(inputs, training)
-            self._move(self._for_averages(inputs, batch), training if static is None else True)
+            if self.renorm:
+                gamma, beta = self._renormalized(batch, gamma, beta, training)
+            self._move(self._for_averages(inputs, batch), training)
             statistics = batch if static else _choose(training, batch, statistics)
         mean, variance, offset, factor = (
             self._spread(part, inputs) for part in (*statistics, beta, gamma)
@@ -201,6 +222,30 @@ class BatchNormalization(Layer):
             return gamma, offset
         return gamma, self._spread(self.beta, inputs) * factor + offset
 
+    def _renormalized(
+        self, batch: _Statistics, gamma: Any, beta: Any, training: Any
+    ) -> tuple[Any, Any]:
+        """Gamma and beta such that, within bounds, training sees what inference will."""
+        stddev = transcendental.sqrt(batch.variance + self.epsilon)
+        average = arithmetic.maximum(self.renorm_stddev, self.epsilon**0.5)
+        bounds = self.renorm_clipping
+        factor = _clipped(stddev / average, bounds.get("rmin"), bounds.get("rmax"))
+        most = bounds.get("dmax")
+        offset = (batch.mean - self.renorm_mean) / average
+        offset = _clipped(offset, None if most is None else -most, most)
+        with control_dependencies([factor, offset]):  # they use the averages before the step
+            self._move_one(self.renorm_mean, batch.mean, self.renorm_momentum, training)
+            self._move_one(self.renorm_stddev, stddev, self.renorm_momentum, training)
+        if static_bool(training) is None:
+            factor = choosing.where(training, factor, filling.ones_like(factor))
+            offset = choosing.where(training, offset, filling.zeros_like(offset))
+        factor, offset = basic.stop_gradient(factor), basic.stop_gradient(offset)
+        scaled = offset if gamma is None else offset * gamma
+        return (
+            factor if gamma is None else factor * gamma,
+            scaled if beta is None else scaled + beta,
+        )
+
     def _spread(self, parameter: Any, inputs: Tensor) -> Any:
         """A parameter in a shape that broadcasts to that of the inputs."""
         rank = inputs.shape.rank or 0
@@ -211,41 +256,49 @@ class BatchNormalization(Layer):
 
     def _move(self, statistics: _Statistics, training: Any) -> None:
         """Move the averages towards the batch's statistics; not at all if not in training."""
-        share: Any = 1 - self.momentum
-        if isinstance(training, Tensor):
-            share = share * casting.cast(training, self.moving_mean.dtype.base_dtype)
-        pairs = zip((self.moving_mean, self.moving_variance), statistics, strict=True)
-        for variable, value in pairs:
-            with colocate_with(variable.op):
-                self.add_update(state.assign_sub(variable, (variable - value) * share))
+        self._move_one(self.moving_mean, statistics.mean, self.momentum, training)
+        self._move_one(self.moving_variance, statistics.variance, self.momentum, training)
+
+    def _move_one(self, variable: Any, value: Tensor, momentum: float, training: Any) -> None:
+        share: Any = 1 - momentum
+        if static_bool(training) is None:
+            share = share * casting.cast(training, variable.dtype.base_dtype)
+        with colocate_with(variable.op):
+            self.add_update(state.assign_sub(variable, (variable - value) * share))
 
     def _in_virtual_batches(self, inputs: Tensor, training: Any) -> Tensor:
-        """Normalize each `virtual_batch_size` examples on their own."""
-        if static_bool(training) is False:
+        """Normalize each `virtual_batch_size` examples on their own, in training."""
+        static = static_bool(training)
+        if static is False:
             return self._composed(inputs, training)
-        shape = shaping.shape(inputs)
-        size = self.virtual_batch_size
-        grouped = shaping.reshape(inputs, joining.concat([[-1, size], shape[1:]], 0))
-        grouped.set_shape([None, size, *inputs.shape.as_list()[1:]])
+        grouped = self._grouped(inputs)
         rank = inputs.shape.rank or 0
         others = [axis + 1 for axis in range(rank) if axis not in self.axis]
         mean, variance = normalisation.moments(grouped, others, keep_dims=True)
-        averages = _Statistics(*(self._over_groups(part) for part in (mean, variance)))
-        self._move(averages, True if static_bool(training) else training)
-        column = [1, 1, *(inputs.shape[a].value if a in self.axis else 1 for a in range(1, rank))]
-        gamma, beta = (
-            None if part is None else shaping.reshape(part, column)
-            for part in (self.gamma, self.beta)
-        )
+        self._move(_Statistics(self._over_groups(mean), self._over_groups(variance)), training)
+        beta, gamma = (self._spread_over_groups(part, rank) for part in (self.beta, self.gamma))
         outputs = normalisation.batch_normalization(
             grouped, mean, variance, beta, gamma, self.epsilon
         )
-        outputs = shaping.reshape(outputs, shape)
+        outputs = shaping.reshape(outputs, shaping.shape(inputs))
         outputs.set_shape(inputs.shape)
-        if static_bool(training):
-            return outputs
-        still = self._composed(inputs, False)
-        return choosing.where(training, outputs, still)
+        return (
+            outputs if static else choosing.where(training, outputs, self._composed(inputs, False))
+        )
+
+    def _grouped(self, inputs: Tensor) -> Tensor:
+        """[groups, examples of a group, ...]"""
+        size = self.virtual_batch_size
+        shape = joining.concat([[-1, size], shaping.shape(inputs)[1:]], 0)
+        grouped = shaping.reshape(inputs, shape)
+        grouped.set_shape([None, size, *inputs.shape.as_list()[1:]])
+        return grouped
+
+    def _spread_over_groups(self, parameter: Any, rank: int) -> Any:
+        if parameter is None:
+            return None
+        sizes = dict(zip(self.axis, parameter.shape.as_list(), strict=True))
+        return shaping.reshape(parameter, [1, *(sizes.get(axis, 1) for axis in range(rank))])
 
     def _over_groups(self, statistic: Tensor) -> Tensor:
         mean = reduce.reduce_mean(statistic, 0)
@@ -255,11 +308,31 @@ class BatchNormalization(Layer):
         return as_shape(input_shape)
 
 
-def _check_fused(fused: bool | None, virtual_batch_size: int | None, adjustment: Any) -> None:
+def _check_fused(
+    fused: bool | None, renorm: bool, virtual_batch_size: int | None, adjustment: Any
+) -> None:
+    if renorm and virtual_batch_size is not None:
+        raise ValueError("renorm and virtual_batch_size cannot be used together.")
+    if fused and renorm:
+        raise ValueError("Passing both fused=True and renorm=True is unsupported")
     if fused and virtual_batch_size is not None:
         raise ValueError("When using fused batch norm, `virtual_batch_size` cannot be specified.")
     if fused and adjustment is not None:
         raise ValueError("When using fused batch norm, `adjustment` cannot be specified.")
+
+
+def _checked_clipping(clipping: Any) -> dict[str, Any]:
+    bounds = dict(clipping or {})
+    unknown = set(bounds) - {"rmax", "rmin", "dmax"}
+    if unknown:
+        raise ValueError(f"renorm_clipping {bounds} contains keys not in rmax, rmin, dmax")
+    return bounds
+
+
+def _clipped(values: Tensor, low: Any, high: Any) -> Tensor:
+    if low is not None:
+        values = arithmetic.maximum(values, low)
+    return values if high is None else arithmetic.minimum(values, high)
 
 
 def _normal_axes(axes: Sequence[int], rank: int) -> list[int]:
@@ -275,10 +348,6 @@ def _normal_axes(axes: Sequence[int], rank: int) -> list[int]:
 def _choose(training: Any, batch: _Statistics, moving: _Statistics) -> _Statistics:
     pairs = zip(batch, moving, strict=True)
     return _Statistics(*(choosing.where(training, now, average) for now, average in pairs))
-
-
-def _filled(value: float, shape: TensorShape) -> Tensor:
-    return convert_to_tensor([value] * (shape.num_elements() or 0), float32)
 
 
 @public("layers.batch_normalization")

@@ -31,9 +31,7 @@ class Pooling(Layer):
     ) -> None:
         super().__init__(name=name, **kwargs)
         self.pool_size = sizes.as_tuple(pool_size, self.rank, "pool_size")
-        self.strides = sizes.as_tuple(
-            pool_size if strides is None else strides, self.rank, "strides"
-        )
+        self.strides = sizes.as_tuple(strides, self.rank, "strides")
         self.padding = sizes.as_padding(padding)
         self.data_format = sizes.as_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)

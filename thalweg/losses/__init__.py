@@ -1,5 +1,5 @@
 """Losses: functions of labels and predictions, kept in a collection of the graph."""
 
-from thalweg.losses import collection, functions, matching, reduction
+from thalweg.losses import collection, functions, matching, reduction, sequences
 
-__all__ = ["collection", "functions", "matching", "reduction"]
+__all__ = ["collection", "functions", "matching", "reduction", "sequences"]

@@ -6,7 +6,6 @@ Labels and predictions (or logits) come in, a scalar tensor goes out (a tensor f
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
@@ -17,6 +16,7 @@ from thalweg.graph.scopes import name_scope
 from thalweg.losses.collection import add_loss
 from thalweg.losses.matching import (
     align_weights,
+    predictions_first,
     remove_squeezable_dimensions,
     squeeze_last_if_above,
 )
@@ -273,19 +273,6 @@ def sparse_softmax_cross_entropy(
         return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
 
 
-def _predictions_first(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The old contrib form of a loss: predictions (or logits) come before labels."""
-
-    def swapped(*arguments: Any, **named: Any) -> Tensor:
-        first_two = arguments[1::-1] if len(arguments) > 1 else arguments
-        if len(arguments) == 1:
-            raise TypeError(f"{function.__name__} takes predictions and labels alike by position")
-        return function(*first_two, *arguments[2:], **named)
-
-    swapped.__doc__ = f"{function.__name__}, with predictions before labels."
-    return swapped
-
-
 for _function in (
     absolute_difference,
     cosine_distance,
@@ -297,4 +284,4 @@ for _function in (
     softmax_cross_entropy,
     sparse_softmax_cross_entropy,
 ):
-    publish_value(f"contrib.losses.{_function.__name__}", _predictions_first(_function))
+    publish_value(f"contrib.losses.{_function.__name__}", predictions_first(_function))

@@ -6,6 +6,8 @@ and weights that broadcast to the values they weigh; here they become tensors of
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
@@ -44,6 +46,20 @@ def _squeeze_in_step(tensor: Tensor, other: Tensor, difference: int) -> Tensor:
     excess = compare.equal(rank - shaping.rank(other), difference)
     kept = rank - casting.cast(excess, rank.dtype)
     return shaping.reshape(tensor, shaping.shape(tensor)[:kept])
+
+
+def predictions_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The old contrib form of a loss or metric: predictions (or logits) come before labels."""
+    labels, predictions, *rest = inspect.signature(function).parameters
+    order = predictions, labels, *rest
+
+    def swapped(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > len(order):
+            raise TypeError(f"{function.__name__} takes {len(order)} arguments, got {len(args)}")
+        return function(**dict(zip(order, args, strict=False)), **kwargs)
+
+    swapped.__doc__ = f"{function.__name__}, with {predictions} before {labels}."
+    return swapped
 
 
 def match(labels: Any, predictions: Any, weights: Any = None) -> tuple[Tensor, Tensor, Any]:

@@ -84,7 +84,7 @@ def _below(classes: Tensor, limit: Tensor, what: str) -> Tensor:
     return basic.with_dependencies([check], classes)
 
 
-@public("metrics.mean_iou", "contrib.metrics.streaming_mean_iou")
+@public("metrics.mean_iou")
 def mean_iou(
     labels: Any,
     predictions: Any,

@@ -15,7 +15,6 @@ from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Tensor
 from thalweg.losses.matching import assert_broadcastable, broadcast_weights
 from thalweg.ops import arithmetic, basic, casting, division, filling, reduce, state
-from thalweg.public import public
 from thalweg.variables.variable import Variable
 
 #: The value of a metric and the op that updates it.
@@ -86,11 +85,3 @@ def count_condition(
     value = basic.identity(count)
     update = accumulate(count, reduce.reduce_sum(amounts))
     return published(value, update, metrics_collections, updates_collections)
-
-
-@public("contrib.metrics.metric_variable")
-def public_metric_variable(
-    shape: Any, dtype: Any, validate_shape: bool = True, name: str | None = None
-) -> Variable:
-    """A local variable of zeros, for metrics of one's own."""
-    return metric_variable(shape, dtype, validate_shape, name)

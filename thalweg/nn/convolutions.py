@@ -42,8 +42,9 @@ def conv1d(
             shaping.expand_dims(filters, 0),
             [1, _along_line(stride, axis)],
             _image_padding(padding, axis),
-            data_format=layout,
-            dilations=None if dilations is None else [1, _along_line(dilations, axis)],
+            use_cudnn_on_gpu,
+            layout,
+            None if dilations is None else [1, _along_line(dilations, axis)],
         )
         return shaping.squeeze(result, [axis])
 

@@ -30,7 +30,7 @@ from thalweg.variables.variable import VariableAggregation, VariableSynchronizat
 _NAMES_KEY = ("__layer_names",)
 
 
-@public("layers.InputSpec", "keras.layers.InputSpec")
+@public("layers.InputSpec")
 class InputSpec:
     """What a layer demands of an input; None demands nothing."""
 

@@ -24,7 +24,8 @@ def is_sequence(seq: Any) -> bool:
     return isinstance(seq, list | tuple | Mapping)
 
 
-def _is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
+def is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
+    """Whether a value is a mapping."""
     return isinstance(value, Mapping)
 
 
@@ -35,7 +36,7 @@ def as_list(value: Any) -> list[Any]:
 
 def _items(structure: Any) -> list[tuple[Any, Any]]:
     """The (key, part) pairs of a sequence, in flattening order."""
-    if _is_mapping(structure):
+    if is_mapping(structure):
         return [(key, structure[key]) for key in sorted_keys(structure)]
     parts: list[Any] = list(structure)
     return list(enumerate(parts))
@@ -55,7 +56,7 @@ def _parts(structure: Any) -> list[Any]:
 
 def _rebuild(structure: Any, parts: Sequence[Any]) -> Any:
     """A sequence of the type of `structure`, with other parts."""
-    if _is_mapping(structure):
+    if is_mapping(structure):
         new = dict(zip(sorted_keys(structure), parts, strict=True))
         make: Any = type(structure)
         return make((key, new[key]) for key in structure)
@@ -132,7 +133,7 @@ def _assert_same(nest1: Any, nest2: Any, check_types: bool) -> None:
 
 
 def _assert_same_type(nest1: Any, nest2: Any) -> None:
-    both_mappings = _is_mapping(nest1) and _is_mapping(nest2)
+    both_mappings = is_mapping(nest1) and is_mapping(nest2)
     if type(nest1) is type(nest2) or both_mappings or _same_named_tuple(nest1, nest2):
         return
     raise TypeError(
@@ -152,7 +153,7 @@ def _assert_same_keys(nest1: Any, nest2: Any) -> None:
     keys = [[key for key, _ in _items(nest)] for nest in (nest1, nest2)]
     if keys[0] == keys[1]:
         return
-    if _is_mapping(nest1):
+    if is_mapping(nest1):
         raise ValueError(f"The two dictionaries don't have the same set of keys: {keys}")
     raise ValueError(
         "The two structures don't have the same nested structure. First structure: "

@@ -5,7 +5,7 @@ With `sequence_length`, an example that has ended gives zeros and keeps the stat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
@@ -36,11 +36,7 @@ def static_rnn(
     _check_inputs(inputs)
     with variable_scope("rnn" if scope is None else scope) as opened:
         batch = _batch_size(inputs)
-        state = initial_state
-        if state is None:
-            if dtype is None:
-                raise ValueError("If no initial_state is provided, dtype must be specified")
-            state = cell.zero_state(batch, dtype)
+        state = _initial_state(cell, initial_state, batch, dtype)
         lengths = _lengths(sequence_length, batch)
         outputs: Outputs = []
         for time, step_inputs in enumerate(inputs):
@@ -49,12 +45,23 @@ def static_rnn(
             output, new_state = cell(step_inputs, state)
             if lengths is not None:
                 ended = compare.greater_equal(time, lengths)
-                zeros = zero_states(cell.output_size, batch, _first_dtype(output))
-                output = _frozen(ended, zeros, output)
+                output = _frozen(ended, _zero_output(cell, batch, output), output)
                 new_state = _frozen(ended, state, new_state)
             outputs.append(output)
             state = new_state
         return outputs, state
+
+
+def _initial_state(cell: Any, initial_state: Any, batch: Any, dtype: Any) -> Any:
+    if initial_state is not None:
+        return initial_state
+    if dtype is None:
+        raise ValueError("If no initial_state is provided, dtype must be specified")
+    return cell.zero_state(batch, dtype)
+
+
+def _zero_output(cell: Any, batch: Any, output: Any) -> Any:
+    return zero_states(cell.output_size, batch, nest.flatten(output)[0].dtype)
 
 
 def _check_inputs(inputs: Any) -> None:
@@ -98,10 +105,6 @@ def _lengths(sequence_length: Any, batch: Any) -> Tensor | None:
     return basic.identity(lengths, name="sequence_length")
 
 
-def _first_dtype(values: Any) -> Any:
-    return nest.flatten(values)[0].dtype
-
-
 def _frozen(ended: Tensor, old: Any, new: Any) -> Any:
     """For each example, the old values if its sequence has ended, else the new ones."""
 
@@ -114,6 +117,29 @@ def _frozen(ended: Tensor, old: Any, new: Any) -> Any:
 
     nest.assert_same_structure(old, new)
     return nest.map_structure(chosen, old, new)
+
+
+@public("contrib.legacy_seq2seq.rnn_decoder", "nn.seq2seq.rnn_decoder")
+def rnn_decoder(
+    decoder_inputs: Sequence[Any],
+    initial_state: Any,
+    cell: Any,
+    loop_function: Callable[[Any, int], Any] | None = None,
+    scope: Any = None,
+) -> tuple[Outputs, Any]:
+    """As `static_rnn`, but `loop_function(output, step)` may make the next input of an output."""
+    with variable_scope("rnn_decoder" if scope is None else scope) as opened:
+        state = initial_state
+        outputs: Outputs = []
+        for time, inputs in enumerate(decoder_inputs):
+            if time > 0:
+                if loop_function is not None:
+                    with variable_scope("loop_function", reuse=True):
+                        inputs = loop_function(outputs[-1], time)
+                opened.reuse_variables()
+            output, state = cell(inputs, state)
+            outputs.append(output)
+        return outputs, state
 
 
 @public("nn.static_state_saving_rnn", "contrib.rnn.static_state_saving_rnn", "nn.state_saving_rnn")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import as_dtype, float32, int32
+from thalweg.graph.dtypes import float32, int32
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
@@ -39,7 +39,8 @@ def _names(name: str) -> tuple[str, ...]:
 def assert_like_rnncell(cell_name: str, cell: Any) -> None:
     """Raise TypeError unless `cell` can be used as a cell."""
     wanted = ("output_size", "state_size", "zero_state")
-    if not callable(cell) or any(not hasattr(type(cell), name) for name in wanted):
+    known = {*dir(cell.__class__), *getattr(cell, "__dict__", ())}
+    if not callable(cell) or not known.issuperset(wanted):
         raise TypeError(f"The argument {cell_name!r} ({cell}) is not an RNNCell")
 
 
@@ -118,11 +119,7 @@ def zero_states(state_size: Any, batch_size: Any, dtype: Any) -> Any:
         made.set_shape([None, *sizes])
         return made
 
-    return _map_sizes(zeros, state_size)
-
-
-def _map_sizes(function: Callable[[Any], Any], sizes: Any) -> Any:
-    return nest.map_structure(function, sizes)
+    return nest.map_structure(zeros, state_size)
 
 
 def _size_list(size: Any) -> list[int]:
@@ -462,13 +459,3 @@ class MultiRNNCell(RNNCell):
             raise ValueError(
                 f"Expected state to be a tuple of length {len(self._cells)}, but received: {state}"
             )
-
-
-def common_dtype(values: Any) -> Any:
-    """The one dtype of all tensors of a nest."""
-    found = {as_dtype(value.dtype).base_dtype for value in nest.flatten(values)}
-    if len(found) != 1:
-        raise ValueError(
-            f"State has tensors of different inferred dtypes: {sorted(map(str, found))}"
-        )
-    return found.pop()

@@ -235,7 +235,7 @@ class DeviceWrapper(Wrapper):
             return super().zero_state(batch_size, dtype)
 
 
-@public("nn.rnn_cell._linear", "contrib.rnn._linear")
+@public("nn.rnn_cell.linear", "nn.rnn_cell._linear")
 def linear(
     args: Any, output_size: int, bias: bool, bias_start: float = 0.0, scope: Any = None
 ) -> Tensor:

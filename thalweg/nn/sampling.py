@@ -128,14 +128,7 @@ def _compute_sampled_logits(
     with name_scope(name, "compute_sampled_logits", [*weights, biases, inputs, labels]):
         labels = casting.cast(labels, int64)
         flat_labels = shaping.reshape(labels, [-1])
-        chosen = sampled_values or candidate_sampling.log_uniform_candidate_sampler(
-            true_classes=shaping.reshape(labels, [-1, num_true]),
-            num_true=num_true,
-            num_sampled=num_sampled,
-            unique=True,
-            range_max=num_classes,
-            seed=seed,
-        )
+        chosen = sampled_values or _samples(labels, num_true, num_sampled, num_classes, seed)
         sampled, true_expected, sampled_expected = (basic.stop_gradient(part) for part in chosen)
         sampled = casting.cast(sampled, int64)
         ids = joining.concat([flat_labels, sampled], 0)
@@ -152,6 +145,20 @@ def _compute_sampled_logits(
             true_logits = true_logits - transcendental.log(true_expected)
             sampled_logits = sampled_logits - transcendental.log(sampled_expected)
         return _with_targets(true_logits, sampled_logits, num_true)
+
+
+def _samples(
+    labels: Tensor, num_true: int, num_sampled: int, num_classes: int, seed: int | None
+) -> Any:
+    """Classes by a law that favours small numbers, as if they were sorted by frequency."""
+    return candidate_sampling.log_uniform_candidate_sampler(
+        true_classes=shaping.reshape(labels, [-1, num_true]),
+        num_true=num_true,
+        num_sampled=num_sampled,
+        unique=True,
+        range_max=num_classes,
+        seed=seed,
+    )
 
 
 def _true_logits(weights: Tensor, inputs: Tensor, num_true: int) -> Tensor:

@@ -16,7 +16,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.loops.expr import Expr, select
+from thalweg.loops.expr import Expr, call, select
 from thalweg.ops import arithmetic, casting, filling, joining, transcendental
 from thalweg.ops.elementwise import Elementwise, Unary, unary
 from thalweg.public import public
@@ -72,6 +72,12 @@ class ReluGrad(ActivationGrad):
         return [ReluGrad()(ddx, features), filling.zeros_like(features)]
 
 
+def _either(condition: Array, chosen: float, otherwise: float, like: Array) -> Array:
+    """Two numbers by a condition; a table is many times faster than `np.where`."""
+    table = np.array([otherwise, chosen], np.asarray(like).dtype)
+    return table[np.asarray(condition).view(np.int8)]
+
+
 class Relu6(Unary):
     """y = min(max(x, 0), 6)"""
 
@@ -100,7 +106,7 @@ class Relu6Grad(ActivationGrad):
         return gradients * ((features > 0) & (features < 6))
 
     def element(self, dy: Expr, x: Expr) -> Expr:
-        return select((x > 0).__getattr__("and")(x < 6), dy, dy * 0)
+        return select(call("and", x > 0, x < 6), dy, dy * 0)
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
         features = node.inputs[1]
@@ -114,8 +120,8 @@ class LeakyRelu(Unary):
     alpha: float = 0.2
 
     def numpy(self, features: Array) -> Array:
-        slope = np.asarray(features).dtype.type(self.alpha)
-        return np.where(features > 0, features, features * slope)
+        sloped = features * np.asarray(features).dtype.type(self.alpha)
+        return np.maximum(features, sloped) if self.alpha <= 1 else np.minimum(features, sloped)
 
     def element(self, x: Expr) -> Expr:
         return select(x > 0, x, x * self.alpha)
@@ -140,8 +146,7 @@ class LeakyReluGrad(ActivationGrad):
     alpha: float = 0.2
 
     def numpy(self, gradients: Array, features: Array) -> Array:
-        slope = np.asarray(features).dtype.type(self.alpha)
-        return np.where(features > 0, gradients, gradients * slope)
+        return gradients * _either(features > 0, 1, self.alpha, gradients)
 
     def element(self, dy: Expr, x: Expr) -> Expr:
         return select(x > 0, dy, dy * self.alpha)
@@ -157,7 +162,8 @@ class Elu(Unary):
     signature = "features: T -> activations: T; T: floating"
 
     def numpy(self, features: Array) -> Array:
-        return np.where(features > 0, features, np.expm1(np.minimum(features, _zero(features))))
+        zero = _zero(features)
+        return np.maximum(features, zero) + np.expm1(np.minimum(features, zero))
 
     def element(self, x: Expr) -> Expr:
         return select(x > 0, x, x.min(0).expm1())
@@ -221,10 +227,8 @@ class SeluGrad(ActivationGrad):
     signature = "gradients: T, outputs: T -> backprops: T; T: floating"
 
     def numpy(self, gradients: Array, outputs: Array) -> Array:
-        kind = np.asarray(outputs).dtype.type
-        below = gradients * (outputs + kind(_SELU_SCALED_ALPHA))
-        above: Array = gradients * kind(_SELU_SCALE)
-        return np.where(outputs < 0, below, above)
+        slope = _either(outputs < 0, _SELU_SCALED_ALPHA, _SELU_SCALE, outputs)
+        return gradients * (np.minimum(outputs, _zero(outputs)) + slope)
 
     def element(self, dy: Expr, y: Expr) -> Expr:
         return select(y < 0, dy * (y + _SELU_SCALED_ALPHA), dy * _SELU_SCALE)

@@ -247,7 +247,9 @@ class PreventGradient(Identity, name="PreventGradient"):
     message: str = ""
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
-        raise LookupError(f"Gradient explicitly disabled. Reason: {self.message}")
+        raise LookupError(
+            f"No gradient defined through {node.name} (PreventGradient): {self.message}"
+        )
 
 
 class NoOp(Op):

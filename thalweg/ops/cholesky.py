@@ -41,40 +41,16 @@ class Cholesky(Op):
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         """y⁻ᴴ Φ(yᴴ dy) y⁻¹ made Hermitian; Φ is the lower triangle with half the diagonal."""
         y = node.output
-        middle = _lower_half(matmul.matmul(y, dy, adjoint_a=True))
+        middle = linalg.lower_half(matmul.matmul(y, dy, adjoint_a=True))
         half = linalg.matrix_triangular_solve(y, middle, adjoint=True)
         both = linalg.matrix_triangular_solve(y, linalg.adjoint(half), adjoint=True)
         return (both + linalg.adjoint(both)) * 0.5
-
-
-def _lower_half(x: Tensor) -> Tensor:
-    """The lower triangle with half the diagonal: Φ(x) + Φ(x)ᴴ = x for Hermitian x."""
-    halved = diagonal.matrix_set_diag(x, diagonal.matrix_diag_part(x) * 0.5)
-    return diagonal.matrix_band_part(halved, -1, 0)
 
 
 @public("cholesky", "linalg.cholesky", "batch_cholesky")
 def cholesky(input: Any, name: str | None = None) -> Tensor:
     """The lower triangular Cholesky factors of the innermost matrices."""
     return Cholesky()(input, name=name)
-
-
-class CholeskyGrad(Op):
-    """The gradient of x, given its Cholesky factor l and the gradient of that"""
-
-    signature = "l: T, grad: T -> output: T; T: float32|float64"
-    host_only = True
-
-    def shape(self, l: Tensor, grad: Tensor) -> TensorShape:  # noqa: E741 - the op's own name
-        return linalg.square_shape(l)
-
-    def numpy(self, l: Array, grad: Array) -> Array:  # noqa: E741 - the op's own name
-        middle = np.tril(np.swapaxes(l, -1, -2) @ grad)
-        middle -= 0.5 * np.eye(l.shape[-1], dtype=l.dtype) * middle
-        upper = np.swapaxes(l, -1, -2)
-        half = linalg.substituted(upper, middle, lower=False)
-        both = linalg.substituted(upper, np.swapaxes(half, -1, -2), lower=False)
-        return (0.5 * (both + np.swapaxes(both, -1, -2))).astype(l.dtype)
 
 
 @public("cholesky_solve", "linalg.cholesky_solve", "batch_cholesky_solve")

@@ -92,26 +92,29 @@ class VariableCell:
 
     def assign(self, value: Array) -> None:
         """Replace the value by a copy of `value`."""
-        fresh = np.array(value, dtype=self.dtype.as_numpy_dtype)
         with self.lock:
-            self._buffer = fresh
+            if self._buffer is None or np.shape(value) != self._buffer.shape or self._is_shared():
+                self._buffer = np.array(value, dtype=self.dtype.as_numpy_dtype)
+            else:
+                np.copyto(self._buffer, value, casting="unsafe")
 
     def update(self, change: Callable[[Array], None]) -> None:
         """Let `change` write into the buffer. It must check its arguments before it writes."""
         with self.lock:
-            buffer = self._require()
-            # Held by: self._buffer, the local name, getrefcount's argument. More is a reader.
-            if getrefcount(buffer) > 3:
-                buffer = buffer.copy()
-            change(buffer)
-            self._buffer = buffer
+            if self._is_shared():
+                self._buffer = self._require().copy()
+            change(self._require())
 
     def replace(self, compute: Callable[[Array], Array]) -> None:
         """Set the value to a function of the current one, all or nothing."""
         with self.lock:
-            self._buffer = np.array(
-                compute(self._require()), dtype=self.dtype.as_numpy_dtype, copy=None
-            )
+            fresh = np.asarray(compute(self._require()), dtype=self.dtype.as_numpy_dtype)
+            # A buffer owns its memory: only then do views of it count as its readers.
+            self._buffer = fresh if fresh.base is None else fresh.copy()
+
+    def _is_shared(self) -> bool:
+        # Held by this cell and by the argument of the call; anything more is a reader.
+        return getrefcount(self._buffer) > 2
 
     def _require(self) -> Array:
         if self._buffer is None:

@@ -30,8 +30,8 @@ class Convolution(Op, abstract=True):
     strides: tuple[int, ...]
     padding: str
     explicit_paddings: tuple[int, ...] = ()
-    data_format: str
-    dilations: tuple[int, ...]
+    data_format: str = "NHWC"
+    dilations: tuple[int, ...] = (1, 1, 1, 1)
     #: the types of the op linear in input and filter, and of its adjoints in each
     family: ClassVar[tuple[str, str, str]]
 
@@ -239,8 +239,6 @@ _FAMILY_2D = ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter")
 class Conv2D(Forward):
     """y[n, i, j, o] = sum of x[n, i s + k d, j s + l d, c] w[k, l, c, o]"""
 
-    data_format: str = "NHWC"
-    dilations: tuple[int, ...] = (1, 1, 1, 1)
     use_cudnn_on_gpu: bool = True
     family = _FAMILY_2D
 
@@ -248,8 +246,6 @@ class Conv2D(Forward):
 class Conv2DBackpropInput(ToInput):
     """dx of Conv2D"""
 
-    data_format: str = "NHWC"
-    dilations: tuple[int, ...] = (1, 1, 1, 1)
     use_cudnn_on_gpu: bool = True
     family = _FAMILY_2D
 
@@ -257,8 +253,6 @@ class Conv2DBackpropInput(ToInput):
 class Conv2DBackpropFilter(ToFilter):
     """dw of Conv2D"""
 
-    data_format: str = "NHWC"
-    dilations: tuple[int, ...] = (1, 1, 1, 1)
     use_cudnn_on_gpu: bool = True
     family = _FAMILY_2D
 
@@ -343,7 +337,7 @@ def conv2d(
     filter: Any = None,
     strides: Any = None,
     padding: Any = None,
-    use_cudnn_on_gpu: bool = True,
+    use_cudnn_on_gpu: bool | None = True,
     data_format: str = "NHWC",
     dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
@@ -351,7 +345,10 @@ def conv2d(
 ) -> Tensor:
     """The convolution of images [batch, height, width, in] with a filter [k, l, in, out]."""
     w = one_of("filter", filter, "filters", filters)
-    op = Conv2D(**attributes(2, strides, padding, data_format, dilations))
+    op = Conv2D(
+        **attributes(2, strides, padding, data_format, dilations),
+        use_cudnn_on_gpu=use_cudnn_on_gpu is not False,
+    )
     return op(input, w, name=name)
 
 
@@ -362,7 +359,7 @@ def conv2d_backprop_input(
     out_backprop: Any = None,
     strides: Any = None,
     padding: Any = None,
-    use_cudnn_on_gpu: bool = True,
+    use_cudnn_on_gpu: bool | None = True,
     data_format: str = "NHWC",
     dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
@@ -370,7 +367,10 @@ def conv2d_backprop_input(
 ) -> Tensor:
     """The gradient of a convolution in its input, which has shape `input_sizes`."""
     w = one_of("filter", filter, "filters", filters)
-    op = Conv2DBackpropInput(**attributes(2, strides, padding, data_format, dilations))
+    op = Conv2DBackpropInput(
+        **attributes(2, strides, padding, data_format, dilations),
+        use_cudnn_on_gpu=use_cudnn_on_gpu is not False,
+    )
     return op(shaping.shape_tensor(input_sizes), w, out_backprop, name=name)
 
 
@@ -381,13 +381,16 @@ def conv2d_backprop_filter(
     out_backprop: Any,
     strides: Any,
     padding: Any,
-    use_cudnn_on_gpu: bool = True,
+    use_cudnn_on_gpu: bool | None = True,
     data_format: str = "NHWC",
     dilations: Any = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
     """The gradient of a convolution in its filter, which has shape `filter_sizes`."""
-    op = Conv2DBackpropFilter(**attributes(2, strides, padding, data_format, dilations))
+    op = Conv2DBackpropFilter(
+        **attributes(2, strides, padding, data_format, dilations),
+        use_cudnn_on_gpu=use_cudnn_on_gpu is not False,
+    )
     return op(input, shaping.shape_tensor(filter_sizes), out_backprop, name=name)
 
 

@@ -20,7 +20,7 @@ from thalweg.ops.windows import Slides
 
 Array = NDArray[Any]
 
-_BLOCK_BYTES = 1 << 21
+_BLOCK_BYTES = 1 << 22
 
 
 def correlate(x: Array, w: Array, slides: Slides) -> Array:

@@ -14,7 +14,7 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.shapes import TensorShape, unknown_shape, vector
+from thalweg.graph.shapes import TensorShape, vector
 from thalweg.ops import arithmetic, casting, reduce, shaping
 from thalweg.public import public
 
@@ -225,7 +225,7 @@ class HistogramFixedWidthBins(Op):
     dtype: DType = dtypes.int32
 
     def shape(self, values: Tensor, value_range: Tensor, nbins: Tensor) -> TensorShape:
-        return unknown_shape() if values.shape.sizes is None else values.shape
+        return values.shape
 
     def numpy(self, values: Array, value_range: Array, nbins: Array) -> Array:
         bins = fixed_width_bins(np.asarray(values), value_range, int(nbins))

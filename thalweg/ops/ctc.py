@@ -13,12 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
+from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops import basic, shaping, transposing
+from thalweg.ops import (
+    basic,
+    casting,
+    choosing,
+    filling,
+    indexing,
+    joining,
+    shaping,
+    transposing,
+)
 from thalweg.ops.convolution import one_of
 from thalweg.public import public
 
@@ -265,3 +276,52 @@ def ctc_loss(
     )
     loss, _ = op(frames, labels.indices, labels.values, sequence_length)
     return loss
+
+
+@public("nn.ctc_loss_v2")
+def ctc_loss_v2(
+    labels: Any,
+    logits: Any,
+    label_length: Any,
+    logit_length: Any,
+    logits_time_major: bool = True,
+    unique: Any = None,
+    blank_index: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """The CTC loss of labels, dense with their lengths or sparse; the blank may be any class.
+
+    The blank is class 0 for dense labels unless told; negative indices count from the last class.
+    """
+    is_sparse = isinstance(labels, SparseTensor)
+    if is_sparse and blank_index is None:
+        raise ValueError("blank_index must be given when using SparseTensor labels.")
+    with name_scope(name, "ctc_loss", [logits, label_length, logit_length]):
+        frames = convert_to_tensor(logits, name="logits")
+        sparse = labels if is_sparse else _as_sparse(labels, label_length)
+        frames, values = _blank_last(frames, sparse.values, blank_index or 0)
+        moved = SparseTensor(sparse.indices, values, sparse.dense_shape)
+        return ctc_loss(moved, frames, logit_length, time_major=logits_time_major)
+
+
+def _as_sparse(labels: Any, label_length: Any) -> SparseTensor:
+    dense = convert_to_tensor(labels, name="labels")
+    sizes = shaping.shape(dense, out_type=dtypes.int64)
+    lengths = casting.cast(convert_to_tensor(label_length), dtypes.int64)
+    present = filling.range(sizes[1]) < shaping.expand_dims(lengths, 1)
+    places = choosing.where(present)
+    return SparseTensor(places, indexing.gather_nd(dense, places), sizes)
+
+
+def _blank_last(logits: Tensor, labels: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+    """Logits with the class of the blank moved to the end, and labels numbered to match."""
+    classes = logits.shape[2].value
+    if blank < 0 and classes is None:
+        raise ValueError("A negative blank_index needs a known number of classes")
+    place = blank if blank >= 0 else blank + (classes or 0)
+    values = casting.cast(labels, dtypes.int32)
+    if classes is not None and place == classes - 1:
+        return logits, values
+    parts = [logits[:, :, :place], logits[:, :, place + 1 :], logits[:, :, place : place + 1]]
+    after = casting.cast(values > place, dtypes.int32)
+    return joining.concat(parts, 2), values - after

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import re
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -239,6 +240,39 @@ def decode_raw(
     """The bytes of strings of one length as numbers, along a new last axis."""
     op = DecodeRaw(out_type=as_dtype(out_type), little_endian=little_endian)
     return op(input_bytes if bytes is None else bytes, name=name)
+
+
+class DecodeCompressed(StringMap):
+    """y = x decompressed: zlib, gzip, or as it is"""
+
+    signature = "bytes: string -> output: string"
+    compression_type: str = ""
+
+    def shape(self, bytes: Tensor) -> TensorShape:
+        if self.compression_type not in _WINDOW_BITS:
+            raise ValueError(f"compression_type must be ZLIB, GZIP or '': {self.compression_type}")
+        return bytes.shape
+
+    def numpy(self, bytes: Array) -> Array:
+        return text.mapped(self._plain, bytes)
+
+    def _plain(self, item: Any) -> Any:
+        if not self.compression_type:
+            return item
+        try:
+            return zlib.decompress(item, _WINDOW_BITS[self.compression_type])
+        except zlib.error as error:
+            raise errors.DataLossError(None, None, f"cannot decompress: {error}") from error
+
+
+#: What zlib wants to hear for each kind of header.
+_WINDOW_BITS = {"": 0, "ZLIB": zlib.MAX_WBITS, "GZIP": zlib.MAX_WBITS | 16}
+
+
+@public("decode_compressed", "io.decode_compressed")
+def decode_compressed(bytes: Any, compression_type: str = "", name: str | None = None) -> Tensor:
+    """Strings decompressed; `compression_type` is "ZLIB", "GZIP" or "" for none."""
+    return DecodeCompressed(compression_type=compression_type)(bytes, name=name)
 
 
 class DecodeCSV(StringOp):

@@ -83,15 +83,9 @@ def _tall_qr_gradient(q: Tensor, r: Tensor, dq: Tensor, dr: Tensor) -> Tensor:
     projected = matmul.matmul(q, dq, adjoint_a=True)
     turned = matmul.matmul(r, dr, adjoint_b=True)
     skew = projected - linalg.adjoint(projected) + turned - linalg.adjoint(turned)
-    inside = dr + _over_adjoint(diagonal.matrix_band_part(skew, -1, 0), r)
-    if dq.dtype.is_complex:
-        inside = inside + _over_adjoint(_half_of_diagonal(skew), r) * -1.0
+    inside = dr + _over_adjoint(linalg.lower_half(skew), r)
     outside = _over_adjoint(dq - matmul.matmul(q, projected), r)
     return matmul.matmul(q, inside) + outside
-
-
-def _half_of_diagonal(x: Tensor) -> Tensor:
-    return diagonal.matrix_diag(diagonal.matrix_diag_part(x)) * 0.5
 
 
 def _over_adjoint(x: Tensor, r: Tensor) -> Tensor:
@@ -142,8 +136,7 @@ class SelfAdjointEigV2(Op):
             inside = inside + reciprocal(gaps) * matmul.matmul(v, dv, adjoint_a=True)
         full = matmul.matmul(v, matmul.matmul(inside, v, adjoint_b=True))
         # The upper half is not read: what it would have received goes to the lower one.
-        lower = diagonal.matrix_band_part(full + linalg.adjoint(full), -1, 0)
-        return diagonal.matrix_set_diag(lower, diagonal.matrix_diag_part(lower) * 0.5)
+        return linalg.lower_half(full + linalg.adjoint(full))
 
 
 def _real_part(gradient: Tensor) -> Tensor:

@@ -37,8 +37,6 @@ def _channels(window: Sequence[Size]) -> Size:
 class DepthwiseConv2dNative(Forward):
     """y of x and w, each channel by itself"""
 
-    data_format: str = "NHWC"
-    dilations: tuple[int, ...] = (1, 1, 1, 1)
     family = _FAMILY
 
     def output_channels(self, window: Sequence[Size]) -> Size:
@@ -57,8 +55,6 @@ class DepthwiseConv2dNative(Forward):
 class DepthwiseConv2dNativeBackpropInput(ToInput):
     """dx of DepthwiseConv2dNative"""
 
-    data_format: str = "NHWC"
-    dilations: tuple[int, ...] = (1, 1, 1, 1)
     family = _FAMILY
 
     def output_channels(self, window: Sequence[Size]) -> Size:
@@ -78,8 +74,6 @@ class DepthwiseConv2dNativeBackpropInput(ToInput):
 class DepthwiseConv2dNativeBackpropFilter(ToFilter):
     """dw of DepthwiseConv2dNative"""
 
-    data_format: str = "NHWC"
-    dilations: tuple[int, ...] = (1, 1, 1, 1)
     family = _FAMILY
 
     def output_channels(self, window: Sequence[Size]) -> Size:

@@ -108,9 +108,15 @@ def _longest(shape: tuple[int, ...], band: tuple[int, int]) -> int:
     return min(rows + min(high, 0), columns - max(low, 0))
 
 
-def _places(
-    shape: tuple[int, ...], band: tuple[int, int]
-) -> Iterator[tuple[int, Any, Any, slice]]:
+def _band_shape(sizes: tuple[Size, ...], band: tuple[int, int]) -> tuple[Size, ...]:
+    """The shape of the diagonals of a tensor of matrices; a single one comes as a vector."""
+    *batch, rows, columns = sizes
+    length = None if rows is None or columns is None else _longest((rows, columns), band)
+    count = () if band[0] == band[1] else (band[1] - band[0] + 1,)
+    return (*batch, *count, length)
+
+
+def _places(shape: tuple[int, ...], band: tuple[int, int]) -> Iterator[tuple[int, Any, Any, slice]]:
     """For each diagonal, from the top: its number among them, and where its elements are."""
     (rows, columns), (low, high) = shape[-2:], band
     for place, number in enumerate(range(high, low - 1, -1)):
@@ -189,7 +195,7 @@ def _at_least(tensor: Tensor, rank: int) -> tuple[Size, ...] | None:
     return sizes
 
 
-def _text(shape: tuple[int, ...]) -> str:
+def _text(shape: tuple[Size, ...]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
@@ -220,11 +226,7 @@ class MatrixDiagPartV2(Op):
         sizes, known = _at_least(input, 2), constant_value(k)
         if sizes is None or known is None:
             return unknown_shape()
-        band = _band(known)
-        batch, (rows, columns) = sizes[:-2], sizes[-2:]
-        length = None if rows is None or columns is None else _longest((rows, columns), band)
-        lines = () if band[0] == band[1] else (band[1] - band[0] + 1,)
-        return TensorShape.of((*batch, *lines, length))
+        return TensorShape.of(_band_shape(sizes, _band(known)))
 
     def numpy(self, input: Array, k: Array, padding_value: Array) -> Array:
         _check_rank("input", input, 2)
@@ -255,22 +257,18 @@ class MatrixSetDiagV2(Op):
     signature = "input: T, diagonal: T, k: int32 -> output: T; T: numeric|bool"
 
     def shape(self, input: Tensor, diagonal: Tensor, k: Tensor) -> TensorShape:
-        sizes, lines, known = _at_least(input, 2), _at_least(diagonal, 1), constant_value(k)
+        sizes, known = _at_least(input, 2), constant_value(k)
+        _at_least(diagonal, 1)
         if sizes is None or known is None:
             return input.shape
-        band = _band(known)
-        if lines is not None and sizes[-1] is not None and sizes[-2] is not None:
-            count = () if band[0] == band[1] else (band[1] - band[0] + 1,)
-            length = _longest((sizes[-2], sizes[-1]), band)
-            wanted = TensorShape.of((*sizes[:-2], *count, length))
-            return wanted.merge_with(diagonal.shape)[: len(sizes) - 2].concatenate(input.shape[-2:])
-        return input.shape
+        wanted = TensorShape.of(_band_shape(sizes, _band(known)))
+        batch = wanted.merge_with(diagonal.shape)[: len(sizes) - 2]
+        return batch.concatenate(input.shape[-2:])
 
     def numpy(self, input: Array, diagonal: Array, k: Array) -> Array:
         _check_rank("input", input, 2)
         band = _band(k)
-        count = () if band[0] == band[1] else (band[1] - band[0] + 1,)
-        wanted = (*input.shape[:-2], *count, _longest(input.shape, band))
+        wanted = _band_shape(input.shape, band)
         if np.shape(diagonal) != wanted:
             raise ValueError(
                 f"the diagonal must have shape {_text(wanted)}, but received input shape: "
@@ -294,7 +292,9 @@ def matrix_set_diag(input: Any, diagonal: Any, name: str = "set_diag", k: Any = 
 class MatrixBandPart(Op):
     """y[…, i, j] = x[…, i, j] where i - j <= num_lower and j - i <= num_upper, else 0"""
 
-    signature = "input: T, num_lower: I, num_upper: I -> band: T; T: numeric|bool, I: index"
+    signature = (
+        "input: T, num_lower: Tindex, num_upper: Tindex -> band: T; T: numeric|bool, Tindex: index"
+    )
 
     def shape(self, input: Tensor, num_lower: Tensor, num_upper: Tensor) -> TensorShape:
         _at_least(input, 2)
@@ -307,9 +307,10 @@ class MatrixBandPart(Op):
         rows, columns = input.shape[-2:]
         _check_width("num_lower", int(num_lower), "number of rows", rows)
         _check_width("num_upper", int(num_upper), "number of columns", columns)
-        above: Array = np.arange(columns) - np.arange(rows)[:, None]
-        inside: Array = (num_lower < 0) | (-above <= num_lower)
-        inside &= (num_upper < 0) | (above <= num_upper)
+        row, column = np.indices((rows, columns))
+        above = column - row
+        inside = (num_lower < 0) | (above >= -num_lower)
+        inside = inside & ((num_upper < 0) | (above <= num_upper))
         return np.where(inside, input, np.zeros((), input.dtype))
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:

@@ -67,13 +67,6 @@ def uniform_integers(generator: Philox, count: int, low: Any, high: Any, dtype: 
     return (unsigned % span + offset).astype(dtype)
 
 
-def raw_integers(generator: Philox, count: int, dtype: Any) -> Array:
-    """Integers over their whole range."""
-    words = generator.words(count * _words_per(dtype))
-    unsigned = words if _words_per(dtype) == 1 else _long_words(words, first_is_high=False)
-    return unsigned.astype(dtype)
-
-
 def normal(generator: Philox, count: int, dtype: Any) -> Array:
     """Standard normal numbers, in pairs by Box and Muller."""
     kind = _computed_in(dtype)

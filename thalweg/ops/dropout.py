@@ -40,7 +40,8 @@ def dropout(
         noise = random.random_uniform(
             _noise_shape(tensor, noise_shape), seed=seed, dtype=tensor.dtype.base_dtype
         )
-        kept = casting.cast(noise < keep, tensor.dtype.base_dtype)
+        # The upper part of the noise is kept, so that seeds drop what they drop in TensorFlow.
+        kept = casting.cast(noise >= 1 - keep, tensor.dtype.base_dtype)
         result = tensor / keep * kept
         result.set_shape(tensor.shape)
         return result

@@ -29,7 +29,7 @@ _LARGEST_CONSTANT = 1024  # elements; larger fills are computed in the step, not
 class Fill(Op):
     """y[…] = value"""
 
-    signature = "dims: I, value: T -> output: T; I: index"
+    signature = "dims: index_type, value: T -> output: T; index_type: index"
 
     def shape(self, dims: Tensor, value: Tensor) -> TensorShape:
         dims.shape.assert_has_rank(1)

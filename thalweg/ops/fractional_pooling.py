@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from thalweg import errors
@@ -22,9 +21,12 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, vector
 from thalweg.ops import shaping
 from thalweg.ops.context import Context
+from thalweg.ops.philox import Stream, Words
 from thalweg.public import public
 
 Array = NDArray[Any]
+
+_SPARE_BLOCKS = 64  # a shuffle may throw numbers away
 
 
 class Tap:
@@ -75,7 +77,7 @@ def _taps(rows: Regions, columns: Regions) -> Iterator[Tap]:
             yield Tap(rows, columns, row, column)
 
 
-def draw_sequence(size: int, count: int, pseudo_random: bool, random: Generator) -> Array:
+def draw_sequence(size: int, count: int, pseudo_random: bool, random: Words) -> Array:
     """The beginnings of `count` regions of an axis of `size` elements, and its end.
 
     Region sizes are floor(size / count) or one more. Truly random regions come in any order;
@@ -89,15 +91,21 @@ def draw_sequence(size: int, count: int, pseudo_random: bool, random: Generator)
     else:
         sizes = np.full(count, small)
         sizes[:larger] += 1
-        random.shuffle(sizes)
+        _shuffle(sizes, random)
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def _pseudo_random(size: int, count: int, random: Generator) -> Array:
+def _shuffle(values: Array, random: Words) -> None:
+    for last in range(len(values) - 1, 0, -1):
+        other = random.below(last + 1)
+        values[[last, other]] = values[[other, last]]
+
+
+def _pseudo_random(size: int, count: int, random: Words) -> Array:
     alpha = size / count
     small = math.floor(alpha)
     limits = (small + 2) / alpha - 1, (size + 1 - small) / alpha - (count - 1)
-    shift = random.uniform(0, min(limits))
+    shift = random.float64() * min(limits)
     sequence = np.ceil(alpha * (np.arange(count + 1) + shift)).astype(np.int64) - 1
     sequence[0], sequence[-1] = 0, size
     return sequence
@@ -126,7 +134,7 @@ class FractionalPooling(Op, abstract=True):
             raise errors.InvalidArgumentError(
                 None, None, f"value must be 4-dimensional, got shape {list(value.shape)}"
             )
-        random = self._generator(context)
+        random = self._words(context, sum(value.shape[1:3]) + _SPARE_BLOCKS)
         rows, columns = (
             draw_sequence(n, int(n / ratio), self.pseudo_random, random)
             for n, ratio in zip(value.shape[1:3], self.pooling_ratio[1:3], strict=True)
@@ -134,13 +142,11 @@ class FractionalPooling(Op, abstract=True):
         regions = Regions(rows, self.overlapping), Regions(columns, self.overlapping)
         return self.pooled(value, *regions), rows, columns
 
-    def _generator(self, context: Context) -> Generator:
-        """The node's own numbers: a stream over the session's steps, or the same in each."""
-        fixed = [self.seed, self.seed2] if self.seed or self.seed2 else None
-        seeds = context.state(lambda: np.random.SeedSequence(fixed))
+    def _words(self, context: Context, blocks: int) -> Words:
+        """The node's own numbers: the next of its stream, or the same in each step."""
         if self.deterministic:
-            return default_rng(seeds.entropy)
-        return default_rng(seeds.spawn(1)[0])
+            return Words(context.state(lambda: Stream(self.seed, self.seed2).reserve(blocks)))
+        return Words(context.state(lambda: Stream(self.seed, self.seed2)).reserve(blocks))
 
     def pooled(self, x: Array, rows: Regions, columns: Regions) -> Array:
         """One element per region."""

@@ -79,7 +79,10 @@ def _aranged(size: int, axis: int, rank: int) -> Array:
 class GatherV2(Along):
     """y[b…, o…, i…, r…] = params[b…, o…, indices[b…, i…], r…]"""
 
-    signature = "params: T, indices: I, axis: J -> output: T; I: index, J: index"
+    signature = (
+        "params: Tparams, indices: Tindices, axis: Taxis -> output: Tparams; "
+        "Tindices: index, Taxis: index"
+    )
 
     def shape(self, params: Tensor, indices: Tensor, axis: Tensor) -> TensorShape:
         axis.shape.assert_has_rank(0)
@@ -199,7 +202,7 @@ def coordinates(indices: Array, shape: tuple[int, ...], message: str) -> tuple[A
 class GatherNd(Op):
     """y[i…, r…] = params[indices[i…, 0], …, indices[i…, k - 1], r…]"""
 
-    signature = "params: T, indices: I -> output: T; I: index"
+    signature = "params: Tparams, indices: Tindices -> output: Tparams; Tindices: index"
 
     def shape(self, params: Tensor, indices: Tensor) -> TensorShape:
         sizes = params.shape.with_rank_at_least(1).sizes
@@ -260,7 +263,7 @@ def _with_batch(indices: Tensor, batch_dims: int) -> Tensor:
 class ScatterNd(Op):
     """y = 0, then y[indices[i…, 0], …, indices[i…, k - 1], r…] += updates[i…, r…]"""
 
-    signature = "indices: I, updates: T, shape: I -> output: T; I: index"
+    signature = "indices: Tindices, updates: T, shape: Tindices -> output: T; Tindices: index"
 
     def shape(self, indices: Tensor, updates: Tensor, shape: Tensor) -> TensorShape:
         full = constant_value_as_shape(shape)

@@ -136,7 +136,7 @@ def unstack(
 class ConcatV2(Op):
     """Tensors joined along an axis they all have."""
 
-    signature = "values: N*T, axis: I -> output: T; I: index"
+    signature = "values: N*T, axis: Tidx -> output: T; Tidx: index"
 
     def shape(self, values: list[Tensor], axis: Tensor) -> TensorShape:
         axis.shape.assert_has_rank(0)
@@ -217,7 +217,7 @@ def _axis_tensor(axis: Any) -> Tensor:
 class SplitV(Op):
     """x cut along an axis into pieces of given sizes; one size may be -1."""
 
-    signature = "value: T, size_splits: I, split_dim: int32 -> output: num_split*T; I: index"
+    signature = "value: T, size_splits: Tlen, split_dim: int32 -> output: num_split*T; Tlen: index"
     num_split: int
 
     def shape(self, value: Tensor, size_splits: Tensor, split_dim: Tensor) -> list[TensorShape]:

@@ -64,6 +64,12 @@ def adjoint(matrix: Any, name: str | None = None) -> Tensor:
         return transposing.matrix_transpose(convert_to_tensor(matrix), conjugate=True)
 
 
+def lower_half(x: Tensor) -> Tensor:
+    """The lower triangle with half the diagonal: Φ(x) + Φ(x)ᴴ = x for Hermitian x."""
+    halved = diagonal.matrix_set_diag(x, diagonal.matrix_diag_part(x) * 0.5)
+    return diagonal.matrix_band_part(halved, -1, 0)
+
+
 class MatrixInverse(Op):
     """y = x⁻¹, or its adjoint"""
 

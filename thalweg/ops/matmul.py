@@ -106,21 +106,23 @@ def matmul(
     if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
         which = "a" if transpose_a and adjoint_a else "b"
         raise ValueError(f"Only one of transpose_{which} and adjoint_{which} can be True.")
+    flip_a, flip_b = transpose_a or adjoint_a, transpose_b or adjoint_b
     with name_scope(name, "MatMul", [a, b]) as scope:
         left, right = _operands(a, b)
-        sparse = (a_is_sparse or b_is_sparse or left.dtype != right.dtype) and _short(left, right)
+        mixed = left.dtype.base_dtype is not right.dtype.base_dtype
+        sparse = (a_is_sparse or b_is_sparse or mixed) and _short(left, right)
         if not sparse and any(t.shape.rank is None or t.shape.rank > 2 for t in (left, right)):
-            left = conjugate(left) if transpose_a else left
-            right = conjugate(right) if transpose_b else right
-            op = BatchMatMulV2(adj_x=transpose_a or adjoint_a, adj_y=transpose_b or adjoint_b)
-            return op(left, right, name=scope)
-        left = conjugate(left) if adjoint_a else left
-        right = conjugate(right) if adjoint_b else right
-        flags = {"transpose_a": transpose_a or adjoint_a, "transpose_b": transpose_b or adjoint_b}
+            left, right = _conjugated(left, transpose_a), _conjugated(right, transpose_b)
+            return BatchMatMulV2(adj_x=flip_a, adj_y=flip_b)(left, right, name=scope)
+        left, right = _conjugated(left, adjoint_a), _conjugated(right, adjoint_b)
         if sparse:
-            op = SparseMatMul(**flags, a_is_sparse=a_is_sparse, b_is_sparse=b_is_sparse)
-            return op(left, right, name=scope)
-        return MatMul(**flags)(left, right, name=scope)
+            flags = a_is_sparse, b_is_sparse
+            return sparse_matmul(left, right, flip_a, flip_b, *flags, name=scope)
+        return MatMul(transpose_a=flip_a, transpose_b=flip_b)(left, right, name=scope)
+
+
+def _conjugated(x: Tensor, wanted: bool) -> Tensor:
+    return conjugate(x) if wanted else x
 
 
 def _operands(a: Any, b: Any) -> tuple[Tensor, Tensor]:

@@ -332,3 +332,61 @@ def local_response_normalization(
     """input / (bias + alpha · sum of squares over 2 depth_radius + 1 channels) ** beta"""
     op = LRN(depth_radius=int(depth_radius), bias=float(bias), alpha=float(alpha), beta=float(beta))
     return op(input, name=name)
+
+
+# The batch normalisation of old graphs
+
+
+class GlobalNormalization(Op, abstract=True):
+    """What batch normalisation by given statistics and its gradient share."""
+
+    variance_epsilon: float
+    scale_after_normalization: bool
+
+    def factor(self, variance: Array, gamma: Array) -> tuple[Array, Array]:
+        """1 / sqrt(variance + epsilon), and what the result is scaled by."""
+        inverse = 1 / np.sqrt(variance + variance.dtype.type(self.variance_epsilon))
+        return inverse, gamma if self.scale_after_normalization else np.ones_like(gamma)
+
+
+class BatchNormWithGlobalNormalization(GlobalNormalization):
+    """y = (t - m) / sqrt(v + variance_epsilon) · gamma + beta, along the last axis"""
+
+    signature = "t: T, m: T, v: T, beta: T, gamma: T -> result: T; T: floating"
+
+    def shape(self, t: Tensor, *parameters: Tensor) -> TensorShape:
+        images = t.shape.with_rank(4)
+        for vector_ in parameters:
+            images[3].assert_is_compatible_with(vector_.shape.with_rank(1)[0])
+        return images
+
+    def numpy(self, t: Array, m: Array, v: Array, beta: Array, gamma: Array) -> Array:
+        inverse, scale = self.factor(v, gamma)
+        return (t - m) * (inverse * scale) + beta
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
+        t, m, v, _, gamma = node.inputs
+        op = BatchNormWithGlobalNormalizationGrad(**self.attributes)
+        return list(op(t, m, v, gamma, dy))
+
+
+class BatchNormWithGlobalNormalizationGrad(GlobalNormalization):
+    """The gradients of BatchNormWithGlobalNormalization in its five inputs"""
+
+    signature = (
+        "t: T, m: T, v: T, gamma: T, backprop: T -> dx: T, dm: T, dv: T, db: T, dg: T; T: floating"
+    )
+
+    def shape(
+        self, t: Tensor, m: Tensor, v: Tensor, gamma: Tensor, backprop: Tensor
+    ) -> list[TensorShape]:
+        return [t.shape.merge_with(backprop.shape), m.shape, m.shape, m.shape, gamma.shape]
+
+    def numpy(self, t: Array, m: Array, v: Array, gamma: Array, dy: Array) -> tuple[Array, ...]:
+        inverse, scale = self.factor(v, gamma)
+        dx = dy * (inverse * scale)
+        offset = bias.summed(dy, (0, 1, 2))
+        spread = bias.summed(dy * (t - m), (0, 1, 2))
+        dv = spread * scale * inverse**3 * v.dtype.type(-0.5)
+        dg = spread * inverse if self.scale_after_normalization else np.zeros_like(gamma)
+        return dx, -offset * inverse * scale, dv, offset, dg

@@ -44,6 +44,11 @@ class Pooling(Op, abstract=True):
             for size, stride in zip(self.ksize, self.strides, strict=True)
         ]
 
+    @property
+    def disjoint(self) -> bool:
+        """Whether no element is under the window twice."""
+        return all(k <= s for k, s in zip(self.ksize, self.strides, strict=True))
+
     def pooled_shape(self, x: TensorShape) -> TensorShape:
         """The shape of the output, as far as it is known."""
         sizes = x.with_rank(len(self.ksize)).sizes or ()
@@ -140,7 +145,10 @@ class MaxPoolingGrad(Pooling, abstract=True):
         padded = self.padded(orig_input, lowest(orig_input.dtype))
         taps = self.views(padded, positions)
         for view, first in zip(dx.views, firsts(taps, orig_output), strict=True):
-            view += grad * first
+            if self.disjoint:
+                np.multiply(grad, first, out=view)
+            else:
+                view += grad * first
         return dx.result
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
@@ -321,11 +329,7 @@ class MaxPoolWithArgmax(Pooling):
 
     def gradient(self, node: Node, dy: Tensor, _: Any) -> Tensor:
         y_places = node.outputs[1]
-        return MaxPoolGradWithArgmax(**_without_format(self))(node.inputs[0], dy, y_places)
-
-
-def _without_format(op: Pooling) -> dict[str, Any]:
-    return {name: value for name, value in op.attributes.items() if name != "data_format"}
+        return MaxPoolGradWithArgmax(**self.attributes)(node.inputs[0], dy, y_places)
 
 
 def _flat_places(argmax: Array, x: Sequence[int], batch_included: bool) -> Array:

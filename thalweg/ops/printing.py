@@ -7,6 +7,7 @@ tensor through and writes others to standard error when it runs.
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, cast
@@ -131,20 +132,18 @@ def _printed(array: Array, edge: int) -> str:
     """The newer notation: `[1 2 3 ... 8 9]`, `edge` elements at each end, text quoted."""
     if array.ndim == 0:
         item = array[()]
-        return f'"{_word(item)}"' if isinstance(item, bytes) and edge >= 0 else _word(item)
-    gap = " " if array.ndim == 1 else "\n" + " " * (1 if array.ndim == 2 else 0)
-    if array.ndim > 2:
-        gap = "\n" * (array.ndim - 1) + " "
-    if edge < 0 or len(array) <= 2 * edge:
-        return f"[{gap.join(_inner(row, edge) for row in array)}]"
-    head = [_inner(row, edge) for row in array[:edge]]
-    tail = [_inner(row, edge) for row in array[len(array) - edge :]]
-    return f"[{gap.join([*head, '...', *tail])}]"
+        return f'"{_word(item)}"' if isinstance(item, bytes) else _word(item)
+    cut = edge if 0 <= 2 * edge < len(array) else len(array)
+    parts = [_indented(row, edge) for row in array[:cut]]
+    if cut < len(array):
+        parts += ["...", *(_indented(row, edge) for row in array[len(array) - cut :])]
+    gap = "\n" * (array.ndim - 1) + " "
+    return f"[{gap.join(parts)}]"
 
 
-def _inner(row: Any, edge: int) -> str:
+def _indented(row: Any, edge: int) -> str:
     array = text.text_array(row) if isinstance(row, bytes) else np.asarray(row)
-    return _printed(array, edge).replace("\n", "\n ")
+    return re.sub(r"\n(?!\n)", "\n ", _printed(array, edge))
 
 
 @public("strings.format")

@@ -223,7 +223,7 @@ def _square(block_size: int) -> Tensor:
     return convert_to_tensor(np.full(2, block_size, np.int32))
 
 
-@public("space_to_batch")
+@public("space_to_batch", "nn.space_to_batch")
 def space_to_batch(
     input: Any,
     paddings: Any,

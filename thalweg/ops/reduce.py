@@ -44,7 +44,7 @@ _BFLOAT16 = np.dtype(dtypes.bfloat16.as_numpy_dtype)
 class Reduction(Op, abstract=True):
     """y = the combination of x over the given axes."""
 
-    signature = "input: T, reduction_indices: I -> output: T; T: numeric, I: index"
+    signature = "input: T, reduction_indices: Tidx -> output: T; T: numeric, Tidx: index"
     function: ClassVar[Any]  # the NumPy reduction
     keep_dims: bool = False
 
@@ -115,9 +115,7 @@ def arguments(
     keep = bool(keep_dims if keepdims is None else keepdims)
     if given is None:
         return x, _all_axes(x), keep
-    if isinstance(given, list | tuple) and not given:
-        given = np.zeros(0, np.int32)
-    return x, convert_to_tensor(given, name="reduction_indices"), keep
+    return x, shaping.index_tensor(given, name="reduction_indices"), keep
 
 
 def _all_axes(x: Tensor) -> Tensor:
@@ -157,15 +155,22 @@ class Sum(Reduction):
 def stretch(node: Node, dy: Tensor) -> Tensor:
     """Broadcast a reduction's gradient (or output) back over the reduced axes."""
     x, axes = node.inputs
-    input_shape = shaping.shape(x)
+    static = x.shape.is_fully_defined()
+    input_shape = shaping.shape_tensor(x.shape.as_list()) if static else shaping.shape(x)
+    kept = _kept_sizes(x, axes)
+    column = shaping.reshape(dy, reduced_shape(input_shape, axes) if kept is None else kept)
+    return broadcast.BroadcastTo()(column, input_shape)
+
+
+def _kept_sizes(x: Tensor, axes: Tensor) -> list[int] | None:
+    """The sizes of x with the reduced ones set to 1, if at most one (then -1) is unknown."""
     sizes, known = x.shape.sizes, constant_value(axes)
-    if sizes is not None and known is not None:
-        reduced = set(normal_axes(known, len(sizes)))
-        ones = [1 if i in reduced else (-1 if s is None else s) for i, s in enumerate(sizes)]
-        if ones.count(-1) <= (0 not in ones):
-            return broadcast.BroadcastTo()(shaping.reshape(dy, ones), input_shape)
-    kept = reduced_shape(input_shape, axes)
-    return broadcast.BroadcastTo()(shaping.reshape(dy, kept), input_shape)
+    if sizes is None or known is None:
+        return None
+    reduced = set(normal_axes(known, len(sizes)))
+    kept = [1 if i in reduced else (-1 if s is None else s) for i, s in enumerate(sizes)]
+    clear = kept.count(-1) == 0 or (kept.count(-1) == 1 and 0 not in kept)
+    return kept if clear else None
 
 
 class KeptShape(Op):
@@ -185,8 +190,7 @@ class KeptShape(Op):
 
 def reduced_shape(input_shape: Any, axes: Any) -> Tensor:
     """The shape that a reduction over `axes` with `keepdims` gives."""
-    given = np.zeros(0, np.int32) if isinstance(axes, list | tuple) and not axes else axes
-    return KeptShape()(input_shape, given)
+    return KeptShape()(input_shape, shaping.index_tensor(axes))
 
 
 reduce_sum = reduction(Sum, "reduce_sum", "math.reduce_sum")
@@ -208,8 +212,10 @@ class Mean(Reduction):
     function = staticmethod(_averaged)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
-        x, axes = node.inputs
-        count = ReducedSize()(shaping.shape(x), axes)
+        sizes = [tensor.shape.num_elements() for tensor in (node.inputs[0], node.output)]
+        if sizes[0] and sizes[1]:
+            return [stretch(node, dy / (sizes[0] // sizes[1])), None]
+        count = ReducedSize()(shaping.shape(node.inputs[0]), node.inputs[1])
         return [stretch(node, dy / casting.cast(count, dy.dtype)), None]
 
 
@@ -276,7 +282,7 @@ reduce_prod = reduction(Prod, "reduce_prod", "math.reduce_prod")
 class Extreme(Reduction, abstract=True):
     """The gradient of a maximum or minimum is shared by the elements that reach it."""
 
-    signature = "input: T, reduction_indices: I -> output: T; T: real, I: index"
+    signature = "input: T, reduction_indices: Tidx -> output: T; T: real, Tidx: index"
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         x, axes = node.inputs
@@ -323,7 +329,7 @@ reduce_min = reduction(Min, "reduce_min", "math.reduce_min")
 class All(Reduction):
     """Whether all elements over `axis` are true"""
 
-    signature = "input: bool, reduction_indices: I -> output: bool; I: index"
+    signature = "input: bool, reduction_indices: Tidx -> output: bool; Tidx: index"
     function = staticmethod(np.all)
     not_differentiable = True
 
@@ -334,7 +340,7 @@ reduce_all = reduction(All, "reduce_all", "math.reduce_all")
 class AnyOf(Reduction, name="Any"):
     """Whether any element over `axis` is true"""
 
-    signature = "input: bool, reduction_indices: I -> output: bool; I: index"
+    signature = "input: bool, reduction_indices: Tidx -> output: bool; Tidx: index"
     function = staticmethod(np.any)
     not_differentiable = True
 

@@ -7,7 +7,6 @@ A sampler draws from [0, range) with `sample(words)` and knows the `probability`
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -94,7 +93,6 @@ class LearnedUnigram:
 
     def __init__(self, range: int) -> None:
         self.range = range
-        self.lock = threading.Lock()
         self._counts = np.ones(range, np.int64)
         self._sums = np.cumsum(self._counts)
 

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 class AlongAxis(Op, abstract=True):
     """A function of the lines of x along one axis, of the same shape."""
 
-    signature = "x: T, axis: I -> out: T; T: numeric, I: index"
+    signature = "x: T, axis: Tidx -> out: T; T: numeric, Tidx: index"
     reverse: bool = False
 
     def shape(self, x: Tensor, axis: Tensor) -> TensorShape:
@@ -117,7 +117,7 @@ def cumprod(
 class CumulativeLogsumexp(Scan):
     """y[k] = log(exp(x[0]) + … + exp(x[k])) along an axis; the lowest number for an empty sum"""
 
-    signature = "x: T, axis: I -> out: T; T: float16|float32|float64, I: index"
+    signature = "x: T, axis: Tidx -> out: T; T: float16|float32|float64, Tidx: index"
     function = np.logaddexp
 
     def _neutral(self, dtype: Any) -> Any:

@@ -13,8 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
+from thalweg.ops import filling, joining, shaping
 from thalweg.ops.context import Context, VariableCell
 from thalweg.ops.indexing import INVALID_COORDINATE, check_updates, check_within, coordinates
 from thalweg.ops.state import Update
@@ -52,7 +55,9 @@ def _rows(updates: Array, buffer: Array, where: Any) -> Array:
 class ScatterOp(Update, abstract=True):
     """ref[indices[i…]] ∘= updates[i…]"""
 
-    signature = "ref: &T, indices: I, updates: T -> output_ref: &T; T: numeric, I: index"
+    signature = (
+        "ref: &T, indices: Tindices, updates: T -> output_ref: &T; T: numeric, Tindices: index"
+    )
     change: ClassVar[Change]
 
     def shape(self, ref: Tensor, indices: Tensor, updates: Tensor) -> TensorShape:
@@ -91,7 +96,7 @@ def _check_rows(buffer: Array, indices: Array, updates: Array, name: str) -> Non
 class ScatterUpdate(ScatterOp):
     """ref[indices[i…]] = updates[i…]"""
 
-    signature = "ref: &T, indices: I, updates: T -> output_ref: &T; I: index"
+    signature = "ref: &T, indices: Tindices, updates: T -> output_ref: &T; Tindices: index"
     change = staticmethod(_put)
     use_locking: bool = True
 
@@ -123,14 +128,14 @@ class ScatterDiv(ScatterOp):
 class ScatterMin(ScatterOp):
     """ref[indices[i…]] = min(ref[indices[i…]], updates[i…])"""
 
-    signature = "ref: &T, indices: I, updates: T -> output_ref: &T; T: real, I: index"
+    signature = "ref: &T, indices: Tindices, updates: T -> output_ref: &T; T: real, Tindices: index"
     change = np.minimum.at
 
 
 class ScatterMax(ScatterOp):
     """ref[indices[i…]] = max(ref[indices[i…]], updates[i…])"""
 
-    signature = "ref: &T, indices: I, updates: T -> output_ref: &T; T: real, I: index"
+    signature = "ref: &T, indices: Tindices, updates: T -> output_ref: &T; T: real, Tindices: index"
     change = np.maximum.at
 
 
@@ -193,7 +198,9 @@ def scatter_max(
 class ScatterNdOp(Update, abstract=True):
     """ref[indices[i…, :]] ∘= updates[i…]"""
 
-    signature = "ref: &T, indices: I, updates: T -> output_ref: &T; T: numeric, I: index"
+    signature = (
+        "ref: &T, indices: Tindices, updates: T -> output_ref: &T; T: numeric, Tindices: index"
+    )
     change: ClassVar[Change]
 
     def shape(self, ref: Tensor, indices: Tensor, updates: Tensor) -> TensorShape:
@@ -222,7 +229,7 @@ def _shape_of(array: Array) -> TensorShape:
 class ScatterNdUpdate(ScatterNdOp):
     """ref[indices[i…, :]] = updates[i…]"""
 
-    signature = "ref: &T, indices: I, updates: T -> output_ref: &T; I: index"
+    signature = "ref: &T, indices: Tindices, updates: T -> output_ref: &T; Tindices: index"
     change = staticmethod(_put)
     use_locking: bool = True
 
@@ -261,3 +268,26 @@ def scatter_nd_sub(
 ) -> Tensor:
     """Subtract from slices of a variable; the result reads the new value."""
     return ScatterNdSub(use_locking=use_locking)(ref, indices, updates, name=name)
+
+
+@public("batch_scatter_update")
+def batch_scatter_update(
+    ref: Any, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
+) -> Tensor:
+    """ref[b…, indices[b…, i]] = updates[b…, i]: rows of each member of a batch."""
+    with name_scope(name, "batch_scatter_update", [ref, indices, updates]) as scope:
+        rows = convert_to_tensor(indices, name="indices")
+        places = _batch_places(rows)
+        return scatter_nd_update(ref, places, updates, use_locking, name=scope)
+
+
+def _batch_places(rows: Tensor) -> Tensor:
+    """For every index its place in the batch, then the index itself."""
+    rank = len(rows.shape)
+    sizes = shaping.shape(rows, out_type=rows.dtype.base_dtype)
+    zeros = filling.zeros_like(rows)
+    places: list[Tensor] = []
+    for axis in range(rank - 1):
+        along = [-1 if other == axis else 1 for other in range(rank)]
+        places.append(zeros + shaping.reshape(filling.range(sizes[axis]), along))
+    return joining.stack([*places, rows], axis=-1)

@@ -78,7 +78,7 @@ def known_count(ids: Tensor) -> Size:
 class SegmentReduction(Op, abstract=True):
     """y[i] = the combination of the rows x[k] with ids[k] = i, for sorted ids"""
 
-    signature = "data: T, segment_ids: I -> output: T; T: numeric, I: index"
+    signature = "data: T, segment_ids: Tindices -> output: T; T: numeric, Tindices: index"
     ufunc: ClassVar[Any] = np.add
     empty: ClassVar[int] = 0
 
@@ -165,7 +165,7 @@ segment_prod = _segment(SegmentProd, "segment_prod", "math.segment_prod")
 class SegmentExtreme(SegmentReduction, abstract=True):
     """The gradient of a maximum or minimum is shared by the rows that reach it."""
 
-    signature = "data: T, segment_ids: I -> output: T; T: real, I: index"
+    signature = "data: T, segment_ids: Tindices -> output: T; T: real, Tindices: index"
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [_extreme_gradient(node, dy, segment_sum), None]
@@ -225,10 +225,10 @@ class GatherSegments(Op):
 
     def numpy(self, values: Array, segment_ids: Array) -> Array:
         if not len(values):
-            return np.zeros((*segment_ids.shape, *values.shape[1:]), values.dtype)
-        gathered = values[np.maximum(segment_ids, 0)]
-        gathered[segment_ids < 0] = 0
-        return gathered
+            return np.zeros((*np.shape(segment_ids), *values.shape[1:]), values.dtype)
+        gathered = np.take(values, np.maximum(segment_ids, 0), axis=0)
+        dropped = np.reshape(segment_ids, np.shape(segment_ids) + (1,) * (values.ndim - 1)) < 0
+        return np.where(dropped, np.zeros((), values.dtype), gathered)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         values, ids = node.inputs
@@ -349,7 +349,10 @@ unsorted_segment_prod = _unsorted(
 class UnsortedSegmentExtreme(UnsortedSegmentReduction, abstract=True):
     """The gradient of a maximum or minimum is shared by the rows that reach it."""
 
-    signature = "data: T, segment_ids: I, num_segments: N -> output: T; T: real, I: index, N: index"
+    signature = (
+        "data: T, segment_ids: Tindices, num_segments: Tnumsegments -> output: T; "
+        "T: real, Tindices: index, Tnumsegments: index"
+    )
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [_extreme_gradient(node, dy, unsorted_segment_sum), None, None]

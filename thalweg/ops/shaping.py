@@ -128,7 +128,7 @@ def rank(input: Any, name: str | None = None) -> Tensor:
 class Reshape(Op):
     """The elements of x, in order, under another shape; one size may be -1."""
 
-    signature = "tensor: T, shape: I -> output: T; I: index"
+    signature = "tensor: T, shape: Tshape -> output: T; Tshape: index"
 
     def shape(self, tensor: Tensor, shape: Tensor) -> TensorShape:
         shape.shape.assert_has_rank(1)
@@ -201,7 +201,7 @@ def index_tensor(value: Any, name: str | None = None) -> Tensor:
 class ExpandDims(Op):
     """x with a dimension of size 1 put in at an axis."""
 
-    signature = "input: T, dim: I -> output: T; I: index"
+    signature = "input: T, dim: Tdim -> output: T; Tdim: index"
 
     def shape(self, input: Tensor, dim: Tensor) -> TensorShape:
         axis, sizes = constant_value(dim), input.shape.sizes

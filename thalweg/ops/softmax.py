@@ -279,7 +279,7 @@ def in_old_order(first: Any, labels: Any, logits: Any) -> tuple[Any, Any, Any]:
 class SparseSoftmaxCrossEntropyWithLogits(Op):
     """loss = -log softmax(features)[label], by row; backprop = softmax - one hot of the label"""
 
-    signature = "features: T, labels: I -> loss: T, backprop: T; T: floating, I: index"
+    signature = "features: T, labels: Tlabels -> loss: T, backprop: T; T: floating, Tlabels: index"
 
     def shape(self, features: Tensor, labels: Tensor) -> list[TensorShape]:
         matrix = features.shape.with_rank(2)

@@ -29,6 +29,7 @@ from thalweg.ops import (
     filling,
     indexing,
     joining,
+    padding,
     reduce,
     shaping,
 )
@@ -83,8 +84,14 @@ def check_indices(indices: Array, shape: Array, ordered: bool) -> None:
 
 def matching(rows: Array, among: Array) -> Array:
     """For each index row its position in `among`, or -1."""
-    places = {tuple(row): position for position, row in enumerate(among.tolist())}
-    return np.array([places.get(tuple(row), -1) for row in rows.tolist()], np.int64)
+    both = np.concatenate([among, rows])
+    order = row_major(both)
+    changes = np.any(np.diff(both[order], axis=0) != 0, axis=1)
+    numbers = np.empty(len(both), np.int64)
+    numbers[order] = np.cumsum(np.concatenate([[0], changes]))[: len(both)]
+    positions = np.full(len(both) + 1, -1)
+    positions[numbers[: len(among)]] = np.arange(len(among))
+    return positions[numbers[len(among) :]]
 
 
 def picked(values: Array, positions: Array) -> Array:
@@ -110,6 +117,14 @@ def static_count(indices: Tensor, values: Tensor) -> Any:
 def static_rank(indices: Tensor, shape: Tensor) -> Any:
     """What is known of the rank of the dense form."""
     return indices.shape.with_rank(2)[1].merge_with(shape.shape.with_rank(1)[0])
+
+
+def values_at(dense: Tensor, places: Tensor) -> Tensor:
+    """The elements of a dense tensor at rows of indices; of a scalar, those rows are empty."""
+    if dense.shape.rank:
+        return indexing.gather_nd(dense, places)
+    led = padding.pad(places, [[0, 0], [1, 0]])
+    return indexing.gather_nd(shaping.expand_dims(dense, 0), led)
 
 
 # Placeholders, and to and from dense
@@ -175,7 +190,7 @@ class SparseToDense(Op):
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         indices, _, values, _ = node.inputs
-        rows = indexing.gather_nd(dy, IndexRows()(indices))
+        rows = values_at(dy, IndexRows()(indices))
         rest = reduce.reduce_sum(dy) - reduce.reduce_sum(rows)
         return [None, None, rows if values.shape.rank else reduce.reduce_sum(rows), rest]
 

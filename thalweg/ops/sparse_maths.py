@@ -5,6 +5,8 @@ Gradients flow to the values of sparse operands, never to their indices or shape
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import ge, le
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +19,7 @@ from thalweg.graph.node import Node, Tensor, operator
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, matrix, vector
-from thalweg.ops import casting, indexing, matmul, reduce, shaping, transposing
+from thalweg.ops import casting, indexing, matmul, reduce, segment, shaping, transposing
 from thalweg.ops.sparse import (
     as_sparse,
     check_indices,
@@ -27,7 +29,9 @@ from thalweg.ops.sparse import (
     row_major,
     static_count,
     static_rank,
+    values_at,
 )
+from thalweg.ops.sparse_pieces import carried
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -141,7 +145,7 @@ class SparseTensorDenseAdd(Op):
         return total
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
-        return [None, indexing.gather_nd(dy, node.inputs[0]), None, dy]
+        return [None, values_at(dy, node.inputs[0]), None, dy]
 
 
 @public("sparse_add", "sparse.add")
@@ -192,10 +196,6 @@ def broadcast_places(indices: Array, shape: Array, dense_shape: Array) -> Array:
     return np.where(dense_shape == 1, 0, indices[:, missing:])
 
 
-def _at_places(dense: Tensor, places: Tensor) -> Tensor:
-    return indexing.gather_nd(dense, places)
-
-
 def _places_of(node: Node) -> Tensor:
     indices, _, shape, dense = node.inputs
     return BroadcastPlaces()(indices, shape, shaping.shape(dense, out_type=dtypes.int64))
@@ -221,8 +221,10 @@ class SparseDenseCwise(Op, abstract=True):
 
     def spread(self, node: Node, places: Tensor, gradient: Tensor) -> Tensor:
         """A gradient of values, summed into the shape of the dense operand."""
-        shape = shaping.shape(node.inputs[3], out_type=dtypes.int64)
-        return indexing.scatter_nd(places, gradient, shape)
+        dense = node.inputs[3]
+        if dense.shape.rank == 0:
+            return reduce.reduce_sum(gradient)
+        return indexing.scatter_nd(places, gradient, shaping.shape(dense, out_type=dtypes.int64))
 
 
 class SparseDenseCwiseAdd(SparseDenseCwise):
@@ -243,7 +245,7 @@ class SparseDenseCwiseMul(SparseDenseCwise):
         _, values, _, dense = node.inputs
         places = _places_of(node)
         dense_gradient = self.spread(node, places, dy * values)
-        return [None, dy * _at_places(dense, places), None, dense_gradient]
+        return [None, dy * values_at(dense, places), None, dense_gradient]
 
 
 def _quotient(x: Array, y: Array) -> Array:
@@ -262,7 +264,7 @@ class SparseDenseCwiseDiv(SparseDenseCwise):
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         _, values, _, dense = node.inputs
         places = _places_of(node)
-        divisor = _at_places(dense, places)
+        divisor = values_at(dense, places)
         dense_gradient = self.spread(node, places, -dy * values / (divisor * divisor))
         return [None, dy / divisor, None, dense_gradient]
 
@@ -312,8 +314,8 @@ class SparseExtreme(Op, abstract=True):
         "a_indices: int64, a_values: T, a_shape: int64, b_indices: int64, b_values: T, "
         "b_shape: int64 -> output_indices: int64, output_values: T; T: real"
     )
-    not_differentiable = True
     function: ClassVar[Any]
+    keeps_left: ClassVar[Callable[..., Tensor]]  # whether the result is the left operand
 
     def shape(self, a_indices: Tensor, a_values: Tensor, a_shape: Tensor, *_: Tensor) -> Any:
         return component_shapes(None, static_rank(a_indices, a_shape))[:2]
@@ -333,17 +335,27 @@ class SparseExtreme(Op, abstract=True):
         b = picked(b_values, matching(rows, b_indices))
         return rows, type(self).function(a, b)
 
+    def gradient(self, node: Node, _: Any, dy: Tensor) -> list[Tensor | None]:
+        a_rows, a_values, _, b_rows, b_values, _ = node.inputs
+        rows = node.outputs[0]
+        a, b = carried(a_values, a_rows, rows), carried(b_values, b_rows, rows)
+        left = casting.cast(type(self).keeps_left(a, b), dy.dtype)
+        da = carried(dy * left, rows, a_rows)
+        return [None, da, None, None, carried(dy - dy * left, rows, b_rows), None]
+
 
 class SparseSparseMaximum(SparseExtreme):
     """z = max(x, y)"""
 
     function = np.maximum
+    keeps_left = staticmethod(ge)
 
 
 class SparseSparseMinimum(SparseExtreme):
     """z = min(x, y)"""
 
     function = np.minimum
+    keeps_left = staticmethod(le)
 
 
 def _extreme(kind: type[Op], sp_a: Any, sp_b: Any, name: str | None, scope: str) -> SparseTensor:
@@ -397,9 +409,9 @@ class SparseTensorDenseMatMul(Op):
         if sizes[1] != len(dense):
             raise ValueError(f"Cannot multiply A and B: inner sizes {sizes[1]} and {len(dense)}")
         check_indices(np.stack([rows, columns], 1), np.array(sizes), ordered=False)
-        product = np.zeros((sizes[0], dense.shape[1]), values.dtype)
-        np.add.at(product, rows, values[:, None] * dense[columns])
-        return product
+        order = np.argsort(rows, kind="stable")
+        products = values[order, None] * dense[columns[order]]
+        return segment.combine(np.add, products, rows[order], sizes[0], 0)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         indices, values, shape, b = node.inputs

@@ -16,6 +16,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, matrix, vector
 from thalweg.ops import (
+    arithmetic,
     basic,
     casting,
     choosing,
@@ -52,7 +53,6 @@ class SparseConcat(Op):
         "indices: N*int64, values: N*T, shapes: N*int64 "
         "-> output_indices: int64, output_values: T, output_shape: int64"
     )
-    not_differentiable = True
     concat_dim: int
 
     def shape(
@@ -78,6 +78,32 @@ class SparseConcat(Op):
         shape = shapes[0].copy()
         shape[axis] = starts[-1]
         return rows[order], np.concatenate(values)[order], shape
+
+    def gradient(self, node: Node, _: Any, dy: Tensor, __: Any) -> list[Tensor | None]:
+        count = len(node.inputs) // 3
+        indices, shapes = node.inputs[:count], node.inputs[2 * count :]
+        starts = PieceStarts()(self.concat_dim, list(shapes))
+        found = node.outputs[0]
+        values = [
+            SparseSliceGrad()(dy, rows, -start, found)
+            for rows, start in zip(indices, starts, strict=True)
+        ]
+        return [*[None] * count, *values, *[None] * count]
+
+
+class PieceStarts(Op):
+    """Where each piece starts in the whole that the pieces, joined along an axis, make."""
+
+    signature = "axis: int64, shapes: N*int64 -> starts: N*int64"
+    not_differentiable = True
+
+    def shape(self, axis: Tensor, shapes: list[Tensor]) -> list[TensorShape]:
+        return [shape.shape for shape in shapes]
+
+    def numpy(self, axis: Array, shapes: list[Array]) -> list[Array]:
+        starts = np.zeros((len(shapes), len(shapes[0])), np.int64)
+        starts[1:, int(axis)] = np.cumsum([shape[int(axis)] for shape in shapes[:-1]])
+        return list(starts)
 
 
 def _shifted(indices: Array, axis: int, by: int) -> Array:
@@ -123,7 +149,6 @@ class SparseSplit(Op):
         "split_dim: int64, indices: int64, values: T, shape: int64 -> output_indices: "
         "num_split*int64, output_values: num_split*T, output_shape: num_split*int64"
     )
-    not_differentiable = True
     num_split: int
 
     def shape(
@@ -148,6 +173,15 @@ class SparseSplit(Op):
         ]
         rows, parts, shapes = zip(*pieces, strict=True)
         return list(rows), list(parts), list(shapes)
+
+    def gradient(self, node: Node, *dys: Any) -> list[Tensor | None]:
+        count = self.num_split
+        axis, indices = node.inputs[:2]
+        rows, shapes = node.outputs[:count], node.outputs[2 * count :]
+        starts = PieceStarts()(axis, list(shapes))
+        pieces = zip(dys[count : 2 * count], starts, rows, strict=True)
+        parts = [SparseSliceGrad()(dy, indices, start, found) for dy, start, found in pieces]
+        return [None, None, arithmetic.add_n(parts), None]
 
 
 def _piece(
@@ -196,7 +230,7 @@ class SparseSlice(Op):
     def numpy(
         self, indices: Array, values: Array, shape: Array, start: Array, size: Array
     ) -> tuple[Array, Array, Array]:
-        inside = np.all((indices >= start) & (indices < start + size), axis=1)
+        inside = np.all((indices >= start) & (indices - start < size), axis=1)
         cut = np.maximum(np.minimum(size, shape - start), 0)
         return indices[inside] - start, values[inside], cut
 
@@ -226,6 +260,11 @@ class SparseSliceGrad(Op):
             SparseSliceGrad()(dx, found, filling.zeros_like(start), indices - start),
             *[None] * 3,
         ]
+
+
+def carried(values: Tensor, rows: Tensor, to: Tensor) -> Tensor:
+    """The values that belong to index rows, for other index rows: zero where there is none."""
+    return SparseSliceGrad()(values, to, np.zeros(1, np.int64), rows)
 
 
 @public("sparse_slice", "sparse.slice")

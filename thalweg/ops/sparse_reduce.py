@@ -13,10 +13,11 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.shapes import TensorShape, unknown_shape, vector
-from thalweg.ops import filling, indexing, reduce, shaping
-from thalweg.ops.sparse import as_sparse, component_shapes, flat_places, static_count
+from thalweg.graph.shapes import TensorShape, matrix, unknown_shape, vector
+from thalweg.ops import arithmetic, casting, compare, filling, reduce, shaping
+from thalweg.ops.sparse import as_sparse, component_shapes, flat_places, static_count, values_at
 from thalweg.ops.sparse_maths import BroadcastPlaces, combined
+from thalweg.ops.sparse_pieces import carried
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -54,11 +55,9 @@ class SparseReduction(Op, abstract=True):
     ) -> tuple[Array, Array, Array]:
         """The result as a sparse tensor."""
         gone = list(reduce.normal_axes(axes, len(shape)))
-        if self.keep_dims:
-            rows, sizes = indices.copy(), shape.copy()
-            rows[:, gone], sizes[gone] = 0, 1
-        else:
-            rows, sizes = np.delete(indices, gone, 1), np.delete(shape, gone)
+        ones = np.where(np.isin(np.arange(len(shape)), gone), 1, shape)
+        sizes = ones if self.keep_dims else np.delete(shape, gone)
+        rows = reduced_rows(indices, axes, self.keep_dims)
         rows, found = combined(type(self).ufunc, rows, values)
         return rows, found, sizes
 
@@ -76,13 +75,24 @@ class SparseReduceSum(SparseReduction):
         indices, _, shape, axes = node.inputs
         kept = reduce.KeptShape()(shape, axes)
         places = BroadcastPlaces()(indices, shape, kept)
-        return [None, indexing.gather_nd(shaping.reshape(dy, kept), places), None, None]
+        return [None, values_at(shaping.reshape(dy, kept), places), None, None]
 
 
 class SparseReduceMax(SparseReduction):
     """y = the largest of the values that x holds over axes"""
 
     ufunc = np.maximum
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        """Equal largest values share the gradient."""
+        indices, values, shape, axes = node.inputs
+        kept = reduce.KeptShape()(shape, axes)
+        places = BroadcastPlaces()(indices, shape, kept)
+        largest = values_at(shaping.reshape(node.output, kept), places)
+        mask = casting.cast(compare.equal(values, largest), dy.dtype)
+        counts = SparseReduceSum(keep_dims=True)(indices, mask, shape, axes)
+        share = shaping.reshape(dy, kept) / arithmetic.maximum(counts, filling.ones_like(counts))
+        return [None, mask * values_at(share, places), None, None]
 
 
 class SparseResult(SparseReduction, abstract=True):
@@ -92,7 +102,6 @@ class SparseResult(SparseReduction, abstract=True):
         "input_indices: int64, input_values: T, input_shape: int64, reduction_axes: int32 "
         "-> output_indices: int64, output_values: T, output_shape: int64; T: numeric"
     )
-    not_differentiable = True
 
     def shape(
         self, indices: Tensor, values: Tensor, input_shape: Tensor, axes: Tensor
@@ -104,17 +113,57 @@ class SparseResult(SparseReduction, abstract=True):
     ) -> tuple[Array, Array, Array]:
         return self.reduced(indices, values, input_shape, axes)
 
+    def rows(self, node: Node) -> Tensor:
+        """For each index of the input, the one its value went to."""
+        return ReducedRows(keep_dims=self.keep_dims)(node.inputs[0], node.inputs[3])
+
+
+class ReducedRows(Op):
+    """Indices without (with `keep_dims`: with 0 in) the reduced dimensions."""
+
+    signature = "indices: int64, axes: int32 -> rows: int64"
+    not_differentiable = True
+    keep_dims: bool = False
+
+    def shape(self, indices: Tensor, axes: Tensor) -> TensorShape:
+        return indices.shape.with_rank(2) if self.keep_dims else matrix(indices.shape[0], None)
+
+    def numpy(self, indices: Array, axes: Array) -> Array:
+        return reduced_rows(indices, axes, self.keep_dims)
+
+
+def reduced_rows(indices: Array, axes: Array, keep_dims: bool) -> Array:
+    """Indices without (with `keep_dims`: with 0 in) the reduced dimensions."""
+    gone = list(reduce.normal_axes(axes, indices.shape[1]))
+    if not keep_dims:
+        return np.delete(indices, gone, 1)
+    rows = indices.copy()
+    rows[:, gone] = 0
+    return rows
+
 
 class SparseReduceSumSparse(SparseResult):
     """y = sum of x over axes, sparse"""
 
     ufunc = np.add
 
+    def gradient(self, node: Node, _: Any, dy: Tensor, __: Any) -> list[Tensor | None]:
+        return [None, carried(dy, node.outputs[0], self.rows(node)), None, None]
+
 
 class SparseReduceMaxSparse(SparseResult):
     """y = the largest of the values that x holds over axes, sparse"""
 
     ufunc = np.maximum
+
+    def gradient(self, node: Node, _: Any, dy: Tensor, __: Any) -> list[Tensor | None]:
+        """Equal largest values share the gradient."""
+        indices, values, shape, axes = node.inputs
+        rows, found = self.rows(node), node.outputs[0]
+        mask = casting.cast(compare.equal(values, carried(node.outputs[1], found, rows)), dy.dtype)
+        sums = SparseReduceSumSparse(keep_dims=self.keep_dims)
+        counts = sums(indices, mask, shape, axes)[1]
+        return [None, mask * carried(dy / counts, found, rows), None, None]
 
 
 def _reduction(kind: type[Op], *names: str) -> Any:
@@ -183,7 +232,7 @@ class SparseSoftmax(Op):
         sums = SparseReduceSum(keep_dims=True)(indices, weighted, shape, [-1])
         sum_shape = shaping.shape(sums, out_type=dtypes.int64)
         places = BroadcastPlaces()(indices, shape, sum_shape)
-        return [None, weighted - node.output * indexing.gather_nd(sums, places), None]
+        return [None, weighted - node.output * values_at(sums, places), None]
 
 
 @public("sparse_softmax", "sparse.softmax")

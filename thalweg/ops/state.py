@@ -46,6 +46,10 @@ class VariableV2(Op):
         )
 
 
+class VariableV1(VariableV2, name="Variable"):
+    """VariableV2 as graphs from before TensorFlow 1.0 write it."""
+
+
 def variable_op(
     shape: Any,
     dtype: Any,

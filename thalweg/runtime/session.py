@@ -65,7 +65,7 @@ class BaseSession:
     @property
     def graph_def(self) -> Any:
         """The graph in GraphDef form."""
-        return self._graph.as_graph_def()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType] - FIXME
+        return self._graph.as_graph_def()
 
     @property
     def sess_str(self) -> str:
@@ -207,6 +207,7 @@ class BaseSession:
             raise RuntimeError("Attempted to use a closed Session.")
         if self._graph.version == 0:
             raise RuntimeError("The Session graph is empty. Add operations to the graph first.")
+        self._graph.graph_def_versions.check()
 
     def as_default(self) -> AbstractContextManager[Any]:
         """Make this the default session (and only that: not its graph) inside the block."""

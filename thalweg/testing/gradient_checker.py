@@ -170,7 +170,7 @@ def _numeric(point: _Point, y: Tensor, delta: float) -> Array:
 def _units(zeros: Array) -> Iterator[Array]:
     """Arrays that are one in one real and zero in the others."""
     for position in range(_reals(zeros).size):
-        unit = np.array(zeros)
+        unit = np.array(zeros, order="C")  # so that the flat view below is no copy
         unit.reshape(-1).view(_real_type(unit.dtype))[position] = 1
         yield unit
 

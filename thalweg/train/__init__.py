@@ -9,6 +9,7 @@ from thalweg.train import (
     clipping,
     device_setter,
     ftrl,
+    global_steps,
     gradient_descent,
     momentum,
     optimizer,
@@ -17,7 +18,6 @@ from thalweg.train import (
     schedules,
     slots,
 )
-from thalweg.train import global_step as global_steps
 
 __all__ = [
     "adadelta",

@@ -24,7 +24,7 @@ class AdadeltaOptimizer(ElementwiseOptimizer):
         name: str = "Adadelta",
     ) -> None:
         super().__init__(use_locking, name)
-        self._learning_rate = learning_rate
+        self._lr = learning_rate
         self._rho = rho
         self._epsilon = epsilon
 
@@ -34,12 +34,12 @@ class AdadeltaOptimizer(ElementwiseOptimizer):
             self._zeros_slot(var, "accum_update", self._name)
 
     def _prepare(self) -> None:
-        self._rate = self._hyper(self._learning_rate, "lr")
-        self._rho_tensor = self._hyper(self._rho, "rho")
-        self._epsilon_tensor = self._hyper(self._epsilon, "epsilon")
+        self._lr_t = self._hyper(self._lr, "lr")
+        self._rho_t = self._hyper(self._rho, "rho")
+        self._epsilon_t = self._hyper(self._epsilon, "epsilon")
 
     def _step(self, grad: Tensor, part: Part) -> None:
-        rate, rho, tiny = map(part.cast, (self._rate, self._rho_tensor, self._epsilon_tensor))
+        rate, rho, tiny = map(part.cast, (self._lr_t, self._rho_t, self._epsilon_t))
         gradients = self._slot(part.var, "accum")
         updates = self._slot(part.var, "accum_update")
         squares = part.set(gradients, part.read(gradients) * rho + grad * grad * (1 - rho))

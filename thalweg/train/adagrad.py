@@ -35,8 +35,8 @@ class AdagradOptimizer(ElementwiseOptimizer):
             self._constant_slot(var, self._initial, "accumulator", self._name)
 
     def _prepare(self) -> None:
-        self._rate = self._hyper(self._learning_rate, "learning_rate")
+        self._learning_rate_tensor = self._hyper(self._learning_rate, "learning_rate")
 
     def _step(self, grad: Tensor, part: Part) -> None:
         total = part.add(self._slot(part.var, "accumulator"), grad * grad)
-        part.subtract(part.var, part.cast(self._rate) * grad / sqrt(total))
+        part.subtract(part.var, part.cast(self._learning_rate_tensor) * grad / sqrt(total))

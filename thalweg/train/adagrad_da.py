@@ -45,11 +45,11 @@ class AdagradDAOptimizer(ElementwiseOptimizer):
             self._constant_slot(var, self._initial, "gradient_squared_accumulator", self._name)
 
     def _prepare(self) -> None:
-        self._rate = self._hyper(self._learning_rate, "learning_rate")
+        self._learning_rate_tensor = self._hyper(self._learning_rate, "learning_rate")
         self._steps = basic.identity(self._global_step) + 1
 
     def _step(self, grad: Tensor, part: Part) -> None:
-        rate, steps = part.cast(self._rate), part.cast(self._steps)
+        rate, steps = part.cast(self._learning_rate_tensor), part.cast(self._steps)
         total = part.add(self._slot(part.var, "gradient_accumulator"), grad)
         squares = part.add(self._slot(part.var, "gradient_squared_accumulator"), grad * grad)
         numerator = shrink(total, part.cast(self._l1) * steps) * -rate

@@ -54,30 +54,30 @@ class AdamOptimizer(ElementwiseOptimizer):
         )
 
     def _prepare(self) -> None:
-        self._rate = self._hyper(self._lr, "learning_rate")
-        self._beta1_tensor = self._hyper(self._beta1, "beta1")
-        self._beta2_tensor = self._hyper(self._beta2, "beta2")
-        self._epsilon_tensor = self._hyper(self._epsilon, "epsilon")
+        self._lr_t = self._hyper(self._lr, "learning_rate")
+        self._beta1_t = self._hyper(self._beta1, "beta1")
+        self._beta2_t = self._hyper(self._beta2, "beta2")
+        self._epsilon_t = self._hyper(self._epsilon, "epsilon")
 
     def _corrected_rate(self, part: Part) -> Tensor:
         power1, power2 = (part.cast(power) for power in self._get_beta_accumulators())
-        return part.cast(self._rate) * sqrt(1 - power2) / (1 - power1)
+        return part.cast(self._lr_t) * sqrt(1 - power2) / (1 - power1)
 
     def _step(self, grad: Tensor, part: Part) -> None:
-        beta1, beta2 = part.cast(self._beta1_tensor), part.cast(self._beta2_tensor)
+        beta1, beta2 = part.cast(self._beta1_t), part.cast(self._beta2_t)
         m, v = self._slot(part.var, "m"), self._slot(part.var, "v")
         mean = part.add(m, (grad - part.read(m)) * (1 - beta1))
         square = part.add(v, (grad * grad - part.read(v)) * (1 - beta2))
-        scale = sqrt(square) + part.cast(self._epsilon_tensor)
+        scale = sqrt(square) + part.cast(self._epsilon_t)
         part.subtract(part.var, self._corrected_rate(part) * mean / scale)
 
     def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
         """Rows without a gradient decay and move too: their gradient is zero, not unknown."""
         part = Part(var, self._use_locking)
-        beta1, beta2 = part.cast(self._beta1_tensor), part.cast(self._beta2_tensor)
+        beta1, beta2 = part.cast(self._beta1_t), part.cast(self._beta2_t)
         mean = self._decayed(part, "m", beta1, grad.values, grad.indices)
         square = self._decayed(part, "v", beta2, grad.values * grad.values, grad.indices)
-        scale = sqrt(square) + part.cast(self._epsilon_tensor)
+        scale = sqrt(square) + part.cast(self._epsilon_t)
         update = part.subtract(var, self._corrected_rate(part) * mean / scale)
         return basic.group(update, mean, square)
 
@@ -93,7 +93,15 @@ class AdamOptimizer(ElementwiseOptimizer):
         graph = power1.graph
         with graph.control_dependencies(update_ops), graph.colocate_with(power1.op):
             powers = [
-                state.assign(power1, power1 * self._beta1_tensor, use_locking=self._use_locking),
-                state.assign(power2, power2 * self._beta2_tensor, use_locking=self._use_locking),
+                state.assign(power1, power1 * self._beta1_t, use_locking=self._use_locking),
+                state.assign(power2, power2 * self._beta2_t, use_locking=self._use_locking),
             ]
         return basic.group(*update_ops, *powers, name=name_scope)
+
+
+@public("contrib.opt.LazyAdamOptimizer")
+class LazyAdamOptimizer(AdamOptimizer):
+    """Adam that leaves rows without a gradient alone, as a sparse gradient's rows are few."""
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
+        return self._apply_rows(grad, var)

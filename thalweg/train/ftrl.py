@@ -62,12 +62,14 @@ class FtrlOptimizer(ElementwiseOptimizer):
             self._zeros_slot(var, "linear", self._linear_name)
 
     def _prepare(self) -> None:
-        self._rate = self._hyper(self._learning_rate, "learning_rate")
+        self._learning_rate_tensor = self._hyper(self._learning_rate, "learning_rate")
         self._l1_tensor = self._hyper(self._l1, "l1_regularization_strength")
         self._l2_tensor = self._hyper(self._l2, "l2_regularization_strength")
 
     def _step(self, grad: Tensor, part: Part) -> None:
-        rate, l1, l2 = map(part.cast, (self._rate, self._l1_tensor, self._l2_tensor))
+        rate, l1, l2 = map(
+            part.cast, (self._learning_rate_tensor, self._l1_tensor, self._l2_tensor)
+        )
         accum, linear = self._slot(part.var, "accum"), self._slot(part.var, "linear")
         before, weight = part.read(accum), part.read(part.var)
         old, new = self._root(before), self._root(before + grad * grad)

@@ -22,12 +22,12 @@ class GradientDescentOptimizer(ElementwiseOptimizer):
         self._learning_rate = learning_rate
 
     def _prepare(self) -> None:
-        self._rate = self._hyper(self._learning_rate, "learning_rate")
+        self._learning_rate_tensor = self._hyper(self._learning_rate, "learning_rate")
 
     def _step(self, grad: Tensor, part: Part) -> None:
-        part.subtract(part.var, part.cast(self._rate) * grad)
+        part.subtract(part.var, part.cast(self._learning_rate_tensor) * grad)
 
     def _apply_sparse_duplicate_indices(self, grad: IndexedSlices, var: Any) -> Any:
         # The update is linear in the gradient: rows of one index need no summing first.
-        change = casting.cast(self._rate, var.dtype.base_dtype) * grad.values
+        change = casting.cast(self._learning_rate_tensor, var.dtype.base_dtype) * grad.values
         return scatter.scatter_sub(var, grad.indices, change, use_locking=self._use_locking)

@@ -32,11 +32,11 @@ class MomentumOptimizer(ElementwiseOptimizer):
             self._zeros_slot(var, "momentum", self._name)
 
     def _prepare(self) -> None:
-        self._rate = self._hyper(self._learning_rate, "learning_rate")
-        self._decay = self._hyper(self._momentum, "momentum")
+        self._learning_rate_tensor = self._hyper(self._learning_rate, "learning_rate")
+        self._momentum_tensor = self._hyper(self._momentum, "momentum")
 
     def _step(self, grad: Tensor, part: Part) -> None:
-        rate, momentum = part.cast(self._rate), part.cast(self._decay)
+        rate, momentum = part.cast(self._learning_rate_tensor), part.cast(self._momentum_tensor)
         slot = self._slot(part.var, "momentum")
         velocity = part.set(slot, part.read(slot) * momentum + grad)
         if self._use_nesterov:

@@ -94,6 +94,10 @@ class ElementwiseOptimizer(Optimizer):
         return part.finish()
 
     def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
+        return self._apply_rows(grad, var)
+
+    def _apply_rows(self, grad: IndexedSlices, var: Any) -> Any:
+        """Apply the formula to the rows that a sparse gradient names."""
         rows = Rows(var, grad.indices, self._use_locking)
         self._step(grad.values, rows)
         return rows.finish()

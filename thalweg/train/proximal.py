@@ -35,12 +35,14 @@ class ProximalGradientDescentOptimizer(ElementwiseOptimizer):
         self._l2 = l2_regularization_strength
 
     def _prepare(self) -> None:
-        self._rate = self._hyper(self._learning_rate, "learning_rate")
+        self._learning_rate_tensor = self._hyper(self._learning_rate, "learning_rate")
         self._l1_tensor = self._hyper(self._l1, "l1_regularization_strength")
         self._l2_tensor = self._hyper(self._l2, "l2_regularization_strength")
 
     def _step(self, grad: Tensor, part: Part) -> None:
-        rate, l1, l2 = map(part.cast, (self._rate, self._l1_tensor, self._l2_tensor))
+        rate, l1, l2 = map(
+            part.cast, (self._learning_rate_tensor, self._l1_tensor, self._l2_tensor)
+        )
         moved = part.read(part.var) - rate * grad
         part.set(part.var, shrink(moved, rate * l1) / (1 + rate * l2))
 
@@ -73,12 +75,14 @@ class ProximalAdagradOptimizer(ElementwiseOptimizer):
             self._constant_slot(var, self._initial, "accumulator", self._name)
 
     def _prepare(self) -> None:
-        self._rate = self._hyper(self._learning_rate, "learning_rate")
+        self._learning_rate_tensor = self._hyper(self._learning_rate, "learning_rate")
         self._l1_tensor = self._hyper(self._l1, "l1_regularization_strength")
         self._l2_tensor = self._hyper(self._l2, "l2_regularization_strength")
 
     def _step(self, grad: Tensor, part: Part) -> None:
-        rate, l1, l2 = map(part.cast, (self._rate, self._l1_tensor, self._l2_tensor))
+        rate, l1, l2 = map(
+            part.cast, (self._learning_rate_tensor, self._l1_tensor, self._l2_tensor)
+        )
         total = part.add(self._slot(part.var, "accumulator"), grad * grad)
         rate = rate / sqrt(total)
         moved = part.read(part.var) - rate * grad

@@ -43,13 +43,13 @@ class RMSPropOptimizer(ElementwiseOptimizer):
             self._zeros_slot(var, "momentum", self._name)
 
     def _prepare(self) -> None:
-        self._rate = self._hyper(self._learning_rate, "learning_rate")
+        self._learning_rate_tensor = self._hyper(self._learning_rate, "learning_rate")
         self._decay_tensor = self._hyper(self._decay, "decay")
         self._momentum_tensor = self._hyper(self._momentum, "momentum")
         self._epsilon_tensor = self._hyper(self._epsilon, "epsilon")
 
     def _step(self, grad: Tensor, part: Part) -> None:
-        rate, momentum = part.cast(self._rate), part.cast(self._momentum_tensor)
+        rate, momentum = part.cast(self._learning_rate_tensor), part.cast(self._momentum_tensor)
         decay = part.cast(self._decay_tensor)
         size = self._average(part, "rms", grad * grad, decay)
         if self._centered:

@@ -370,7 +370,12 @@ def _contrib_scaling(
     return VarianceScaling(scale, mode, distribution, seed, dtype)
 
 
-@public("contrib.layers.xavier_initializer", "contrib.layers.xavier_initializer_conv2d")
+@public(
+    "contrib.layers.xavier_initializer",
+    "contrib.layers.xavier_initializer_conv2d",
+    "contrib.slim.xavier_initializer",
+    "contrib.slim.xavier_initializer_conv2d",
+)
 def xavier_initializer(
     uniform: bool = True, seed: int | None = None, dtype: Any = dtypes.float32
 ) -> VarianceScaling:
@@ -378,7 +383,7 @@ def xavier_initializer(
     return _contrib_scaling(uniform, seed, dtype, 1.0, "fan_avg")
 
 
-@public("contrib.layers.variance_scaling_initializer")
+@public("contrib.layers.variance_scaling_initializer", "contrib.slim.variance_scaling_initializer")
 def contrib_variance_scaling(
     factor: float = 2.0,
     mode: str = "FAN_IN",

@@ -24,7 +24,7 @@ def _check_scale(scale: Any) -> None:
         raise ValueError(f"Setting a scale less than 0 on a regularizer: {scale}.")
 
 
-@public("contrib.layers.l1_regularizer")
+@public("contrib.layers.l1_regularizer", "contrib.slim.l1_regularizer")
 def l1_regularizer(scale: float, scope: str | None = None) -> Regularizer:
     """scale·Σ|w|"""
     _check_scale(scale)
@@ -39,7 +39,7 @@ def l1_regularizer(scale: float, scope: str | None = None) -> Regularizer:
     return penalty
 
 
-@public("contrib.layers.l2_regularizer")
+@public("contrib.layers.l2_regularizer", "contrib.slim.l2_regularizer")
 def l2_regularizer(scale: float, scope: str | None = None) -> Regularizer:
     """scale·Σw² / 2"""
     _check_scale(scale)
@@ -58,7 +58,7 @@ def _scale(scale: float, weights: Any) -> Tensor:
     return convert_to_tensor(scale, weights.dtype.base_dtype, name="scale")
 
 
-@public("contrib.layers.l1_l2_regularizer")
+@public("contrib.layers.l1_l2_regularizer", "contrib.slim.l1_l2_regularizer")
 def l1_l2_regularizer(
     scale_l1: float = 1.0, scale_l2: float = 1.0, scope: str | None = None
 ) -> Regularizer:

@@ -1,18 +1,11 @@
-"""Which part of a larger variable a variable is, and the protobufs both are written as.
-
-The protobuf classes come with TensorBoard; they are imported only when a variable is exported.
-"""
+"""Which part of a larger variable a variable is, and how that is written to checkpoints."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
-
-def variable_def_class() -> Any:
-    """The class of VariableDef messages."""
-    return importlib.import_module("tensorboard.compat.proto.variable_pb2").VariableDef
+from thalweg.graph.protos import message
 
 
 def with_scope(name: str, scope: str | None) -> str:
@@ -59,8 +52,7 @@ class SaveSliceInfo:
         """A SaveSliceInfoDef, or None if the variable is outside `export_scope`."""
         if export_scope is not None and not self.full_name.startswith(export_scope):
             return None
-        module = importlib.import_module("tensorboard.compat.proto.variable_pb2")
-        definition = module.SaveSliceInfoDef()
+        definition = message("variable", "SaveSliceInfoDef")()
         definition.full_name = strip_scope(self.full_name, export_scope)
         definition.full_shape.extend(self.full_shape)
         definition.var_offset.extend(self.var_offset)

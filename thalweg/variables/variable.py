@@ -18,10 +18,11 @@ from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.protos import message
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.ops import basic, indexing, scatter, state
 from thalweg.public import public
-from thalweg.variables.save_slice import SaveSliceInfo, strip_scope, variable_def_class, with_scope
+from thalweg.variables.save_slice import SaveSliceInfo, strip_scope, with_scope
 
 
 @public("VariableSynchronization")
@@ -165,8 +166,12 @@ class Variable:
     def initialized_value(self) -> Tensor:
         """The value, or the initial value where the variable is not initialised yet."""
         graph = self.graph
-        with graph.as_default(), graph.control_dependencies(None), self._reading_device():
-            return state.value_or_initial(self._variable, self.initial_value)
+        with graph.as_default(), graph.control_dependencies(None):
+            value = state.value_or_initial(self._variable, self.initial_value)
+            if self._caching_device is None:
+                return value
+            with graph.device(self._caching_device):
+                return basic.identity(value)
 
     @property
     def initial_value(self) -> Tensor:
@@ -269,6 +274,12 @@ class Variable:
         """Set rows."""
         return self._scatter(scatter.scatter_update, sparse_delta, use_locking, name)
 
+    def batch_scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        """Set rows of each member of a batch."""
+        return self._scatter(scatter.batch_scatter_update, sparse_delta, use_locking, name)
+
     def _scatter(
         self, change: Callable[..., Tensor], delta: Any, use_locking: bool, name: str | None
     ) -> Tensor:
@@ -293,6 +304,10 @@ class Variable:
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         """Rows of the value."""
         return indexing.gather(self._snapshot, indices, name=name)
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
+        """Slices of the value."""
+        return indexing.gather_nd(self._snapshot, indices, name=name)
 
     # What it is
 
@@ -369,7 +384,7 @@ class Variable:
         """A VariableDef, or None if the variable is outside `export_scope`."""
         if export_scope is not None and not self.name.startswith(export_scope):
             return None
-        definition = variable_def_class()()
+        definition = message("variable", "VariableDef")()
         definition.variable_name = strip_scope(self._variable.name, export_scope)
         definition.initializer_name = strip_scope(self._initializer_op.name, export_scope)
         definition.snapshot_name = strip_scope(self._snapshot.name, export_scope)
@@ -474,3 +489,6 @@ def _forward(operator: str) -> Callable[..., Any]:
 
 for _operator in _OPERATORS:
     setattr(Variable, _operator, _forward(_operator))
+
+#: Variables with and without `use_resource` are of one kind here; this is the other kind's name.
+ResourceVariable = Variable

@@ -22,7 +22,9 @@ def global_step(sess: Runner, global_step_tensor: Any) -> int:
     return int(sess.run(global_step_tensor))
 
 
-@public("train.get_global_step", "contrib.framework.get_global_step")
+@public(
+    "train.get_global_step", "contrib.framework.get_global_step", "contrib.slim.get_global_step"
+)
 def get_global_step(graph: Graph | None = None) -> Any:
     """The global step of a graph: from its collection, or the tensor of that name, or None."""
     graph = graph or get_default_graph()
@@ -43,7 +45,11 @@ def _by_name(graph: Graph) -> Tensor | None:
         return None
 
 
-@public("train.create_global_step", "contrib.framework.create_global_step")
+@public(
+    "train.create_global_step",
+    "contrib.framework.create_global_step",
+    "contrib.slim.create_global_step",
+)
 def create_global_step(graph: Graph | None = None) -> Variable:
     """Make the global step of a graph."""
     graph = graph or get_default_graph()
@@ -60,7 +66,11 @@ def create_global_step(graph: Graph | None = None) -> Variable:
         )
 
 
-@public("train.get_or_create_global_step", "contrib.framework.get_or_create_global_step")
+@public(
+    "train.get_or_create_global_step",
+    "contrib.framework.get_or_create_global_step",
+    "contrib.slim.get_or_create_global_step",
+)
 def get_or_create_global_step(graph: Graph | None = None) -> Any:
     """The global step of a graph, made if there is none."""
     graph = graph or get_default_graph()
@@ -68,7 +78,11 @@ def get_or_create_global_step(graph: Graph | None = None) -> Any:
     return create_global_step(graph) if found is None else found
 
 
-@public("train.assert_global_step", "contrib.framework.assert_global_step")
+@public(
+    "train.assert_global_step",
+    "contrib.framework.assert_global_step",
+    "contrib.slim.assert_global_step",
+)
 def assert_global_step(global_step_tensor: Any) -> None:
     """Raise TypeError unless this can be a global step: an integer scalar."""
     if not isinstance(global_step_tensor, Variable | Tensor):

@@ -1,0 +1,54 @@
+"""The whole suite covers every op: what each process ran is gathered, and gaps fail the session.
+
+Gaps are judged only when every test file was collected and all tests passed; `op_coverage` says
+what counts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import op_coverage
+
+HERE = Path(__file__).parent
+_WHOLE = pytest.StashKey[bool]()
+_FAULTS = pytest.StashKey[list[str]]()
+
+op_coverage.watch()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    config = session.config
+    collected = {item.path for item in session.items}
+    narrowed = config.option.keyword or config.option.markexpr or config.getoption("lf", False)
+    named = any("::" in argument for argument in config.args)
+    config.stash[_WHOLE] = not (narrowed or named) and collected >= set(HERE.rglob("test_*.py"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker of xdist ends: take over what it recorded."""
+    output = getattr(node, "workeroutput", {})
+    op_coverage.record.merge(output.get("op_coverage", {}))
+    node.config.stash[_WHOLE] = output.get("whole_suite", False)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    config = session.config
+    whole = config.stash.get(_WHOLE, False)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["op_coverage"] = op_coverage.record.lists()
+        config.workeroutput["whole_suite"] = whole
+    elif whole and exitstatus == pytest.ExitCode.OK:
+        config.stash[_FAULTS] = list(op_coverage.record.faults())
+        if config.stash[_FAULTS]:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for fault in config.stash.get(_FAULTS, []):
+        terminalreporter.write_line(f"op coverage: {fault}", red=True)

@@ -1,0 +1,120 @@
+"""Which ops the tests ran, and whose gradients they held to central differences.
+
+`watch` wraps the two places every op passes: the planner, and the look-up of a gradient. What the
+tests of one process saw is a `Record`; records of several processes merge, and `Record.faults`
+says which ops of the package no test covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from thalweg.autodiff import gradients
+from thalweg.graph.node import Node
+from thalweg.graph.op import REGISTRY
+from thalweg.runtime import plan
+from thalweg.testing import gradient_checker
+
+#: Ops whose gradient no differences can check, and why.
+NO_DIFFERENCES: dict[str, str] = {}
+
+#: Ops whose gradient is checked, but not the gradient of it, and why.
+NO_SECOND_ORDER: dict[str, str] = {}
+
+
+@dataclass
+class Record:
+    """Op types that ran, whose gradient was checked, and that took part in a second-order check."""
+
+    executed: set[str] = field(default_factory=set[str])
+    checked: set[str] = field(default_factory=set[str])
+    checked_twice: set[str] = field(default_factory=set[str])
+
+    def merge(self, lists: dict[str, list[str]]) -> None:
+        """Add what another process recorded, as `lists` gave it there."""
+        for name, types in lists.items():
+            getattr(self, name).update(types)
+
+    def lists(self) -> dict[str, list[str]]:
+        """This record in a form that travels between processes."""
+        return {name: sorted(types) for name, types in vars(self).items()}
+
+    def faults(self) -> Iterator[str]:
+        """What is missing, one line per kind; nothing if every op is covered."""
+        ours = {name for name, op in REGISTRY.items() if op.__module__.startswith("thalweg.")}
+        smooth = {name for name in ours if is_differentiable(name)}
+        yield from _line("no test runs", ours - self.executed)
+        yield from _line(
+            "no test checks the gradient of", smooth - self.checked - {*NO_DIFFERENCES}
+        )
+        once = {*NO_DIFFERENCES, *NO_SECOND_ORDER}
+        yield from _line(
+            "no test checks the second-order gradient of", smooth - self.checked_twice - once
+        )
+        needless = self.checked & {*NO_DIFFERENCES} | self.checked_twice & {*NO_SECOND_ORDER}
+        yield from _line("exempt, but tested or unknown", needless | (once - ours))
+
+
+def is_differentiable(op_type: str) -> bool:
+    """Whether an op claims a gradient that is not None everywhere."""
+    op = REGISTRY[op_type]
+    return op.has("gradient") and not op.not_differentiable
+
+
+def _line(fault: str, types: Iterable[str]) -> Iterator[str]:
+    names = sorted(types)
+    if names:
+        yield f"{fault}: {', '.join(names)}"
+
+
+record = Record()
+_open_checks: list[set[str]] = []
+
+
+@contextmanager
+def gradient_check(second: bool = False) -> Iterator[None]:
+    """While open, an op whose gradient is asked for counts as checked, if the block succeeds."""
+    seen: set[str] = set()
+    _open_checks.append(seen)
+    try:
+        yield
+        record.checked |= seen
+        if second:
+            record.checked_twice |= seen
+    finally:
+        _open_checks.remove(seen)
+
+
+def watch() -> None:
+    """Record from now on what is planned and differentiated in this process."""
+    plan._instruction = _noting_runs(plan._instruction)
+    gradients.gradient_function = _noting_gradients(gradients.gradient_function)
+    gradient_checker._gradient = _checking(gradient_checker._gradient)
+
+
+def _noting_runs(make: Callable[..., Any]) -> Callable[..., Any]:
+    def instruction(node: Node, *rest: Any) -> Any:
+        record.executed.add(node.type)
+        return make(node, *rest)
+
+    return instruction
+
+
+def _noting_gradients(find: Callable[[Node], Any]) -> Callable[[Node], Any]:
+    def gradient_function(node: Node) -> Any:
+        for seen in _open_checks:
+            seen.add(node.type)
+        return find(node)
+
+    return gradient_function
+
+
+def _checking(gradient: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*arguments: Any) -> Any:
+        with gradient_check():
+            return gradient(*arguments)
+
+    return checked

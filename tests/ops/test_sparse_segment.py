@@ -1,0 +1,38 @@
+"""Rows of the op table: segment reductions of gathered rows."""
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.ops.harness import check
+from tests.ops.test_segment import IDS, X, by_segment, root
+
+SPARSE = {
+    "sum": (tf.sparse_segment_sum, np.sum),
+    "mean": (tf.sparse_segment_mean, np.mean),
+    "sqrt_n": (tf.sparse_segment_sqrt_n, root),
+}
+INDICES = np.array([4, 1, 1, 0, 2], np.int32)
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_gathered(name: str) -> None:
+    ours, numpys = SPARSE[name]
+    expect = by_segment(numpys, 0)
+    check(ours, X, INDICES, IDS, expect=lambda x, i, ids: expect(x[i], ids))
+    longer = by_segment(numpys, 0, 6)
+    check(
+        lambda x, i, ids: ours(x, i, ids, num_segments=6),
+        X,
+        INDICES,
+        IDS,
+        expect=lambda x, i, ids: longer(x[i], ids),
+    )
+
+
+def test_wrong_gathered_ids() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[1\] == 5 out of range"):
+            session.run(tf.sparse_segment_sum(X, [0, 5], [0, 0]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid number of segments"):
+            session.run(tf.sparse_segment_mean_grad(X, [0, 1], [0, 1], 5))

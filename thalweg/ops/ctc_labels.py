@@ -1,0 +1,71 @@
+"""Rows of labels made ready for CTC: without repeats, or as distinct labels and places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph.node import Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+class CollapseRepeated(Op):
+    """Label rows without those that repeat the one before, and how many each row has left"""
+
+    signature = "labels: T, seq_length: I -> collapsed_labels: T, new_seq_length: I; T: index"
+    not_differentiable = True
+
+    def shape(self, labels: Tensor, seq_length: Tensor) -> list[TensorShape]:
+        rows = labels.shape.with_rank(2)[:1].merge_with(seq_length.shape)
+        return [rows.concatenate([None]), rows]
+
+    def numpy(self, labels: Array, seq_length: Array) -> tuple[Array, Array]:
+        kept = np.arange(int(labels.shape[1])) < seq_length[:, None]
+        kept[:, 1:] &= labels[:, 1:] != labels[:, :-1]
+        lengths = kept.sum(1)
+        result = np.zeros((len(labels), int(lengths.max(initial=0))), labels.dtype)
+        result[np.arange(len(result.T)) < lengths[:, None]] = labels[kept]
+        return result, lengths.astype(seq_length.dtype)
+
+
+@public("nn.collapse_repeated")
+def collapse_repeated(
+    labels: Any, seq_length: Any, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """(rows of labels without repeats of the one before, zeros after; their new lengths)."""
+    op = CollapseRepeated()
+    collapsed, lengths = op(labels, seq_length, name=name or "collapse_repeated_labels")
+    return collapsed, lengths
+
+
+class CTCUniqueLabels(Op):
+    """The distinct labels of each row, in order of appearance, and where each label is in them"""
+
+    signature = "labels: T -> unique: T, idx: T; T: index"
+    not_differentiable = True
+
+    def shape(self, labels: Tensor) -> list[TensorShape]:
+        return [labels.shape.with_rank(2)] * 2
+
+    def numpy(self, labels: Array) -> tuple[Array, Array]:
+        same = labels[:, :, None] == labels[:, None, :]
+        first = same.argmax(2)  # the place where each label appears first
+        is_first = first == np.arange(int(labels.shape[1]))
+        rank = np.cumsum(is_first, 1) - 1
+        unique = np.zeros_like(labels)
+        rows, columns = np.nonzero(is_first)
+        unique[rows, rank[rows, columns]] = labels[rows, columns]
+        return unique, np.take_along_axis(rank, first, 1).astype(labels.dtype)
+
+
+@public("nn.ctc_unique_labels")
+def ctc_unique_labels(labels: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """(the distinct labels of each row, zeros after; the place of each label among them)."""
+    unique, places = CTCUniqueLabels()(labels, name=name or "ctc_unique_labels")
+    return unique, places

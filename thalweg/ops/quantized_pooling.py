@@ -1,0 +1,119 @@
+"""Pooling and clipping of quantized images: the integers move, the real range they span stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph import dtypes
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.node import Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.ops import pooling, quantize, windows
+from thalweg.ops.pooling import Pooling
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+class QuantizedPooling(Pooling, abstract=True):
+    """What poolings of quantized images share."""
+
+    signature = (
+        "input: T, min_input: float32, max_input: float32 -> output: T, min_output: float32, "
+        "max_output: float32; T: quantized"
+    )
+    not_differentiable = True
+
+    def shape(self, input: Tensor, min_input: Tensor, max_input: Tensor) -> list[TensorShape]:
+        return [self.pooled_shape(input.shape), scalar(), scalar()]
+
+
+class QuantizedMaxPool(QuantizedPooling):
+    """The largest integer under the window"""
+
+    def numpy(self, input: Array, min_input: Array, max_input: Array) -> tuple[Array, ...]:
+        x = quantize.integers(input)
+        largest = pooling.MaxPool(**self.attributes).numpy(x)
+        return largest, min_input, max_input
+
+
+class QuantizedAvgPool(QuantizedPooling):
+    """The mean of the integers under the window, cut to an integer"""
+
+    def numpy(self, input: Array, min_input: Array, max_input: Array) -> tuple[Array, ...]:
+        x = quantize.integers(input)
+        positions = windows.counts(self.slides, x.shape)
+        total = np.zeros(positions, np.int64)
+        for tap in self.views(self.padded(x, 0), positions):
+            total += tap
+        share = pooling.shares(self.slides, x.shape, positions).astype(np.int64)
+        return (total // share).astype(x.dtype), min_input, max_input
+
+
+@public("nn.quantized_max_pool")
+def quantized_max_pool(
+    input: Any,
+    min_input: Any,
+    max_input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: str,
+    name: str | None = None,
+) -> Any:
+    """(the largest integers under a window over quantized images, the range they span)."""
+    op = QuantizedMaxPool(**pooling.attributes(ksize, strides, padding, "NHWC"))
+    return op(input, min_input, max_input, name=name)
+
+
+@public("nn.quantized_avg_pool")
+def quantized_avg_pool(
+    input: Any,
+    min_input: Any,
+    max_input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: str,
+    name: str | None = None,
+) -> Any:
+    """(the mean integers under a window over quantized images, the range they span)."""
+    op = QuantizedAvgPool(**pooling.attributes(ksize, strides, padding, "NHWC"))
+    return op(input, min_input, max_input, name=name)
+
+
+class QuantizedReluX(Op):
+    """The integers clipped to those that stand for 0 and for `max_value`"""
+
+    signature = (
+        "features: Tinput, max_value: float32, min_features: float32, max_features: float32 -> "
+        "activations: out_type, min_activations: float32, max_activations: float32; "
+        "Tinput: quantized, out_type: quantized"
+    )
+    not_differentiable = True
+    out_type: DType = dtypes.quint8
+
+    def shape(self, features: Tensor, *_: Tensor) -> list[TensorShape]:
+        return [features.shape, scalar(), scalar()]
+
+    def numpy(self, features: Array, top: Array, low: Array, high: Array) -> tuple[Array, ...]:
+        x = quantize.integers(features)
+        reals = np.array([0.0, float(top)])
+        zero, most = quantize.first_quantized(reals, float(low), float(high), x.dtype).tolist()
+        return np.clip(x, zero, most).astype(quantize.storage(self.out_type)), low, high
+
+
+@public("nn.quantized_relu_x")
+def quantized_relu_x(
+    features: Any,
+    max_value: Any,
+    min_features: Any,
+    max_features: Any,
+    out_type: Any = dtypes.quint8,
+    name: str | None = None,
+) -> Any:
+    """(quantized features clipped to [0, max_value], the range they span)."""
+    op = QuantizedReluX(out_type=as_dtype(out_type))
+    return op(features, max_value, min_features, max_features, name=name)

@@ -1,0 +1,144 @@
+"""contrib.framework's view of variables: made by kind, found by scope, suffix or name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.keys import GraphKeys
+from thalweg.public import public
+from thalweg.variables.scope import VariableScope, get_variable
+from thalweg.variables.variable import Variable
+
+
+def _names(*functions: str) -> tuple[str, ...]:
+    return tuple(f"contrib.{part}.{name}" for name in functions for part in ("framework", "slim"))
+
+
+@public(*_names("variable"))
+def variable(name: str, shape: Any = None, device: Any = None, **options: Any) -> Any:
+    """A variable as `get_variable` gives it, on a device if one is named."""
+    keys = options.pop("collections", None)
+    collections = [GraphKeys.GLOBAL_VARIABLES] if keys is None else keys
+    with get_default_graph().device(device or ""):
+        return get_variable(name, shape, collections=list(dict.fromkeys(collections)), **options)
+
+
+@public(*_names("model_variable"))
+def model_variable(name: str, shape: Any = None, **options: Any) -> Any:
+    """A variable that inference needs."""
+    keys = list(options.pop("collections", None) or ())
+    keys += [GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES]
+    return variable(name, shape, collections=keys, **options)
+
+
+@public(*_names("local_variable"))
+def local_variable(
+    initial_value: Any, validate_shape: bool = True, name: str | None = None
+) -> Variable:
+    """A variable of this process alone."""
+    return Variable(
+        initial_value,
+        trainable=False,
+        collections=[GraphKeys.LOCAL_VARIABLES],
+        validate_shape=validate_shape,
+        name=name,
+    )
+
+
+@public(*_names("add_model_variable"))
+def add_model_variable(var: Any) -> None:
+    """Declare that inference needs a variable."""
+    collected = get_default_graph().get_collection_ref(GraphKeys.MODEL_VARIABLES)
+    if var not in collected:
+        collected.append(var)
+
+
+@public(*_names("get_variables"))
+def get_variables(
+    scope: str | VariableScope | None = None,
+    suffix: str | None = None,
+    collection: Any = GraphKeys.GLOBAL_VARIABLES,
+) -> list[Any]:
+    """The variables of a collection in a scope, whose names end with `suffix`."""
+    prefix = scope.name if isinstance(scope, VariableScope) else scope
+    if suffix is not None:
+        ending = suffix if ":" in suffix else f"{suffix}:"
+        prefix = f"{prefix or ''}.*{ending}"
+    return get_default_graph().get_collection(collection, prefix)
+
+
+@public(*_names("get_model_variables"))
+def get_model_variables(scope: Any = None, suffix: str | None = None) -> list[Any]:
+    """The variables inference needs."""
+    return get_variables(scope, suffix, GraphKeys.MODEL_VARIABLES)
+
+
+@public(*_names("get_local_variables"))
+def get_local_variables(scope: Any = None, suffix: str | None = None) -> list[Any]:
+    """The variables of this process alone."""
+    return get_variables(scope, suffix, GraphKeys.LOCAL_VARIABLES)
+
+
+@public(*_names("get_trainable_variables"))
+def get_trainable_variables(scope: Any = None, suffix: str | None = None) -> list[Any]:
+    """The variables optimizers change by default."""
+    return get_variables(scope, suffix, GraphKeys.TRAINABLE_VARIABLES)
+
+
+@public(*_names("get_variables_by_suffix"))
+def get_variables_by_suffix(suffix: str, scope: Any = None) -> list[Any]:
+    """The variables whose names end with `suffix`."""
+    return get_variables(scope, suffix)
+
+
+@public(*_names("get_variables_by_name"))
+def get_variables_by_name(given_name: str, scope: Any = None) -> list[Any]:
+    """The variables of this name, in any scope inside `scope`."""
+    wanted = re.compile(rf"(^|/){re.escape(given_name)}$")
+    return [found for found in get_variables(scope) if wanted.search(found.op.name)]
+
+
+@public(*_names("get_unique_variable"))
+def get_unique_variable(var_op_name: str) -> Any:
+    """The variable of exactly this name."""
+    for found in get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES):
+        if found.op.name == var_op_name:
+            return found
+    raise ValueError(f"Variable {var_op_name} does not exist: no global variable has this name.")
+
+
+@public(*_names("get_variables_to_restore"))
+def get_variables_to_restore(
+    include: Sequence[str] | None = None, exclude: Sequence[str] | None = None
+) -> list[Any]:
+    """The global variables in the scopes to include, less those in the scopes to exclude."""
+    scopes = [None] if include is None else list(include)
+    found = dict.fromkeys(v for scope in scopes for v in get_variables(scope))
+    for scope in exclude or ():
+        for excluded in get_variables(scope):
+            found.pop(excluded, None)
+    return list(found)
+
+
+@public(*_names("filter_variables"))
+def filter_variables(
+    var_list: Sequence[Any],
+    include_patterns: Sequence[str] | None = None,
+    exclude_patterns: Sequence[str] | None = None,
+    reg_search: bool = True,
+) -> list[Any]:
+    """The variables whose names match any pattern to include and none to exclude."""
+    match = re.search if reg_search else re.match
+
+    def matches(name: str, patterns: Sequence[str]) -> bool:
+        return any(match(pattern, name) for pattern in patterns)
+
+    return [
+        v
+        for v in var_list
+        if (include_patterns is None or matches(v.op.name, include_patterns))
+        and not matches(v.op.name, exclude_patterns or ())
+    ]
