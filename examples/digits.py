@@ -78,8 +78,8 @@ def train(model: Model, session: tf.Session, epochs: int) -> list[float]:
                 feed = {model.images: images[rows], model.labels: labels[rows], model.keep: 0.75}
                 loss, _ = session.run([model.loss, model.step], feed)
                 curve.append(float(loss))
+                progress.set_postfix(epoch=epoch + 1, loss=f"{loss:.3f}", refresh=False)
                 progress.update()
-                progress.set_postfix(epoch=epoch + 1, loss=f"{loss:.3f}")
     test = {model.images: test_images, model.labels: test_labels}
     loss, accuracy = session.run([model.loss, model.accuracy], test)
     print(f"test loss {loss:.4f}, test accuracy {accuracy:.2%} on {len(test_labels)} digits")

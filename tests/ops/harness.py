@@ -177,18 +177,23 @@ def _double(value: Any) -> Any:
 
 
 def _weighted(outputs: Any) -> Any:
-    """A scalar that depends on every element of the outputs in its own way."""
+    """A scalar that depends on every element of the outputs in its own way.
+
+    It is quadratic in them, so that second derivatives also go through the backward ops of linear
+    functions.
+    """
     rng = np.random.default_rng(7)
     parts = []
     for output in _flat(outputs):
-        if not (output.dtype.is_floating or output.dtype.is_complex):
-            continue
         shape = output.shape.as_list()
         if output.dtype.is_complex:
-            weights = rng.normal(size=shape) + 1j * rng.normal(size=shape)
-            parts.append(tf.reduce_sum(tf.real(output * tf.constant(weights))))
+            weights = tf.constant(rng.normal(size=shape) + 1j * rng.normal(size=shape))
+            product = tf.real(output * (weights + 0.1 * output))
+        elif output.dtype.is_floating:
+            product = output * (rng.normal(size=shape) + 0.1 * output)
         else:
-            parts.append(tf.reduce_sum(output * tf.constant(rng.normal(size=shape))))
+            continue
+        parts.append(tf.reduce_sum(product))
     return tf.add_n(parts)
 
 

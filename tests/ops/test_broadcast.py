@@ -41,7 +41,7 @@ def test_dynamic_shape_known_in_part() -> None:
 
 
 def test_wrong() -> None:
-    with pytest.raises(ValueError, match="Incompatible shapes"):
+    with pytest.raises(ValueError, match="Dimensions must be equal"):
         tf.broadcast_to(X, [2, 2, 2])
-    with pytest.raises(ValueError, match="Incompatible shapes"):
+    with pytest.raises(ValueError, match="Dimensions must be equal"):
         tf.broadcast_static_shape(tf.TensorShape([2]), tf.TensorShape([3]))

@@ -61,6 +61,11 @@ ROWS: dict[str, Any] = {
         [texts("xabb a")],
         texts("x<bbaabb> <aa>"),
     ),
+    "replace characters": (
+        lambda x: tf.regex_replace(x, "^.(x)?", r"[\1]\\n"),
+        [texts("üa", b"\xffb")],
+        texts(r"[]\na", r"[]\nb"),
+    ),
     "replace first": (
         lambda x: tf.strings.regex_replace(x, "a", "b", replace_global=False),
         [texts("aa", "")],

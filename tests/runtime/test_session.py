@@ -84,7 +84,7 @@ def test_feed_errors_name_tensor_and_line():
             session.run(y)
         with pytest.raises(ValueError, match=r"shape \(2,\) for Tensor 'x:0'.*test_session\.py"):
             session.run(y, {x: [1.0, 2.0]})
-        with pytest.raises(TypeError, match="cannot be a tf.Tensor"):
+        with pytest.raises(TypeError, match=r"cannot be a tf\.Tensor"):
             session.run(y, {x: tf.zeros([1, 3])})
         with pytest.raises(ValueError, match="'x:0'"):
             session.run(y, {x: [["a", "b", "c"]]})

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from thalweg.distributions.base import FULLY_REPARAMETERIZED
 from thalweg.distributions.divergence import RegisterKL
-from thalweg.distributions.parameters import after, defined, floats, new_seed
+from thalweg.distributions.parameters import after, defined, floats, new_seed, together
 from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
@@ -31,7 +31,7 @@ class Beta(ScalarDistribution):
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[concentration1, concentration0]) as scope:
-            one, zero = floats(concentration1=concentration1, concentration0=concentration0)
+            one, zero = floats(concentration1, concentration0)
             assertions = (
                 [checks.assert_positive(one), checks.assert_positive(zero)] if validate_args else []
             )
@@ -82,7 +82,8 @@ class Beta(ScalarDistribution):
 
     def _cdf(self, value: Tensor) -> Tensor:
         x = after(_inside(value), value) if self.validate_args else value
-        return betainc(self._concentration1, self._concentration0, x)
+        one, zero, x = together(self._concentration1, self._concentration0, x)
+        return betainc(one, zero, x)
 
     def _entropy(self) -> Tensor:
         return (

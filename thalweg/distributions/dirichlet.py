@@ -39,7 +39,7 @@ class Dirichlet(VectorDistribution):
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[concentration]) as scope:
-            (weights,) = floats(concentration=concentration)
+            (weights,) = floats(concentration)
             assertions = concentration_checks(weights) if validate_args else []
             self._concentration = after(assertions, weights, name="concentration")
             self._total_concentration = vector.total(self._concentration)

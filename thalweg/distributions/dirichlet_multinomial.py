@@ -30,7 +30,7 @@ class DirichletMultinomial(VectorDistribution):
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[total_count, concentration]) as scope:
-            count, weights = floats(total_count=total_count, concentration=concentration)
+            count, weights = floats(total_count, concentration)
             counts = is_count(count, "total_count") if validate_args else []
             positive = concentration_checks(weights) if validate_args else []
             self._total_count = after(counts, count, name="total_count")

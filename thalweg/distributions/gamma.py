@@ -33,7 +33,7 @@ class Gamma(ScalarDistribution):
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[concentration, rate]) as scope:
-            shape, inverse_scale = floats(concentration=concentration, rate=rate)
+            shape, inverse_scale = floats(concentration, rate)
             assertions = (
                 [checks.assert_positive(shape), checks.assert_positive(inverse_scale)]
                 if validate_args
@@ -124,7 +124,7 @@ class Exponential(Gamma):
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[rate]) as scope:
-            (inverse_scale,) = floats(rate=rate)
+            (inverse_scale,) = floats(rate)
             super().__init__(
                 concentration=filling.ones_like(inverse_scale),
                 rate=inverse_scale,

@@ -32,7 +32,7 @@ class Laplace(ScalarDistribution):
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[loc, scale]) as scope:
-            centre, width = floats(loc=loc, scale=scale)
+            centre, width = floats(loc, scale)
             assertions = [checks.assert_positive(width)] if validate_args else []
             self._loc = after(assertions, centre, name="loc")
             self._scale = after(assertions, width, name="scale")
@@ -81,9 +81,8 @@ class Laplace(ScalarDistribution):
         return _log_cdf(-self._standard(value))
 
     def _quantile(self, value: Tensor) -> Tensor:
-        side = value - 0.5
-        distance = transcendental.log1p(-2 * arithmetic.absolute(side))
-        return self._loc - self._scale * arithmetic.sign(side) * distance
+        distance = transcendental.log(2 * arithmetic.minimum(value, 1 - value))
+        return self._loc - self._scale * arithmetic.sign(value - 0.5) * distance
 
     def _entropy(self) -> Tensor:
         return self._spread(math.log(2) + 1 + transcendental.log(self._scale))

@@ -30,7 +30,7 @@ class Multinomial(VectorDistribution):
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[total_count, logits, probs]) as scope:
-            (count,) = floats(total_count=total_count)
+            (count,) = floats(total_count)
             assertions = is_count(count, "total_count") if validate_args else []
             self._total_count = after(assertions, count, name="total_count")
             self._logits, self._probs = logits_and_probs(

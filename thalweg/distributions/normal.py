@@ -31,7 +31,7 @@ class Normal(ScalarDistribution):
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[loc, scale]) as scope:
-            centre, width = floats(loc=loc, scale=scale)
+            centre, width = floats(loc, scale)
             assertions = [checks.assert_positive(width)] if validate_args else []
             self._loc = after(assertions, centre, name="loc")
             self._scale = after(assertions, width, name="scale")

@@ -15,6 +15,7 @@ from thalweg.ops import (
     basic,
     checks,
     choosing,
+    filling,
     reduce,
     rounding,
     softmax,
@@ -22,11 +23,11 @@ from thalweg.ops import (
 )
 
 
-def floats(**values: Any) -> list[Tensor]:
+def floats(*values: Any) -> list[Tensor]:
     """Tensors of one floating dtype; Python numbers take that of the tensors beside them."""
-    kinds = [as_dtype(v.dtype).base_dtype for v in values.values() if hasattr(v, "dtype")]
+    kinds = [as_dtype(v.dtype).base_dtype for v in values if hasattr(v, "dtype")]
     kind = kinds[0] if kinds else None
-    tensors = [convert_to_tensor(value, kind, name=name) for name, value in values.items()]
+    tensors = [convert_to_tensor(value, kind) for value in values]
     checks.assert_same_float_dtype(tensors)
     return tensors
 
@@ -44,10 +45,10 @@ def logits_and_probs(
         raise ValueError("Must pass probs or logits, but not both.")
     with name_scope(name, values=[logits, probs]):
         if probs is None:
-            (given,) = floats(logits=logits)
+            (given,) = floats(logits)
             normalise = softmax.softmax if many_classes else transcendental.sigmoid
             return given, normalise(given, name="probs")
-        (given,) = floats(probs=probs)
+        (given,) = floats(probs)
         if validate_args:
             given = after(_probability_checks(given, many_classes), given)
         logarithm = transcendental.log(given)
@@ -89,6 +90,12 @@ def defined(value: Tensor, where: Tensor, allowed: bool, message: str) -> Tensor
 def choose(condition: Tensor, x: Tensor, y: Any) -> Tensor:
     """Elements of `x` where the condition holds, else of `y`, all broadcast together."""
     return choosing.where_v2(condition, x, convert_to_tensor(y, x.dtype.base_dtype))
+
+
+def together(*tensors: Tensor) -> list[Tensor]:
+    """The tensors, broadcast to one shape."""
+    zeros = sum(filling.zeros_like(tensor) for tensor in tensors)
+    return [tensor + zeros for tensor in tensors]
 
 
 def new_seed(seed: int | None, salt: str) -> int | None:

@@ -6,7 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from thalweg.distributions.base import FULLY_REPARAMETERIZED
-from thalweg.distributions.parameters import after, choose, defined, floats, new_seed
+from thalweg.distributions.parameters import after, choose, defined, floats, new_seed, together
 from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
@@ -32,7 +32,7 @@ class StudentT(ScalarDistribution):
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[df, loc, scale]) as scope:
-            freedom, centre, width = floats(df=df, loc=loc, scale=scale)
+            freedom, centre, width = floats(df, loc, scale)
             assertions = [checks.assert_positive(freedom)] if validate_args else []
             self._df = after(assertions, freedom, name="df")
             self._loc = after(assertions, centre, name="loc")
@@ -80,7 +80,8 @@ class StudentT(ScalarDistribution):
 
     def _cdf(self, value: Tensor) -> Tensor:
         y = (value - self._loc) / arithmetic.absolute(self._scale)
-        tail = 0.5 * betainc(0.5 * self._df, 0.5, self._df / (arithmetic.square(y) + self._df))
+        df, x = together(self._df, self._df / (arithmetic.square(y) + self._df))
+        tail = 0.5 * betainc(0.5 * df, 0.5, x)
         return choose(y < 0, tail, 1 - tail)
 
     def _entropy(self) -> Tensor:

@@ -30,7 +30,7 @@ class Uniform(ScalarDistribution):
     ) -> None:
         parameters = dict(locals())
         with name_scope(name, values=[low, high]) as scope:
-            bottom, top = floats(low=low, high=high)
+            bottom, top = floats(low, high)
             message = "uniform not defined when low >= high."
             assertions = [checks.assert_less(bottom, top, message=message)] if validate_args else []
             self._low = after(assertions, bottom, name="low")

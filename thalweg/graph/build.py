@@ -73,11 +73,11 @@ def results(node: Node) -> Any:
 
 
 def _output_count(op: Op, argument: Argument, bound: dict[str, Any]) -> int:
-    if argument.count:
-        return getattr(op, argument.count, None) or bound[argument.count]
-    if argument.is_mixed:
-        return len(getattr(op, argument.type, None) or bound[argument.type])
-    return 1
+    name = argument.count or argument.type
+    if not argument.is_list:
+        return 1
+    given: Any = op.__dict__.get(name, bound.get(name))
+    return given if argument.count else len(given)
 
 
 def graph_of(arguments: Sequence[Any]) -> Graph:
@@ -229,7 +229,7 @@ def _check_types(
                 raise TypeError(
                     f"Input '{argument.name}' of '{op.type_name}' Op has type {tensor.dtype.name} "
                     f"that does not match {_wanted(op, argument, wanted)}: {tensor.name} was made "
-                    f"at {tensor.op.origin}, for the node '{name}'"
+                    f"at {tensor.op.origin}, for the node '{name.rstrip('/')}'"
                 )
             if argument.is_ref and not tensor.dtype.is_ref_dtype:
                 raise TypeError(
@@ -241,8 +241,8 @@ def _check_types(
         if isinstance(dtype, DType) and dtype.base_dtype not in allowed:
             names = ", ".join(sorted(d.name for d in allowed))
             raise TypeError(
-                f"DataType {dtype.name} for attr '{type_name}' of '{op.type_name}' op '{name}' is "
-                f"not in the list of allowed values: {names}"
+                f"DataType {dtype.name} for attr '{type_name}' of '{op.type_name}' op "
+                f"'{name.rstrip('/')}' is not in the list of allowed values: {names}"
             )
 
 
@@ -290,7 +290,7 @@ def _shape_error(op: Op, grouped: list[Any], name: str, error: Exception) -> str
     for value in grouped:
         flat += value if isinstance(value, list) else [value]
     shapes = ", ".join(str(tensor.shape) for tensor in flat)
-    return f"{error} for '{name}' (op: '{op.type_name}') with input shapes: {shapes}."
+    return f"{error} for '{name.rstrip('/')}' (op: '{op.type_name}') with input shapes: {shapes}."
 
 
 ops.applier[:] = [apply]

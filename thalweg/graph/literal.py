@@ -45,7 +45,15 @@ def _from_numpy(array: Array, dtype: DType | None) -> Array:
             raise TypeError(f"Expected {dtype.name}, got an array of {array.dtype} instead.")
         return to_bytes(array.astype(object))
     kind = as_dtype(array.dtype) if dtype is None else dtype
-    return array if kind.is_quantized else np.asarray(array, dtype=kind.as_numpy_dtype)
+    if kind.is_quantized and not array.dtype.fields:
+        return _quantized_integers(array, kind)
+    return np.asarray(array, dtype=kind.as_numpy_dtype)
+
+
+def _quantized_integers(array: Array, dtype: DType) -> Array:
+    """Plain integers seen as quantized elements of the same width."""
+    structured = np.dtype(dtype.as_numpy_dtype)
+    return np.asarray(array, structured[0].base)[..., np.newaxis].view(structured)[..., 0]
 
 
 def _quantized(value: Any, dtype: DType) -> Array:

@@ -125,7 +125,7 @@ def _check_channels(x: Tensor, w: Tensor, axis: int) -> None:
 # Transposed
 
 
-@public("nn.conv2d_transpose")
+@public("nn.conv2d_transpose", "nn.deconv2d")
 def conv2d_transpose(
     value: Any = None,
     filter: Any = None,

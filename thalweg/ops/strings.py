@@ -218,7 +218,7 @@ def _bytes(item: bytes, start: int, count: int) -> bytes:
 
 
 def _characters(item: bytes, start: int, count: int) -> bytes:
-    whole = item.decode(errors="surrogateescape")
+    whole = _characters_of(item)
     if not -len(whole) <= start <= len(whole):
         raise errors.InvalidArgumentError(
             None, None, f"pos {start} out of range for string {item!r}"
@@ -251,7 +251,12 @@ class StringLength(StringOp):
     def numpy(self, input: Array) -> Array:
         if self.unit == "BYTE":
             return text.numbers(len, input, np.int32)
-        return text.numbers(lambda item: len(item.decode(errors="replace")), input, np.int32)
+        return text.numbers(_character_count, input, np.int32)
+
+
+def _character_count(item: bytes) -> int:
+    """Every byte but the continuations of UTF-8 begins a character."""
+    return sum(byte & 0xC0 != 0x80 for byte in item)
 
 
 @public("string_length", "strings.length")
@@ -315,10 +320,16 @@ def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Ten
     return StringUpper(encoding=encoding)(input, name=name)
 
 
-def _compiled(pattern: Any) -> re.Pattern[bytes]:
+def _characters_of(item: bytes) -> str:
+    """Bytes as UTF-8 characters; what is not UTF-8 survives the way back."""
+    return item.decode(errors="surrogateescape")
+
+
+def _compiled(pattern: Any) -> re.Pattern[str]:
+    """Patterns match characters, but `\\w`, `\\d` and `\\s` mean the ASCII ones."""
     source = text_item(pattern)
     try:
-        return re.compile(source)
+        return re.compile(_characters_of(source), re.ASCII)
     except re.error as error:
         raise errors.InvalidArgumentError(
             None, None, f"Invalid pattern: {source!r}, error: {error}"
@@ -338,9 +349,25 @@ class RegexReplace(StringOp):
 
     def numpy(self, input: Array, pattern: Array, rewrite: Array) -> Array:
         expression = _compiled(pattern)
-        template = text_item(rewrite).replace(b"\\0", b"\\g<0>")
+        template = _characters_of(text_item(rewrite))
         count = 0 if self.replace_global else 1
-        return text.mapped(lambda item: expression.sub(template, item, count), input)
+
+        def rewritten(item: bytes) -> bytes:
+            whole = expression.sub(
+                lambda match: _filled(template, match), _characters_of(item), count
+            )
+            return whole.encode(errors="surrogateescape")
+
+        return text.mapped(rewritten, input)
+
+
+def _filled(template: str, match: re.Match[str]) -> str:
+    """A rewrite with its groups put in; only digits and the backslash can be escaped."""
+    return re.sub(
+        r"\\([0-9\\])",
+        lambda mark: "\\" if mark[1] == "\\" else match[int(mark[1])] or "",
+        template,
+    )
 
 
 @public("regex_replace", "strings.regex_replace")
@@ -361,8 +388,8 @@ class RegexFullMatch(StringOp):
         return input.shape
 
     def numpy(self, input: Array, pattern: Array) -> Array:
-        expression = _compiled(pattern)
-        return text.numbers(lambda item: expression.fullmatch(item) is not None, input, bool)
+        matches = _compiled(pattern).fullmatch
+        return text.numbers(lambda item: matches(_characters_of(item)) is not None, input, bool)
 
 
 @public("strings.regex_full_match")
