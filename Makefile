@@ -5,7 +5,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.12 python3.11 python3.13,\
 BIN := .venv/bin
 TF_TESTS ?=
 
-.PHONY: install lint format test demo bench conformance clean
+.PHONY: install lint format test demo bench docs conformance clean
 
 install: .venv/.stamp
 
@@ -33,6 +33,9 @@ demo: .venv/.stamp
 
 bench: .venv/.stamp
 	$(BIN)/python benchmarks/run.py
+
+docs: .venv/.stamp
+	$(BIN)/python tools/ops_table.py docs/ops.md
 
 conformance: .venv/.stamp
 	@test -n "$(TF_TESTS)" || { echo "usage: make conformance TF_TESTS=<a TensorFlow checkout>"; exit 1; }

@@ -14,6 +14,7 @@ import pytest
 
 import thalweg as tf
 from thalweg import errors
+from thalweg.graph.op import Op
 
 Build = Callable[["Program"], Any]
 
@@ -76,7 +77,7 @@ RUN_TIME: dict[str, tuple[Build, type[Exception], str]] = {
     "concat: other sizes": (
         lambda p: tf.concat([later([[1.0, 2.0]]), tf.zeros([2, 1])], 1, name="bad"),
         errors.InvalidArgumentError,
-        "",
+        "size 1 .* size 2",
     ),
     "assign: another shape": (
         lambda p: tf.assign(p.weights, later([1.0]), name="bad"),
@@ -201,9 +202,7 @@ def check_location(error: Any) -> None:
     """The error is bound to an op, and its text says which, and which line of this file made it."""
     file, _, line = error.op.origin.rpartition(":")
     assert file == __file__
-    assert "bad" in linecache.getline(file, int(line)) or "/gpu:7" in linecache.getline(
-        file, int(line) - 1
-    )
+    assert "bad" in linecache.getline(file, int(line))
     assert f"in op '{error.op.name}' ({error.op.type}), created at {error.op.origin}" in str(error)
 
 
@@ -267,8 +266,8 @@ BUILD_TIME: dict[str, tuple[Build, type[Exception], str]] = {
     ),
     "reference where there is none": (
         lambda p: tf.assign(tf.zeros([2]), [1.0, 2.0], name="bad"),
-        (TypeError, AttributeError),
-        "",
+        TypeError,
+        "'Assign' Op requires that input 'ref' be a mutable tensor",
     ),
     "bool of a tensor": (
         lambda p: bool(p.x),
@@ -288,7 +287,7 @@ BUILD_TIME: dict[str, tuple[Build, type[Exception], str]] = {
         r"'stranger:0'.*\(made at .*test_bad_input.py:\d+\) must be from the same graph",
     ),
     "gradient that nobody defined": (
-        lambda p: tf.gradients(without_gradient(p.x), p.x),
+        lambda p: tf.gradients(Untold()(p.x, name="bad"), p.x),
         LookupError,
         r"'bad' \(op type: .*\), made at .*test_bad_input.py:\d+",
     ),
@@ -325,9 +324,16 @@ def stranger() -> tf.Tensor:
         return tf.constant(1.0, name="stranger")
 
 
-def without_gradient(x: tf.Tensor) -> tf.Tensor:
-    """A differentiable function whose op says nothing of gradients."""
-    raise NotImplementedError
+class Untold(Op):
+    """A smooth function whose block says nothing of gradients."""
+
+    signature = "x: T -> y: T; T: floating"
+
+    def shape(self, x: tf.Tensor) -> tf.TensorShape:
+        return x.shape
+
+    def numpy(self, x: Any) -> Any:
+        return x
 
 
 def reused(name: str, shape: list[int], dtype: Any = tf.float32) -> Any:
@@ -404,7 +410,7 @@ STEPS: dict[str, tuple[Build, type[Exception], str]] = {
         ValueError,
         "Fetch argument 'y:1'",
     ),
-    "eval without a session": (lambda p: p.weights.eval(), ValueError, "No default session"),
+    "eval without a session": (lambda p: p.weights.eval(), ValueError, "no default session"),
     "eval in the session of another graph": (
         lambda p: stranger().eval(session=p.session),
         ValueError,

@@ -7,6 +7,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check
+from thalweg.ops import joining
 
 R = np.random.default_rng(0)
 X, Y, Z = R.normal(size=(2, 3)), R.normal(size=(2, 3)), R.normal(size=(2, 1))
@@ -142,3 +143,29 @@ def test_wrong_sizes_at_run_time() -> None:
     pieces = tf.split(tf.placeholder_with_default(X, [None, None]), sizes, 1)
     with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="add up"):
         session.run(pieces, {sizes: [1, 1]})
+
+
+def test_concat_offset() -> None:
+    shapes = [np.array(sizes, np.int32) for sizes in ([2, 3, 5], [2, 7, 5], [2, 20, 5])]
+    check(
+        lambda *shapes: joining.ConcatOffset()(1, list(shapes)),
+        *shapes,
+        expect=[np.array(start) for start in ([0, 0, 0], [0, 3, 0], [0, 10, 0])],
+        gradient=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("axis", "other", "message"),
+    [
+        (1, [[2, 3]], "vector"),
+        (2, [2, 3], "out of range: 2 vs. 2"),
+        (1, [2, 3, 4], "should contain 2 elem"),
+        (1, [3, 3], r"Input 1 has shape \[3 3\] and doesn't match input 0 with shape \[2 3\]"),
+    ],
+)
+def test_shapes_that_cannot_be_joined(axis: int, other: list[Any], message: str) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        offsets = joining.ConcatOffset()(axis, [tf.constant([2, 3]), tf.constant(other)])
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            session.run(offsets)

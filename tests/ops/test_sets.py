@@ -84,8 +84,13 @@ def test_errors() -> None:
         with pytest.raises(tf.errors.InvalidArgumentError, match="out of order"):
             session.run(tf.sets.set_size(messy))
         assert session.run(tf.sets.set_size(messy, validate_indices=False)).tolist() == [1, 1]
+        with pytest.raises(ValueError, match="not compatible"):
+            tf.sets.set_union([[1], [2]], [[1]])
+        with pytest.raises(ValueError, match="rank"):
+            tf.sets.set_union([[[1]]], [[1]])
+        fed = tf.placeholder(tf.int32)
         with pytest.raises(tf.errors.InvalidArgumentError, match="Mismatched group"):
-            session.run(tf.sets.set_union([[1], [2]], [[1]]).values)
+            session.run(tf.sets.set_union([[1], [2]], fed).values, {fed: [[1]]})
 
 
 def rows(words: list[str]) -> tf.SparseTensor:

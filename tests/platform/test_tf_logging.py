@@ -64,4 +64,4 @@ def test_lines_go_to_standard_error_under_the_name_programs_know(capsys):
     tf_logging.warning("careful")
     tf_logging.flush()
     logger.removeHandler(console)
-    assert "WARNING:tensorflow:careful\n" in capsys.readouterr().err
+    assert "WARNING:thalweg:careful\n" in capsys.readouterr().err

@@ -231,7 +231,7 @@ def test_a_traced_step_names_the_users_lines():
 
 
 def test_devices_are_checked_unless_placement_is_soft():
-    with tf.device("/gpu:0"):
+    with tf.device("/cpu:7"):
         x = tf.constant(1.0) + 1.0
     with (
         tf.Session() as session,
@@ -242,6 +242,31 @@ def test_devices_are_checked_unless_placement_is_soft():
         session.run(x)
     with tf.Session(config=tf.ConfigProto(allow_soft_placement=True)) as session:
         assert session.run(x) == 2.0
+
+
+def test_a_kind_of_device_that_is_not_here_falls_back_with_a_warning(capsys):
+    with tf.device("/gpu:3"):
+        x = tf.constant(1.0) + 1.0
+    with tf.Session() as session:
+        assert session.run(x) == 2.0
+    told = capsys.readouterr().err
+    assert told.count("GPU:3") == 1
+    assert "test_session.py" in told
+
+
+def test_a_step_that_takes_too_long_is_stopped():
+    x = tf.placeholder(tf.float32)
+    y = x
+    for _ in range(2000):
+        y = y + x
+    config = tf.ConfigProto(operation_timeout_in_ms=1)
+    with tf.Session(config=config) as session:
+        step = session.make_callable(y, [x])
+        with pytest.raises(tf.errors.DeadlineExceededError, match="1 ms"):
+            for _ in range(1000):
+                step(np.ones(100_000))
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            step(np.ones(1_000_000))
 
 
 def test_many_threads_share_one_session():

@@ -56,6 +56,14 @@ def _quantized_integers(array: Array, dtype: DType) -> Array:
     return np.asarray(array, structured[0].base)[..., np.newaxis].view(structured)[..., 0]
 
 
+def plain_integers(value: Any) -> Array:
+    """The integers of quantized elements; any other array as it is."""
+    array = np.asarray(value)
+    if not array.dtype.fields:
+        return array
+    return array.view(array.dtype[0].base).reshape(array.shape)
+
+
 def _quantized(value: Any, dtype: DType) -> Array:
     first = value
     while isinstance(first, list) and first:

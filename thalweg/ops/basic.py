@@ -14,7 +14,7 @@ from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_elements
-from thalweg.graph.literal import make_array
+from thalweg.graph.literal import make_array, plain_integers
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import Dimension, TensorShape, as_shape
@@ -43,7 +43,7 @@ class Const(Op):
         return self.value
 
     def numpy(self) -> Array:
-        return self.value
+        return plain_integers(self.value) if self.dtype.is_quantized else self.value
 
 
 @public("constant")

@@ -214,6 +214,53 @@ def _axis_tensor(axis: Any) -> Tensor:
     return convert_to_tensor(axis, dtypes.int32, name="concat_dim")
 
 
+class ConcatOffset(Op):
+    """Where each of some shapes begins in their concatenation, as one offset per dimension."""
+
+    signature = "concat_dim: int32, shape: N*int32 -> offset: N*int32"
+    not_differentiable = True
+
+    def shape(self, concat_dim: Tensor, shapes: list[Tensor]) -> list[TensorShape]:
+        return [tensor.shape for tensor in shapes]
+
+    def numpy(self, concat_dim: Array, shapes: list[Array]) -> list[Array]:
+        _check_joined(int(concat_dim), shapes)
+        axis = int(concat_dim) % len(shapes[0])
+        offsets = [np.zeros_like(sizes) for sizes in shapes]
+        starts = np.cumsum([0, *(sizes[axis] for sizes in shapes[:-1])])
+        for offset, start in zip(offsets, starts, strict=True):
+            offset[axis] = start
+        return offsets
+
+
+def _check_joined(axis: int, shapes: list[Array]) -> None:
+    """All must be vectors of one length, and equal but for the element `axis`."""
+    if any(np.ndim(sizes) != 1 for sizes in shapes):
+        raise errors.InvalidArgumentError(None, None, "Every shape should be a vector")
+    first = shapes[0]
+    rank = len(first)
+    if not -rank <= axis < rank:
+        raise errors.InvalidArgumentError(
+            None, None, f"Concat dim is out of range: {axis} vs. {rank}"
+        )
+    for number, sizes in enumerate(shapes):
+        if len(sizes) != rank:
+            raise errors.InvalidArgumentError(
+                None, None, f"Shape {number} should contain {rank} elements, it has {len(sizes)}"
+            )
+        if not np.array_equal(np.delete(sizes, axis), np.delete(first, axis)):
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"All dimensions except {axis} must match. Input {number} has shape {_words(sizes)}"
+                f" and doesn't match input 0 with shape {_words(first)}.",
+            )
+
+
+def _words(sizes: Array) -> str:
+    return f"[{' '.join(map(str, sizes.tolist()))}]"
+
+
 class SplitV(Op):
     """x cut along an axis into pieces of given sizes; one size may be -1."""
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.known import constant_value
+from thalweg.graph.literal import plain_integers
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
@@ -30,15 +31,8 @@ def storage(kind: DType) -> Any:
     return structured[0].base if structured.fields else structured
 
 
-def integers(array: Any) -> Array:
-    """The plain integers of a quantized value."""
-    plain = np.asarray(array)
-    if not plain.dtype.fields:
-        return plain
-    return plain.view(plain.dtype[0].base).reshape(plain.shape)
-
-
 def limits(kind: Any) -> tuple[int, int]:
+    """The lowest and the highest integer of a NumPy dtype."""
     info = np.iinfo(kind)
     return int(info.min), int(info.max)
 
@@ -62,6 +56,12 @@ def steps_per_unit(low: float, high: float, kind: Any) -> float:
     return (highest - lowest) / (high - low)
 
 
+def spanned(steps: float, kind: Any) -> tuple[Any, Any]:
+    """The real range of integers around zero with `steps` of them to a distance of 1."""
+    lowest, highest = limits(kind)
+    return np.float32(lowest / steps), np.float32(highest / steps)
+
+
 def first_quantized(x: Array, low: float, high: float, kind: Any) -> Array:
     """Reals as integers, such that `low` falls on the lowest one exactly."""
     lowest, highest = limits(kind)
@@ -79,6 +79,11 @@ def first_dequantized(x: Array, low: float, high: float) -> Array:
     return (
         _round_half_away(np.float64(low / scale)) * scale + (x.astype(np.float64) - lowest) * scale
     )
+
+
+def zero_point(low: float, high: float, kind: Any) -> float:
+    """The integer that stands for the real zero."""
+    return float(first_quantized(np.zeros(()), low, high, kind))
 
 
 class QuantizeV2(Op):
@@ -197,7 +202,9 @@ class Dequantize(Op):
         return input.shape
 
     def numpy(self, input: Array, min_range: Array, max_range: Array) -> Array:
-        return self._reals(integers(input), float(min_range), float(max_range)).astype(np.float32)
+        return self._reals(plain_integers(input), float(min_range), float(max_range)).astype(
+            np.float32
+        )
 
     def _reals(self, x: Array, low: float, high: float) -> Array:
         lowest, highest = limits(x.dtype)
@@ -312,7 +319,7 @@ class QuantizedConcat(Op):
     ) -> tuple[Array, Any, Any]:
         low, high = min(0.0, *map(float, mins)), max(map(float, maxes))
         parts = [
-            _requantized(integers(x), float(a), float(b), low, high)
+            _requantized(plain_integers(x), float(a), float(b), low, high)
             for x, a, b in zip(values, mins, maxes, strict=True)
         ]
         return np.concatenate(parts, int(concat_dim)), np.float32(low), np.float32(high)

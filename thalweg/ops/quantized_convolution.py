@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.literal import plain_integers
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.ops import correlate
-from thalweg.ops.quantize import first_quantized, integers, limits, steps_per_unit, storage
+from thalweg.ops.quantize import spanned, steps_per_unit, storage, zero_point
 from thalweg.ops.windows import Slide
 from thalweg.public import public
 
@@ -62,23 +63,17 @@ class QuantizedConv2D(Op):
         min_filter: Array,
         max_filter: Array,
     ) -> tuple[Array, Any, Any]:
-        x, w = integers(input), integers(filter)
-        x_zero = _zero(float(min_input), float(max_input), x.dtype)
-        w_zero = _zero(float(min_filter), float(max_filter), w.dtype)
+        x, w = plain_integers(input), plain_integers(filter)
+        x_zero = zero_point(float(min_input), float(max_input), x.dtype)
+        w_zero = zero_point(float(min_filter), float(max_filter), w.dtype)
         # Padding is the real zero, so it must come after the zero point is taken off.
         product = correlate.correlate(
             x.astype(np.float64) - x_zero, w.astype(np.float64) - w_zero, self.slides(w.shape[:2])
         )
-        step = 1 / steps_per_unit(float(min_input), float(max_input), x.dtype)
-        step /= steps_per_unit(float(min_filter), float(max_filter), w.dtype)
+        steps = steps_per_unit(float(min_input), float(max_input), x.dtype)
+        steps *= steps_per_unit(float(min_filter), float(max_filter), w.dtype)
         kind = storage(self.out_type)
-        lowest, highest = limits(kind)
-        return product.astype(kind), np.float32(step * lowest), np.float32(step * highest)
-
-
-def _zero(low: float, high: float, kind: Any) -> float:
-    """The integer that stands for the real zero."""
-    return float(first_quantized(np.zeros(()), low, high, kind))
+        return product.astype(kind), *spanned(steps, kind)
 
 
 @public("nn.quantized_conv2d")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.literal import plain_integers
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
@@ -36,7 +37,7 @@ class QuantizedMaxPool(QuantizedPooling):
     """The largest integer under the window"""
 
     def numpy(self, input: Array, min_input: Array, max_input: Array) -> tuple[Array, ...]:
-        x = quantize.integers(input)
+        x = plain_integers(input)
         largest = pooling.MaxPool(**self.attributes).numpy(x)
         return largest, min_input, max_input
 
@@ -45,7 +46,7 @@ class QuantizedAvgPool(QuantizedPooling):
     """The mean of the integers under the window, cut to an integer"""
 
     def numpy(self, input: Array, min_input: Array, max_input: Array) -> tuple[Array, ...]:
-        x = quantize.integers(input)
+        x = plain_integers(input)
         positions = windows.counts(self.slides, x.shape)
         total = np.zeros(positions, np.int64)
         for tap in self.views(self.padded(x, 0), positions):
@@ -84,8 +85,40 @@ def quantized_avg_pool(
     return op(input, min_input, max_input, name=name)
 
 
+def _clipped(features: Array, top: float, low: float, high: float, kind: DType) -> Array:
+    """The integers clipped to those that stand for 0 and for `top`"""
+    x = plain_integers(features)
+    zero, most = quantize.first_quantized(np.array([0.0, top]), low, high, x.dtype).tolist()
+    return np.clip(x, zero, most).astype(quantize.storage(kind))
+
+
+class QuantizedRelu(Op):
+    """max(x, 0), of quantized features"""
+
+    signature = (
+        "features: Tinput, min_features: float32, max_features: float32 -> "
+        "activations: out_type, min_activations: float32, max_activations: float32; "
+        "Tinput: quantized, out_type: quantized"
+    )
+    not_differentiable = True
+    out_type: DType = dtypes.quint8
+
+    def shape(self, features: Tensor, *_: Tensor) -> list[TensorShape]:
+        return [features.shape, scalar(), scalar()]
+
+    def numpy(self, features: Array, low: Array, high: Array) -> tuple[Array, ...]:
+        return _clipped(features, float(high), float(low), float(high), self.out_type), low, high
+
+
+class QuantizedRelu6(QuantizedRelu, name="QuantizedRelu6"):
+    """min(max(x, 0), 6), of quantized features"""
+
+    def numpy(self, features: Array, low: Array, high: Array) -> tuple[Array, ...]:
+        return _clipped(features, 6.0, float(low), float(high), self.out_type), low, high
+
+
 class QuantizedReluX(Op):
-    """The integers clipped to those that stand for 0 and for `max_value`"""
+    """min(max(x, 0), max_value), of quantized features"""
 
     signature = (
         "features: Tinput, max_value: float32, min_features: float32, max_features: float32 -> "
@@ -99,10 +132,7 @@ class QuantizedReluX(Op):
         return [features.shape, scalar(), scalar()]
 
     def numpy(self, features: Array, top: Array, low: Array, high: Array) -> tuple[Array, ...]:
-        x = quantize.integers(features)
-        reals = np.array([0.0, float(top)])
-        zero, most = quantize.first_quantized(reals, float(low), float(high), x.dtype).tolist()
-        return np.clip(x, zero, most).astype(quantize.storage(self.out_type)), low, high
+        return _clipped(features, float(top), float(low), float(high), self.out_type), low, high
 
 
 @public("nn.quantized_relu_x")

@@ -134,10 +134,11 @@ class DenseToDenseSetOperation(SetOperation):
     )
 
     def shape(self, set1: Tensor, set2: Tensor) -> list[TensorShape]:
-        for tensor in (set1, set2):
-            tensor.shape.with_rank_at_least(2)
-        known = [t.shape.rank for t in (set1, set2) if t.shape.rank is not None]
-        return self.result_shapes(known[0] if known else None)
+        first, second = (tensor.shape.with_rank_at_least(2) for tensor in (set1, set2))
+        if first.rank is None or second.rank is None:
+            return self.result_shapes(second.rank if first.rank is None else first.rank)
+        first[:-1].merge_with(second.with_rank(first.rank)[:-1])
+        return self.result_shapes(first.rank)
 
     def numpy(self, set1: Array, set2: Array) -> tuple[Array, Array, Array]:
         a, b = _dense_groups(set1), _dense_groups(set2)

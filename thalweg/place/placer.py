@@ -1,7 +1,9 @@
 """Placement: each node of a step gets one of the session's devices.
 
 A node goes to the first device that satisfies what its scopes asked for. A request that no device
-satisfies is an error that names the user's line, unless soft placement lets it fall back.
+satisfies is an error that names the user's line, unless soft placement lets it fall back. A kind of
+device that this machine does not have at all (a GPU) falls back with a warning, so that programs
+written for one run without it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Sequence
 from thalweg import errors
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.node import Node
+from thalweg.platform import tf_logging
 
 Placement = dict[Node, str]
 
@@ -41,6 +44,9 @@ def _satisfy(node: Node, devices: Sequence[str], specs: Sequence[DeviceSpec], so
             return name
     if soft:
         return devices[0]
+    if wanted.device_type not in {spec.device_type for spec in specs}:
+        _warn_absent(node)
+        return devices[0]
     raise errors.InvalidArgumentError(
         None,
         node,
@@ -48,6 +54,21 @@ def _satisfy(node: Node, devices: Sequence[str], specs: Sequence[DeviceSpec], so
         f"Devices here: {', '.join(devices)}. Change the tf.device scope, or let nodes fall back "
         "with tf.ConfigProto(allow_soft_placement=True)",
     )
+
+
+_warned: set[str] = set()
+
+
+def _warn_absent(node: Node) -> None:
+    """Say once per device name that its nodes run elsewhere."""
+    if node.device not in _warned:
+        _warned.add(node.device)
+        tf_logging.warning(
+            "No device like %s here: its nodes run on the CPU (first: '%s', made at %s)",
+            node.device,
+            node.name,
+            node.origin,
+        )
 
 
 def _matches(wanted: DeviceSpec, device: DeviceSpec) -> bool:

@@ -1,6 +1,6 @@
 """The logger that programs write to, under the name by which they silence it: "tensorflow".
 
-Messages go to standard error (standard output in an interactive shell) as `LEVEL:tensorflow:text`.
+Messages go to standard error (standard output in an interactive shell) as `LEVEL:thalweg:text`.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def _make_logger() -> logging.Logger:
         logger.setLevel(INFO)
     if not logging.getLogger().handlers and not logger.handlers:
         console = _Console()
-        console.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+        console.setFormatter(logging.Formatter("%(levelname)s:thalweg:%(message)s"))
         logger.addHandler(console)
     return logger
 

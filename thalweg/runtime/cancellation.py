@@ -13,24 +13,24 @@ class Cancellation:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._error: errors.OpError | None = None
+        self.error: errors.OpError | None = None
         self._wakers: dict[int, Callable[[], None]] = {}
         self._next = 0
 
     def cancel(self, error: errors.OpError) -> None:
         """Set the flag (once) and wake everyone."""
         with self._lock:
-            if self._error is not None:
+            if self.error is not None:
                 return
-            self._error = error
+            self.error = error
             wakers = list(self._wakers.values())
         for wake in wakers:
             wake()
 
     def check(self) -> None:
         """Raise the error the step was cancelled with, if it was."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` on cancellation; the result undoes the registration."""
@@ -38,7 +38,7 @@ class Cancellation:
             token = self._next
             self._next += 1
             self._wakers[token] = wake
-            cancelled = self._error is not None
+            cancelled = self.error is not None
         if cancelled:
             wake()
         return lambda: self._forget(token)

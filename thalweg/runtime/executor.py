@@ -80,7 +80,7 @@ def execute(
             run(plan.instructions, slots, resources, cancellation)
         else:
             run_traced(plan, slots, resources, cancellation, timing)
-        return [fresh(slots[slot]) for slot in plan.fetches]
+        return [_fetched(slots[slot], slot, plan) for slot in plan.fetches]
 
 
 def run(
@@ -93,11 +93,12 @@ def run(
     for instruction in instructions:
         call, takes_context, inputs, references, output, count, frees, node = instruction
         try:
+            if cancellation.error is not None:
+                raise cancellation.error
             values = [slots[slot] for slot in inputs]
             for position in references:
                 values[position] = values[position].read()
             if takes_context:
-                cancellation.check()
                 result = call(Context(node, resources, cancellation), *values)
             else:
                 result = call(*values)
@@ -152,6 +153,17 @@ def _flat(result: Any, count: int, node: Node) -> list[Any]:
             None, None, f"kernel of {node.type} gave {len(flat)} outputs, not {count}"
         )
     return flat
+
+
+def _fetched(item: Any, slot: int, plan: Plan) -> Any:
+    """What a fetched slot holds; a variable that cannot be read fails at its own node."""
+    try:
+        return fresh(item)
+    except errors.OpError as error:
+        (node,) = (
+            i.node for i in plan.instructions if i.output <= slot < i.output + i.output_count
+        )
+        raise located(error, node) from error
 
 
 def fresh(item: Any) -> Any:

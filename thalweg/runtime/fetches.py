@@ -19,7 +19,7 @@ from thalweg.graph.composite import (
     SparseTensorValue,
 )
 from thalweg.graph.graph import Graph
-from thalweg.graph.literal import make_array
+from thalweg.graph.literal import make_array, plain_integers
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 
@@ -199,10 +199,10 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
 def _feed_array(tensor: Tensor, value: Any, base: dtypes.DType) -> Any:
     if base is dtypes.string:
         return make_array(np.array(value, dtype=object), base)
-    if base.is_quantized or base in (dtypes.resource, dtypes.variant):
+    if base in (dtypes.resource, dtypes.variant):
         return np.asarray(value)
     try:
-        return np.asarray(value, dtype=base.as_numpy_dtype)
+        return plain_integers(np.asarray(value, dtype=base.as_numpy_dtype))
     except (TypeError, ValueError) as error:
         raise type(error)(
             f"Cannot feed {type(value).__name__} to Tensor '{tensor.name}' of dtype {base.name}: "

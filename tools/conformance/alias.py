@@ -80,6 +80,7 @@ RENAMED: dict[str, str] = {
     "python.framework.tensor_util.MakeNdarray": "make_ndarray",
     "python.framework.tensor_util.ConstantValue": "thalweg.graph.known:constant_value",
     "python.platform.googletest.GetTempDir": "test.get_temp_dir",
+    "python.framework.device.merge_device": "thalweg.graph.device:device_function",
     "python.ops.array_ops.placeholder_v2": "placeholder",
     "python.lib.io.file_io.file_exists": "gfile.Exists",
     "python.lib.io.file_io.delete_file": "gfile.Remove",
@@ -136,12 +137,21 @@ TYPE_NAMES = (
 )
 # fmt: on
 
+
+def intensities() -> dict[Any, tuple[Any, Any]]:
+    """The range of the elements of an image, by the scalar type of NumPy."""
+    kinds = [kind for kind in map(tf.as_dtype, TYPE_NAMES) if kind.is_integer or kind.is_floating]
+    ranges = {kind: (-1, 1) if kind.is_floating else (kind.min, kind.max) for kind in kinds}
+    return {kind.as_numpy_dtype: ends for kind, ends in ranges.items()}
+
+
 # Constants and helpers of the tests' own surroundings. Nothing that a test checks may be done here.
 VALUES: dict[str, Any] = {
     "core.lib.core.error_codes_pb2.Code": types.SimpleNamespace(values=lambda: [*range(17), 20]),
     "core.lib.core.error_codes_pb2."
     "DO_NOT_USE_RESERVED_FOR_FUTURE_EXPANSION_USE_DEFAULT_IN_SWITCH_INSTEAD_": 20,
     "python.framework.dtypes._TYPE_TO_STRING": dict(enumerate(TYPE_NAMES, start=1)),
+    "python.framework.dtypes.dtype_range": intensities(),
     "python.framework.errors_impl._make_specific_exception": make_specific_exception,
     "python.framework.op_def_registry.register_op_list": opdefs.register_op_list,
     "python.framework.ops.RegisterShape": lambda _: lambda function: function,
@@ -149,6 +159,7 @@ VALUES: dict[str, Any] = {
     "python.framework.test_util.IsGoogleCudaEnabled": lambda: False,
     "python.lib.io.file_io.FileIO": binary_file,
     "python.lib.io.file_io.read_file_to_string": lambda name: binary_file(name).read(),
+    "python.ops.array_ops.rank_internal": lambda x, name=None, optimize=True: tf.rank(x, name),
     "python.platform.control_imports.USE_OSS": True,
     "python.util.all_util.remove_undocumented": nothing,
     "python.util.all_util.reveal_undocumented": nothing,
@@ -208,6 +219,7 @@ def install(sources: Path) -> Path:
     sys.meta_path.insert(0, Finder(sources))
     sys.modules["tensorflow"] = tf
     tf.errors._impl = importlib.import_module("tensorflow.python.framework.errors_impl")
+    tf.Tensor._shape_as_list = lambda tensor: tensor.shape.as_list()
     if not hasattr(tf, "contrib"):
         tf.contrib = importlib.import_module("tensorflow.contrib")
     if not hasattr(tf, "test"):
@@ -323,13 +335,16 @@ def raw_op(name: str) -> Callable[..., Any] | None:
 def constructor(kind: Any) -> Callable[..., Any]:
     """A function with the op's inputs and then its attributes as parameters, and `name`."""
     inputs = [argument.name for argument in kind.parsed.inputs]
-    optional = [name for name in kind.fields if hasattr(kind, name)]
-    required = [name for name in kind.fields if name not in optional]
+    fields = {kind.graphdef_names.get(name, name): name for name in kind.fields}
+    optional = [name for name, field in fields.items() if hasattr(kind, field)]
+    required = [name for name in fields if name not in optional]
     parameters = [*inputs, *required, *optional]
 
     def construct(*args: Any, name: str | None = None, **named: Any) -> Any:
         given = dict(zip(parameters, args, strict=False)) | named
-        attributes = {key: frozen(given[key]) for key in given if key not in inputs}
+        attributes = {fields[key]: frozen(given[key]) for key in given if key not in inputs}
+        if "given_shape" in attributes:
+            attributes["given_shape"] = tf.TensorShape(attributes["given_shape"])
         return kind(**attributes)(*(given[key] for key in inputs), name=name)
 
     return construct
