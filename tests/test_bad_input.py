@@ -172,7 +172,7 @@ RUN_TIME: dict[str, tuple[Build, type[Exception], str]] = {
     "no such device": (
         lambda p: on_missing_device(),
         errors.InvalidArgumentError,
-        "GPU:7",
+        "CPU:7",
     ),
     "file that does not exist": (
         lambda p: tf.read_file("no/such/file", name="bad"),
@@ -183,7 +183,7 @@ RUN_TIME: dict[str, tuple[Build, type[Exception], str]] = {
 
 
 def on_missing_device() -> tf.Tensor:
-    with tf.device("/gpu:7"):
+    with tf.device("/cpu:7"):
         return tf.identity([1.0], name="bad")
 
 

@@ -14,8 +14,9 @@ HEADER = """# The ops
 Generated from the registry by `make docs`; do not edit. *Kernel*: `numpy` is a pure function of
 the inputs, `stateful` also touches variables, random streams or the step. *Gradient*: `yes`, or
 `none` where nothing flows back by nature (indices, comparisons, shapes, state), or `missing`.
-*Lowering*: `yes` has a loop form in its block, `host-only` has none by nature (strings, files,
-factorisations, Python calls), `later` is arithmetic on indices that still runs on NumPy.
+*Lowering*: `yes` has a loop form in its block, `folded` works on shapes alone and is known before a
+step runs, `host-only` has none by nature (strings, files, factorisations, Python calls, state),
+`later` is arithmetic on indices that still runs on NumPy alone.
 """
 
 
@@ -35,8 +36,10 @@ def gradient(op: type[Op]) -> str:
 
 def lowering(op: type[Op]) -> str:
     """Whether the op has a loop form."""
-    if op.has("element"):
+    if op.has("element") or op.has("loop"):
         return "yes"
+    if op.of_shapes:
+        return "folded"
     return "host-only" if op.host_only else "later"
 
 

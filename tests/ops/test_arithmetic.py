@@ -6,6 +6,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import assert_close, check
+from thalweg.ops.division import Div, Mod
 
 R = np.random.default_rng(0)
 X, Y = R.normal(size=(3, 4)), R.normal(size=(3, 4))
@@ -178,3 +179,11 @@ def test_cross_needs_three_vectors():
 def test_incompatible_shapes_are_an_error_at_construction():
     with pytest.raises(ValueError):
         tf.add(tf.zeros([2, 3]), tf.zeros([4]))
+
+
+def test_divisions_of_old_graphs():
+    check(Div(), X, POSITIVE[0], expect=np.divide)
+    check(Div(), C, D, expect=np.divide)
+    check(Div(), INTEGERS, DIVISORS, expect=np.array([[-3, 1, 0], [2, -1, 1]]), gradient=False)
+    check(Mod(), INTEGERS, DIVISORS, expect=np.fmod, gradient=False)
+    check(Mod(), X, POSITIVE, expect=np.fmod)

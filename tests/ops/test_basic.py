@@ -104,3 +104,10 @@ def test_group_and_tuple_wait_for_all() -> None:
 def test_no_op() -> None:
     with tf.Session() as session:
         assert session.run(tf.no_op()) is None
+
+
+def test_a_guaranteed_constant_is_one_for_gradients_too() -> None:
+    check(tf.guarantee_const, X, expect=X, gradient=False)
+    with tf.Graph().as_default():
+        x = tf.constant(X)
+        assert tf.gradients(tf.guarantee_const(x), x) == [None]

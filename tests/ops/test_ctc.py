@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from tests.ops.harness import check
 
 R = np.random.default_rng(0)
 
@@ -202,3 +203,12 @@ def test_unique_labels() -> None:
         unique, places = session.run(tf.nn.ctc_unique_labels(labels))
         np.testing.assert_array_equal(unique, [[3, 4, 0, 0], [1, 2, 0, 0]])
         np.testing.assert_array_equal(places, [[0, 1, 1, 0], [0, 0, 0, 1]])
+
+
+def test_gradients() -> None:
+    places, classes = np.array([[0, 0], [0, 1], [1, 0]]), np.array([0, 1, 1], np.int32)
+    check(
+        lambda x: tf.nn.ctc_loss(tf.SparseTensor(places, classes, (2, 2)), x, [4, 3]),
+        R.normal(size=(4, 2, 3)),
+        second=False,
+    )

@@ -1,7 +1,10 @@
 """Rows of the op table: resizing, turning, cropping by boxes; codecs and colours."""
 
+import io
+
 import numpy as np
 import pytest
+from PIL import Image
 
 import thalweg as tf
 from tests.ops.harness import check
@@ -128,3 +131,42 @@ def test_files(tmp_path):
         assert session.run(tf.matching_files(str(tmp_path / "*" / "*.txt"))) == [name.encode()]
         with pytest.raises(tf.errors.NotFoundError, match="no such file"):
             session.run(tf.read_file(name + "x"))
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("method", RESIZES)
+def test_gradients_of_resizing(method, align):
+    op = RESIZES[method]
+    check(lambda x: op(x, (5, 2), align_corners=align), IMAGES[:1, :, :3, :1], single=True)
+
+
+@pytest.mark.parametrize("method", ["bilinear", "nearest"])
+def test_gradients_of_crops(method):
+    boxes = np.array([[0.1, 0.0, 0.9, 1.2], [0.3, 0.8, 0.7, 0.1]], np.float32)
+    check(
+        lambda x: tf.image.crop_and_resize(x, boxes, [0, 0], [2, 3], method=method),
+        IMAGES[:1, :, :, :1],
+        single=True,
+    )
+
+
+def test_boxes_are_drawn_along_their_borders():
+    image = np.zeros((1, 5, 6, 3), np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        drawn = session.run(tf.image.draw_bounding_boxes(image, [[[0.0, 0.0, 1.0, 1.0]]]))
+    border = np.ones((5, 6), bool)
+    border[1:-1, 1:-1] = False
+    np.testing.assert_array_equal((drawn[0] != 0).any(-1), border)
+
+
+def test_bitmaps_and_moving_images():
+    first, second = R.integers(0, 2, (2, 4, 5, 3)).astype(np.uint8) * 255
+    frames = [Image.fromarray(pixels) for pixels in (first, second)]
+    bitmap, moving = io.BytesIO(), io.BytesIO()
+    frames[0].save(bitmap, "BMP")
+    frames[0].save(moving, "GIF", save_all=True, append_images=frames[1:])
+    with tf.Graph().as_default(), tf.Session() as session:
+        decoded = session.run(tf.image.decode_bmp(bitmap.getvalue()))
+        np.testing.assert_array_equal(decoded, first)
+        decoded = session.run(tf.image.decode_gif(moving.getvalue()))
+        np.testing.assert_array_equal(decoded, [first, second])

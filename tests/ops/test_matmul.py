@@ -112,3 +112,15 @@ def test_names() -> None:
     with tf.Graph().as_default():
         assert tf.matmul(tf.zeros([1, 2]), tf.zeros([2, 1]), name="product").op.name == "product"
         assert (tf.zeros([1, 2]) @ tf.zeros([2, 1])).op.name == "matmul"
+
+
+def test_products_of_mostly_zeros() -> None:
+    a, b = A.astype(np.float32), B.astype(np.float32)
+    check(lambda a: tf.sparse_matmul(a, b), a, expect=a @ b, rtol=1e-5, single=True)
+    check(
+        lambda b: tf.sparse_matmul(a.T, b, transpose_a=True, transpose_b=True, a_is_sparse=True),
+        b.T,
+        expect=a @ b,
+        rtol=1e-5,
+        single=True,
+    )

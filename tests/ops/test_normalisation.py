@@ -5,7 +5,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check
-from thalweg.ops.normalisation import BatchNormWithGlobalNormalization
+from thalweg.ops.normalisation import BatchNormWithGlobalNormalization, NeighbourSum
 
 R = np.random.default_rng(0)
 X = R.normal(size=(2, 2, 3, 2)) + 1
@@ -94,3 +94,9 @@ def test_the_op_of_old_graphs(scaled: bool) -> None:
         return normal(t, gamma if scaled else 1, beta, m, v)
 
     check(op, X, MEAN, VARIANCE, OFFSET, SCALE, expect=expect, second=False)
+
+
+def test_the_sum_over_neighbours_is_its_own_transpose():
+    x = R.normal(size=(2, 5))
+    near = np.abs(np.subtract.outer(range(5), range(5))) <= 2
+    check(NeighbourSum(depth_radius=2), x, expect=lambda x: x @ near)

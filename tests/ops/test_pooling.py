@@ -7,6 +7,8 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check
+from thalweg.ops.pooling import MaxPoolGradGrad, MaxPoolGradGradWithArgmax
+from thalweg.ops.pooling3d import MaxPool3DGradGrad
 
 R = np.random.default_rng(0)
 
@@ -139,3 +141,21 @@ def test_wrong_arguments() -> None:
             tf.nn.avg_pool(tf.ones([2, 2]), 1, 1, "VALID")
         with pytest.raises(ValueError, match="padding"):
             tf.nn.avg_pool(tf.ones([1, 2, 2, 1]), 1, 1, "FULL")
+
+
+def test_adjoints_of_the_gradients_of_largest_elements() -> None:
+    """They pick, from a gradient of x, the elements that were the largest."""
+    x = R.permutation(32).reshape(1, 4, 4, 2).astype(float)
+    with tf.Graph().as_default(), tf.Session() as session:
+        y, places = session.run(tf.nn.max_pool_with_argmax(x, [1, 2, 2, 1], [1, 2, 2, 1], "VALID"))
+    windows = {"ksize": (1, 2, 2, 1), "strides": (1, 2, 2, 1), "padding": "VALID"}
+    images = MaxPoolGradGrad(**windows)
+    check(lambda g: images(x, y, g), R.normal(size=x.shape), expect=lambda g: g.flat[places])
+    picked = MaxPoolGradGradWithArgmax(**windows)
+    check(lambda g: picked(x, g, places), R.normal(size=x.shape), expect=lambda g: g.flat[places])
+    volumes = MaxPool3DGradGrad(ksize=(1, 1, 2, 2, 1), strides=(1, 1, 2, 2, 1), padding="VALID")
+    check(
+        lambda g: volumes(x[None], y[None], g),
+        R.normal(size=(1, *x.shape)),
+        expect=lambda g: g.flat[places][None],
+    )

@@ -9,6 +9,10 @@ from scipy import stats
 
 import thalweg as tf
 from thalweg.ops import distributions, samplers
+from thalweg.ops.candidate_sampling import (
+    LearnedUnigramCandidateSampler,
+    ThreadUnsafeUnigramCandidateSampler,
+)
 from thalweg.ops.philox import Philox, Stream, Words
 
 
@@ -404,3 +408,30 @@ class TestCandidates:
     def test_too_few_classes(self):
         with pytest.raises(tf.errors.InvalidArgumentError, match="too small"):
             self.sample(tf.nn.uniform_candidate_sampler, num_sampled=6, range_max=5)
+
+
+def test_integers_without_state_stay_in_their_range():
+    (drawn,) = run(
+        lambda: tf.random.stateless_uniform([200], (1, 2), minval=-3, maxval=4, dtype=tf.int32)
+    )
+    assert set(drawn.tolist()) == set(range(-3, 4))
+
+
+def test_classes_without_state_follow_their_logits():
+    logits = np.log([[0.2, 0.8, 1e-9], [1e-9, 0.5, 0.5]])
+    one, same = run(lambda: tf.random.stateless_multinomial(logits, 1000, (3, 4)), steps=2)
+    np.testing.assert_array_equal(one, same)
+    assert one.shape == (2, 1000)
+    assert (one[0] == 1).mean() == pytest.approx(0.8, abs=0.05)
+    assert (one[1] == 1).mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_learned_sampler_without_a_lock_samples_as_the_one_with():
+    samplers_alike = [LearnedUnigramCandidateSampler, ThreadUnsafeUnigramCandidateSampler]
+    options = {"num_true": 1, "num_sampled": 3, "unique": True, "range_max": 8, "seed": 5}
+    one, other = (
+        run(lambda kind=kind: kind(**options)(np.array([[1], [2]])), steps=3)
+        for kind in samplers_alike
+    )
+    for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first[0], second[0])

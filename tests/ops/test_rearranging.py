@@ -7,6 +7,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check
+from thalweg.ops.rearranging import BatchToSpace, SpaceToBatch
 
 R = np.random.default_rng(0)
 IMAGES = R.normal(size=(1, 2, 4, 2))
@@ -166,3 +167,13 @@ IMPOSSIBLE: dict[str, Any] = {
 def test_impossible_arguments(name: str) -> None:
     with tf.Graph().as_default(), pytest.raises(ValueError, match=r"\w"):
         IMPOSSIBLE[name]()
+
+
+def test_square_blocks_of_old_graphs() -> None:
+    there, back = SpaceToBatch(block_size=2), BatchToSpace(block_size=2)
+    check(
+        lambda x: there(x, PADDINGS),
+        IMAGES,
+        expect=lambda x: space_to_batch(x, [2, 2], PADDINGS),
+    )
+    check(lambda x: back(x, PADDINGS), space_to_batch(IMAGES, [2, 2], PADDINGS), expect=IMAGES)

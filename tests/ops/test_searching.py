@@ -6,6 +6,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check
+from thalweg.ops.searching import TakeAlongLast
 
 R = np.random.default_rng(4)
 X = R.permutation(24).reshape(2, 3, 4).astype(float)
@@ -138,3 +139,9 @@ def test_wrong_arguments() -> None:
         pytest.raises(tf.errors.InvalidArgumentError, match="Reduction axis 0 is empty"),
     ):
         session.run(tf.argmax(tf.zeros([0, 2]), 0))
+
+
+def test_elements_at_places_along_the_last_axis() -> None:
+    places = np.array([[0, 3, 3], [1, 0, 2]])
+    take = TakeAlongLast()
+    check(lambda x: take(x, places), TIES, expect=lambda x: np.take_along_axis(x, places, -1))

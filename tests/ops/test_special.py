@@ -7,6 +7,7 @@ import scipy.special as oracle
 import thalweg as tf
 from tests.ops.harness import assert_close, check
 from thalweg.ops import special_math
+from thalweg.ops.special import IgammaGradA
 
 R = np.random.default_rng(2)
 X = np.array([[-3.2, -1.4, -0.6, 0.3], [0.9, 1.1, 2.6, 7.5]])
@@ -98,3 +99,14 @@ def test_outside_their_domains():
         assert special_math.zeta(2.0, -3.0) == np.inf
         assert np.isnan(special_math.polygamma(1.5, 1.0))
         assert special_math.lgamma(-3.0) == np.inf
+
+
+def test_second_derivatives_of_incomplete_gamma():
+    check(tf.igammac, POSITIVE, OTHER, gradient=[1])
+    slope = IgammaGradA()
+    check(lambda x: slope(POSITIVE, x), OTHER)
+    with tf.Graph().as_default():
+        a = tf.constant(POSITIVE)
+        (slope_in_a,) = tf.gradients(tf.igamma(a, OTHER), a)
+        with pytest.raises(LookupError, match="second derivative of igamma"):
+            tf.gradients(slope_in_a, a)

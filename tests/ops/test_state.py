@@ -145,3 +145,15 @@ class TestCell:
         with pytest.raises(tf.errors.FailedPreconditionError, match="uninitialized value w"):
             cell.read()
         assert VariableCell("e", tf.float32, tf.TensorShape([0])).is_initialized
+
+
+def test_variables_of_old_graphs(session):
+    old = state.VariableV1(dtype=tf.float32, given_shape=tf.TensorShape([2]))(name="old")
+    session.run(tf.assign(old, [1.0, 2.0]))
+    assert session.run(old + 1).tolist() == [2, 3]
+
+
+def test_the_gradient_of_a_value_or_its_initial_one_is_that_of_the_variable(session):
+    v = variable([1.0, 2.0])
+    y = state.value_or_initial(v._ref(), tf.constant([5.0, 5.0]))
+    assert session.run(tf.gradients(y * y, v)[0]).tolist() == [2, 4]

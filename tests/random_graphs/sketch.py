@@ -84,9 +84,7 @@ class Sketch:
     def pick(self, kinds: str = "fiucbV", rank: int = 0) -> tf.Tensor:
         """A tensor whose dtype is of a kind and whose rank is at least `rank`; a new one if none
         is."""
-        fitting = [
-            t for t in self.tensors if self.kind(t) in kinds and self.values[t].ndim >= rank
-        ]
+        fitting = [t for t in self.tensors if self.kind(t) in kinds and self.values[t].ndim >= rank]
         if fitting:
             return self.choose(fitting)
         allowed = [d for d in self.dtypes if _kind(np.dtype(d)) in kinds]

@@ -34,7 +34,8 @@ def sketches(draw: Any, most: int = 20) -> Sketch:
 def assert_same(actual: Any, wanted: Array) -> None:
     """Equal dtype, shape and bits: both sides ran the same kernels."""
     assert np.asarray(actual).dtype == wanted.dtype
-    np.testing.assert_array_equal(actual, wanted)
+    wide = np.float32 if wanted.dtype.name == "bfloat16" else wanted.dtype  # whose NaNs NumPy knows
+    np.testing.assert_array_equal(np.asarray(actual, wide), wanted.astype(wide))
 
 
 def some(draw: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -42,7 +43,7 @@ def some(draw: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return draw(st.lists(st.sampled_from(tensors), min_size=1, max_size=5)) if tensors else []
 
 
-@examples(60)
+@examples(150)
 @given(sketches())
 def test_inferred_shapes_and_dtypes_are_those_of_the_values(sketch: Sketch) -> None:
     for tensor, value in sketch.values.items():
@@ -50,7 +51,7 @@ def test_inferred_shapes_and_dtypes_are_those_of_the_values(sketch: Sketch) -> N
         assert tf.as_dtype(value.dtype) == tensor.dtype.base_dtype, tensor
 
 
-@examples(60)
+@examples(150)
 @given(sketches())
 def test_a_session_agrees_with_plain_interpretation(sketch: Sketch) -> None:
     everything = list(sketch.values)
@@ -60,7 +61,7 @@ def test_a_session_agrees_with_plain_interpretation(sketch: Sketch) -> None:
         assert_same(value, sketch.values[tensor])
 
 
-@examples(100)
+@examples(300)
 @given(sketches(), st.data())
 def test_any_subset_may_be_fetched_and_any_tensor_fed(sketch: Sketch, data: Any) -> None:
     fetches = some(data.draw, sketch.tensors)
@@ -74,10 +75,12 @@ def test_any_subset_may_be_fetched_and_any_tensor_fed(sketch: Sketch, data: Any)
 
 def other_value(value: Array) -> Array:
     """Another value of the same shape; integers stay, since indices may hang on them."""
-    return value if value.dtype.kind in "iub" else (value[..., ::-1] if value.ndim else value + value)
+    if value.dtype.kind in "iub":
+        return value
+    return value[..., ::-1] if value.ndim else value + value
 
 
-@examples(60)
+@examples(150)
 @given(sketches(), st.data())
 def test_a_plan_runs_what_is_needed_and_nothing_else(sketch: Sketch, data: Any) -> None:
     fetches, fed = some(data.draw, sketch.tensors), some(data.draw, sketch.tensors)
@@ -100,7 +103,7 @@ def needed(tensors: list[tf.Tensor], fed: set[tf.Tensor]) -> set[Node]:
     return nodes
 
 
-@examples(20, soak=1000)
+@examples(60, soak=1000)
 @given(sketches(), st.data())
 def test_threads_do_not_disturb_each_other(sketch: Sketch, data: Any) -> None:
     subsets = [some(data.draw, sketch.tensors) for _ in range(4)]
@@ -111,7 +114,7 @@ def test_threads_do_not_disturb_each_other(sketch: Sketch, data: Any) -> None:
                 assert_same(value, sketch.values[tensor])
 
 
-@examples(30, soak=1000)
+@examples(60, soak=1000)
 @given(sketches())
 def test_a_graph_read_back_gives_the_same(sketch: Sketch) -> None:
     written = sketch.graph.as_graph_def().SerializeToString()
@@ -143,7 +146,7 @@ def smooth_sketches(draw: Any) -> Sketch:
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
-@examples(40)
+@examples(150)
 @given(smooth_sketches())
 def test_gradients_agree_with_central_differences(sketch: Sketch) -> None:
     x = sketch.tensors[0]
@@ -152,8 +155,9 @@ def test_gradients_agree_with_central_differences(sketch: Sketch) -> None:
         (dx,) = tf.gradients(y, x)
         slope = np.zeros_like(sketch.values[x])
         if dx is not None:
-            assert dx.shape.is_compatible_with(slope.shape)
-            slope = session.run(tf.convert_to_tensor(dx), sketch.feeds)
+            dense = tf.convert_to_tensor(dx)
+            assert dense.shape.is_compatible_with(slope.shape)
+            slope = session.run(dense, sketch.feeds)
     nodes = sketch.graph.nodes[: y.op.index + 1]
     wanted = differences(nodes, sketch.feeds, x, y)
     np.testing.assert_allclose(slope, wanted, rtol=1e-4, atol=1e-6)

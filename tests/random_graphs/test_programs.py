@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,10 +161,9 @@ def test_steps_leave_the_variables_as_the_statements_say(
             fetched = data.draw(st.sets(st.integers(0, len(program) - 1), min_size=1))
             results = model.run(program, closure(program, fetched))
             reads = sorted(i for i in fetched if not program[i].writes)
-            session_reads, _ = session.run(
-                [[written.fetches[i] for i in reads], [as_node(written.fetches[i]) for i in fetched]]
-            )
-            for position, value in zip(reads, session_reads, strict=True):
+            targets = [as_node(written.fetches[i]) for i in fetched]
+            found, _ = session.run([[written.fetches[i] for i in reads], targets])
+            for position, value in zip(reads, found, strict=True):
                 np.testing.assert_array_equal(value, results[position])
             for value, array in zip(session.run(written.variables), model.state, strict=True):
                 np.testing.assert_array_equal(value, array)
@@ -184,10 +184,9 @@ def test_a_step_that_fails_has_done_what_came_before_it_and_nothing_after(
         with tf.control_dependencies([bad]):
             after = written.variables[1].assign_add(np.full(SIZE, 1000, np.int64))
         for _ in range(2):
-            try:
+            with pytest.raises(tf.errors.InvalidArgumentError) as caught:
                 session.run(after)
-            except tf.errors.InvalidArgumentError as error:
-                assert error.op is bad.op
+            assert caught.value.op is bad.op
             model.run(program, list(range(len(program))))
             for value, array in zip(session.run(written.variables), model.state, strict=True):
                 np.testing.assert_array_equal(value, array)

@@ -33,6 +33,8 @@ class Op:
     commutative: ClassVar[bool] = False
     #: one output element depends on the same element of (broadcast) inputs alone
     elementwise: ClassVar[bool] = False
+    #: works on shapes and axes alone: its value is known once a step's shapes are, nothing loops
+    of_shapes: ClassVar[bool] = False
     #: has no loop form by nature (strings, files, factorisations, Python calls)
     host_only: ClassVar[bool] = False
     #: a gradient of None is right for every input (indices, comparisons, shapes)
@@ -53,8 +55,10 @@ class Op:
     kernel: ClassVar[Callable[..., Any]]
     #: (self, node, *dy) -> one gradient tensor or None per flat input
     gradient: ClassVar[Callable[..., Any]]
-    #: (self, *inputs: Expr) -> Expr
+    #: (self, *inputs: Expr) -> Expr: the loop lowering of an elementwise op
     element: ClassVar[Callable[..., Any]]
+    #: (self, at: Place, *inputs: Operand) -> Expr or Scatter: the loop lowering of any other op
+    loop: ClassVar[Callable[..., Any]]
     #: (self, *inputs: Tensor) -> TensorShape: what is known of an integer vector output
     dimensions: ClassVar[Callable[..., Any]]
 

@@ -1,7 +1,9 @@
-"""One output element as an expression over input elements.
+"""Expressions over elements: what one element of an output is.
 
-An op's `element` builds an `Expr` from the `Expr`s of its inputs; code generators walk it, and
-`evaluate` runs it on NumPy arrays, which is how tests hold lowerings to the reference kernels.
+An op's block builds an `Expr` from `Expr`s of its inputs (`element`) or from loads at computed
+indices and reductions over index variables (`loop`, see `thalweg.loops.loop`). Code generators walk
+it; `thalweg.loops.interpret` runs it on NumPy arrays, which is how tests hold lowerings to the
+reference kernels.
 """
 
 from __future__ import annotations
@@ -72,6 +74,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "bit_not": np.invert,
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
+    "conj": np.conj,
+    "real": np.real,
+    "imag": np.imag,
     "is_nan": np.isnan,
     "is_inf": np.isinf,
     "is_finite": np.isfinite,
@@ -82,7 +87,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Expr:
-    """A call of a function, an input element (`input`) or a number (`number`)."""
+    """A call of a function of the table, or one of the leaves and binders:
+
+    `input` (k): the element of input k at the place of the output element.
+    `index` (variable): the value of an index variable.
+    `load` (operand, indices): an element of an operand. Outside its range only under a `select`
+    that does not choose it.
+    `reduce` (kind, variables, body): the body combined over all values of the variables.
+    """
 
     function: str
     arguments: tuple[Any, ...]
@@ -111,6 +123,12 @@ class Expr:
     def __rtruediv__(self, other: Any) -> Expr:
         return call("div", other, self)
 
+    def __floordiv__(self, other: Any) -> Expr:
+        return call("floor_div", self, other)
+
+    def __mod__(self, other: Any) -> Expr:
+        return call("remainder", self, other)
+
     def __neg__(self) -> Expr:
         return call("neg", self)
 
@@ -126,6 +144,15 @@ class Expr:
     def __ge__(self, other: Any) -> Expr:
         return call("ge", self, other)
 
+    def __and__(self, other: Any) -> Expr:
+        return call("and", self, other)
+
+    def __or__(self, other: Any) -> Expr:
+        return call("or", self, other)
+
+    def __invert__(self) -> Expr:
+        return call("not", self)
+
     def __getattr__(self, function: str) -> Callable[..., Expr]:
         """`x.exp()`, `x.max(y)`: any function of the table, with this as first argument."""
         if function not in FUNCTIONS:
@@ -138,21 +165,11 @@ def call(function: str, *arguments: Any) -> Expr:
     return Expr(function, arguments)
 
 
-def select(condition: Expr, chosen: Any, otherwise: Any) -> Expr:
-    """`chosen` where the condition holds, else `otherwise`."""
+def select(condition: Any, chosen: Any, otherwise: Any) -> Expr:
+    """`chosen` where the condition holds, else `otherwise`; the other one is not computed."""
     return call("select", condition, chosen, otherwise)
 
 
 def argument(position: int) -> Expr:
     """The element of input number `position`."""
     return Expr("input", (position,))
-
-
-def evaluate(expression: Any, inputs: list[Any]) -> Any:
-    """The value of an expression over whole arrays, by NumPy."""
-    if not isinstance(expression, Expr):
-        return expression
-    if expression.function == "input":
-        return inputs[expression.arguments[0]]
-    values = [evaluate(part, inputs) for part in expression.arguments]
-    return FUNCTIONS[expression.function](*values)

@@ -21,6 +21,7 @@ class BroadcastGradientArgs(Op):
     """The axes that each of two broadcast shapes must be summed over in a gradient."""
 
     signature = "s0: T, s1: T -> r0: T, r1: T; T: index"
+    of_shapes = True
     not_differentiable = True
 
     def shape(self, s0: Tensor, s1: Tensor) -> list[TensorShape]:

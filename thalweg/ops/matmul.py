@@ -14,6 +14,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, broadcast_shapes, unknown_shape, vector
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import broadcast, casting, complexes, reduce, shaping
 from thalweg.ops.overloads import overload
 from thalweg.public import public
@@ -38,6 +41,15 @@ class MatMul(Op):
 
     def numpy(self, a: Array, b: Array) -> Array:
         return _product(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
+
+    def loop(self, at: Place, a: Operand, b: Operand) -> Expr:
+        row, column = at
+
+        def product(k: Expr) -> Expr:
+            left = a[k, row] if self.transpose_a else a[row, k]
+            return left * (b[column, k] if self.transpose_b else b[k, column])
+
+        return loop.reduce("sum", [a.shape[0 if self.transpose_a else 1]], product)
 
     def gradient(self, node: Node, dc: Tensor) -> list[Tensor]:
         a, b = (conjugate(tensor) for tensor in node.inputs)

@@ -125,14 +125,22 @@ def _moved_shape(
 ) -> TensorShape:
     """The static shape of a move between space and batch, as far as its arguments are known."""
     block_rank = block_shape.shape.with_rank(1)[0].merge_with(margins.shape.with_rank(2)[0]).value
-    margins.shape.with_rank(2)[1].assert_is_compatible_with(2)
     if block_rank is None:
+        margins.shape[1].assert_is_compatible_with(2)
         return unknown_shape(input.shape.rank)
+    known = constant_value(block_shape)
+    block: list[Any] = [None] * block_rank if known is None else _block(known)
+    return _blocked_shape(input, block, margins, to_batch)
+
+
+def _blocked_shape(input: Tensor, block: list[Any], margins: Tensor, to_batch: bool) -> TensorShape:
+    """The same for blocks of so many sizes."""
+    block_rank = len(block)
+    margins.shape.assert_is_compatible_with([block_rank, 2])
     sizes = input.shape.with_rank_at_least(block_rank + 1).sizes
     if sizes is None:
         return unknown_shape()
-    known, edges = constant_value(block_shape), constant_value(margins)
-    block: list[Any] = [None] * block_rank if known is None else _block(known)
+    edges = constant_value(margins)
     pairs: list[Any] = [None] * block_rank if edges is None else _margins(edges)
     volume = None if None in block else _product(block)
     resize = _padded_part if to_batch else _cropped_whole
@@ -191,7 +199,7 @@ class SpaceToBatch(Op):
 
     def shape(self, input: Tensor, paddings: Tensor) -> TensorShape:
         input.shape.assert_has_rank(4)
-        return _moved_shape(input, _square(self.block_size), paddings, True).with_rank(4)
+        return _blocked_shape(input, _square(self.block_size), paddings, True).with_rank(4)
 
     def numpy(self, input: Array, paddings: Array) -> Array:
         return _space_to_batch(input, [self.block_size] * 2, _margins(paddings))
@@ -208,7 +216,7 @@ class BatchToSpace(Op):
 
     def shape(self, input: Tensor, crops: Tensor) -> TensorShape:
         input.shape.assert_has_rank(4)
-        return _moved_shape(input, _square(self.block_size), crops, False).with_rank(4)
+        return _blocked_shape(input, _square(self.block_size), crops, False).with_rank(4)
 
     def numpy(self, input: Array, crops: Array) -> Array:
         return _batch_to_space(input, [self.block_size] * 2, _margins(crops))
@@ -217,10 +225,10 @@ class BatchToSpace(Op):
         return [SpaceToBatch(block_size=self.block_size)(dy, node.inputs[1]), None]
 
 
-def _square(block_size: int) -> Tensor:
+def _square(block_size: int) -> list[Any]:
     if block_size < 2:
         raise ValueError(f"block_size must be greater than 1, got {block_size}")
-    return convert_to_tensor(np.full(2, block_size, np.int32))
+    return [block_size] * 2
 
 
 @public("space_to_batch", "nn.space_to_batch")

@@ -18,6 +18,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import (
     arithmetic,
     basic,
@@ -46,6 +49,7 @@ class Reduction(Op, abstract=True):
 
     signature = "input: T, reduction_indices: Tidx -> output: T; T: numeric, Tidx: index"
     function: ClassVar[Any]  # the NumPy reduction
+    combine: ClassVar[str]  # the loop reduction
     keep_dims: bool = False
 
     def shape(self, input: Tensor, reduction_indices: Tensor) -> TensorShape:
@@ -65,6 +69,21 @@ class Reduction(Op, abstract=True):
     def numpy(self, input: Array, reduction_indices: Array) -> Array:
         axes = normal_axes(reduction_indices, np.ndim(input))
         return type(self).function(np.asarray(input), axis=axes, keepdims=self.keep_dims)
+
+    def loop(self, at: Place, input: Operand, reduction_indices: Operand) -> Expr:
+        axes = normal_axes(reduction_indices.constant(), input.rank)
+        kept = [axis for axis in range(input.rank) if self.keep_dims or axis not in axes]
+        outer = dict(zip(kept, at, strict=True))
+
+        def element(*reduced: Expr) -> Expr:
+            places = outer | dict(zip(axes, reduced, strict=True))
+            return self.inner(input[[places[axis] for axis in range(input.rank)]])
+
+        return loop.reduce(type(self).combine, [input.shape[axis] for axis in axes], element)
+
+    def inner(self, x: Expr) -> Expr:
+        """What is combined of each element."""
+        return x
 
 
 def normal_axes(axes: Array, rank: int) -> tuple[int, ...]:
@@ -128,6 +147,7 @@ class AllAxes(Op):
     """0, 1, …, rank(x) - 1"""
 
     signature = "input: T -> output: int32"
+    of_shapes = True
     not_differentiable = True
 
     def shape(self, input: Tensor) -> TensorShape:
@@ -147,6 +167,7 @@ class Sum(Reduction):
     """The sum of elements over `axis`"""
 
     function = staticmethod(_summed)
+    combine = "sum"
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [stretch(node, dy), None]
@@ -177,6 +198,7 @@ class KeptShape(Op):
     """A shape with the given axes set to 1: what `keep_dims` would have given."""
 
     signature = "shape: T, axes: I -> output: T; T: index, I: index"
+    of_shapes = True
     not_differentiable = True
 
     def shape(self, shape: Tensor, axes: Tensor) -> TensorShape:
@@ -210,6 +232,13 @@ class Mean(Reduction):
     """The mean of elements over `axis`"""
 
     function = staticmethod(_averaged)
+    combine = "sum"
+
+    def loop(self, at: Place, input: Operand, reduction_indices: Operand) -> Expr:
+        axes = normal_axes(reduction_indices.constant(), input.rank)
+        count = np.prod([input.shape[axis] for axis in axes], dtype=np.int64)
+        mean = super().loop(at, input, reduction_indices) / float(count)
+        return mean.cast(input.dtype)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         sizes = [tensor.shape.num_elements() for tensor in (node.inputs[0], node.output)]
@@ -223,6 +252,7 @@ class ReducedSize(Op):
     """The number of elements that each element of a reduction comes from."""
 
     signature = "shape: T, axes: I -> output: T; T: index, I: index"
+    of_shapes = True
     not_differentiable = True
 
     def shape(self, shape: Tensor, axes: Tensor) -> TensorShape:
@@ -243,6 +273,7 @@ class Prod(Reduction):
     """The product of elements over `axis`"""
 
     function = staticmethod(_multiplied)
+    combine = "prod"
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [stretch(node, dy) * _product_of_others(node), None]
@@ -264,6 +295,7 @@ class ReducedFirst(Op):
     """The order of axes that puts the reduced ones first, and its inverse."""
 
     signature = "shape: T, axes: I -> order: int32, inverse: int32; T: index, I: index"
+    of_shapes = True
     not_differentiable = True
 
     def shape(self, shape: Tensor, axes: Tensor) -> list[TensorShape]:
@@ -312,6 +344,7 @@ class Max(Extreme):
     """The maximum of elements over `axis`"""
 
     function = staticmethod(_largest)
+    combine = "max"
 
 
 reduce_max = reduction(Max, "reduce_max", "math.reduce_max")
@@ -321,6 +354,7 @@ class Min(Extreme):
     """The minimum of elements over `axis`"""
 
     function = staticmethod(_smallest)
+    combine = "min"
 
 
 reduce_min = reduction(Min, "reduce_min", "math.reduce_min")
@@ -331,6 +365,7 @@ class All(Reduction):
 
     signature = "input: bool, reduction_indices: Tidx -> output: bool; Tidx: index"
     function = staticmethod(np.all)
+    combine = "all"
     not_differentiable = True
 
 
@@ -342,6 +377,7 @@ class AnyOf(Reduction, name="Any"):
 
     signature = "input: bool, reduction_indices: Tidx -> output: bool; Tidx: index"
     function = staticmethod(np.any)
+    combine = "any"
     not_differentiable = True
 
 
@@ -358,6 +394,13 @@ class EuclideanNorm(Reduction):
     """The square root of the sum of squares over `axis`"""
 
     function = staticmethod(_length)
+    combine = "sum"
+
+    def loop(self, at: Place, input: Operand, reduction_indices: Operand) -> Expr:
+        return super().loop(at, input, reduction_indices).sqrt()
+
+    def inner(self, x: Expr) -> Expr:
+        return x * x
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [node.inputs[0] * stretch(node, dy / node.output), None]

@@ -158,7 +158,7 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
 
 
 class PutAlongLast(Op):
-    """y[…, indices[…, k]] = values[…, k], and zeros elsewhere"""
+    """y[…, i] = the sum of values[…, k] over the k with indices[…, k] = i"""
 
     signature = "values: T, indices: I, shape: S -> output: T; T: numeric, I: index, S: index"
 
@@ -167,7 +167,8 @@ class PutAlongLast(Op):
 
     def numpy(self, values: Array, indices: Array, shape: Array) -> Array:
         output = np.zeros(tuple(shape.tolist()), values.dtype)
-        np.put_along_axis(output, indices, values, -1)
+        rest: tuple[Array, ...] = np.indices(np.shape(indices), sparse=True)[:-1]
+        np.add.at(output, (*rest, indices), values)
         return output
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:

@@ -16,6 +16,8 @@ from thalweg.graph.known import constant_value, constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape, vector
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place, reshaped
 from thalweg.ops import casting, reduce
 from thalweg.public import public
 
@@ -28,6 +30,7 @@ class Shape(Op):
     """The shape of x, as a vector."""
 
     signature = "input: T -> output: out_type; out_type: index"
+    of_shapes = True
     not_differentiable = True
     out_type: DType = dtypes.int32
 
@@ -58,6 +61,7 @@ class ShapeN(Op):
     """The shapes of several tensors, as vectors."""
 
     signature = "input: N*T -> output: N*out_type; out_type: index"
+    of_shapes = True
     not_differentiable = True
     out_type: DType = dtypes.int32
 
@@ -78,6 +82,7 @@ class Size(Op):
     """The number of elements of x."""
 
     signature = "input: T -> output: out_type; out_type: index"
+    of_shapes = True
     not_differentiable = True
     out_type: DType = dtypes.int32
 
@@ -105,6 +110,7 @@ class Rank(Op):
     """The number of dimensions of x."""
 
     signature = "input: T -> output: int32"
+    of_shapes = True
     not_differentiable = True
 
     def shape(self, input: Tensor) -> TensorShape:
@@ -150,6 +156,9 @@ class Reshape(Op):
                 f"Input to reshape is a tensor with {np.size(tensor)} values, but the requested "
                 f"shape {list(sizes)} does not hold that many",
             ) from None
+
+    def loop(self, at: Place, tensor: Operand, shape: Operand) -> Expr:
+        return tensor[reshaped(at, tensor.shape)]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [reshape(dy, shape(node.inputs[0])), None]

@@ -25,6 +25,7 @@ from thalweg.ops import (
     indexing,
     joining,
     reduce,
+    segment,
     shaping,
 )
 from thalweg.ops.sparse import (
@@ -256,10 +257,22 @@ class SparseSliceGrad(Op):
 
     def gradient(self, node: Node, dx: Tensor) -> list[Tensor | None]:
         _, indices, start, found = node.inputs
-        return [
-            SparseSliceGrad()(dx, found, filling.zeros_like(start), indices - start),
-            *[None] * 3,
-        ]
+        places = MatchingRows()(indices - start, found)
+        dy = segment.unsorted_segment_sum(dx, places, shaping.shape(found)[0])
+        return [dy, None, None, None]
+
+
+class MatchingRows(Op):
+    """y[i] = the place of the index row rows[i] among the rows of `among`, or -1"""
+
+    signature = "rows: int64, among: int64 -> places: int64"
+    not_differentiable = True
+
+    def shape(self, rows: Tensor, among: Tensor) -> TensorShape:
+        return vector(rows.shape.with_rank(2)[0])
+
+    def numpy(self, rows: Array, among: Array) -> Array:
+        return matching(rows, among)
 
 
 def carried(values: Tensor, rows: Tensor, to: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.loops.expr import Expr, call, select
 from thalweg.ops import (
     arithmetic,
+    basic,
     broadcast,
     choosing,
     compare,
@@ -218,7 +219,7 @@ class Igamma(Binary):
 
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         a, x = node.inputs
-        return broadcast.both(node.inputs, dz * IgammaGradA()(a, x), dz * _gamma_density(a, x))
+        return broadcast.both(node.inputs, dz * _slope_in_a(a, x), dz * _gamma_density(a, x))
 
 
 class IgammaGradA(Binary):
@@ -232,7 +233,13 @@ class IgammaGradA(Binary):
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         a, x = node.inputs
         slope = _gamma_density(a, x) * (transcendental.log(x) - digamma(a))
-        return broadcast.both(node.inputs, None, dz * slope)
+        return broadcast.both(node.inputs, dz * np.nan, dz * slope)  # in a: not known
+
+
+def _slope_in_a(a: Tensor, x: Tensor) -> Tensor:
+    """∂P(a, x)/∂a. Its own derivative in a is not known, and asking for it an error, not zero."""
+    message = "the second derivative of igamma and igammac in a is not known"
+    return IgammaGradA()(basic.PreventGradient(message=message)(a), x)
 
 
 def _gamma_density(a: Tensor, x: Tensor) -> Tensor:
@@ -255,7 +262,7 @@ class Igammac(Binary):
 
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         a, x = node.inputs
-        return broadcast.both(node.inputs, -dz * IgammaGradA()(a, x), -dz * _gamma_density(a, x))
+        return broadcast.both(node.inputs, -dz * _slope_in_a(a, x), -dz * _gamma_density(a, x))
 
 
 @public("igammac", "math.igammac")

@@ -14,6 +14,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import arithmetic, filling, joining, shaping
 from thalweg.public import public
 
@@ -42,6 +44,10 @@ class Transpose(Op):
     def numpy(self, x: Array, perm: Array) -> Array:
         return np.transpose(x, _checked_order(perm.tolist(), np.ndim(x)))
 
+    def loop(self, at: Place, x: Operand, perm: Operand) -> Expr:
+        order = _checked_order(perm.constant().tolist(), x.rank)
+        return x[[at[order.index(axis)] for axis in range(x.rank)]]
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [type(self)()(dy, _inverse(node.inputs[1])), None]
 
@@ -51,6 +57,9 @@ class ConjugateTranspose(Transpose):
 
     def numpy(self, x: Array, perm: Array) -> Array:
         return np.conj(super().numpy(x, perm))
+
+    def loop(self, at: Place, x: Operand, perm: Operand) -> Expr:
+        return super().loop(at, x, perm).conj()
 
 
 def _checked_order(order: list[int], rank: int) -> list[int]:

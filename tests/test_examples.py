@@ -1,0 +1,78 @@
+"""The examples run as they are and print what their comments promise; the README's code is real."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+
+ROOT = Path(__file__).resolve().parent.parent
+SLOW = {"digits.py"}  # the demo: it needs packages of its own, and seconds
+EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py") if p.name not in SLOW)
+
+
+def output_of(name: str) -> str:
+    """What an example prints, in a process of its own, any warning an error."""
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def promised(source: str) -> Iterator[str]:
+    """The comments behind calls of print: what the call prints."""
+    for line in source.splitlines():
+        found = re.search(r"\bprint\(.*\)\s+# (.+)$", line)
+        if found:
+            yield found[1]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(name: str) -> None:
+    printed = " ".join(output_of(name).split())
+    assert printed
+    for text in promised((ROOT / "examples" / name).read_text()):
+        assert " ".join(text.split()) in printed
+
+
+def test_softmax_regression_learns() -> None:
+    accuracy = re.search(r"accuracy ([\d.]+)%", output_of("softmax_regression.py"))
+    assert accuracy and float(accuracy[1]) > 95
+
+
+def readme_code() -> str:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return blocks[0]
+
+
+def dotted_names(tree: ast.AST) -> Iterator[str]:
+    """Every `tf.a.b` in the code."""
+    for node in ast.walk(tree):
+        text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        if re.fullmatch(r"tf(\.\w+)+", text):
+            yield text
+
+
+def test_the_names_in_the_readme_exist() -> None:
+    names = sorted(set(dotted_names(ast.parse(readme_code()))))
+    assert "tf.train.GradientDescentOptimizer" in names
+    for name in names:
+        found = tf
+        for part in name.split(".")[1:]:
+            assert hasattr(found, part), name
+            found = getattr(found, part)
+
+
+def test_the_code_in_the_readme_runs() -> None:
+    images, labels = np.ones((2, 784), np.float32), np.eye(10, dtype=np.float32)[:2]
+    with tf.Graph().as_default():
+        exec(compile(readme_code(), "README.md", "exec"), {"images": images, "labels": labels})
