@@ -4,6 +4,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.12 python3.11 python3.13,\
 	$(shell $(p) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(p))))
 BIN := .venv/bin
 TF_TESTS ?=
+TF_LIST ?=
 
 .PHONY: install lint format test demo bench docs conformance clean
 
@@ -39,7 +40,8 @@ docs: .venv/.stamp
 
 conformance: .venv/.stamp
 	@test -n "$(TF_TESTS)" || { echo "usage: make conformance TF_TESTS=<a TensorFlow checkout>"; exit 1; }
-	$(BIN)/python tools/conformance.py $(TF_TESTS) --markdown
+	$(BIN)/python tools/conformance.py $(TF_TESTS) $(if $(TF_LIST),--list $(TF_LIST)) \
+		--markdown docs/conformance.md
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

@@ -25,6 +25,14 @@ def test_unconnected_is_none():
     assert tf.gradients(y * 2.0, [x, y])[0] is None
 
 
+def test_unconnected_may_be_zeros(session):
+    x, y = tf.constant([1.0, 2.0]), tf.constant(2.0)
+    (g,) = tf.gradients(y, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    assert session.run(g).tolist() == [0, 0]
+    with pytest.raises(ValueError, match="unconnected_gradients"):
+        tf.gradients(y, x, unconnected_gradients="some")
+
+
 def test_seeds(session):
     x = tf.constant([1.0, 2.0])
     y = x * 3.0

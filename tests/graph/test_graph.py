@@ -161,6 +161,15 @@ def test_bad_shapes_name_the_shapes():
         tf.add(tf.zeros([2]), tf.zeros([3]))
 
 
+def test_nodes_by_the_name_of_their_op(graph):
+    x = tf.constant([[1.0, 2.0]])
+    node = graph.create_op("MatMul", [x, x], name="product", attrs={"transpose_b": True})
+    assert node.output.shape.as_list() == [1, 1]
+    assert graph.create_op("AddN", [x, x]).type == "AddN"
+    with pytest.raises(ValueError, match="No op named Nonsense"):
+        graph.create_op("Nonsense", [])
+
+
 def test_consumers():
     x = tf.constant(1.0)
     assert x.consumers() == []

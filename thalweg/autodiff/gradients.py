@@ -33,6 +33,14 @@ class AggregationMethod:
     EXPERIMENTAL_ACCUMULATE_N = 2
 
 
+@public("UnconnectedGradients")
+class UnconnectedGradients:
+    """What the gradient of something that nothing depends on is."""
+
+    NONE = "none"
+    ZERO = "zero"
+
+
 @public("gradients")
 def gradients(
     ys: Any,
@@ -43,8 +51,11 @@ def gradients(
     gate_gradients: bool = False,
     aggregation_method: int | None = None,
     stop_gradients: Any = None,
+    unconnected_gradients: str = "none",
 ) -> list[Any]:
-    """d(sum of ys)/dx for each x of `xs`; None where no y depends on x."""
+    """d(sum of ys)/dx for each x of `xs`; None (or zeros) where no y depends on x."""
+    if unconnected_gradients not in ("none", "zero"):
+        raise ValueError(f"Unknown value for unconnected_gradients: {unconnected_gradients!r}")
     outputs, inputs = _as_list(ys), _as_list(xs)
     seeds = [None] * len(outputs) if grad_ys is None else _as_list(grad_ys)
     if len(seeds) != len(outputs):
@@ -59,7 +70,12 @@ def gradients(
             gate_gradients,
             aggregation_method,
         )
-        return walk.run(seeds)
+        found = walk.run(seeds)
+        if unconnected_gradients == "none":
+            return found
+        return [
+            filling.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)
+        ]
 
 
 def _as_list(value: Any) -> list[Any]:

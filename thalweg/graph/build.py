@@ -5,7 +5,7 @@ Every node is made here. Errors in dtype or shape come now, on the user's line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -13,8 +13,8 @@ from thalweg.graph import op as ops
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_all, convert_to_tensor, has_conversion
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.graph import Graph, get_default_graph, graphs
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.graph import Graph, get_default_graph, graphs, user_line
+from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.signature import Argument
@@ -53,6 +53,24 @@ def _beside_variables(
     if not op.parsed.references:
         return _ANYWHERE
     return graph.colocate_with(inputs[op.parsed.references[0]])
+
+
+def create_op(
+    graph: Graph,
+    op_type: str,
+    inputs: Sequence[Any],
+    name: str | None = None,
+    attrs: Mapping[str, Any] | None = None,
+) -> Node:
+    """Add a node by the name of its op, its flat inputs and its attributes."""
+    block = ops.REGISTRY.get(op_type)
+    if block is None:
+        raise ValueError(f"No op named {op_type}")
+    op = block(**dict(attrs or {}))
+    spare = len(inputs) - sum(not argument.is_list for argument in op.parsed.inputs)
+    counts = [spare if argument.is_list else 1 for argument in op.parsed.inputs]
+    with graph.as_default():
+        return add_node(graph, op, tuple(op.parsed.group(list(inputs), tuple(counts))), name)
 
 
 def results(node: Node) -> Any:
@@ -234,7 +252,7 @@ def _check_types(
             if argument.is_ref and not tensor.dtype.is_ref_dtype:
                 raise TypeError(
                     f"'{op.type_name}' Op requires that input '{argument.name}' be a mutable "
-                    f"tensor (e.g.: a tf.Variable), not {tensor!r}"
+                    f"tensor (e.g.: a tf.Variable), not {tensor!r} (at {user_line()})"
                 )
     for type_name, allowed in op.parsed.allowed.items():
         dtype = bound.get(type_name, op.__dict__.get(type_name))
@@ -290,7 +308,11 @@ def _shape_error(op: Op, grouped: list[Any], name: str, error: Exception) -> str
     for value in grouped:
         flat += value if isinstance(value, list) else [value]
     shapes = ", ".join(str(tensor.shape) for tensor in flat)
-    return f"{error} for '{name.rstrip('/')}' (op: '{op.type_name}') with input shapes: {shapes}."
+    return (
+        f"{error} for '{name.rstrip('/')}' (op: '{op.type_name}') with input shapes: {shapes}. "
+        f"(at {user_line()})"
+    )
 
 
 ops.applier[:] = [apply]
+operators["create_op"] = create_op

@@ -58,8 +58,10 @@ def convert_to_tensor(
     name: str | None = None,
     preferred_dtype: Any = None,
     as_ref: bool = False,
+    dtype_hint: Any = None,
 ) -> Tensor:
     """`value` as a tensor: tensors as they are, the rest by the registered conversions."""
+    preferred_dtype = dtype_hint if preferred_dtype is None else preferred_dtype
     if isinstance(value, Tensor):
         if dtype is not None and not as_dtype(dtype).is_compatible_with(value.dtype):
             raise ValueError(

@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import CodeType
 from typing import Any, cast
@@ -19,7 +19,7 @@ from thalweg.graph import context
 from thalweg.graph.device import DeviceFunction, device_function
 from thalweg.graph.dtypes import DType
 from thalweg.graph.keys import GraphKeys
-from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, operators
+from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, line_of, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.versions import Versions
@@ -443,6 +443,21 @@ class Graph:
         """This graph as a GraphDef protobuf: the nodes made after `from_version`, or all."""
         return operators["graph_def"](self, from_version, add_shapes)
 
+    def create_op(
+        self,
+        op_type: str,
+        inputs: Sequence[Any],
+        dtypes: Any = None,
+        input_types: Any = None,
+        name: str | None = None,
+        attrs: Mapping[str, Any] | None = None,
+        op_def: Any = None,
+        compute_shapes: bool = True,
+        compute_device: bool = True,
+    ) -> Node:
+        """Add a node by the name of its op; dtypes, shapes and device follow from the op."""
+        return operators["create_op"](self, op_type, inputs, name, attrs)
+
     def finalize(self) -> None:
         """Forbid new nodes."""
         self._finalized = True
@@ -480,10 +495,16 @@ def flatten_control_inputs(values: Iterable[Any]) -> Iterator[Any]:
 
 def _user_frame() -> tuple[CodeType, int]:
     """The innermost frame outside this package: the user's line."""
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - the documented way to walk frames cheaply
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - the documented way to walk frames cheaply
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
+
+
+def user_line() -> str:
+    """`file:line` of the user's code that is running now, for errors before there is a node."""
+    code, lasti = _user_frame()
+    return f"{code.co_filename}:{line_of(code, lasti)}"
 
 
 graphs: context.ThreadStack[Graph] = context.ThreadStack()

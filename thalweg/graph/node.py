@@ -34,6 +34,12 @@ def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return install
 
 
+def line_of(code: CodeType, lasti: int) -> int:
+    """The line of an instruction. Nodes keep its offset: decoding waits until someone asks."""
+    positions = list(code.co_positions())
+    return positions[lasti // 2][0] or code.co_firstlineno
+
+
 @public("Operation")
 class Node:
     """One application of an op: its inputs, control inputs, name and device."""
@@ -108,9 +114,7 @@ class Node:
         return [(self._code.co_filename, self._line(), self._code.co_name, "")]
 
     def _line(self) -> int:
-        # The instruction offset is kept instead of the line: decoding it waits until asked for.
-        positions = list(self._code.co_positions())
-        return positions[self._lasti // 2][0] or self._code.co_firstlineno
+        return line_of(self._code, self._lasti)
 
     @property
     def node_def(self) -> Any:

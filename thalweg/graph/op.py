@@ -57,8 +57,13 @@ class Op:
     gradient: ClassVar[Callable[..., Any]]
     #: (self, *inputs: Expr) -> Expr: the loop lowering of an elementwise op
     element: ClassVar[Callable[..., Any]]
-    #: (self, at: Place, *inputs: Operand) -> Expr or Scatter: the loop lowering of any other op
+    #: (self, at: Place, *inputs: Operand) -> Expr or Scatter: the loop lowering of any other op.
+    #: A reference comes as an operand with the old value, and the result is the new one; where an
+    #: op changes several references, `at.output` counts them in the order of the inputs.
     loop: ClassVar[Callable[..., Any]]
+    #: (self, context, *inputs) -> the random words a run takes (`loops.philox.place`), which an op
+    #: that has this part gets as one more operand of its loop
+    stream: ClassVar[Callable[..., Any]]
     #: (self, *inputs: Tensor) -> TensorShape: what is known of an integer vector output
     dimensions: ClassVar[Callable[..., Any]]
 

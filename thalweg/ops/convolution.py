@@ -6,7 +6,7 @@ each of the three ops are the other two. Every order of differentiation therefor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,11 +17,63 @@ from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import Size, TensorShape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import correlate, shaping
 from thalweg.ops.windows import Slide
 from thalweg.public import public
 
 Array = NDArray[Any]
+
+
+# Windows, as loops over indices
+
+
+def met(
+    slides: Sequence[Slide], sizes: Sequence[int], places: Sequence[Any], taps: Sequence[Any]
+) -> list[Any]:
+    """The element, inside or not, that a tap of the window meets when the window is at a place."""
+    return [
+        place * slide.stride + tap * slide.dilation - slide.pads(size)[0]
+        for slide, size, place, tap in zip(slides, sizes, places, taps, strict=True)
+    ]
+
+
+def overlaps(slides: Sequence[Slide]) -> list[int]:
+    """How many windows can contain an element, along each axis."""
+    return [
+        slide.window if slide.stride == 1 else -(-slide.extent // slide.stride) for slide in slides
+    ]
+
+
+def containing(
+    slides: Sequence[Slide], sizes: Sequence[int], elements: Sequence[Any], numbers: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The place of window `number` among those that contain an element, and the tap that meets it.
+
+    The inverse of `met`; a place or a tap outside its range means that there is no such window.
+    """
+    pairs = [
+        _window_around(slide, element + slide.pads(size)[0], number)
+        for slide, size, element, number in zip(slides, sizes, elements, numbers, strict=True)
+    ]
+    return [place for place, _ in pairs], [tap for _, tap in pairs]
+
+
+def _window_around(slide: Slide, padded: Any, number: Any) -> tuple[Any, Any]:
+    if slide.stride == 1:
+        return padded - number * slide.dilation, number
+    offset = padded % slide.stride + number * slide.stride
+    tap = offset
+    if slide.dilation > 1:
+        tap = select((offset % slide.dilation).eq(0), offset // slide.dilation, -1)
+    return padded // slide.stride - number, tap
+
+
+def widened(x: Expr, dtype: Any) -> Expr:
+    """An element in the type that kernels compute in: short floats become float32."""
+    return x if np.dtype(dtype).itemsize >= 4 else x.cast(np.float32)
 
 
 class Convolution(Op, abstract=True):
@@ -109,6 +161,10 @@ class Convolution(Op, abstract=True):
         """The channels of y."""
         return window[-1]
 
+    def output_channel(self, filter: Sequence[int], channel: Any, last: Any) -> Any:
+        """The channel of y that filter element [..., channel, last] adds to."""
+        return last
+
     def check_gradient(self, x: Sequence[int], w: Sequence[int], dy: Sequence[int]) -> None:
         """Raise unless dy has the shape that x and w give."""
         wanted = self.output_shape(TensorShape.of(tuple(x)), TensorShape.of(tuple(w))).sizes
@@ -137,6 +193,26 @@ class Forward(Convolution, abstract=True):
     def correlate(self, x: Array, w: Array, slides: list[Slide]) -> Array:
         """The kernel, on arrays with channels last."""
         return correlate.correlate(x, w, slides)
+
+    def loop(self, at: Place, input: Operand, filter: Operand) -> Expr:
+        batch, places, output = self.parts(at)
+        slides, sizes = self.slides(filter.shape[:-2]), self.spatial(input.shape)
+        extents, channels = self.summed_channels(filter.shape, output)
+
+        def product(*index: Expr) -> Expr:
+            taps, summed = index[: self.rank], index[self.rank :]
+            channel, last = channels(*summed)
+            seen = met(slides, sizes, places, taps)
+            x = input.or_else(self.full(batch, seen, channel), 0)
+            return widened(x, input.dtype) * widened(filter[(*taps, channel, last)], filter.dtype)
+
+        return loop.reduce("sum", [*filter.shape[:-2], *extents], product).cast(input.dtype)
+
+    def summed_channels(
+        self, filter: Sequence[int], output: Expr
+    ) -> tuple[list[int], Callable[..., tuple[Any, Any]]]:
+        """How many channels add to one of y, and which, as (channel of x, last of the filter)."""
+        return [filter[-2]], lambda channel: (channel, output)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         x, w = node.inputs
@@ -190,6 +266,23 @@ class ToInput(Convolution, abstract=True):
         """The kernel, on arrays with channels last."""
         return correlate.input_adjoint(sizes, w, dy, slides)
 
+    def loop(
+        self, at: Place, input_sizes: Operand, filter: Operand, out_backprop: Operand
+    ) -> Expr:
+        batch, elements, channel = self.parts(at)
+        slides = self.slides(filter.shape[:-2])
+
+        def product(*index: Expr) -> Expr:
+            *numbers, last = index
+            places, taps = containing(slides, self.spatial(at.shape), elements, numbers)
+            output = self.output_channel(filter.shape, channel, last)
+            dy = out_backprop.or_else(self.full(batch, places, output), 0)
+            w = filter.or_else((*taps, channel, last), 0)
+            return widened(dy, out_backprop.dtype) * widened(w, filter.dtype)
+
+        extents = [*overlaps(slides), filter.shape[-1]]
+        return loop.reduce("sum", extents, product).cast(out_backprop.dtype)
+
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:
         _, w, dy = node.inputs
         forward, _, to_filter = self.partners()
@@ -220,6 +313,22 @@ class ToFilter(Convolution, abstract=True):
     def adjoint(self, x: Array, dy: Array, slides: list[Slide]) -> Array:
         """The kernel, on arrays with channels last."""
         return correlate.filter_adjoint(x, dy, slides)
+
+    def loop(
+        self, at: Place, input: Operand, filter_sizes: Operand, out_backprop: Operand
+    ) -> Expr:
+        taps, (channel, last) = at.split(self.rank)
+        slides = self.slides(at.shape[:-2])
+        output = self.output_channel(at.shape, channel, last)
+
+        def product(batch: Expr, *places: Expr) -> Expr:
+            seen = met(slides, self.spatial(input.shape), places, taps)
+            x = input.or_else(self.full(batch, seen, channel), 0)
+            dy = out_backprop[self.full(batch, places, output)]
+            return widened(x, input.dtype) * widened(dy, out_backprop.dtype)
+
+        extents = [input.shape[0], *self.spatial(out_backprop.shape)]
+        return loop.reduce("sum", extents, product).cast(input.dtype)
 
     def gradient(self, node: Node, ddw: Tensor) -> list[Tensor | None]:
         x, _, dy = node.inputs

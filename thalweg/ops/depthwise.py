@@ -6,7 +6,7 @@ per channel. As with full convolutions, each op's gradients are the other two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import Size
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
 from thalweg.ops import shaping, windows
-from thalweg.ops.convolution import Forward, ToFilter, ToInput, attributes
+from thalweg.ops.convolution import Convolution, Forward, ToFilter, ToInput, attributes
 from thalweg.ops.windows import Slide
 from thalweg.public import public
 
@@ -29,18 +31,21 @@ _FAMILY = (
 )
 
 
-def _channels(window: Sequence[Size]) -> Size:
-    multiplier, channels = window[-1], window[-2]
-    return None if multiplier is None or channels is None else multiplier * channels
-
-
-class DepthwiseConv2dNative(Forward):
-    """y of x and w, each channel by itself"""
+class Depthwise(Convolution, abstract=True):
+    """What the three ops share: channel c of x makes the channels c · m … c · m + m - 1 of y."""
 
     family = _FAMILY
 
     def output_channels(self, window: Sequence[Size]) -> Size:
-        return _channels(window)
+        multiplier, channels = window[-1], window[-2]
+        return None if multiplier is None or channels is None else multiplier * channels
+
+    def output_channel(self, filter: Sequence[int], channel: Any, last: Any) -> Any:
+        return channel * filter[-1] + last
+
+
+class DepthwiseConv2dNative(Depthwise, Forward):
+    """y of x and w, each channel by itself"""
 
     def correlate(self, x: Array, w: Array, slides: list[Slide]) -> Array:
         positions = windows.counts(slides, x.shape[1:-1])
@@ -51,14 +56,15 @@ class DepthwiseConv2dNative(Forward):
             y += padded[(slice(None), *seen)][..., None] * w[index]
         return y.reshape(len(x), *positions, w.shape[-2] * w.shape[-1])
 
+    def summed_channels(
+        self, filter: Sequence[int], output: Expr
+    ) -> tuple[list[int], Callable[..., tuple[Any, Any]]]:
+        channel, last = loop.unravel(output, filter[-2:])
+        return [], lambda: (channel, last)
 
-class DepthwiseConv2dNativeBackpropInput(ToInput):
+
+class DepthwiseConv2dNativeBackpropInput(Depthwise, ToInput):
     """dx of DepthwiseConv2dNative"""
-
-    family = _FAMILY
-
-    def output_channels(self, window: Sequence[Size]) -> Size:
-        return _channels(window)
 
     def adjoint(self, sizes: Sequence[int], w: Array, dy: Array, slides: list[Slide]) -> Array:
         positions = dy.shape[1:-1]
@@ -71,13 +77,8 @@ class DepthwiseConv2dNativeBackpropInput(ToInput):
         return padded[windows.inside(pads, shape)]
 
 
-class DepthwiseConv2dNativeBackpropFilter(ToFilter):
+class DepthwiseConv2dNativeBackpropFilter(Depthwise, ToFilter):
     """dw of DepthwiseConv2dNative"""
-
-    family = _FAMILY
-
-    def output_channels(self, window: Sequence[Size]) -> Size:
-        return _channels(window)
 
     def adjoint(self, x: Array, dy: Array, slides: list[Slide]) -> Array:
         positions, channels = dy.shape[1:-1], x.shape[-1]

@@ -46,7 +46,10 @@ class Comparison(Elementwise, abstract=True):
 
 
 def unary(kind: type[Op], *names: str) -> Callable[..., Any]:
-    """The public function of a unary op; of a SparseTensor it maps the values."""
+    """The public function of a unary op; of a SparseTensor it maps the values.
+
+    Its parameter is `x`, or `features` where the signature says so, as activations do.
+    """
     op = kind()
 
     def function(x: Any, name: str | None = None) -> Any:
@@ -54,7 +57,11 @@ def unary(kind: type[Op], *names: str) -> Callable[..., Any]:
             return SparseTensor(x.indices, op(x.values, name=name), x.dense_shape)
         return op(x, name=name)
 
-    return _publish(function, kind, names)
+    def of_features(features: Any, name: str | None = None) -> Any:
+        return function(features, name)
+
+    is_activation = kind.parsed.inputs[0].name == "features"
+    return _publish(of_features if is_activation else function, kind, names)
 
 
 def binary(kind: type[Op], *names: str) -> Callable[..., Tensor]:

@@ -17,6 +17,9 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import NotLowered, Operand, Place, Scatter
 from thalweg.ops import filling, joining, shaping
 from thalweg.ops.context import Context, VariableCell
 from thalweg.ops.indexing import INVALID_COORDINATE, check_updates, check_within, coordinates
@@ -59,6 +62,7 @@ class ScatterOp(Update, abstract=True):
         "ref: &T, indices: Tindices, updates: T -> output_ref: &T; T: numeric, Tindices: index"
     )
     change: ClassVar[Change]
+    combine: ClassVar[str]
 
     def shape(self, ref: Tensor, indices: Tensor, updates: Tensor) -> TensorShape:
         if updates.shape.rank != 0 and ref.shape.rank is not None:
@@ -76,6 +80,18 @@ class ScatterOp(Update, abstract=True):
 
         ref.update(write)
         return ref
+
+    def loop(self, at: Place, ref: Operand, indices: Operand, updates: Operand) -> Scatter:
+        def write(*k: Expr) -> tuple[tuple[Expr, ...], Expr]:
+            row, rest = indices[k[: indices.rank]], k[indices.rank :]
+            return (row, *rest), self.update(updates.broadcast(k))
+
+        extents = indices.shape + ref.shape[1:]
+        return loop.scatter(self.combine, extents, write, ref[at])
+
+    def update(self, value: Expr) -> Expr:
+        """What is combined into an element of the variable, given that of the updates."""
+        return value
 
 
 def _check_rows(buffer: Array, indices: Array, updates: Array, name: str) -> None:
@@ -98,6 +114,7 @@ class ScatterUpdate(ScatterOp):
 
     signature = "ref: &T, indices: Tindices, updates: T -> output_ref: &T; Tindices: index"
     change = staticmethod(_put)
+    combine = "set"
     use_locking: bool = True
 
 
@@ -105,24 +122,39 @@ class ScatterAdd(ScatterOp):
     """ref[indices[i…]] += updates[i…]"""
 
     change = np.add.at
+    combine = "sum"
 
 
 class ScatterSub(ScatterOp):
     """ref[indices[i…]] -= updates[i…]"""
 
     change = np.subtract.at
+    combine = "sum"
+
+    def update(self, value: Expr) -> Expr:
+        return -value
 
 
 class ScatterMul(ScatterOp):
     """ref[indices[i…]] *= updates[i…]"""
 
     change = np.multiply.at
+    combine = "prod"
 
 
 class ScatterDiv(ScatterOp):
     """ref[indices[i…]] /= updates[i…]"""
 
     change = staticmethod(_divide)
+    combine = "prod"
+
+    def loop(self, at: Place, ref: Operand, indices: Operand, updates: Operand) -> Scatter:
+        if ref.dtype.kind in "iu":
+            raise NotLowered("integers have no inverses to multiply by")
+        return super().loop(at, ref, indices, updates)
+
+    def update(self, value: Expr) -> Expr:
+        return 1 / value
 
 
 class ScatterMin(ScatterOp):
@@ -130,6 +162,7 @@ class ScatterMin(ScatterOp):
 
     signature = "ref: &T, indices: Tindices, updates: T -> output_ref: &T; T: real, Tindices: index"
     change = np.minimum.at
+    combine = "min"
 
 
 class ScatterMax(ScatterOp):
@@ -137,6 +170,7 @@ class ScatterMax(ScatterOp):
 
     signature = "ref: &T, indices: Tindices, updates: T -> output_ref: &T; T: real, Tindices: index"
     change = np.maximum.at
+    combine = "max"
 
 
 @public("scatter_update")
@@ -202,6 +236,7 @@ class ScatterNdOp(Update, abstract=True):
         "ref: &T, indices: Tindices, updates: T -> output_ref: &T; T: numeric, Tindices: index"
     )
     change: ClassVar[Change]
+    combine: ClassVar[str]
 
     def shape(self, ref: Tensor, indices: Tensor, updates: Tensor) -> TensorShape:
         check_updates(indices.shape, updates.shape, ref.shape, "ref")
@@ -220,6 +255,20 @@ class ScatterNdOp(Update, abstract=True):
         ref.update(write)
         return ref
 
+    def loop(self, at: Place, ref: Operand, indices: Operand, updates: Operand) -> Scatter:
+        *outer, depth = indices.shape
+
+        def write(*k: Expr) -> tuple[tuple[Expr, ...], Expr]:
+            place, rest = k[: len(outer)], k[len(outer) :]
+            start = tuple(indices[(*place, axis)] for axis in range(depth))
+            return start + rest, self.update(updates[k])
+
+        return loop.scatter(self.combine, (*outer, *ref.shape[depth:]), write, ref[at])
+
+    def update(self, value: Expr) -> Expr:
+        """What is combined into an element of the variable, given that of the updates."""
+        return value
+
 
 def _shape_of(array: Array) -> TensorShape:
     """The shape of an array as a static shape."""
@@ -231,6 +280,7 @@ class ScatterNdUpdate(ScatterNdOp):
 
     signature = "ref: &T, indices: Tindices, updates: T -> output_ref: &T; Tindices: index"
     change = staticmethod(_put)
+    combine = "set"
     use_locking: bool = True
 
 
@@ -238,12 +288,17 @@ class ScatterNdAdd(ScatterNdOp):
     """ref[indices[i…, :]] += updates[i…]"""
 
     change = np.add.at
+    combine = "sum"
 
 
 class ScatterNdSub(ScatterNdOp):
     """ref[indices[i…, :]] -= updates[i…]"""
 
     change = np.subtract.at
+    combine = "sum"
+
+    def update(self, value: Expr) -> Expr:
+        return -value
 
 
 @public("scatter_nd_update")

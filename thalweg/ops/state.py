@@ -6,6 +6,7 @@ wants a value reads it when it runs. Every change is made whole or not at all.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
@@ -19,6 +20,8 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops.context import Cancellation, Context, VariableCell
 from thalweg.public import public
 
@@ -30,6 +33,7 @@ class VariableV2(Op):
 
     signature = "-> ref: &dtype"
     stateful = True
+    host_only = True
     not_differentiable = True
     dtype: DType
     given_shape: TensorShape
@@ -72,6 +76,7 @@ class IsVariableInitialized(Op):
 
     signature = "ref: &dtype -> is_initialized: bool"
     stateful = True
+    host_only = True
     not_differentiable = True
 
     def shape(self, ref: Tensor) -> TensorShape:
@@ -92,6 +97,7 @@ class ValueOrInitial(Op):
 
     signature = "ref: &T, initial: T -> output: T"
     stateful = True
+    host_only = True
 
     def shape(self, ref: Tensor, initial: Tensor) -> TensorShape:
         return ref.shape
@@ -144,6 +150,9 @@ class Assign(Update):
         ref.assign(value)
         return ref
 
+    def loop(self, at: Place, ref: Operand, value: Operand) -> Expr:
+        return value[at]
+
 
 @public("assign")
 def assign(
@@ -166,6 +175,7 @@ class Accumulate(Update, abstract=True):
 
     signature = "ref: &T, value: T -> output_ref: &T; T: numeric"
     function: ClassVar[Callable[..., Any]]
+    combine: ClassVar[Callable[[Expr, Expr], Expr]]
 
     def shape(self, ref: Tensor, value: Tensor) -> TensorShape:
         return ref.shape.merge_with(value.shape)
@@ -183,17 +193,22 @@ class Accumulate(Update, abstract=True):
         ref.update(change)
         return ref
 
+    def loop(self, at: Place, ref: Operand, value: Operand) -> Expr:
+        return type(self).combine(ref[at], value[at])
+
 
 class AssignAdd(Accumulate):
     """ref += value"""
 
     function = np.add
+    combine = staticmethod(operator.add)
 
 
 class AssignSub(Accumulate):
     """ref -= value"""
 
     function = np.subtract
+    combine = staticmethod(operator.sub)
 
 
 @public("assign_add")
@@ -217,6 +232,7 @@ class CountUpTo(Op):
 
     signature = "ref: &T -> output: T; T: index"
     stateful = True
+    host_only = True
     not_differentiable = True
     limit: int
 
@@ -247,6 +263,7 @@ class TemporaryVariable(Op):
 
     signature = "-> ref: &dtype"
     stateful = True
+    host_only = True
     not_differentiable = True
     given_shape: TensorShape
     dtype: DType
@@ -270,6 +287,7 @@ class DestroyTemporaryVariable(Op):
 
     signature = "ref: &T -> value: T"
     stateful = True
+    host_only = True
     not_differentiable = True
     var_name: str
 

@@ -1,8 +1,9 @@
 """TensorFlow's fused training ops: one node that changes a variable and its slots by a gradient.
 
 Thalweg's own optimizers are graphs of plain ops; these blocks run graphs that were made with the
-fused ones. A block is its update rule over arrays: values and hyperparameters in, new values out.
-The sparse form of a rule is the same rule on the rows that `indices` names.
+fused ones. A block is its update rule, over arrays and over elements alike: values and
+hyperparameters in, new values out. The sparse form of a rule is the same rule on the rows that
+`indices` names.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from thalweg import errors
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.loops.either import absolute, maximum, power, sign, square_root
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops.context import Context, VariableCell
 from thalweg.ops.indexing import check_within
 
@@ -59,6 +63,9 @@ class TrainingOp(Op, abstract=True):
         named = {a.name: value for a, value in zip(self.parsed.inputs, inputs, strict=True)}
         cells: list[VariableCell] = [named.pop(a.name) for a in self.parsed.inputs if a.is_ref]
         indices = named.pop("indices", None)
+        if "global_step" in named:
+            kind = cells[0].dtype.as_numpy_dtype
+            named["global_step"] = np.asarray(named["global_step"]).astype(kind)
         with ExitStack() as locks:
             for cell in sorted(cells, key=id):  # one order for all, so that no two steps deadlock
                 locks.enter_context(cell.lock)
@@ -105,6 +112,24 @@ class TrainingOp(Op, abstract=True):
             cell.assign(value)
 
 
+class Dense(TrainingOp, abstract=True):
+    """A rule on whole variables: `at.output` says which of the references, in their order."""
+
+    def loop(self, at: Place, *operands: Operand) -> Expr:
+        kind = operands[0].dtype
+        elements = [operand.broadcast(at) for operand in operands]
+        for place, argument in enumerate(self.parsed.inputs):
+            if argument.name == "global_step":
+                elements[place] = elements[place].cast(kind)
+        return self.rule(*elements)[at.output]
+
+
+class Sparse(TrainingOp, abstract=True):
+    """A rule on the rows that indices name: a row named twice is changed twice, in order."""
+
+    host_only = True
+
+
 def _rounds(indices: Array) -> list[Array]:
     """Positions such that no index repeats within a round: repeats are applied one by one."""
     rounds: list[list[int]] = []
@@ -117,11 +142,11 @@ def _rounds(indices: Array) -> list[Array]:
     return [np.array(positions) for positions in rounds]
 
 
-def _shrink(value: Array, by: Array) -> Array:
-    return np.sign(value) * np.maximum(np.abs(value) - by, 0)
+def _shrink(value: Any, by: Any) -> Any:
+    return sign(value) * maximum(absolute(value) - by, 0)
 
 
-class ApplyGradientDescent(TrainingOp):
+class ApplyGradientDescent(Dense):
     """var − alpha·delta"""
 
     signature = _signature("var | alpha delta")
@@ -130,7 +155,7 @@ class ApplyGradientDescent(TrainingOp):
         return (var - alpha * delta,)
 
 
-class ApplyProximalGradientDescent(TrainingOp):
+class ApplyProximalGradientDescent(Dense):
     """shrink(var − alpha·delta, alpha·l1) / (1 + alpha·l2)"""
 
     signature = _signature("var | alpha l1 l2 delta")
@@ -139,15 +164,14 @@ class ApplyProximalGradientDescent(TrainingOp):
         return (_shrink(var - alpha * delta, alpha * l1) / (1 + alpha * l2),)
 
 
-class SparseApplyProximalGradientDescent(
-    ApplyProximalGradientDescent, name="SparseApplyProximalGradientDescent"
-):
+class SparseApplyProximalGradientDescent(Sparse):
     """As ApplyProximalGradientDescent, on rows."""
 
     signature = _signature("var | alpha l1 l2 grad indices")
+    rule = ApplyProximalGradientDescent.rule
 
 
-class ApplyAdadelta(TrainingOp):
+class ApplyAdadelta(Dense):
     """Steps in the units of the variable."""
 
     signature = _signature("var accum accum_update | lr rho epsilon grad")
@@ -163,50 +187,53 @@ class ApplyAdadelta(TrainingOp):
         grad: Array,
     ) -> Any:
         accum = rho * accum + (1 - rho) * grad * grad
-        update = np.sqrt(accum_update + epsilon) / np.sqrt(accum + epsilon) * grad
+        update = square_root(accum_update + epsilon) / square_root(accum + epsilon) * grad
         return var - lr * update, accum, rho * accum_update + (1 - rho) * update * update
 
 
-class SparseApplyAdadelta(ApplyAdadelta, name="SparseApplyAdadelta"):
+class SparseApplyAdadelta(Sparse):
     """As ApplyAdadelta, on rows."""
 
     signature = _signature("var accum accum_update | lr rho epsilon grad indices")
+    rule = ApplyAdadelta.rule
 
 
-class ApplyAdagrad(TrainingOp):
+class ApplyAdagrad(Dense):
     """accum + grad²;  var − lr·grad / √accum"""
 
     signature = _signature("var accum | lr grad")
 
     def rule(self, var: Array, accum: Array, lr: Array, grad: Array) -> Any:
         accum = accum + grad * grad
-        return var - lr * grad / np.sqrt(accum), accum
+        return var - lr * grad / square_root(accum), accum
 
 
-class SparseApplyAdagrad(ApplyAdagrad, name="SparseApplyAdagrad"):
+class SparseApplyAdagrad(Sparse):
     """As ApplyAdagrad, on rows."""
 
     signature = _signature("var accum | lr grad indices")
+    rule = ApplyAdagrad.rule
 
 
-class ApplyProximalAdagrad(TrainingOp):
+class ApplyProximalAdagrad(Dense):
     """Adagrad, then the exact minimiser of the penalties."""
 
     signature = _signature("var accum | lr l1 l2 grad")
 
     def rule(self, var: Array, accum: Array, lr: Array, l1: Array, l2: Array, grad: Array) -> Any:
         accum = accum + grad * grad
-        rate = lr / np.sqrt(accum)
+        rate = lr / square_root(accum)
         return _shrink(var - rate * grad, rate * l1) / (1 + rate * l2), accum
 
 
-class SparseApplyProximalAdagrad(ApplyProximalAdagrad, name="SparseApplyProximalAdagrad"):
+class SparseApplyProximalAdagrad(Sparse):
     """As ApplyProximalAdagrad, on rows."""
 
     signature = _signature("var accum | lr l1 l2 grad indices")
+    rule = ApplyProximalAdagrad.rule
 
 
-class ApplyAdagradDA(TrainingOp):
+class ApplyAdagradDA(Dense):
     """Adagrad dual averaging."""
 
     signature = _signature(
@@ -224,21 +251,21 @@ class ApplyAdagradDA(TrainingOp):
         l2: Array,
         global_step: Array,
     ) -> Any:
-        steps = np.asarray(global_step).astype(var.dtype)
         total, squares = total + grad, squares + grad * grad
-        scale = l2 * steps * lr + np.sqrt(squares)
-        return -lr * _shrink(total, l1 * steps) / scale, total, squares
+        scale = l2 * global_step * lr + square_root(squares)
+        return -lr * _shrink(total, l1 * global_step) / scale, total, squares
 
 
-class SparseApplyAdagradDA(ApplyAdagradDA, name="SparseApplyAdagradDA"):
+class SparseApplyAdagradDA(Sparse):
     """As ApplyAdagradDA, on rows."""
 
     signature = _signature(
         "var gradient_accumulator gradient_squared_accumulator | grad indices lr l1 l2 global_step"
     )
+    rule = ApplyAdagradDA.rule
 
 
-class ApplyFtrl(TrainingOp):
+class ApplyFtrl(Dense):
     """FTRL-proximal."""
 
     signature = _signature("var accum linear | grad lr l1 l2 lr_power")
@@ -255,17 +282,18 @@ class ApplyFtrl(TrainingOp):
         lr_power: Array,
     ) -> Any:
         total = accum + grad * grad
-        linear = linear + grad - (total**-lr_power - accum**-lr_power) / lr * var
-        return -_shrink(linear, l1) / (total**-lr_power / lr + 2 * l2), total, linear
+        linear = linear + grad - (power(total, -lr_power) - power(accum, -lr_power)) / lr * var
+        return -_shrink(linear, l1) / (power(total, -lr_power) / lr + 2 * l2), total, linear
 
 
-class SparseApplyFtrl(ApplyFtrl, name="SparseApplyFtrl"):
+class SparseApplyFtrl(Sparse):
     """As ApplyFtrl, on rows."""
 
     signature = _signature("var accum linear | grad indices lr l1 l2 lr_power")
+    rule = ApplyFtrl.rule
 
 
-class ApplyMomentum(TrainingOp):
+class ApplyMomentum(Dense):
     """accum·momentum + grad;  var − lr·accum"""
 
     signature = _signature("var accum | lr grad momentum")
@@ -277,13 +305,15 @@ class ApplyMomentum(TrainingOp):
         return var - step, accum
 
 
-class SparseApplyMomentum(ApplyMomentum, name="SparseApplyMomentum"):
+class SparseApplyMomentum(Sparse):
     """As ApplyMomentum, on rows."""
 
     signature = _signature("var accum | lr grad indices momentum")
+    use_nesterov: bool = False
+    rule = ApplyMomentum.rule
 
 
-class ApplyAdam(TrainingOp):
+class ApplyAdam(Dense):
     """Adam; the powers of the betas come with each step."""
 
     signature = _signature("var m v | beta1_power beta2_power lr beta1 beta2 epsilon grad")
@@ -302,14 +332,14 @@ class ApplyAdam(TrainingOp):
         epsilon: Array,
         grad: Array,
     ) -> Any:
-        rate = lr * np.sqrt(1 - beta2_power) / (1 - beta1_power)
+        rate = lr * square_root(1 - beta2_power) / (1 - beta1_power)
         m = m + (grad - m) * (1 - beta1)
         v = v + (grad * grad - v) * (1 - beta2)
         ahead = m * beta1 + (1 - beta1) * grad if self.use_nesterov else m
-        return var - rate * ahead / (np.sqrt(v) + epsilon), m, v
+        return var - rate * ahead / (square_root(v) + epsilon), m, v
 
 
-class ApplyRMSProp(TrainingOp):
+class ApplyRMSProp(Dense):
     """RMSProp with momentum."""
 
     signature = _signature("var ms mom | lr rho momentum epsilon grad")
@@ -326,17 +356,18 @@ class ApplyRMSProp(TrainingOp):
         grad: Array,
     ) -> Any:
         ms = ms + (grad * grad - ms) * (1 - rho)
-        mom = mom * momentum + lr * grad / np.sqrt(ms + epsilon)
+        mom = mom * momentum + lr * grad / square_root(ms + epsilon)
         return var - mom, ms, mom
 
 
-class SparseApplyRMSProp(ApplyRMSProp, name="SparseApplyRMSProp"):
+class SparseApplyRMSProp(Sparse):
     """As ApplyRMSProp, on rows."""
 
     signature = _signature("var ms mom | lr rho momentum epsilon grad indices")
+    rule = ApplyRMSProp.rule
 
 
-class ApplyCenteredRMSProp(TrainingOp):
+class ApplyCenteredRMSProp(Dense):
     """RMSProp over the variance of the gradients."""
 
     signature = _signature("var mg ms mom | lr rho momentum epsilon grad")
@@ -355,11 +386,12 @@ class ApplyCenteredRMSProp(TrainingOp):
     ) -> Any:
         ms = ms + (grad * grad - ms) * (1 - rho)
         mg = mg + (grad - mg) * (1 - rho)
-        mom = mom * momentum + lr * grad / np.sqrt(ms - mg * mg + epsilon)
+        mom = mom * momentum + lr * grad / square_root(ms - mg * mg + epsilon)
         return var - mom, mg, ms, mom
 
 
-class SparseApplyCenteredRMSProp(ApplyCenteredRMSProp, name="SparseApplyCenteredRMSProp"):
+class SparseApplyCenteredRMSProp(Sparse):
     """As ApplyCenteredRMSProp, on rows."""
 
     signature = _signature("var mg ms mom | lr rho momentum epsilon grad indices")
+    rule = ApplyCenteredRMSProp.rule

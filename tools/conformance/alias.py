@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import thalweg as tf
 from conformance import opdefs
 from thalweg.graph import op
@@ -157,6 +159,7 @@ VALUES: dict[str, Any] = {
     "python.framework.ops.RegisterShape": lambda _: lambda function: function,
     "python.framework.random_seed.DEFAULT_GRAPH_SEED": 87654321,
     "python.framework.test_util.IsGoogleCudaEnabled": lambda: False,
+    "python.framework.test_util.CudaSupportsHalfMatMulAndConv": lambda: False,
     "python.lib.io.file_io.FileIO": binary_file,
     "python.lib.io.file_io.read_file_to_string": lambda name: binary_file(name).read(),
     "python.ops.array_ops.rank_internal": lambda x, name=None, optimize=True: tf.rank(x, name),
@@ -220,6 +223,7 @@ def install(sources: Path) -> Path:
     sys.modules["tensorflow"] = tf
     tf.errors._impl = importlib.import_module("tensorflow.python.framework.errors_impl")
     tf.Tensor._shape_as_list = lambda tensor: tensor.shape.as_list()
+    tf.test.TestCase._GetNdArray = lambda case, value: np.array(value)
     if not hasattr(tf, "contrib"):
         tf.contrib = importlib.import_module("tensorflow.contrib")
     if not hasattr(tf, "test"):

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from conformance.grounds import ground
 from conformance.suite import FileResult, Outcome
 
 BROKEN = ("failed", "error")
@@ -31,16 +32,31 @@ def text(results: Sequence[FileResult]) -> str:
     lines = [line for result in results for line in failures(result)]
     lines += ["", "Most frequent reasons:"]
     lines += [f"{count:5}  {reason}" for reason, count in grouped(results)]
+    lines += ["", "By ground:"]
+    lines += [f"{count:5}  {name}" for name, count in by_ground(results)]
     return "\n".join([*lines, "", totals(results)])
 
 
 def markdown(results: Sequence[FileResult]) -> str:
-    """The report as two Markdown tables: files, and reasons of failure."""
-    rows = [(cell(r.file.path), *counts([r]), cell(r.trouble[:80])) for r in results]
-    rows.append(("**total**", *counts(results), totals(results)))
-    files = table(("file", *COLUMNS, "note"), rows)
-    grounds = table(("failures", "reason"), [(n, cell(reason)) for reason, n in grouped(results)])
-    return f"\n{files}\n\n{grounds}"
+    """The report as a document: totals, the grounds of failures, and a table of files."""
+    rows = [(cell(r.file.path), *counts([r])) for r in results]
+    rows.append(("**total**", *counts(results)))
+    grounds = table(("failures", "ground"), [(n, cell(name)) for name, n in by_ground(results)])
+    return (
+        "# Conformance\n\nTensorFlow's own test files (late 2016) run against Thalweg under an "
+        f"alias module, by `make conformance`.\n\n{totals(results)}.\n\n## Why the rest fails\n\n"
+        f"{grounds}\n\n## By file\n\n{table(('file', *COLUMNS), rows)}\n"
+    )
+
+
+def by_ground(results: Sequence[FileResult]) -> list[tuple[str, int]]:
+    """Failures counted under their named grounds."""
+    found = Counter(
+        ground(r["file"], r["method"], r["exception"], r["message"])
+        for result in results
+        for r in reasons(result)
+    )
+    return found.most_common()
 
 
 def totals(results: Sequence[FileResult]) -> str:
