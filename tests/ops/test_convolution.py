@@ -67,6 +67,17 @@ def test_conv2d(name: str, data_format: str) -> None:
 
     wanted = direct(x, w, strides, padding, rates)
     check(build, given, w, expect=np.moveaxis(wanted, -1, 1) if first else wanted)
+    check(adjoints(build), given, w, gradient=False)
+
+
+def adjoints(build):
+    """The two adjoints of a convolution, so that their own rows are checked."""
+
+    def both(x, w):
+        y = build(x, w)
+        return tf.gradients(y * y, [x, w])
+
+    return both
 
 
 def test_conv3d() -> None:
@@ -77,6 +88,7 @@ def test_conv3d() -> None:
         return tf.nn.conv3d(x, w, [1, *strides, 1], "SAME")
 
     check(build, x, w, expect=direct(x, w, strides, "SAME", (1, 1, 1)))
+    check(adjoints(build), x, w, gradient=False)
 
     def channels_first(x, w):
         return tf.nn.conv3d(x, w, [1, 1, *strides], "SAME", data_format="NCDHW")
@@ -101,6 +113,7 @@ def test_depthwise(strides: tuple, rates: tuple, data_format: str) -> None:
 
     given = np.moveaxis(x, -1, 1) if first else x
     check(build, given, w, expect=np.moveaxis(wanted, -1, 1) if first else wanted)
+    check(adjoints(build), given, w, gradient=False)
 
 
 def test_adjoints_by_name() -> None:

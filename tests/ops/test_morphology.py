@@ -47,6 +47,7 @@ def test_dilation(strides: tuple, rates: tuple, padding: str) -> None:
         return tf.nn.dilation2d(x, w, [1, *strides, 1], [1, *rates, 1], padding)
 
     check(build, x, w, expect=dilated(x, w, strides, rates, padding), second=False)
+    check(lambda x, w: tf.gradients(build(x, w) ** 2, [x, w]), x, w, gradient=False)
 
 
 @pytest.mark.parametrize("strides, rates, padding", CASES)

@@ -51,6 +51,12 @@ def test_pool(name: str, kind: str) -> None:
     function = tf.nn.max_pool if kind == "max" else tf.nn.avg_pool
     numpy = np.max if kind == "max" else np.mean
     check(lambda x: function(x, *arguments), x, expect=pooled(x, numpy, *arguments))
+    check(lambda x: squared_gradient(function(x, *arguments), x), x, gradient=False)
+
+
+def squared_gradient(y, x):
+    """The gradient of y², so that the backward ops have rows of their own."""
+    return tf.gradients(y * y, x)
 
 
 @pytest.mark.parametrize("kind", ["max", "avg"])
@@ -71,6 +77,7 @@ def test_volumes(kind: str, padding: str) -> None:
     function = tf.nn.max_pool3d if kind == "max" else tf.nn.avg_pool3d
     numpy = np.max if kind == "max" else np.mean
     check(lambda x: function(x, *arguments), x, expect=pooled(x, numpy, *arguments))
+    check(lambda x: squared_gradient(function(x, *arguments), x), x, gradient=False)
 
 
 @pytest.mark.parametrize("batch", [False, True])
@@ -91,6 +98,7 @@ def test_argmax(batch: bool) -> None:
         return y, tf.reshape(place, [-1])
 
     check(build, x, expect=expect)
+    check(lambda x: squared_gradient(build(x)[0], x), x, gradient=False)
 
 
 def test_the_first_of_equal_elements_takes_the_gradient() -> None:
@@ -108,6 +116,14 @@ def test_other_dtypes(dtype: type) -> None:
     arguments = (1, 2, 3, 1), (1, 2, 2, 1), "SAME"
     wanted = pooled(x.astype(float), np.max, *arguments)
     check(lambda x: tf.nn.max_pool(x, *arguments), x, expect=wanted.astype(dtype), gradient=False)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, tf.bfloat16.as_numpy_dtype])
+def test_means_of_short_floats(dtype: type) -> None:
+    x = R.permutation(20).reshape(1, 5, 4, 1).astype(dtype)
+    arguments = (1, 3, 3, 1), (1, 2, 2, 1), "SAME"
+    check(lambda x: tf.nn.avg_pool(x, *arguments), x, gradient=False)
+    check(lambda x: squared_gradient(tf.nn.avg_pool(x, *arguments), x), x, gradient=False)
 
 
 def test_windows_may_be_given_for_space_alone() -> None:

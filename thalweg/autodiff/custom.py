@@ -15,6 +15,8 @@ from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.public import public
 
 _numbers = itertools.count()
@@ -30,6 +32,9 @@ class CustomGradient(Op):
 
     def numpy(self, outputs: list[Any], arguments: list[Any]) -> list[Any]:
         return outputs
+
+    def loop(self, at: Place, outputs: list[Operand], arguments: list[Operand]) -> Expr:
+        return outputs[at.output][at]
 
 
 @public("custom_gradient")

@@ -41,7 +41,7 @@ class Op:
     not_differentiable: ClassVar[bool] = False
     #: its gradient takes IndexedSlices as they are; others get them as tensors
     passes_slices: ClassVar[bool] = False
-    #: may wait for another step; such kernels run off the step's own thread
+    #: may wait for another node or step: the executor lets everything else go on meanwhile
     blocking: ClassVar[bool] = False
 
     #: fields and type variables that are called otherwise in a GraphDef: `shape` is a rule here

@@ -21,6 +21,17 @@ def _cast(x: Any, dtype: Any) -> Any:
     return np.asarray(x).astype(dtype)
 
 
+def _bitcast(x: Any, dtype: Any) -> Any:
+    return np.asarray(x).view(dtype)
+
+
+def _complex(real: Any, imaginary: Any) -> Any:
+    kind = np.result_type(real, imaginary, np.complex64)
+    number = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imaginary)), kind)
+    number.real, number.imag = real, imaginary
+    return number
+
+
 #: The functions an element may use, with their meaning. Code generators know exactly these.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
@@ -74,6 +85,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "bit_not": np.invert,
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
+    "complex": _complex,
     "conj": np.conj,
     "real": np.real,
     "imag": np.imag,
@@ -82,6 +94,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "is_finite": np.isfinite,
     "select": np.where,
     "cast": _cast,
+    "bitcast": _bitcast,
 }
 
 
@@ -161,7 +174,7 @@ class Expr:
 
 
 def call(function: str, *arguments: Any) -> Expr:
-    """A function of the table applied to expressions, numbers and (for `cast`) a dtype."""
+    """A function of the table applied to expressions, numbers and (for `cast` and `bitcast`) a dtype."""
     return Expr(function, arguments)
 
 

@@ -16,6 +16,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.loops.expr import Expr, call
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import basic, broadcast, choosing, compare, complexes, filling, transcendental
 from thalweg.ops.elementwise import Binary, Elementwise, Unary, binary, unary
 from thalweg.ops.overloads import overload
@@ -363,6 +364,12 @@ class AddN(Op):
             total += value
         return total
 
+    def loop(self, at: Place, inputs: list[Operand]) -> Expr:
+        total = inputs[0][at]
+        for value in inputs[1:]:
+            total = total + value[at]
+        return total
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         return [dy] * len(node.inputs)
 
@@ -424,6 +431,11 @@ class Cross(Op):
                 f"and {list(np.shape(b))}",
             )
         return np.cross(a, b)
+
+    def loop(self, at: Place, a: Operand, b: Operand) -> Expr:
+        *rest, axis = at
+        one, two = (*rest, (axis + 1) % 3), (*rest, (axis + 2) % 3)
+        return a[one] * b[two] - a[two] * b[one]
 
     def gradient(self, node: Node, dz: Tensor) -> list[Tensor]:
         a, b = node.inputs

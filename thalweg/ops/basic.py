@@ -18,6 +18,8 @@ from thalweg.graph.literal import make_array, plain_integers
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import Dimension, TensorShape, as_shape
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -27,6 +29,7 @@ class Const(Op):
     """A value known when the graph is built."""
 
     signature = "-> output: dtype"
+    of_shapes = True  # of nothing at all
     value: Array
     dtype: DType
 
@@ -107,6 +110,7 @@ class Placeholder(Op):
 
     signature = "-> output: dtype"
     stateful = True  # its value is the step's, never the graph's
+    host_only = True
     not_differentiable = True
     dtype: DType
     given_shape: TensorShape
@@ -155,6 +159,9 @@ class PlaceholderWithDefault(Op):
     def kernel(self, context: Any, input: Array) -> Array:
         return input
 
+    def element(self, input: Expr) -> Expr:
+        return input
+
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return dy
 
@@ -180,6 +187,9 @@ class Identity(Op):
     def dimensions(self, input: Tensor) -> TensorShape:
         return TensorShape.of(constant_elements(input))
 
+    def element(self, input: Expr) -> Expr:
+        return input
+
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return dy
 
@@ -200,6 +210,9 @@ class IdentityN(Op):
 
     def numpy(self, input: list[Array]) -> list[Array]:
         return input
+
+    def loop(self, at: Place, input: list[Operand]) -> Expr:
+        return input[at.output][at]
 
     def gradient(self, node: Node, *dy: Tensor) -> list[Tensor]:
         return list(dy)
@@ -257,6 +270,7 @@ class NoOp(Op):
 
     signature = "->"
     stateful = True
+    host_only = True
     not_differentiable = True
 
     def shape(self) -> list[TensorShape]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, vector
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import activation, filling, matmul
 from thalweg.public import public
 
@@ -50,6 +54,9 @@ class BiasAdd(Op):
                 f"in {self.data_format}",
             )
         return value + bias.reshape(_column(value.ndim, axis))
+
+    def loop(self, at: Place, value: Operand, bias: Operand) -> Expr:
+        return value[at] + bias[at[channel_axis(self.data_format)]]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         return [dy, BiasAddGrad(data_format=self.data_format)(dy)]
@@ -102,9 +109,27 @@ class BiasAddGrad(Op):
         others = tuple(i for i in range(out_backprop.ndim) if i != axis)
         return summed(out_backprop, others)
 
+    def loop(self, at: Place, out_backprop: Operand) -> Expr:
+        sizes, axis = out_backprop.shape, channel_axis(self.data_format)
+
+        def element(*others: Expr) -> Expr:
+            return out_backprop[joined(others, at[0], axis % len(sizes))]
+
+        return loop.reduce("sum", without(sizes, axis % len(sizes)), element)
+
     def gradient(self, node: Node, ddb: Tensor) -> Tensor:
         zeros = filling.zeros_like(node.inputs[0])
         return BiasAdd(data_format=self.data_format)(zeros, ddb)
+
+
+def without(values: Sequence[Any], axis: int) -> tuple[Any, ...]:
+    """The entries of all axes but one."""
+    return (*values[:axis], *values[axis + 1 :])
+
+
+def joined(others: Sequence[Any], channel: Any, axis: int) -> tuple[Any, ...]:
+    """The inverse of `without`: all indices, from those of the other axes and that of `axis`."""
+    return (*others[:axis], channel, *others[axis:])
 
 
 def summed(x: Array, axes: tuple[int, ...]) -> Array:

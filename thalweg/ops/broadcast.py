@@ -11,6 +11,8 @@ from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, broadcast_shapes, vector
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import reduce, shaping
 from thalweg.public import public
 
@@ -81,6 +83,9 @@ class BroadcastTo(Op):
     def numpy(self, input: Array, shape: Array) -> Array:
         return np.broadcast_to(input, tuple(shape.tolist()))
 
+    def loop(self, at: Place, input: Operand, shape: Operand) -> Expr:
+        return input.broadcast(at)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Any]:
         return [reduce_to(dy, node.inputs[0], dy), None]
 
@@ -101,6 +106,7 @@ class BroadcastArgs(Op):
     """The shape that tensors of two shapes broadcast to."""
 
     signature = "s0: T, s1: T -> r0: T; T: index"
+    of_shapes = True
     not_differentiable = True
 
     def shape(self, s0: Tensor, s1: Tensor) -> TensorShape:

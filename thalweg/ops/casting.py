@@ -17,7 +17,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops import loop
 from thalweg.loops.expr import Expr
+from thalweg.loops.loop import NotLowered, Operand, Place
 from thalweg.ops import arithmetic
 from thalweg.ops.elementwise import Elementwise
 from thalweg.public import public
@@ -149,6 +151,29 @@ class Bitcast(Op):
             message = _bitcast_error(array.shape, as_dtype(array.dtype), self.type)
             raise errors.InvalidArgumentError(None, None, message)
         return array.view(kind)[..., 0]
+
+    def loop(self, at: Place, input: Operand) -> Expr:
+        source, target = input.dtype.itemsize, self.type.size
+        kind: Any = self.type.as_numpy_dtype
+        if source == target:
+            return input[at].bitcast(kind)
+        small, large = _unsigned(min(source, target)), _unsigned(max(source, target))
+        # The first part holds the lowest bits: memory is little-endian.
+        bits = 8 * small.itemsize
+        if source > target:
+            shift = (at[-1] * bits).cast(large)
+            return input[at[:-1]].bitcast(large).shift_right(shift).cast(small).bitcast(kind)
+
+        def part(k: Expr) -> Expr:
+            return input[(*at, k)].bitcast(small).cast(large).shift_left((k * bits).cast(large))
+
+        return loop.reduce("sum", [target // source], part).bitcast(kind)
+
+
+def _unsigned(size: int) -> np.dtype[Any]:
+    if size > 8:
+        raise NotLowered(f"no integer has the {size} bytes of an element")
+    return np.dtype(f"u{size}")
 
 
 def _bitcast_error(sizes: tuple[Any, ...], source: DType, target: DType) -> str:

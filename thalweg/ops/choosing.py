@@ -13,6 +13,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.loops.expr import Expr
 from thalweg.loops.expr import select as select_expression
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import broadcast, filling
 from thalweg.ops.elementwise import Elementwise
 from thalweg.public import public
@@ -41,6 +42,9 @@ class Select(Op):
         if rank == 1 and len(sizes) > 1:
             condition = np.reshape(condition, (-1,) + (1,) * (len(sizes) - 1))
         return np.where(condition, t, e)
+
+    def loop(self, at: Place, condition: Operand, t: Operand, e: Operand) -> Expr:
+        return select_expression(condition[at[: condition.rank]], t[at], e[at])
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         condition = node.inputs[0]
@@ -87,6 +91,7 @@ class Where(Op):
     """The indices of the elements of x that are true (or not zero), one row each."""
 
     signature = "input: T -> index: int64; T: numeric|bool"
+    host_only = True
     not_differentiable = True
 
     def shape(self, input: Tensor) -> TensorShape:

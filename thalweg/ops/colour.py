@@ -11,6 +11,8 @@ from thalweg import errors
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -27,6 +29,15 @@ class ColourMap(Op, abstract=True):
         if shape.sizes is not None and shape.sizes[-1] not in (None, 3):
             raise ValueError(f"the last dimension must be 3 channels, got {shape}")
         return shape
+
+    def loop(self, at: Place, images: Operand) -> Expr:
+        pixel, (channel,) = at.split(at.rank - 1)
+        first, second, third = (images[(*pixel, k)] for k in range(3))
+        return self.mapped(channel, first, second, third).cast(images.dtype)
+
+    def mapped(self, channel: Expr, first: Expr, second: Expr, third: Expr) -> Expr:
+        """One channel of a pixel, from its three."""
+        raise TypeError(f"{self.type_name} does not say what it maps to")
 
 
 def _check_channels(images: Array) -> None:
@@ -56,6 +67,20 @@ class RGBToHSV(ColourMap):
         saturation = np.where(value > 0, spread / np.where(value > 0, value, 1), 0)
         return np.stack([hue, saturation, value], -1).astype(images.dtype)
 
+    def mapped(self, channel: Expr, red: Expr, green: Expr, blue: Expr) -> Expr:
+        value = red.max(green).max(blue)
+        spread = value - red.min(green).min(blue)
+        sector = select(
+            value.eq(red),
+            (green - blue) / spread / 6,
+            select(
+                value.eq(green), (blue - red) / spread / 6 + 1 / 3, (red - green) / spread / 6 + 2 / 3
+            ),
+        )
+        hue = select(spread > 0, select(sector < 0, sector + 1, sector), 0)
+        saturation = select(value > 0, spread / value, 0)
+        return select(channel.eq(0), hue, select(channel.eq(1), saturation, value))
+
 
 class HSVToRGB(ColourMap):
     """Hue, saturation, value in [0, 1] to red, green, blue in [0, 1]."""
@@ -70,6 +95,13 @@ class HSVToRGB(ColourMap):
         pure = np.stack([red, green, blue], -1)
         mixed = (1 - saturation[..., None]) + saturation[..., None] * pure
         return (mixed * value[..., None]).astype(images.dtype)
+
+    def mapped(self, channel: Expr, hue: Expr, saturation: Expr, value: Expr) -> Expr:
+        wheel = hue * 6
+        red = (wheel - 3).abs() - 1
+        other = 2 - (wheel - select(channel.eq(1), 2, 4)).abs()
+        pure = select(channel.eq(0), red, other).max(0).min(1)
+        return ((1 - saturation) + saturation * pure) * value
 
 
 @public("image.rgb_to_hsv")

@@ -13,6 +13,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
+from thalweg.loops.expr import Expr, call
 from thalweg.ops import broadcast, casting, filling
 from thalweg.ops.elementwise import Elementwise, Unary
 from thalweg.public import public
@@ -30,7 +31,13 @@ class Complex(Elementwise):
     Tout: DType
 
     def numpy(self, real: Any, imag: Any) -> Any:
-        return real + np.asarray(imag) * self.Tout.as_numpy_dtype(1j)
+        shape = np.broadcast_shapes(np.shape(real), np.shape(imag))
+        number = np.empty(shape, self.Tout.as_numpy_dtype)
+        number.real, number.imag = real, imag
+        return number
+
+    def element(self, real: Expr, imag: Expr) -> Expr:
+        return call("complex", real, imag)
 
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         return broadcast.both(node.inputs, real(dz), imag(dz))
@@ -67,6 +74,9 @@ class Real(Part):
     def numpy(self, input: Any) -> Any:
         return np.real(input)
 
+    def element(self, input: Expr) -> Expr:
+        return call("real", input)
+
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return from_real(dy)
 
@@ -84,6 +94,9 @@ class Imag(Part):
 
     def numpy(self, input: Any) -> Any:
         return np.imag(input)
+
+    def element(self, input: Expr) -> Expr:
+        return call("imag", input)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return complex_number(filling.zeros_like(dy), dy)
@@ -105,6 +118,9 @@ class Angle(Part):
     def numpy(self, input: Any) -> Any:
         return np.angle(input)
 
+    def element(self, input: Expr) -> Expr:
+        return call("atan2", call("imag", input), call("real", input))
+
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         turn = complex_number(filling.zeros_like(dy), dy)
         return turn / conj(node.inputs[0])
@@ -125,6 +141,9 @@ class Conj(Unary):
 
     signature = "input: T -> output: T; T: complex"
     numpy = staticmethod(np.conj)
+
+    def element(self, input: Expr) -> Expr:
+        return call("conj", input)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return conj(dy)

@@ -15,6 +15,9 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, vector
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, call
+from thalweg.loops.loop import Operand, Place, Scatter
 from thalweg.ops import arithmetic, casting, reduce, shaping
 from thalweg.public import public
 
@@ -46,6 +49,7 @@ class Unique(Op):
     """The distinct values of a vector in order of appearance, and each element's place in them"""
 
     signature = "x: T -> y: T, idx: out_idx; out_idx: index"
+    host_only = True
     not_differentiable = True
     out_idx: DType = dtypes.int32
 
@@ -73,6 +77,7 @@ class UniqueWithCounts(Op):
     """The distinct values of a vector, each element's place in them, and their counts"""
 
     signature = "x: T -> y: T, idx: out_idx, count: out_idx; out_idx: index"
+    host_only = True
     not_differentiable = True
     out_idx: DType = dtypes.int32
 
@@ -97,6 +102,7 @@ class ListDiff(Op):
     """The elements of the vector x that are not in y, in order, and their places in x"""
 
     signature = "x: T, y: T -> out: T, idx: out_idx; out_idx: index"
+    host_only = True
     not_differentiable = True
     out_idx: DType = dtypes.int32
 
@@ -149,6 +155,12 @@ class Bincount(Op):
         np.add.at(bins, np.asarray(arr)[kept], amounts)
         return bins
 
+    def loop(self, at: Place, arr: Operand, size: Operand, weights: Operand) -> Scatter:
+        def element(*k: Expr) -> tuple[tuple[Expr], Expr]:
+            return (arr[k],), weights[k] if weights.size else call("cast", 1, weights.dtype)
+
+        return loop.scatter("sum", arr.shape, element, 0)
+
 
 @public("bincount", "math.bincount")
 def bincount(
@@ -189,6 +201,12 @@ class HistogramFixedWidth(Op):
         bins = fixed_width_bins(np.ravel(values), value_range, int(nbins))
         return np.bincount(bins, minlength=int(nbins)).astype(self.dtype.as_numpy_dtype)
 
+    def loop(self, at: Place, values: Operand, value_range: Operand, nbins: Operand) -> Scatter:
+        one = call("cast", 1, self.dtype.as_numpy_dtype)
+        return loop.scatter(
+            "sum", values.shape, lambda *k: ((_bin(values[k], value_range, nbins),), one), 0
+        )
+
 
 def fixed_width_bins(values: Array, value_range: Array, nbins: int) -> Array:
     """The part, of nbins equal ones, that each value falls into; the first or last if outside."""
@@ -201,6 +219,14 @@ def fixed_width_bins(values: Array, value_range: Array, nbins: int) -> Array:
         )
     scaled = np.floor((values.astype(np.float64) - low) / ((high - low) / nbins))
     return np.clip(scaled, 0, nbins - 1).astype(np.int64)
+
+
+def _bin(value: Expr, value_range: Operand, nbins: Operand) -> Expr:
+    """What `fixed_width_bins` says of one value."""
+    low, high = (value_range[i].cast(np.float64) for i in range(2))
+    count = nbins[()].cast(np.float64)
+    scaled = ((value.cast(np.float64) - low) / ((high - low) / count)).floor()
+    return scaled.max(0.0).min(count - 1.0).cast(np.int64)
 
 
 @public("histogram_fixed_width")
@@ -230,6 +256,9 @@ class HistogramFixedWidthBins(Op):
     def numpy(self, values: Array, value_range: Array, nbins: Array) -> Array:
         bins = fixed_width_bins(np.asarray(values), value_range, int(nbins))
         return bins.astype(self.dtype.as_numpy_dtype)
+
+    def loop(self, at: Place, values: Operand, value_range: Operand, nbins: Operand) -> Expr:
+        return _bin(values[at], value_range, nbins).cast(self.dtype.as_numpy_dtype)
 
 
 @public("histogram_fixed_width_bins")

@@ -20,6 +20,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, unknown_shape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, call, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import arithmetic, filling, joining, reduce, shaping
 from thalweg.public import public
 
@@ -40,6 +43,10 @@ class Diag(Op):
     def numpy(self, diagonal: Array) -> Array:
         flat = np.diag(np.ravel(diagonal))
         return flat.reshape(diagonal.shape + diagonal.shape)
+
+    def loop(self, at: Place, diagonal: Operand) -> Expr:
+        here, there = (loop.ravel(half, diagonal.shape) for half in at.split(diagonal.rank))
+        return select(call("eq", here, there), diagonal[at[: diagonal.rank]], 0)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return diag_part(dy)
@@ -71,6 +78,9 @@ class DiagPart(Op):
             raise ValueError(f"The two halves of the shape {list(input.shape)} must be the same")
         count = int(np.prod(input.shape[:half]))
         return input.reshape(count, count).diagonal().reshape(input.shape[:half])
+
+    def loop(self, at: Place, input: Operand) -> Expr:
+        return input[(*at, *at)]
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return diag(dy)
@@ -137,6 +147,15 @@ def _filled(output: Array, diagonal: Array, band: tuple[int, int]) -> Array:
     return output
 
 
+def _banded(at: Place, diagonal: Operand, band: tuple[int, int], outside: Expr) -> Expr:
+    """An element of a matrix with these diagonals, and another off them."""
+    *batch, row, column = at
+    number, (low, high) = column - row, band
+    line = () if low == high else (high - number,)
+    inside = (number >= low) & (number <= high)
+    return select(inside, diagonal[(*batch, *line, row.min(column))], outside)
+
+
 class MatrixDiagV2(Op):
     """y[…, i, j] = the element of diagonal j - i, and padding off the diagonals"""
 
@@ -167,6 +186,17 @@ class MatrixDiagV2(Op):
         size = _matrix_size(diagonal.shape[-1], band, int(num_rows), int(num_cols))
         batch = _as_band(diagonal, band).shape[:-2]
         return _filled(np.full((*batch, *size), padding_value, diagonal.dtype), diagonal, band)
+
+    def loop(
+        self,
+        at: Place,
+        diagonal: Operand,
+        k: Operand,
+        num_rows: Operand,
+        num_cols: Operand,
+        padding_value: Operand,
+    ) -> Expr:
+        return _banded(at, diagonal, _band(k.constant()), padding_value[()])
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         part = MatrixDiagPartV2()(dy, node.inputs[1], filling.zeros((), dy.dtype))
@@ -238,6 +268,14 @@ class MatrixDiagPartV2(Op):
             lines[..., place, part] = input[..., row, column]
         return lines[..., 0, :] if band[0] == band[1] else lines
 
+    def loop(self, at: Place, input: Operand, k: Operand, padding_value: Operand) -> Expr:
+        low, high = _band(k.constant())
+        batch, (*line, step) = at.split(input.rank - 2)
+        number = high - line[0] if line else low
+        row, column = step - call("min", number, 0), step + call("max", number, 0)
+        inside = (row < input.shape[-2]) & (column < input.shape[-1])
+        return select(inside, input[(*batch, row, column)], padding_value[()])
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         x, k, _ = node.inputs
         return [MatrixSetDiagV2()(filling.zeros_like(x), dy, k), None, None]
@@ -276,6 +314,9 @@ class MatrixSetDiagV2(Op):
             )
         return _filled(input.copy(), diagonal, band)
 
+    def loop(self, at: Place, input: Operand, diagonal: Operand, k: Operand) -> Expr:
+        return _banded(at, diagonal, _band(k.constant()), input[at])
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         _, diagonal, k = node.inputs
         zero = filling.zeros((), dy.dtype)
@@ -312,6 +353,11 @@ class MatrixBandPart(Op):
         inside = (num_lower < 0) | (above >= -num_lower)
         inside = inside & ((num_upper < 0) | (above <= num_upper))
         return np.where(inside, input, np.zeros((), input.dtype))
+
+    def loop(self, at: Place, input: Operand, num_lower: Operand, num_upper: Operand) -> Expr:
+        above, lower, upper = at[-1] - at[-2], num_lower[()], num_upper[()]
+        inside = ((lower < 0) | (above >= -lower)) & ((upper < 0) | (above <= upper))
+        return select(inside, input[at], 0)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         _, lower, upper = node.inputs

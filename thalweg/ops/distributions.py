@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.philox import Generator, joined, unsigned
 from thalweg.ops.philox import WORDS, Philox
 
 Array = NDArray[Any]
@@ -57,6 +59,21 @@ def _long_words(words: Array, first_is_high: bool) -> Array:
     return first << 32 | second if first_is_high else second << 32 | first
 
 
+def uniform_element(generator: Generator, number: Any, dtype: Any) -> Expr:
+    """Element `number` of `uniform`."""
+    kind = np.dtype(dtype)
+    if kind == np.float64:
+        return _fraction(joined(*generator.pair(number)), kind)
+    return _fraction(generator.word(number), kind)
+
+
+def _fraction(word: Expr, dtype: Any) -> Expr:
+    """A word (64 bits for float64) as a float in [0, 1)."""
+    mantissa = _UNIFORM_BITS[np.dtype(dtype).name][0]
+    bits = word.bit_and((1 << mantissa) - 1)
+    return (bits.cast(_computed_in(dtype)) * 2.0**-mantissa).cast(dtype)
+
+
 def uniform_integers(generator: Philox, count: int, low: Any, high: Any, dtype: Any) -> Array:
     """Integers in [low, high), by the remainder of a word (two for 64 bits)."""
     words = generator.words(count * _words_per(dtype))
@@ -65,6 +82,19 @@ def uniform_integers(generator: Philox, count: int, low: Any, high: Any, dtype: 
     # Unsigned sums wrap as the signed ones do, without an overflow.
     offset = np.asarray(low, dtype).astype(unsigned.dtype)
     return (unsigned % span + offset).astype(dtype)
+
+
+def uniform_integers_element(
+    generator: Generator, number: Any, low: Expr, high: Expr, dtype: Any
+) -> Expr:
+    """Element `number` of `uniform_integers`."""
+    if _words_per(dtype) == 1:
+        drawn = generator.word(number)
+    else:
+        first, second = generator.pair(number)
+        drawn = joined(second, first)
+    start = unsigned(low)
+    return (drawn % (unsigned(high) - start) + start).cast(dtype)
 
 
 def normal(generator: Philox, count: int, dtype: Any) -> Array:
@@ -85,6 +115,22 @@ def _box_muller(uniforms: Array) -> Array:
     angle = kind(2 * math.pi) * uniforms[..., 1::2]
     pairs = np.stack([np.sin(angle) * radius, np.cos(angle) * radius], axis=-1)
     return pairs.reshape(uniforms.shape)
+
+
+def normal_element(generator: Generator, number: Any, dtype: Any) -> Expr:
+    """Element `number` of `normal`."""
+    kind = np.dtype(_computed_in(dtype))
+    place = unsigned(number)
+    if kind == np.float64:
+        block = generator.block(place.shift_right(1))
+        words = joined(block[0], block[1]), joined(block[2], block[3])
+    else:
+        words = generator.pair(place.shift_right(1))
+    first, second = (_fraction(word, kind) for word in words)
+    radius = (first.max(_SMALLEST_UNIFORM).log() * -2).sqrt()
+    angle = second * (2 * math.pi)
+    turned = select(place.bit_and(1).eq(0), angle.sin(), angle.cos())
+    return (turned * radius).cast(dtype)
 
 
 def truncated_normal(generator: Philox, count: int, dtype: Any) -> Array:

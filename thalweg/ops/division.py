@@ -14,6 +14,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.loops.expr import Expr, call, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import broadcast, casting, complexes
 from thalweg.ops.elementwise import Binary, binary
 from thalweg.ops.overloads import aligned, overload
@@ -74,6 +75,11 @@ class Div(Binary):
         if np.asarray(x).dtype.kind in "iu":
             return TruncateDiv().numpy(x, y)
         return np.divide(x, y)
+
+    def loop(self, at: Place, x: Operand, y: Operand) -> Expr:
+        whole = x.dtype.kind in "iu"
+        left, right = x.broadcast(at), y.broadcast(at)
+        return TruncateDiv().element(left, right) if whole else left / right
 
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         return [None, None] if dz.dtype.is_integer else _quotient_gradient(node, dz)

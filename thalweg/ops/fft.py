@@ -29,6 +29,7 @@ class Transform(Op, abstract=True):
     """y = the transform of x over its last `rank` axes"""
 
     signature = "input: Tcomplex -> output: Tcomplex; Tcomplex: complex"
+    host_only = True
     rank: ClassVar[int]
     function: ClassVar[Callable[..., Array]]
     back: ClassVar[type[Transform]]  # the transform the other way

@@ -18,6 +18,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, vector
+from thalweg.loops.expr import Expr, call, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import basic, broadcast, casting, joining, reduce, shaping
 from thalweg.public import public
 
@@ -44,6 +46,9 @@ class Fill(Op):
                 None, None, f"dims must be a vector of sizes >= 0, got {dims.tolist()}"
             )
         return np.full(tuple(dims.tolist()), value)
+
+    def loop(self, at: Place, dims: Operand, value: Operand) -> Expr:
+        return value[()]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [None, reduce.reduce_sum(dy)]
@@ -101,6 +106,9 @@ class ZerosLike(Op):
             return np.full(np.shape(x), b"", dtype=object)
         return np.zeros_like(x)
 
+    def loop(self, at: Place, x: Operand) -> Expr:
+        return call("cast", zero_of(x.dtype), x.dtype)
+
 
 class OnesLike(Op):
     """y = 1, of the shape and dtype of x"""
@@ -113,6 +121,9 @@ class OnesLike(Op):
 
     def numpy(self, x: Array) -> Array:
         return np.ones_like(x)
+
+    def loop(self, at: Place, x: Operand) -> Expr:
+        return call("cast", 1, x.dtype)
 
 
 @public("zeros_like")
@@ -166,9 +177,18 @@ class Range(Op):
     def numpy(self, start: Array, limit: Array, delta: Array) -> Array:
         count = _range_length(start, limit, delta)
         kind = np.asarray(start).dtype
-        wide = np.float64 if kind.kind not in "iu" else kind
+        wide = _wide(kind)
         steps = np.arange(count, dtype=wide)
         return (np.asarray(start, wide) + steps * np.asarray(delta, wide)).astype(kind)
+
+    def loop(self, at: Place, start: Operand, limit: Operand, delta: Operand) -> Expr:
+        first, number, step = (x.cast(_wide(start.dtype)) for x in (start[()], at[0], delta[()]))
+        return (first + number * step).cast(start.dtype)
+
+
+def _wide(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """What a range of a dtype is computed in."""
+    return kind if kind.kind in "iu" else np.dtype(np.float64)
 
 
 def _range_length(start: Any, limit: Any, delta: Any) -> int:
@@ -229,6 +249,14 @@ class LinSpace(Op):
     def numpy(self, start: Array, stop: Array, num: Array) -> Array:
         first, last = np.asarray(start, np.float64), np.asarray(stop, np.float64)
         return np.linspace(first, last, _positive(int(num))).astype(np.asarray(start).dtype)
+
+    def loop(self, at: Place, start: Operand, stop: Operand, num: Operand) -> Expr:
+        number, steps = at[0], at.shape[0] - 1
+        if steps == 0:
+            return start[()]
+        first, last = (x[()].cast(np.float64) for x in (start, stop))
+        inner = first + number.cast(np.float64) * ((last - first) / steps)
+        return select(number < steps, inner, last).cast(start.dtype)
 
 
 def _positive(count: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place, Scatter
 from thalweg.ops import broadcast, choosing, filling, joining, reduce, shaping, slicing
 from thalweg.public import public
 
@@ -46,13 +50,16 @@ class Along(Op, abstract=True):
     def axes(self, axis: Any, rank: int, indices_rank: int) -> tuple[int, int]:
         """The axis and the number of batch dimensions, counted from 0 and checked."""
         place = shaping.axis_within(int(np.asarray(axis).item()), rank)
-        batch = self.batch_dims + indices_rank if self.batch_dims < 0 else self.batch_dims
+        batch = self._batch(indices_rank)
         if not 0 <= batch <= min(place, indices_rank):
             raise ValueError(
                 f"batch_dims ({self.batch_dims}) must be at most axis ({place}) and the rank of "
                 f"indices ({indices_rank})"
             )
         return place, batch
+
+    def _batch(self, indices_rank: int) -> int:
+        return self.batch_dims + indices_rank if self.batch_dims < 0 else self.batch_dims
 
     def index(self, params_shape: Any, indices: Array, axis: Array) -> tuple[Any, ...]:
         """The NumPy index of the gathered elements, in the layout of the gathered tensor."""
@@ -69,6 +76,13 @@ class Along(Op, abstract=True):
             for i in range(place + 1, rank)
         ]
         return (*before, np.reshape(indices, shape), *after)
+
+    def source(self, at: Sequence[Expr], indices: Operand, axis: Operand) -> tuple[Expr, ...]:
+        """Where in params the element at a place of the gathered tensor lies."""
+        inner = indices.rank
+        place, batch = self.axes(axis.constant(), len(at) - inner + 1 + self._batch(inner), inner)
+        end = place + inner - batch
+        return (*at[:place], indices[(*at[:batch], *at[place:end])], *at[end:])
 
 
 def _aranged(size: int, axis: int, rank: int) -> Array:
@@ -103,6 +117,9 @@ class GatherV2(Along):
         check_within(indices, params.shape[place])
         return np.asarray(np.take(params, indices, place), params.dtype)
 
+    def loop(self, at: Place, params: Operand, indices: Operand, axis: Operand) -> Expr:
+        return params.or_else(self.source(at, indices, axis), filling.zero_of(params.dtype))
+
     def gradient(self, node: Node, dy: Tensor) -> list[Any]:
         params, indices, axis = node.inputs
         if self.batch_dims == 0 and _is_zero(axis):
@@ -123,6 +140,14 @@ class GatherAdjoint(Along):
         total = np.zeros(shape.tolist(), x.dtype)
         np.add.at(total, self.index(total.shape, indices, axis), x)
         return total
+
+    def loop(
+        self, at: Place, x: Operand, indices: Operand, axis: Operand, shape: Operand
+    ) -> Scatter:
+        def update(*place: Expr) -> tuple[Sequence[Any], Expr]:
+            return self.source(place, indices, axis), x[place]
+
+        return loop.scatter("sum", x.shape, update, filling.zero_of(x.dtype))
 
     def gradient(self, node: Node, dy: Tensor) -> list[Any]:
         _, indices, axis, _ = node.inputs
@@ -199,6 +224,13 @@ def coordinates(indices: Array, shape: tuple[int, ...], message: str) -> tuple[A
     return tuple(np.moveaxis(indices, -1, 0))
 
 
+def coordinate_source(at: Sequence[Expr], indices: Operand) -> tuple[Expr, ...]:
+    """Where the element at a place of slices, chosen by coordinates, lies in the whole."""
+    outer = indices.rank - 1
+    chosen = (indices[(*at[:outer], column)] for column in range(indices.shape[-1]))
+    return (*chosen, *at[outer:])
+
+
 class GatherNd(Op):
     """y[i…, r…] = params[indices[i…, 0], …, indices[i…, k - 1], r…]"""
 
@@ -225,6 +257,9 @@ class GatherNd(Op):
         if depth == 0:
             return np.broadcast_to(params, (*indices.shape[:-1], *params.shape))
         return np.asarray(params[(*index, Ellipsis)])
+
+    def loop(self, at: Place, params: Operand, indices: Operand) -> Expr:
+        return params.or_else(coordinate_source(at, indices), filling.zero_of(params.dtype))
 
     def gradient(self, node: Node, dy: Tensor) -> list[Any]:
         params, indices = node.inputs
@@ -280,6 +315,12 @@ class ScatterNd(Op):
         index: Any = (*coordinates(indices, sizes, INVALID_COORDINATE), Ellipsis)
         np.add.at(total, index, values)
         return total
+
+    def loop(self, at: Place, indices: Operand, updates: Operand, shape: Operand) -> Scatter:
+        def update(*place: Expr) -> tuple[Sequence[Any], Expr]:
+            return coordinate_source(place, indices), updates[place]
+
+        return loop.scatter("sum", updates.shape, update, filling.zero_of(updates.dtype))
 
     def gradient(self, node: Node, dy: Tensor) -> list[Any]:
         return [None, gather_nd(dy, node.inputs[0]), None]
@@ -339,6 +380,15 @@ class UnravelIndex(Op):
         found = np.unravel_index(flat, tuple(dims.tolist()))
         return np.stack([np.asarray(f) for f in found]).astype(dims.dtype)
 
+    def loop(self, at: Place, indices: Operand, dims: Operand) -> Expr:
+        axis, *rest = at
+
+        def inner(other: Expr) -> Expr:
+            return select(other > axis, dims[other], 1)
+
+        step = loop.reduce("prod", dims.shape, inner)
+        return indices.flat(rest[0] if rest else 0) // step % dims[axis]
+
 
 @public("unravel_index")
 def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Tensor:
@@ -386,6 +436,13 @@ class OneHot(Op):
         rank = np.ndim(indices) + 1
         marked = np.expand_dims(indices, place) == _aranged(int(depth), place, rank)
         return np.where(marked, on_value, off_value).astype(np.asarray(on_value).dtype)
+
+    def loop(
+        self, at: Place, indices: Operand, depth: Operand, on_value: Operand, off_value: Operand
+    ) -> Expr:
+        place = self._place(indices.rank)
+        marked = indices[(*at[:place], *at[place + 1 :])].eq(at[place])
+        return select(marked, on_value[()], off_value[()])
 
     def gradient(self, node: Node, dy: Tensor) -> list[Any]:
         _, depth, on_value, off_value = node.inputs

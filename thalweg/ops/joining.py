@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +22,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Dimension, TensorShape, unknown_shape
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import basic, broadcast, casting, choosing, filling, indexing, reduce, shaping
 from thalweg.public import public
 
@@ -49,8 +51,25 @@ class Pack(Op):
     def numpy(self, values: list[Array]) -> Array:
         return np.stack(values, self.axis)
 
+    def loop(self, at: Place, values: list[Operand]) -> Expr:
+        axis = _insertion(self.axis, values[0].rank)
+        rest = (*at[:axis], *at[axis + 1 :])
+        return piecewise(at[axis], range(len(values)), lambda k: values[k][rest])
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         return unstack(dy, len(node.inputs), self.axis)
+
+
+def piecewise(index: Expr, starts: Sequence[int], piece: Callable[[int], Expr]) -> Expr:
+    """piece(k) of the last k with starts[k] <= index, found by halving."""
+
+    def between(first: int, last: int) -> Expr:
+        if last - first == 1:
+            return piece(first)
+        middle = (first + last) // 2
+        return select(index < starts[middle], between(first, middle), between(middle, last))
+
+    return between(0, len(starts))
 
 
 def _joined_elements(values: list[Tensor]) -> TensorShape:
@@ -113,6 +132,10 @@ class Unpack(Op):
             )
         return [moved[place, ...] for place in range(self.num)]
 
+    def loop(self, at: Place, value: Operand) -> Expr:
+        axis = shaping.axis_within(self.axis, value.rank)
+        return value[(*at[:axis], at.output, *at[axis:])]
+
     def gradient(self, node: Node, *dy: Tensor) -> Tensor:
         return stack(list(dy), self.axis)
 
@@ -156,10 +179,20 @@ class ConcatV2(Op):
     def numpy(self, values: list[Array], axis: Array) -> Array:
         return np.concatenate(values, int(axis))
 
+    def loop(self, at: Place, values: list[Operand], axis: Operand) -> Expr:
+        place = shaping.axis_within(int(axis.constant()), at.rank)
+        starts = np.cumsum([0, *(value.shape[place] for value in values[:-1])]).tolist()
+        return piecewise(at[place], starts, lambda k: values[k][_moved(at, place, -starts[k])])
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         *values, axis = node.inputs
         sizes = [_size_along(value, axis) for value in values]
         return [*split(dy, sizes, casting.cast(axis, dtypes.int32)), None]
+
+
+def _moved(at: Place, axis: int, offset: int) -> list[Expr]:
+    """A place moved along an axis."""
+    return [index + offset if place == axis else index for place, index in enumerate(at)]
 
 
 def _concatenated(shapes: list[TensorShape], rank: int, axis: int) -> TensorShape:
@@ -218,6 +251,7 @@ class ConcatOffset(Op):
     """Where each of some shapes begins in their concatenation, as one offset per dimension."""
 
     signature = "concat_dim: int32, shape: N*int32 -> offset: N*int32"
+    of_shapes = True
     not_differentiable = True
 
     def shape(self, concat_dim: Tensor, shapes: list[Tensor]) -> list[TensorShape]:
@@ -281,9 +315,7 @@ class SplitV(Op):
 
     def numpy(self, value: Array, size_splits: Array, split_dim: Array) -> list[Array]:
         axis = shaping.axis_within(int(split_dim), value.ndim)
-        sizes: list[int] = size_splits.tolist()
-        if -1 in sizes:
-            sizes[sizes.index(-1)] = value.shape[axis] - sum(s for s in sizes if s != -1)
+        sizes = _piece_sizes(size_splits, value.shape[axis])
         if sum(sizes) != value.shape[axis] or min(sizes) < 0:
             raise errors.InvalidArgumentError(
                 None,
@@ -293,8 +325,21 @@ class SplitV(Op):
             )
         return np.split(value, np.cumsum(sizes)[:-1].tolist(), axis)
 
+    def loop(self, at: Place, value: Operand, size_splits: Operand, split_dim: Operand) -> Expr:
+        axis = shaping.axis_within(int(split_dim.constant()), at.rank)
+        sizes = _piece_sizes(size_splits.constant(), value.shape[axis])
+        return value[_moved(at, axis, sum(sizes[: at.output]))]
+
     def gradient(self, node: Node, *dy: Tensor) -> list[Tensor | None]:
         return [concat(list(dy), node.inputs[2]), None, None]
+
+
+def _piece_sizes(size_splits: Array, whole: int) -> list[int]:
+    """The sizes of pieces; -1 is what the others leave."""
+    sizes: list[int] = size_splits.tolist()
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
+    return sizes
 
 
 class Split(Op):
@@ -319,6 +364,10 @@ class Split(Op):
 
     def numpy(self, split_dim: Array, value: Array) -> list[Array]:
         return np.split(value, self.num_split, int(split_dim))
+
+    def loop(self, at: Place, split_dim: Operand, value: Operand) -> Expr:
+        axis = shaping.axis_within(int(split_dim.constant()), at.rank)
+        return value[_moved(at, axis, at.output * at.shape[axis])]
 
     def gradient(self, node: Node, *dy: Tensor) -> list[Tensor | None]:
         return [None, concat(list(dy), node.inputs[0])]
@@ -382,6 +431,9 @@ class Tile(Op):
         if np.any(multiples < 0):
             raise ValueError(f"Expected multiples >= 0, but got {multiples.tolist()}")
         return np.tile(input, tuple(multiples.tolist()))
+
+    def loop(self, at: Place, input: Operand, multiples: Operand) -> Expr:
+        return input[[index % size for index, size in zip(at, input.shape, strict=True)]]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         """Each axis becomes two, (multiple, size), and the multiples are summed."""

@@ -43,17 +43,36 @@ class MatMul(Op):
         return _product(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
 
     def loop(self, at: Place, a: Operand, b: Operand) -> Expr:
-        row, column = at
-
-        def product(k: Expr) -> Expr:
-            left = a[k, row] if self.transpose_a else a[row, k]
-            return left * (b[column, k] if self.transpose_b else b[k, column])
-
-        return loop.reduce("sum", [a.shape[0 if self.transpose_a else 1]], product)
+        return _product_element(at, a, b, self.transpose_a, self.transpose_b)
 
     def gradient(self, node: Node, dc: Tensor) -> list[Tensor]:
         a, b = (conjugate(tensor) for tensor in node.inputs)
         return _gradients(_transposed_product, a, b, dc, self.transpose_a, self.transpose_b)
+
+
+def _product_element(
+    at: Place,
+    a: Operand,
+    b: Operand,
+    flip_a: bool,
+    flip_b: bool,
+    entry: Callable[[Expr, bool], Expr] = lambda x, flipped: x,
+) -> Expr:
+    """An element of a product of innermost matrices; `entry` changes each entry that goes in."""
+    *batch, row, column = at
+
+    def product(k: Expr) -> Expr:
+        left = _element(a, batch, *((k, row) if flip_a else (row, k)))
+        right = _element(b, batch, *((column, k) if flip_b else (k, column)))
+        return entry(left, flip_a) * entry(right, flip_b)
+
+    return loop.reduce("sum", [a.shape[-2 if flip_a else -1]], product)
+
+
+def _element(x: Operand, batch: list[Expr], row: Expr, column: Expr) -> Expr:
+    """An entry of a matrix in the broadcast batch."""
+    own = zip(x.shape[:-2], batch[len(batch) + 2 - x.rank :], strict=True)
+    return x[(*(0 if size == 1 else i for size, i in own), row, column)]
 
 
 def _transposed_product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
@@ -191,6 +210,12 @@ class BatchMatMulV2(Op):
             raise ValueError(f"In[0] and In[1] must be matrices: {np.shape(x)} and {np.shape(y)}")
         return _product(_adjoint(x) if self.adj_x else x, _adjoint(y) if self.adj_y else y)
 
+    def loop(self, at: Place, x: Operand, y: Operand) -> Expr:
+        def entry(value: Expr, flipped: bool) -> Expr:
+            return value.conj() if flipped and x.dtype.kind == "c" else value
+
+        return _product_element(at, x, y, self.adj_x, self.adj_y, entry)
+
     def gradient(self, node: Node, dc: Tensor) -> list[Tensor]:
         x, y = node.inputs
         dx, dy = _gradients(_adjoint_product, x, y, dc, self.adj_x, self.adj_y)
@@ -233,6 +258,7 @@ class BatchGradientArgs(Op):
     """The batch axes that the gradients of a product of broadcast batches are summed over."""
 
     signature = "shape_x: I, shape_y: I -> axes_x: I, axes_y: I; I: index"
+    of_shapes = True
     not_differentiable = True
 
     def shape(self, shape_x: Tensor, shape_y: Tensor) -> list[TensorShape]:
@@ -270,6 +296,12 @@ class SparseMatMul(Op):
         return _product(
             left.T if self.transpose_a else left, right.T if self.transpose_b else right
         )
+
+    def loop(self, at: Place, a: Operand, b: Operand) -> Expr:
+        def entry(value: Expr, _: bool) -> Expr:
+            return value.cast(np.float32)
+
+        return _product_element(at, a, b, self.transpose_a, self.transpose_b, entry)
 
     def gradient(self, node: Node, dc: Tensor) -> list[Tensor]:
         a, b = node.inputs

@@ -16,8 +16,11 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import arithmetic, pooling, transposing, windows
-from thalweg.ops.convolution import one_of
+from thalweg.ops.convolution import containing, met, one_of, overlaps
 from thalweg.ops.windows import Slide
 from thalweg.public import public
 
@@ -62,6 +65,27 @@ class Morphology(Op, abstract=True):
         """The border of the images."""
         return [(0, 0), *windows.all_pads(slides, sizes[1:3]), (0, 0)]
 
+    def sum_at(self, x: Operand, w: Operand, place: Sequence[Any], taps: Sequence[Any]) -> Expr:
+        """What competes at a place of y, for one tap."""
+        batch, *places, channel = place
+        wide = _wide_type(x.dtype)
+        seen = met(self.slides(w.shape[:2]), x.shape[1:3], places, taps)
+        inside = pooling.within(seen, x.shape[1:3])
+        element = select(inside, x[(batch, *seen, channel)].cast(wide), _lowest(wide))
+        return element + w[(*taps, channel)].cast(wide)
+
+    def winner(self, x: Operand, w: Operand, place: Sequence[Any]) -> Expr:
+        """The number of the first tap that gives the maximum at a place of y."""
+
+        def candidate(tap: Expr) -> Expr:
+            return self.sum_at(x, w, place, loop.unravel(tap, w.shape[:2]))
+
+        return loop.reduce("argmax", [w.shape[0] * w.shape[1]], candidate)
+
+
+def _wide_type(dtype: Any) -> Any:
+    return _wide(np.zeros((), dtype)).dtype
+
 
 def _wide(x: Array) -> Array:
     """Integers as int64, so that a border can lose every comparison; short floats as float32."""
@@ -93,6 +117,12 @@ class Dilation2D(Morphology):
         largest = _largest(*self.taps(_wide(input), _wide(filter)))
         return largest.astype(input.dtype, copy=False)
 
+    def loop(self, at: Place, input: Operand, filter: Operand) -> Expr:
+        def candidate(*taps: Expr) -> Expr:
+            return self.sum_at(input, filter, at, taps)
+
+        return loop.reduce("max", filter.shape[:2], candidate).cast(input.dtype)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         x, w = node.inputs
         return [
@@ -119,6 +149,20 @@ class Dilation2DBackpropInput(Morphology):
             padded[(slice(None), *seen)] += dy * first
         return padded[windows.inside(pads, x.shape)].astype(input.dtype, copy=False)
 
+    def loop(self, at: Place, input: Operand, filter: Operand, out_backprop: Operand) -> Expr:
+        batch, *elements, channel = at
+        window, positions = filter.shape[:2], out_backprop.shape[1:3]
+        slides = self.slides(window)
+
+        def part(*numbers: Expr) -> Expr:
+            places, taps = containing(slides, input.shape[1:3], elements, numbers)
+            place = (batch, *places, channel)
+            won = self.winner(input, filter, place).eq(loop.ravel(taps, window))
+            there = pooling.within([*places, *taps], [*positions, *window])
+            return select(there & won, out_backprop[place], 0)
+
+        return loop.reduce("sum", overlaps(slides), part)
+
 
 def _winners(op: Morphology, x: Array, w: Array) -> Iterator[Array]:
     """For each tap, where it is the first to give the maximum."""
@@ -138,6 +182,17 @@ class Dilation2DBackpropFilter(Morphology):
         x, w, dy = _wide(input), _wide(filter), _wide(out_backprop)
         totals = [(dy * first).sum((0, 1, 2)) for first in _winners(self, x, w)]
         return np.stack(totals).reshape(w.shape).astype(input.dtype, copy=False)
+
+    def loop(self, at: Place, input: Operand, filter: Operand, out_backprop: Operand) -> Expr:
+        taps, (channel,) = at.split(2)
+        number = loop.ravel(taps, filter.shape[:2])
+
+        def part(*places: Expr) -> Expr:
+            place = (*places, channel)
+            won = self.winner(input, filter, place).eq(number)
+            return select(won, out_backprop[place], 0)
+
+        return loop.reduce("sum", out_backprop.shape[:3], part)
 
 
 @public("nn.dilation2d")

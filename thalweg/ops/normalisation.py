@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,11 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, vector
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import bias, casting, reduce, shaping, transcendental
+from thalweg.ops.convolution import widened
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -38,6 +43,19 @@ class BatchNorm(Op, abstract=True):
     def channels(self, x: Tensor) -> TensorShape:
         """The shape of a number per channel."""
         return vector(x.shape.with_rank(4)[bias.channel_axis(self.data_format)])
+
+    @property
+    def axis(self) -> int:
+        """The axis of the channels."""
+        return bias.channel_axis(self.data_format) % 4
+
+    def total(self, x: Operand, channel: Expr, body: Callable[[tuple[Any, ...]], Expr]) -> Expr:
+        """The sum of the body, a function of indices into x, over one channel."""
+        return loop.reduce(
+            "sum",
+            bias.without(x.shape, self.axis),
+            lambda *others: body(bias.joined(others, channel, self.axis)),
+        )
 
 
 class FusedBatchNormV2(BatchNorm):
@@ -84,6 +102,40 @@ class FusedBatchNormV2(BatchNorm):
         centred += self.column(offset)
         return centred.astype(x.dtype, copy=False), mean, corrected, mean, variance
 
+    def loop(
+        self,
+        at: Place,
+        x: Operand,
+        scale: Operand,
+        offset: Operand,
+        mean: Operand,
+        variance: Operand,
+    ) -> Expr:
+        channel = at[self.axis] if at.output == 0 else at[0]
+        if self.is_training:
+            middle, plain = self._statistics(x, channel, scale.dtype)
+        else:
+            middle, plain = mean[channel], variance[channel]
+        if at.output in (1, 3):
+            return middle
+        if at.output in (2, 4):
+            corrected = self.is_training and at.output == 2
+            return plain * _bessel(x, scale) if corrected else plain
+        factor = scale[channel] / (plain + self.epsilon).sqrt()
+        y = (x[at].cast(scale.dtype) - middle) * factor + offset[channel]
+        return y.cast(x.dtype)
+
+    def _statistics(self, x: Operand, channel: Expr, kind: Any) -> tuple[Expr, Expr]:
+        """The mean and the plain variance of a channel."""
+        count = x.size // max(x.shape[self.axis], 1)
+
+        def square(index: tuple[Any, ...]) -> Expr:
+            centred = x[index].cast(kind) - mean
+            return centred * centred
+
+        mean = self.total(x, channel, lambda index: x[index].cast(kind)) / float(count)
+        return mean, self.total(x, channel, square) / float(count)
+
     def gradient(self, node: Node, dy: Tensor, *_: Tensor) -> list[Tensor | None]:
         x, scale = node.inputs[:2]
         mean, variance = node.outputs[3:]
@@ -96,8 +148,8 @@ def _count(x: Array, like: Array) -> Any:
     return like.dtype.type(x.size // max(len(like), 1))
 
 
-def _bessel(x: Array, like: Array) -> Any:
-    count = x.size // max(len(like), 1)
+def _bessel(x: Array | Operand, like: Array | Operand) -> Any:
+    count = x.size // max(like.size, 1)
     return like.dtype.type(count / max(count - 1, 1))
 
 
@@ -138,6 +190,36 @@ class FusedBatchNormGradV2(BatchNorm):
         dx = dy * self.column(scale * inverse)
         empty = np.zeros(0, kind)
         return dx.astype(x.dtype, copy=False), dscale, doffset, empty, empty
+
+    def loop(
+        self,
+        at: Place,
+        y_backprop: Operand,
+        x: Operand,
+        scale: Operand,
+        mean: Operand,
+        variance: Operand,
+    ) -> Expr:
+        kind, channel = scale.dtype, at[self.axis] if at.output == 0 else at[0]
+        inverse = 1 / (variance[channel] + self.epsilon).sqrt()
+
+        def dy(index: Any) -> Expr:
+            return y_backprop[index].cast(kind)
+
+        def normal(index: Any) -> Expr:
+            return (x[index].cast(kind) - mean[channel]) * inverse
+
+        if at.output > 2:
+            return scale[channel]  # empty, as the reserved outputs are
+        dscale = self.total(x, channel, lambda index: dy(index) * normal(index))
+        doffset = self.total(x, channel, dy)
+        if at.output > 0:
+            return dscale if at.output == 1 else doffset
+        slope = dy(at)
+        if self.is_training:
+            count = float(x.size // max(scale.size, 1))
+            slope = slope - doffset / count - normal(at) * (dscale / count)
+        return (slope * (scale[channel] * inverse)).cast(x.dtype)
 
     def gradient(
         self, node: Node, ddx: Tensor, ddscale: Tensor, ddoffset: Tensor, *_: Tensor
@@ -240,6 +322,15 @@ class LocalResponse(Op, abstract=True):
         kind = x.dtype.type
         return kind(self.bias) + kind(self.alpha) * neighbour_sum(x * x, self.depth_radius)
 
+    def scale_at(self, x: Operand, pixel: Sequence[Any], channel: Any) -> Expr:
+        """n of one element."""
+
+        def square(near: Expr) -> Expr:
+            element = widened(x[(*pixel, near)], x.dtype)
+            return element * element
+
+        return neighbours(channel, x.shape[-1], self.depth_radius, square) * self.alpha + self.bias
+
 
 def neighbour_sum(x: Array, radius: int) -> Array:
     """For each channel, the sum over the channels at most `radius` away."""
@@ -248,6 +339,19 @@ def neighbour_sum(x: Array, radius: int) -> Array:
         total[..., shift:] += x[..., :-shift]
         total[..., :-shift] += x[..., shift:]
     return total
+
+
+def neighbours(
+    channel: Any, channels: int, radius: int, body: Callable[[Expr], Expr]
+) -> Expr:
+    """The sum of the body over the channels at most `radius` away from one."""
+    reach = max(min(radius, channels - 1), 0)
+
+    def term(shift: Expr) -> Expr:
+        near = channel + shift - reach
+        return select((near >= 0) & (near < channels), body(near), 0)
+
+    return loop.reduce("sum", [2 * reach + 1], term)
 
 
 class LRN(LocalResponse):
@@ -262,6 +366,10 @@ class LRN(LocalResponse):
         wide = input if input.dtype.itemsize >= 4 else input.astype(np.float32)
         result = wide * self.scale(wide) ** wide.dtype.type(-self.beta)
         return result.astype(input.dtype, copy=False)
+
+    def loop(self, at: Place, input: Operand) -> Expr:
+        power = self.scale_at(input, at[:-1], at[-1]).pow(-self.beta)
+        return (widened(input[at], input.dtype) * power).cast(input.dtype)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return LRNGrad(**self.attributes)(dy, node.inputs[0], node.output)
@@ -287,6 +395,20 @@ class LRNGrad(LocalResponse):
         slope = x.dtype.type(2 * self.alpha * self.beta)
         dx = dy * n ** x.dtype.type(-self.beta) - slope * x * spread
         return dx.astype(kind, copy=False)
+
+    def loop(self, at: Place, dy: Operand, x: Operand, y: Operand) -> Expr:
+        pixel, channel = at[:-1], at[-1]
+
+        def wide(operand: Operand, index: Any) -> Expr:
+            return widened(operand[(*pixel, index)], operand.dtype)
+
+        def share(near: Expr) -> Expr:
+            return wide(dy, near) * wide(y, near) / self.scale_at(x, pixel, near)
+
+        spread = neighbours(channel, x.shape[-1], self.depth_radius, share)
+        power = self.scale_at(x, pixel, channel).pow(-self.beta)
+        slope = 2 * self.alpha * self.beta
+        return (wide(dy, channel) * power - wide(x, channel) * spread * slope).cast(x.dtype)
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:
         """The derivative of Σ ddx dx, with y = x / n^beta seen as a function of x."""
@@ -315,6 +437,12 @@ class NeighbourSum(Op):
 
     def numpy(self, input: Array) -> Array:
         return neighbour_sum(input, self.depth_radius)
+
+    def loop(self, at: Place, input: Operand) -> Expr:
+        def element(near: Expr) -> Expr:
+            return input[(*at[:-1], near)]
+
+        return neighbours(at[-1], input.shape[-1], self.depth_radius, element)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return NeighbourSum(depth_radius=self.depth_radius)(dy)
@@ -348,6 +476,11 @@ class GlobalNormalization(Op, abstract=True):
         inverse = 1 / np.sqrt(variance + variance.dtype.type(self.variance_epsilon))
         return inverse, gamma if self.scale_after_normalization else np.ones_like(gamma)
 
+    def factor_at(self, channel: Expr, v: Operand, gamma: Operand) -> tuple[Expr, Any]:
+        """`factor` of one channel."""
+        inverse = 1 / (v[channel] + self.variance_epsilon).sqrt()
+        return inverse, gamma[channel] if self.scale_after_normalization else 1
+
 
 class BatchNormWithGlobalNormalization(GlobalNormalization):
     """y = (t - m) / sqrt(v + variance_epsilon) · gamma + beta, along the last axis"""
@@ -363,6 +496,12 @@ class BatchNormWithGlobalNormalization(GlobalNormalization):
     def numpy(self, t: Array, m: Array, v: Array, beta: Array, gamma: Array) -> Array:
         inverse, scale = self.factor(v, gamma)
         return (t - m) * (inverse * scale) + beta
+
+    def loop(
+        self, at: Place, t: Operand, m: Operand, v: Operand, beta: Operand, gamma: Operand
+    ) -> Expr:
+        inverse, scale = self.factor_at(at[-1], v, gamma)
+        return (t[at] - m[at[-1]]) * (inverse * scale) + beta[at[-1]]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         t, m, v, _, gamma = node.inputs
@@ -390,3 +529,20 @@ class BatchNormWithGlobalNormalizationGrad(GlobalNormalization):
         dv = spread * scale * inverse**3 * v.dtype.type(-0.5)
         dg = spread * inverse if self.scale_after_normalization else np.zeros_like(gamma)
         return dx, -offset * inverse * scale, dv, offset, dg
+
+    def loop(
+        self, at: Place, t: Operand, m: Operand, v: Operand, gamma: Operand, dy: Operand
+    ) -> Expr:
+        channel = at[-1]
+        inverse, scale = self.factor_at(channel, v, gamma)
+        if at.output == 0:
+            return dy[at] * (inverse * scale)
+
+        def centred(*others: Expr) -> Expr:
+            return dy[(*others, channel)] * (t[(*others, channel)] - m[channel])
+
+        offset = loop.reduce("sum", t.shape[:-1], lambda *others: dy[(*others, channel)])
+        spread = loop.reduce("sum", t.shape[:-1], centred)
+        dg = spread * inverse if self.scale_after_normalization else gamma[channel] * 0
+        dv = spread * scale * (inverse * inverse * inverse) * -0.5
+        return (-offset * inverse * scale, dv, offset, dg)[at.output - 1]

@@ -12,6 +12,9 @@ from thalweg.graph.known import constant_elements, constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place, Scatter
 from thalweg.ops import filling, shaping, slicing
 from thalweg.public import public
 
@@ -75,6 +78,9 @@ class Pad(Padding):
         fill = filling.zero_of(np.asarray(input).dtype)
         return _with_border(input, _border(input, paddings), fill)
 
+    def loop(self, at: Place, input: Operand, paddings: Operand) -> Expr:
+        return _bordered(at, input, paddings, filling.zero_of(input.dtype))
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [_inside(node, dy), None]
 
@@ -87,6 +93,9 @@ class PadV2(Padding):
     def numpy(self, input: Array, paddings: Array, constant_values: Array) -> Array:
         return _with_border(input, _border(input, paddings), constant_values)
 
+    def loop(self, at: Place, input: Operand, paddings: Operand, constant_values: Operand) -> Expr:
+        return _bordered(at, input, paddings, constant_values[()])
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [_inside(node, dy), None, None]
 
@@ -97,6 +106,11 @@ def _with_border(input: Array, border: list[tuple[int, int]], fill: Any) -> Arra
     inside = (slice(b, b + s) for (b, _), s in zip(border, np.shape(input), strict=True))
     padded[tuple(inside)] = input
     return padded
+
+
+def _bordered(at: Place, input: Operand, paddings: Operand, fill: Any) -> Expr:
+    before = paddings.constant()[:, 0].tolist()
+    return input.or_else([index - n for index, n in zip(at, before, strict=True)], fill)
 
 
 def _inside(node: Node, dy: Tensor) -> Tensor:
@@ -126,6 +140,19 @@ class Mirrored(Padding, abstract=True):
             return np.arange(size)
         return np.pad(np.arange(size), (before, after), cast(Any, self.mode.lower()))
 
+    def mirrored(
+        self, padded: Sequence[Expr], sizes: Sequence[int], paddings: Operand
+    ) -> list[Expr]:
+        """The place inside, of these sizes, that each place of the padded tensor mirrors."""
+        edge = 0 if self.mode == "REFLECT" else 1  # how often the edge itself stands in its mirror
+        before: list[int] = paddings.constant()[:, 0].tolist()
+        places: list[Expr] = []
+        for index, size, skipped in zip(padded, sizes, before, strict=True):
+            place = index - skipped
+            beyond = select(place < size, place, 2 * size - 2 + edge - place)
+            places.append(select(place < 0, -place - edge, beyond))
+        return places
+
     def check(self, sizes: Sequence[Size], border: Sequence[tuple[Size, Size]]) -> None:
         """Raise if a border that is known is larger than its axis."""
         for size, pair in zip(sizes, border, strict=True):
@@ -148,6 +175,9 @@ class MirrorPad(Mirrored):
         for axis, pair in enumerate(_border(input, paddings)):
             padded = np.take(padded, self.sources(padded.shape[axis], *pair), axis)
         return padded
+
+    def loop(self, at: Place, input: Operand, paddings: Operand) -> Expr:
+        return input[self.mirrored(at, input.shape, paddings)]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [MirrorPadGrad(mode=self.mode)(dy, node.inputs[1]), None]
@@ -172,6 +202,12 @@ class MirrorPadGrad(Mirrored):
             np.add.at(total, self.sources(size, before, after), rows)
             folded = np.moveaxis(total, 0, axis)
         return folded
+
+    def loop(self, at: Place, input: Operand, paddings: Operand) -> Scatter:
+        def update(*place: Expr) -> tuple[list[Expr], Expr]:
+            return self.mirrored(place, at.shape, paddings), input[place]
+
+        return loop.scatter("sum", input.shape, update, filling.zero_of(input.dtype))
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [MirrorPad(mode=self.mode)(dy, node.inputs[1]), None]

@@ -14,7 +14,10 @@ from thalweg.graph.convert import convert_all, convert_to_tensor
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.ops import indexing, shaping
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, call
+from thalweg.loops.loop import Operand, Place, Scatter, ravel, unravel
+from thalweg.ops import filling, indexing, joining, shaping
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -24,6 +27,7 @@ class DynamicPartition(Op):
     """y[p] = the rows of data whose partition is p, in order"""
 
     signature = "data: T, partitions: int32 -> outputs: num_partitions*T"
+    host_only = True
     num_partitions: int
 
     def shape(self, data: Tensor, partitions: Tensor) -> list[TensorShape]:
@@ -76,6 +80,9 @@ class Positions(Op):
     def numpy(self, x: Array) -> Array:
         return np.arange(np.size(x), dtype=np.int32).reshape(np.shape(x))
 
+    def loop(self, at: Place, x: Operand) -> Expr:
+        return call("cast", ravel(at, at.shape), np.int32)
+
 
 def _check_prefix(prefix: TensorShape, shape: TensorShape, what: str) -> None:
     """Raise unless `shape` can begin with the axes of `prefix`."""
@@ -127,6 +134,23 @@ class DynamicStitch(Op):
         for places, rows in zip(indices, data, strict=True):
             merged[places] = np.asarray(rows).reshape(places.size, *rest)
         return merged
+
+    def loop(self, at: Place, indices: list[Operand], data: list[Operand]) -> Scatter:
+        """Over the rows of all data one after the other, so that the last one wins."""
+        for places in indices:
+            places.constant()  # the size of the output is in them
+        ends = np.cumsum([places.size for places in indices]).tolist()
+        starts = [0, *ends[:-1]]
+
+        def update(row: Expr, *rest: Expr) -> tuple[Sequence[Any], Expr]:
+            def datum(k: int) -> Expr:
+                return data[k][(*unravel(row - starts[k], indices[k].shape), *rest)]
+
+            target = joining.piecewise(row, starts, lambda k: indices[k].flat(row - starts[k]))
+            return (target, *rest), joining.piecewise(row, starts, datum)
+
+        extents = [ends[-1], *at.shape[1:]]
+        return loop.scatter("set", extents, update, filling.zero_of(data[0].dtype))
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         half = len(node.inputs) // 2

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.loops import philox as elements
+
 Array = NDArray[Any]
 
-_WORD = (1 << 32) - 1
+_WORD = elements.WORD
 _LONG = (1 << 64) - 1
 _HUGE = (1 << 128) - 1
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
+_MULTIPLIERS = tuple(map(np.uint64, elements.MULTIPLIERS))
 _CHUNK = 1 << 13  # blocks worked on at once: what stays in the cache
 WORDS = 4  # per block
 
@@ -42,13 +42,18 @@ class Philox:
     @classmethod
     def scrambled(cls, seed: int, seed2: int) -> Philox:
         """The stream of a pair of user seeds, none of whose bits need to be strong."""
-        mix = cls(0x02461E293EC8F720, (seed & _LONG) | (seed2 & _LONG) << 64).blocks(1)[0]
+        mix = cls(elements.SCRAMBLING_KEY, (seed & _LONG) | (seed2 & _LONG) << 64).blocks(1)[0]
         words = [int(word) for word in mix]
         return cls(words[0] | words[1] << 32, words[2] << 64 | words[3] << 96)
 
     def skip(self, blocks: int) -> Philox:
         """The stream from `blocks` further on."""
         return Philox(self.key, (self.counter + blocks) & _HUGE)
+
+    def place(self) -> Array:
+        """The key and the counter as 32-bit words, lowest first: what loops take."""
+        number = self.counter << 64 | self.key
+        return np.array([number >> 32 * i & _WORD for i in range(6)], np.uint32)
 
     def blocks(self, count: int) -> Array:
         """The next blocks, as words of shape [count, 4]."""
@@ -77,11 +82,12 @@ def _encrypt(counter: list[Array], key: int, words: Array) -> None:
     """Ten rounds of multiply and exclusive-or; 32-bit words are held in 64 bits throughout."""
     one, two, three, four = counter
     low, high = key & _WORD, key >> 32
-    for _ in range(_ROUNDS):
+    steps = elements.KEY_STEPS
+    for _ in range(elements.ROUNDS):
         first, second = one * _MULTIPLIERS[0], three * _MULTIPLIERS[1]
         one, two = (second >> 32) ^ two ^ low, second & _WORD
         three, four = (first >> 32) ^ four ^ high, first & _WORD
-        low, high = (low + _KEY_STEPS[0]) & _WORD, (high + _KEY_STEPS[1]) & _WORD
+        low, high = (low + steps[0]) & _WORD, (high + steps[1]) & _WORD
     for column, value in enumerate((one, two, three, four)):
         words[:, column] = value
 

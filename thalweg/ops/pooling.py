@@ -6,7 +6,10 @@ depth need no case of their own. The gradient of max goes to the first element t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,9 +22,12 @@ from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import filling, shaping, windows
 from thalweg.ops.bias import channel_axis
-from thalweg.ops.convolution import one_of
+from thalweg.ops.convolution import containing, met, one_of, overlaps, widened
 from thalweg.ops.windows import Slide
 from thalweg.public import public
 
@@ -66,6 +72,36 @@ class Pooling(Op, abstract=True):
     def scattered(self, sizes: Sequence[int], positions: Sequence[int], dtype: Any) -> Scatter:
         """Zeros of shape `sizes`, to be added to tap by tap."""
         return Scatter(self.slides, sizes, positions, dtype)
+
+    def seen(self, x: Operand, places: Sequence[Any], taps: Sequence[Any], border: Any) -> Expr:
+        """The element that a tap meets when the window is at a place; `border` outside."""
+        return x.or_else(met(self.slides, x.shape, places, taps), border)
+
+    def first_largest(self, x: Operand, places: Sequence[Any]) -> Expr:
+        """The number of the first tap that meets the largest element under a window."""
+
+        def element(tap: Expr) -> Expr:
+            return self.seen(x, places, loop.unravel(tap, self.ksize), lowest(x.dtype))
+
+        return loop.reduce("argmax", [math.prod(self.ksize)], element)
+
+    def over_windows(
+        self, at: Place, positions: Sequence[int], body: Callable[[Any, Any], Expr]
+    ) -> Expr:
+        """The sum over the windows that contain an element of x: the body, of place and tap."""
+
+        def part(*numbers: Expr) -> Expr:
+            places, taps = containing(self.slides, at.shape, at, numbers)
+            there = within([*places, *taps], [*positions, *self.ksize])
+            return select(there, body(places, taps), 0)
+
+        return loop.reduce("sum", overlaps(self.slides), part)
+
+
+def within(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """Whether all indices are in range."""
+    ranges = zip(indices, sizes, strict=True)
+    return functools.reduce(operator.and_, [(i >= 0) & (i < size) for i, size in ranges])
 
 
 class Scatter:
@@ -114,6 +150,12 @@ class MaxPooling(Pooling, abstract=True):
             np.maximum(largest, tap, out=largest)
         return largest
 
+    def loop(self, at: Place, input: Operand) -> Expr:
+        border = lowest(input.dtype)
+        return loop.reduce(
+            "max", self.ksize, lambda *taps: self.seen(input, at, taps, border)
+        )
+
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return REGISTRY[self.partner](**self.attributes)(node.inputs[0], node.output, dy)
 
@@ -151,6 +193,13 @@ class MaxPoolingGrad(Pooling, abstract=True):
                 view += grad * first
         return dx.result
 
+    def loop(self, at: Place, orig_input: Operand, orig_output: Operand, grad: Operand) -> Expr:
+        def part(places: Any, taps: Any) -> Expr:
+            first = self.first_largest(orig_input, places)
+            return select(first.eq(loop.ravel(taps, self.ksize)), grad[places], 0)
+
+        return self.over_windows(at, grad.shape, part)
+
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
         x, y, _ = node.inputs
         to_grad = REGISTRY[self.partner](**self.attributes)(x, y, ddx)
@@ -183,6 +232,10 @@ class MaxPoolingGradGrad(Pooling, abstract=True):
         for tap, first in zip(self.views(self.padded(grad, 0), positions), flags, strict=True):
             total += tap * first
         return total
+
+    def loop(self, at: Place, orig_input: Operand, orig_output: Operand, grad: Operand) -> Expr:
+        first = self.first_largest(orig_input, at)
+        return self.seen(grad, at, loop.unravel(first, self.ksize), 0)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         x, y, _ = node.inputs
@@ -319,6 +372,16 @@ class MaxPoolWithArgmax(Pooling):
             np.copyto(argmax, where, where=better)
         return largest, argmax
 
+    def loop(self, at: Place, input: Operand) -> Expr:
+        first = loop.unravel(self.first_largest(input, at), self.ksize)
+        # Where all is the lowest value a border may come first: the element next to it is meant.
+        place = [index.max(0) for index in met(self.slides, input.shape, at, first)]
+        if at.output == 0:
+            return input[place]
+        skipped = 0 if self.include_batch_in_index else 1
+        number = loop.ravel(place[skipped:], input.shape[skipped:])
+        return number.cast(self.Targmax.as_numpy_dtype)
+
     def _places(self, sizes: Sequence[int]) -> Array:
         """The place of every element, counted within its image or within the batch."""
         kind = self.Targmax.as_numpy_dtype
@@ -340,6 +403,16 @@ def _flat_places(argmax: Array, x: Sequence[int], batch_included: bool) -> Array
     return (argmax.reshape(len(argmax), argmax[0].size) + starts[:, None]).ravel()
 
 
+def _place(
+    argmax: Operand, at: Sequence[Expr], x: Sequence[int], batch_included: bool
+) -> tuple[Any, ...]:
+    """The indices into x that the argmax at a place stands for."""
+    number = argmax[tuple(at)]
+    if batch_included:
+        return loop.unravel(number, x)
+    return at[0], *loop.unravel(number, x[1:])
+
+
 class MaxPoolGradWithArgmax(Pooling):
     """dx = dy, added at the places that MaxPoolWithArgmax gave"""
 
@@ -355,6 +428,12 @@ class MaxPoolGradWithArgmax(Pooling):
         dx = np.zeros(input.size, grad.dtype)
         np.add.at(dx, _flat_places(argmax, input.shape, self.include_batch_in_index), grad.ravel())
         return dx.reshape(input.shape)
+
+    def loop(self, at: Place, input: Operand, grad: Operand, argmax: Operand) -> loop.Scatter:
+        def part(*place: Expr) -> tuple[Sequence[Any], Expr]:
+            return _place(argmax, place, input.shape, self.include_batch_in_index), grad[place]
+
+        return loop.scatter("sum", grad.shape, part, 0)
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:
         x, _, argmax = node.inputs
@@ -374,6 +453,9 @@ class MaxPoolGradGradWithArgmax(Pooling):
     def numpy(self, input: Array, grad: Array, argmax: Array) -> Array:
         places = _flat_places(argmax, input.shape, self.include_batch_in_index)
         return grad.ravel()[places].reshape(argmax.shape)
+
+    def loop(self, at: Place, input: Operand, grad: Operand, argmax: Operand) -> Expr:
+        return grad[_place(argmax, at, input.shape, self.include_batch_in_index)]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         x, _, argmax = node.inputs
@@ -425,6 +507,14 @@ class AvgPooling(Pooling, abstract=True):
         total /= shares(self.slides, value.shape, positions).astype(total.dtype)
         return total.astype(value.dtype, copy=False)
 
+    def loop(self, at: Place, value: Operand) -> Expr:
+        def element(*taps: Expr) -> Expr:
+            return widened(self.seen(value, at, taps, 0), value.dtype)
+
+        share = covered(self.slides, value.shape, at)
+        total = loop.reduce("sum", self.ksize, element)
+        return (total / share.cast(_wide(value.dtype))).cast(value.dtype)
+
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return REGISTRY[self.partner](**self.attributes)(shaping.shape(node.inputs[0]), dy)
 
@@ -440,6 +530,14 @@ def shares(slides: Sequence[Slide], sizes: Sequence[int], positions: Sequence[in
         starts = np.arange(count) * slide.stride - slide.pads(size)[0]
         covered = np.minimum(starts + slide.window, size) - np.maximum(starts, 0)
         total = total * covered.reshape([-1 if i == axis else 1 for i in range(len(slides))])
+    return total
+
+
+def covered(slides: Sequence[Slide], sizes: Sequence[int], at: Sequence[Any]) -> Any:
+    """How many elements of the input the window covers at a place."""
+    total: Any = 1
+    for slide, size, start in zip(slides, sizes, met(slides, sizes, at, [0] * len(at)), strict=True):
+        total = ((start + slide.window).min(size) - start.max(0)) * total
     return total
 
 
@@ -461,6 +559,13 @@ class AvgPoolingGrad(Pooling, abstract=True):
         for view in dx.views:
             view += part
         return dx.result.astype(grad.dtype, copy=False)
+
+    def loop(self, at: Place, orig_input_shape: Operand, grad: Operand) -> Expr:
+        def part(places: Any, taps: Any) -> Expr:
+            share = covered(self.slides, at.shape, places).cast(_wide(grad.dtype))
+            return widened(grad[places], grad.dtype) / share
+
+        return self.over_windows(at, grad.shape, part).cast(grad.dtype)
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:
         return [None, REGISTRY[self.partner](**self.attributes)(ddx)]

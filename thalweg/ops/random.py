@@ -21,6 +21,10 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import get_seed, name_scope
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
+from thalweg.loops.philox import Generator
 from thalweg.ops import arithmetic, basic, checks, distributions, reduce, shaping, slicing
 from thalweg.ops.context import Context
 from thalweg.ops.distributions import RESERVED
@@ -41,6 +45,10 @@ class Random(Op, abstract=True):
     def reserve(self, context: Context, blocks: int) -> Philox:
         """The next blocks of this node's stream."""
         return context.state(lambda: Stream(self.seed, self.seed2)).reserve(blocks)
+
+    def taken(self, context: Context, wanted: tuple[int, ...]) -> Philox:
+        """The next blocks of this node's stream, enough for an output of shape `wanted`."""
+        return self.reserve(context, math.prod(wanted) * RESERVED)
 
 
 def seeds(seed: int | None) -> dict[str, int]:
@@ -88,26 +96,43 @@ class FromShape(Random, abstract=True):
 
     def kernel(self, context: Context, shape: Array) -> Array:
         wanted = sizes(shape)
-        count = math.prod(wanted)
-        generator = self.reserve(context, count * RESERVED)
-        return self.draw(generator, count, self.dtype.as_numpy_dtype).reshape(wanted)
+        generator = self.taken(context, wanted)
+        kind = self.dtype.as_numpy_dtype
+        return self.draw(generator, math.prod(wanted), kind).reshape(wanted)
 
 
-class RandomUniform(FromShape):
+class Numbered(FromShape, abstract=True):
+    """Numbers each of which is a function of its place in the stream."""
+
+    #: (generator, number, NumPy dtype) -> the element of that number
+    draw_element: ClassVar[Any]
+
+    def stream(self, context: Context, shape: Array) -> Array:
+        return self.taken(context, sizes(shape)).place()
+
+    def loop(self, at: Place, shape: Operand, stream: Operand) -> Expr:
+        number = loop.ravel(at, at.shape)
+        return self.draw_element(Generator.at(stream), number, self.dtype.as_numpy_dtype)
+
+
+class RandomUniform(Numbered):
     """Floats in [0, 1)"""
 
     draw = staticmethod(distributions.uniform)
+    draw_element = staticmethod(distributions.uniform_element)
 
 
-class RandomStandardNormal(FromShape):
+class RandomStandardNormal(Numbered):
     """Normal numbers of mean 0 and deviation 1"""
 
     draw = staticmethod(distributions.normal)
+    draw_element = staticmethod(distributions.normal_element)
 
 
 class TruncatedNormal(FromShape):
     """Normal numbers, drawn again where they are 2 or more away from 0"""
 
+    host_only = True
     draw = staticmethod(distributions.truncated_normal)
 
 
@@ -131,9 +156,23 @@ class RandomUniformInt(Random):
             raise errors.InvalidArgumentError(
                 None, None, f"Need minval < maxval, got {minval} >= {maxval}"
             )
-        generator = self.reserve(context, count * RESERVED)
+        generator = self.taken(context, wanted)
         drawn = distributions.uniform_integers(generator, count, minval, maxval, kind)
         return drawn.reshape(wanted)
+
+    def stream(self, context: Context, shape: Array, minval: Array, maxval: Array) -> Array:
+        return self.taken(context, sizes(shape)).place()
+
+    def loop(
+        self, at: Place, shape: Operand, minval: Operand, maxval: Operand, stream: Operand
+    ) -> Expr:
+        return distributions.uniform_integers_element(
+            Generator.at(stream),
+            loop.ravel(at, at.shape),
+            minval[()],
+            maxval[()],
+            minval.dtype,
+        )
 
 
 @public("random_uniform", "random.uniform")
@@ -208,6 +247,7 @@ class RandomShuffle(Random):
     """The rows of a tensor in another order."""
 
     signature = "value: T -> output: T"
+    host_only = True
 
     def shape(self, value: Tensor) -> TensorShape:
         return value.shape
@@ -250,6 +290,7 @@ class Multinomial(Random):
     signature = (
         "logits: T, num_samples: int32 -> output: output_dtype; T: real, output_dtype: int32|int64"
     )
+    host_only = True
     output_dtype: DType = dtypes.int64
 
     def shape(self, logits: Tensor, num_samples: Tensor) -> TensorShape:

@@ -20,6 +20,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import casting, complexes, fft, joining, reduce, shaping
 from thalweg.public import public
 
@@ -70,6 +72,9 @@ class FitSignal(Op):
         result[inside] = input[inside]
         return result
 
+    def loop(self, at: Place, input: Operand, sizes: Operand) -> Expr:
+        return input.or_else(at, 0)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [fit(dy, _sizes(node.inputs[0], self.rank), self.rank), None]
 
@@ -101,6 +106,10 @@ class HalfSpectrumWeights(Op):
         once = (bins == 0) | (2 * bins == int(length))
         return np.where(once, 1, 2).astype(self.dtype.as_numpy_dtype)
 
+    def loop(self, at: Place, length: Operand) -> Expr:
+        once = at[0].eq(0) | (2 * at[0]).eq(length[()])
+        return select(once, 1, 2).cast(self.dtype.as_numpy_dtype)
+
 
 class RealTransform(Op, abstract=True):
     """y = the half spectrum of the real signal x"""
@@ -109,6 +118,7 @@ class RealTransform(Op, abstract=True):
         "input: Treal, fft_length: int32 -> output: Tcomplex; Treal: float32|float64, "
         "Tcomplex: complex"
     )
+    host_only = True
     rank: ClassVar[int]
     Tcomplex: DType
 
@@ -158,6 +168,7 @@ class InverseRealTransform(Op, abstract=True):
         "input: Tcomplex, fft_length: int32 -> output: Treal; Tcomplex: complex, "
         "Treal: float32|float64"
     )
+    host_only = True
     rank: ClassVar[int]
     forward: ClassVar[type[RealTransform]]
     Treal: DType

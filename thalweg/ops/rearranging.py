@@ -18,6 +18,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, unknown_shape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place, Scatter, ravel, unravel
 from thalweg.ops import filling, joining, shaping, windows
 from thalweg.ops.windows import Slide
 from thalweg.public import public
@@ -41,6 +44,10 @@ class SpaceToBatchND(Op):
     def numpy(self, input: Array, block_shape: Array, paddings: Array) -> Array:
         return _space_to_batch(input, _block(block_shape), _margins(paddings))
 
+    def loop(self, at: Place, input: Operand, block_shape: Operand, paddings: Operand) -> Expr:
+        block, margins = _block(block_shape.constant()), _margins(paddings.constant())
+        return _batch_from_space(at, input, block, margins)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         _, block_shape, paddings = node.inputs
         return [BatchToSpaceND()(dy, block_shape, paddings), None, None]
@@ -59,6 +66,10 @@ class BatchToSpaceND(Op):
 
     def numpy(self, input: Array, block_shape: Array, crops: Array) -> Array:
         return _batch_to_space(input, _block(block_shape), _margins(crops))
+
+    def loop(self, at: Place, input: Operand, block_shape: Operand, crops: Operand) -> Expr:
+        block, margins = _block(block_shape.constant()), _margins(crops.constant())
+        return _space_from_batch(at, input, block, margins)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         _, block_shape, crops = node.inputs
@@ -108,6 +119,26 @@ def _batch_to_space(x: Array, block: list[int], crops: list[list[int]]) -> Array
             raise ValueError(f"crops {[before, after]} are larger than the size {size}")
     keeps = [slice(b, size - a) for size, (b, a) in zip(space, crops, strict=True)]
     return whole[(slice(None), *keeps)]
+
+
+def _batch_from_space(at: Place, x: Operand, block: list[int], paddings: list[list[int]]) -> Expr:
+    """The loop form of `_space_to_batch`."""
+    (batch, *space), rest = at.split(1 + len(block))
+    within = unravel(batch // x.shape[0], block)
+    pixels = [
+        index * part + offset - before
+        for index, part, offset, (before, _) in zip(space, block, within, paddings, strict=True)
+    ]
+    return x.or_else((batch % x.shape[0], *pixels, *rest), filling.zero_of(x.dtype))
+
+
+def _space_from_batch(at: Place, x: Operand, block: list[int], crops: list[list[int]]) -> Expr:
+    """The loop form of `_batch_to_space`."""
+    (batch, *space), rest = at.split(1 + len(block))
+    whole = [index + before for index, (before, _) in zip(space, crops, strict=True)]
+    within = [index % part for index, part in zip(whole, block, strict=True)]
+    pixels = [index // part for index, part in zip(whole, block, strict=True)]
+    return x[(ravel(within, block) * at.shape[0] + batch, *pixels, *rest)]
 
 
 def _product(sizes: Sequence[int]) -> int:
@@ -204,6 +235,9 @@ class SpaceToBatch(Op):
     def numpy(self, input: Array, paddings: Array) -> Array:
         return _space_to_batch(input, [self.block_size] * 2, _margins(paddings))
 
+    def loop(self, at: Place, input: Operand, paddings: Operand) -> Expr:
+        return _batch_from_space(at, input, [self.block_size] * 2, _margins(paddings.constant()))
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [BatchToSpace(block_size=self.block_size)(dy, node.inputs[1]), None]
 
@@ -220,6 +254,9 @@ class BatchToSpace(Op):
 
     def numpy(self, input: Array, crops: Array) -> Array:
         return _batch_to_space(input, [self.block_size] * 2, _margins(crops))
+
+    def loop(self, at: Place, input: Operand, crops: Operand) -> Expr:
+        return _space_from_batch(at, input, [self.block_size] * 2, _margins(crops.constant()))
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [SpaceToBatch(block_size=self.block_size)(dy, node.inputs[1]), None]
@@ -316,6 +353,22 @@ class DepthMove(Op, abstract=True):
     def from_channels_last(self, array: Array) -> Array:
         return array if self.data_format == "NHWC" else np.moveaxis(array, 3, 1)
 
+    def depth(self, shape: Sequence[int]) -> int:
+        """The number of channels of a shape."""
+        return shape[3 if self.data_format == "NHWC" else 1]
+
+    def pixel(self, at: Place) -> tuple[Expr, Expr, Expr, Expr]:
+        """Image, row, column and channel of a place."""
+        batch, *rest = at
+        row, column, channel = rest if self.data_format == "NHWC" else (*rest[1:], rest[0])
+        return batch, row, column, channel
+
+    def load(self, x: Operand, batch: Expr, row: Expr, column: Expr, channel: Expr) -> Expr:
+        """The element of a channel of a pixel."""
+        if self.data_format == "NHWC":
+            return x[batch, row, column, channel]
+        return x[batch, channel, row, column]
+
 
 class SpaceToDepth(DepthMove):
     """Each block of pixels becomes one pixel with all their channels."""
@@ -333,6 +386,12 @@ class SpaceToDepth(DepthMove):
         blocks = x.reshape(batch, rows, block, columns, block, depth)
         moved = blocks.transpose(0, 1, 3, 2, 4, 5)
         return self.from_channels_last(moved.reshape(batch, rows, columns, block * block * depth))
+
+    def loop(self, at: Place, input: Operand) -> Expr:
+        batch, row, column, channel = self.pixel(at)
+        block = self.block_size
+        down, right, inner = unravel(channel, (block, block, self.depth(input.shape)))
+        return self.load(input, batch, row * block + down, column * block + right, inner)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return DepthToSpace(block_size=self.block_size, data_format=self.data_format)(dy)
@@ -354,6 +413,13 @@ class DepthToSpace(DepthMove):
         blocks = x.reshape(batch, height, width, block, block, part)
         moved = blocks.transpose(0, 1, 3, 2, 4, 5)
         return self.from_channels_last(moved.reshape(batch, height * block, width * block, part))
+
+    def loop(self, at: Place, input: Operand) -> Expr:
+        batch, row, column, channel = self.pixel(at)
+        block = self.block_size
+        within = (row % block, column % block, channel)
+        deep = ravel(within, (block, block, self.depth(at.shape)))
+        return self.load(input, batch, row // block, column // block, deep)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return SpaceToDepth(block_size=self.block_size, data_format=self.data_format)(dy)
@@ -406,6 +472,18 @@ class Patches(Op, abstract=True):
         for _, seen in windows.taps(slides, windows.counts(slides, sizes)):
             yield slice(None), *seen
 
+    def source(self, at: Sequence[Expr], shape: Sequence[int]) -> list[Expr]:
+        """Where in images of a shape an element of a patch lies; outside in their padding."""
+        batch, *positions, element = at
+        slides = self.slides()
+        *taps, channel = unravel(element, (*(slide.window for slide in slides), shape[3]))
+        moves = zip(slides, positions, taps, shape[1:3], strict=True)
+        pixel = [
+            position * slide.stride + tap * slide.dilation - slide.pads(size)[0]
+            for slide, position, tap, size in moves
+        ]
+        return [batch, *pixel, channel]
+
 
 class ExtractImagePatches(Patches):
     """y[b, r, c, :] = the pixels of the patch at (r, c) of image b, one after the other"""
@@ -423,6 +501,9 @@ class ExtractImagePatches(Patches):
         sizes = images.shape[1:3]
         whole = windows.pad(images, self.pads(sizes))
         return np.concatenate([whole[place] for place in self.places(sizes)], axis=3)
+
+    def loop(self, at: Place, images: Operand) -> Expr:
+        return images.or_else(self.source(at, images.shape), filling.zero_of(images.dtype))
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         adjoint = SumImagePatches(**self.attributes)
@@ -445,6 +526,12 @@ class SumImagePatches(Patches):
         for i, place in enumerate(self.places(sizes)):
             total[place] += patches[..., i * depth : (i + 1) * depth]
         return total[windows.inside(pads, shape)]
+
+    def loop(self, at: Place, patches: Operand, image_shape: Operand) -> Scatter:
+        def update(*place: Expr) -> tuple[list[Expr], Expr]:
+            return self.source(place, at.shape), patches[place]
+
+        return loop.scatter("sum", patches.shape, update, filling.zero_of(patches.dtype))
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [ExtractImagePatches(**self.attributes)(dy), None]

@@ -397,10 +397,10 @@ class EuclideanNorm(Reduction):
     combine = "sum"
 
     def loop(self, at: Place, input: Operand, reduction_indices: Operand) -> Expr:
-        return super().loop(at, input, reduction_indices).sqrt()
+        return super().loop(at, input, reduction_indices).sqrt().cast(input.dtype)
 
     def inner(self, x: Expr) -> Expr:
-        return x * x
+        return x.abs() * x.abs()
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [node.inputs[0] * stretch(node, dy / node.output), None]

@@ -8,7 +8,8 @@ import numpy as np
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
-from thalweg.loops.expr import Expr, call
+from thalweg.loops.expr import Expr, call, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops.elementwise import Binary, Unary, unary
 from thalweg.public import public
 
@@ -74,12 +75,26 @@ def round_half_even(x: Any, name: str | None = None) -> Tensor:
     return tensor if tensor.dtype.is_integer else Round()(tensor, name=name)
 
 
+#: The integers of the size of each float.
+_BITS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
+
+
 class NextAfter(Binary):
     """z = the next float after x in the direction of y"""
 
     signature = "x1: T, x2: T -> output: T; T: float32|float64"
     not_differentiable = True
     numpy = staticmethod(np.nextafter)
+
+    def loop(self, at: Place, x1: Operand, x2: Operand) -> Expr:
+        """Floats of one sign are in the order of their bits; around zero is the least of them."""
+        x, y = x1.broadcast(at), x2.broadcast(at)
+        outwards = (x < y).eq(x > 0)
+        bits = x.bitcast(_BITS[x1.dtype]) + select(outwards, 1, -1)
+        least = float(np.finfo(x1.dtype).smallest_subnormal)
+        beside_zero = select(y > 0, least, -least).cast(x1.dtype)
+        beside = select(x.eq(0), beside_zero, bits.bitcast(x1.dtype))
+        return select(x.eq(y), y, select(x.is_nan() | y.is_nan(), x + y, beside))
 
 
 @public("math.nextafter")

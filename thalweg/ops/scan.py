@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import choosing, filling, matmul, transcendental
 from thalweg.public import public
 
@@ -35,6 +39,12 @@ class AlongAxis(Op, abstract=True):
         return np.moveaxis(lines[::-1] if self.reverse else lines, 0, int(axis))
 
 
+def _line(at: Place, x: Operand, axis: Operand) -> tuple[int, Callable[[Any], Expr]]:
+    """The axis, and the element at an index of the line through a place."""
+    along = _normal_axis(axis.constant(), x.rank) % x.rank
+    return along, lambda k: x[(*at[:along], k, *at[along + 1 :])]
+
+
 def _normal_axis(axis: Array, rank: int) -> int:
     if np.ndim(axis):
         raise ValueError(f"scan: axis must be a scalar, not {np.asarray(axis).tolist()}")
@@ -50,6 +60,7 @@ class Scan(AlongAxis, abstract=True):
 
     exclusive: bool = False
     function: ClassVar[Any]  # the NumPy ufunc
+    combine: ClassVar[str]  # the loop reduction
     neutral: ClassVar[int] = 0
 
     def _neutral(self, dtype: Any) -> Any:
@@ -63,11 +74,21 @@ class Scan(AlongAxis, abstract=True):
             scanned = np.concatenate([first, scanned[:-1]])[: len(lines)]
         return self._back(scanned, axis)
 
+    def loop(self, at: Place, x: Operand, axis: Operand) -> Expr:
+        along, line = _line(at, x, axis)
+        return self._prefix(self.combine, at, along, line)
+
+    def _prefix(self, kind: str, at: Place, along: int, body: Callable[[Any], Expr]) -> Expr:
+        return loop.prefix(
+            kind, at.shape[along], at[along], body, exclusive=self.exclusive, reverse=self.reverse
+        )
+
 
 class Cumsum(Scan):
     """y[k] = x[0] + … + x[k] along an axis"""
 
     function = np.add
+    combine = "sum"
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         transposed = Cumsum(exclusive=self.exclusive, reverse=not self.reverse)
@@ -90,6 +111,7 @@ class Cumprod(Scan):
     """y[k] = x[0] ⋯ x[k] along an axis"""
 
     function = np.multiply
+    combine = "prod"
     neutral = 1
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
@@ -122,6 +144,18 @@ class CumulativeLogsumexp(Scan):
 
     def _neutral(self, dtype: Any) -> Any:
         return np.finfo(dtype).min
+
+    def loop(self, at: Place, x: Operand, axis: Operand) -> Expr:
+        """The maximum is taken out of each sum; it is left in where it is infinite."""
+        along, line = _line(at, x, axis)
+        largest = self._prefix("max", at, along, line)
+        offset = select(largest.is_finite(), largest, 0)
+        total = self._prefix("sum", at, along, lambda k: (line(k) - offset).exp())
+        logarithm = total.log() + offset
+        if not self.exclusive:
+            return logarithm
+        first = at.shape[along] - 1 if self.reverse else 0
+        return select(at[along].eq(first), float(self._neutral(x.dtype)), logarithm)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         """dx[j] = Σ dy[k] exp(x[j] - y[k]), of positive and negative dy by themselves."""
@@ -162,6 +196,12 @@ class Shift(AlongAxis):
         shifted[1:] = lines[:-1]
         return self._back(shifted, axis)
 
+    def loop(self, at: Place, x: Operand, axis: Operand) -> Expr:
+        along, line = _line(at, x, axis)
+        if self.reverse:
+            return select(at[along] < at.shape[along] - 1, line(at[along] + 1), 0)
+        return select(at[along] > 0, line(at[along] - 1), 0)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [Shift(reverse=not self.reverse)(dy, node.inputs[1]), None]
 
@@ -173,6 +213,7 @@ class Recurrence(AlongAxis):
     """
 
     signature = "a: T, g: T, axis: I -> h: T; T: numeric, I: index"
+    host_only = True  # each step needs the one before: as an expression it would be cubic
     transposed: bool = False
 
     def shape(self, a: Tensor, g: Tensor, axis: Tensor) -> TensorShape:

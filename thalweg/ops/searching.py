@@ -16,6 +16,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, unknown_shape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, call
+from thalweg.loops.loop import Operand, Place, Scatter
 from thalweg.ops import shaping, transposing
 from thalweg.public import public
 
@@ -30,6 +33,7 @@ class ArgExtreme(Op, abstract=True):
     )
     not_differentiable = True
     function: ClassVar[Any]  # the NumPy search
+    combine: ClassVar[str]  # the loop reduction
     output_type: DType = dtypes.int64
 
     def shape(self, input: Tensor, dimension: Tensor) -> TensorShape:
@@ -47,6 +51,14 @@ class ArgExtreme(Op, abstract=True):
         found = type(self).function(input, axis=axis)
         return np.asarray(found).astype(self.output_type.as_numpy_dtype)
 
+    def loop(self, at: Place, input: Operand, dimension: Operand) -> Expr:
+        axis = _axis(int(dimension.constant()), input.rank)
+        before, after = at.split(axis)
+        found = loop.reduce(
+            self.combine, [input.shape[axis]], lambda k: input[(*before, k, *after)]
+        )
+        return found.cast(self.output_type.as_numpy_dtype)
+
 
 def _axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
@@ -58,12 +70,14 @@ class ArgMax(ArgExtreme):
     """y = the first index along an axis at which x is largest"""
 
     function = staticmethod(np.argmax)
+    combine = "argmax"
 
 
 class ArgMin(ArgExtreme):
     """y = the first index along an axis at which x is smallest"""
 
     function = staticmethod(np.argmin)
+    combine = "argmin"
 
 
 def _extreme(kind: type[ArgExtreme], *names: str) -> Callable[..., Tensor]:
@@ -112,6 +126,7 @@ class TopKV2(Op):
     """The k largest elements along the last axis and where they are; ties by lower index"""
 
     signature = "input: T, k: int32 -> values: T, indices: int32; T: real"
+    host_only = True
     sorted: bool = True
 
     def shape(self, input: Tensor, k: Tensor) -> list[TensorShape]:
@@ -171,6 +186,9 @@ class PutAlongLast(Op):
         np.add.at(output, (*rest, indices), values)
         return output
 
+    def loop(self, at: Place, values: Operand, indices: Operand, shape: Operand) -> Scatter:
+        return loop.scatter("sum", indices.shape, lambda *k: ((*k[:-1], indices[k]), values[k]), 0)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [TakeAlongLast()(dy, node.inputs[1]), None, None]
 
@@ -185,6 +203,9 @@ class TakeAlongLast(Op):
 
     def numpy(self, x: Array, indices: Array) -> Array:
         return np.take_along_axis(x, indices, -1)
+
+    def loop(self, at: Place, x: Operand, indices: Operand) -> Expr:
+        return x[(*at[:-1], indices[at])]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         x, indices = node.inputs
@@ -207,6 +228,13 @@ class InTopKV2(Op):
         scores = np.take_along_axis(predictions, targets[:, None], 1)
         above = np.count_nonzero(predictions > scores, axis=1)
         return np.isfinite(predictions).all(1) & (above < k)
+
+    def loop(self, at: Place, predictions: Operand, targets: Operand, k: Operand) -> Expr:
+        (row,), classes = at, [predictions.shape[1]]
+        score = predictions[row, targets[row]]
+        above = loop.reduce("sum", classes, lambda c: (predictions[row, c] > score).cast(np.int64))
+        finite = loop.reduce("all", classes, lambda c: predictions[row, c].is_finite())
+        return finite & (above < k[()])
 
 
 def _check_targets(targets: Array, classes: int) -> None:
@@ -286,6 +314,7 @@ class Bound(Op, abstract=True):
     signature = "sorted_inputs: T, values: T -> output: out_type; T: real, out_type: index"
     not_differentiable = True
     side: ClassVar[Any]
+    passed: ClassVar[str]  # how an element compares with a value that comes after it
     out_type: DType = dtypes.int32
 
     def shape(self, sorted_inputs: Tensor, values: Tensor) -> TensorShape:
@@ -299,17 +328,26 @@ class Bound(Op, abstract=True):
             found[row] = np.searchsorted(line, wanted, side=self.side)
         return found
 
+    def loop(self, at: Place, sorted_inputs: Operand, values: Operand) -> Expr:
+        """The number of elements the value comes after, all of them asked."""
+        kind = self.out_type.as_numpy_dtype
+
+        def comes_after(k: Expr) -> Expr:
+            return call(self.passed, sorted_inputs[at[0], k], values[at]).cast(kind)
+
+        return loop.reduce("sum", [sorted_inputs.shape[1]], comes_after)
+
 
 class LowerBound(Bound):
     """y[b, i] = the first place in the sorted row b whose element is not below values[b, i]"""
 
-    side = "left"
+    side, passed = "left", "lt"
 
 
 class UpperBound(Bound):
     """y[b, i] = the first place in the sorted row b whose element is above values[b, i]"""
 
-    side = "right"
+    side, passed = "right", "le"
 
 
 @public("searchsorted")

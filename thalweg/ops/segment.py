@@ -19,6 +19,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, unknown_shape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place, Scatter
 from thalweg.ops import (
     casting,
     choosing,
@@ -26,6 +29,7 @@ from thalweg.ops import (
     complexes,
     filling,
     matmul,
+    reduce,
     shaping,
     transcendental,
 )
@@ -67,6 +71,20 @@ def check_sorted(ids: Array, count: int) -> None:
     )
 
 
+def scattered(kind: str, data: Operand, ids: Operand, initial: Any) -> Scatter:
+    """Each row combined into the row of its id; a negative id drops its row."""
+
+    def element(*place: Expr) -> tuple[tuple[Expr, ...], Expr]:
+        return (ids[place[: ids.rank]], *place[ids.rank :]), data[place]
+
+    return loop.scatter(kind, data.shape, element, initial)
+
+
+def rows_of(ids: Operand, wanted: Expr) -> Expr:
+    """The number of ids equal to the wanted one."""
+    return loop.reduce("sum", ids.shape, lambda *k: ids[k].eq(wanted).cast(np.int64))
+
+
 def known_count(ids: Tensor) -> Size:
     """The number of segments, where the sorted ids are known."""
     known = constant_value(ids)
@@ -80,6 +98,7 @@ class SegmentReduction(Op, abstract=True):
 
     signature = "data: T, segment_ids: Tindices -> output: T; T: numeric, Tindices: index"
     ufunc: ClassVar[Any] = np.add
+    combine: ClassVar[str] = "sum"  # the loop reduction
     empty: ClassVar[int] = 0
 
     def shape(self, data: Tensor, segment_ids: Tensor) -> TensorShape:
@@ -99,6 +118,9 @@ class SegmentReduction(Op, abstract=True):
 
     def _reduce(self, data: Array, ids: Array, count: int) -> Array:
         return combine(type(self).ufunc, data, ids, count, self.empty)
+
+    def loop(self, at: Place, data: Operand, segment_ids: Operand) -> Expr | Scatter:
+        return scattered(self.combine, data, segment_ids, self.empty)
 
 
 def _segment(kind: type[SegmentReduction], *names: str) -> Callable[..., Tensor]:
@@ -141,6 +163,25 @@ class SegmentMean(SegmentReduction):
             return np.trunc(sums / divisor).astype(data.dtype)
         return (sums / divisor.astype(data.dtype)).astype(data.dtype)
 
+    def loop(self, at: Place, data: Operand, segment_ids: Operand) -> Expr | Scatter:
+        """Rows are divided before they are summed; whole numbers, to be truncated, after."""
+        if data.dtype.kind in "iu":
+            return self._whole_mean(at, data, segment_ids)
+
+        def element(row: Expr, *rest: Expr) -> tuple[tuple[Expr, ...], Expr]:
+            segment = segment_ids[row]
+            size = rows_of(segment_ids, segment).cast(data.dtype)
+            return (segment, *rest), data[(row, *rest)] / size
+
+        return loop.scatter("sum", data.shape, element, 0)
+
+    def _whole_mean(self, at: Place, data: Operand, ids: Operand) -> Expr:
+        def element(row: Expr) -> Expr:
+            return select(ids[row].eq(at[0]), data[(row, *at[1:])], 0)
+
+        total = loop.reduce("sum", ids.shape, element)
+        return (total / rows_of(ids, at[0]).max(1)).trunc().cast(data.dtype)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         data, ids = node.inputs
         return [GatherSegments()(dy, ids) / SegmentSizes()(ids, data), None]
@@ -153,6 +194,7 @@ class SegmentProd(SegmentReduction):
     """y[i] = Π x[k] over sorted ids[k] = i"""
 
     ufunc = np.multiply
+    combine = "prod"
     empty = 1
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
@@ -167,6 +209,14 @@ class SegmentExtreme(SegmentReduction, abstract=True):
 
     signature = "data: T, segment_ids: Tindices -> output: T; T: real, Tindices: index"
 
+    def loop(self, at: Place, data: Operand, segment_ids: Operand) -> Expr | Scatter:
+        least, greatest = reduce.bounds(data.dtype)
+        start = least if self.combine == "max" else greatest
+        occupied = rows_of(segment_ids, at[0]) > 0
+        return scattered(
+            self.combine, data, segment_ids, select(occupied, start, self.empty).cast(data.dtype)
+        )
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [_extreme_gradient(node, dy, segment_sum), None]
 
@@ -175,6 +225,7 @@ class SegmentMax(SegmentExtreme):
     """y[i] = max x[k] over sorted ids[k] = i"""
 
     ufunc = np.maximum
+    combine = "max"
 
 
 segment_max = _segment(SegmentMax, "segment_max", "math.segment_max")
@@ -184,6 +235,7 @@ class SegmentMin(SegmentExtreme):
     """y[i] = min x[k] over sorted ids[k] = i"""
 
     ufunc = np.minimum
+    combine = "min"
 
 
 segment_min = _segment(SegmentMin, "segment_min", "math.segment_min")
@@ -230,6 +282,12 @@ class GatherSegments(Op):
         dropped = np.reshape(segment_ids, np.shape(segment_ids) + (1,) * (values.ndim - 1)) < 0
         return np.where(dropped, np.zeros((), values.dtype), gathered)
 
+    def loop(self, at: Place, values: Operand, segment_ids: Operand) -> Expr:
+        row, rest = at.split(segment_ids.rank)
+        segment = segment_ids[row]
+        inside = (segment >= 0) & (segment < values.shape[0])
+        return select(inside, values[(segment, *rest)], 0)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         values, ids = node.inputs
         return [unsorted_segment_sum(dy, ids, shaping.shape(values)[0]), None]
@@ -252,6 +310,13 @@ class SegmentSizes(Op):
         sizes = np.bincount(kept.ravel())[kept]
         return sizes.reshape(*sizes.shape, *[1] * (like.ndim - sizes.ndim)).astype(like.dtype)
 
+    def loop(self, at: Place, segment_ids: Operand, like: Operand) -> Expr:
+        mine = segment_ids[at[: segment_ids.rank]].max(-1)
+        alike = loop.reduce(
+            "sum", segment_ids.shape, lambda *k: segment_ids[k].max(-1).eq(mine).cast(np.int64)
+        )
+        return alike.cast(like.dtype)
+
 
 class UnsortedSegmentReduction(Op, abstract=True):
     """y[i] = the combination of the rows x[k…] with ids[k…] = i, for i < num_segments"""
@@ -260,6 +325,7 @@ class UnsortedSegmentReduction(Op, abstract=True):
         "data: T, segment_ids: I, num_segments: N -> output: T; T: numeric, I: index, N: index"
     )
     ufunc: ClassVar[Any] = np.add
+    combine: ClassVar[str] = "sum"  # the loop reduction
     empty: ClassVar[Any] = 0
 
     def shape(self, data: Tensor, segment_ids: Tensor, num_segments: Tensor) -> TensorShape:
@@ -283,6 +349,11 @@ class UnsortedSegmentReduction(Op, abstract=True):
         order = np.argsort(ids, kind="stable")[np.count_nonzero(ids < 0) :]
         rows = data.reshape(ids.size, *rest)[order]
         return combine(type(self).ufunc, rows, ids[order], count, self._empty(data.dtype))
+
+    def loop(
+        self, at: Place, data: Operand, segment_ids: Operand, num_segments: Operand
+    ) -> Scatter:
+        return scattered(self.combine, data, segment_ids, self._empty(data.dtype))
 
     def _empty(self, dtype: Any) -> Any:
         return self.empty
@@ -331,6 +402,7 @@ class UnsortedSegmentProd(UnsortedSegmentReduction):
     """y[i] = Π x[k…] over ids[k…] = i"""
 
     ufunc = np.multiply
+    combine = "prod"
     empty = 1
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
@@ -362,6 +434,7 @@ class UnsortedSegmentMax(UnsortedSegmentExtreme):
     """y[i] = max x[k…] over ids[k…] = i; the lowest value of the dtype where there are none"""
 
     ufunc = np.maximum
+    combine = "max"
 
     def _empty(self, dtype: Any) -> Any:
         return dtypes.as_dtype(dtype).min
@@ -376,6 +449,7 @@ class UnsortedSegmentMin(UnsortedSegmentExtreme):
     """y[i] = min x[k…] over ids[k…] = i; the highest value of the dtype where there are none"""
 
     ufunc = np.minimum
+    combine = "min"
 
     def _empty(self, dtype: Any) -> Any:
         return dtypes.as_dtype(dtype).max

@@ -222,6 +222,10 @@ class ExpandDims(Op):
     def numpy(self, input: Array, dim: Array) -> Array:
         return np.expand_dims(input, _insertion(int(np.asarray(dim).item()), np.ndim(input)))
 
+    def loop(self, at: Place, input: Operand, dim: Operand) -> Expr:
+        place = _insertion(int(dim.constant().item()), input.rank)
+        return input[(*at[:place], *at[place + 1 :])]
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [reshape(dy, shape(node.inputs[0])), None]
 
@@ -270,6 +274,10 @@ class Squeeze(Op):
     def numpy(self, input: Array) -> Array:
         return np.squeeze(input, tuple(self._dropped(np.shape(input))))
 
+    def loop(self, at: Place, input: Operand) -> Expr:
+        dropped, left = self._dropped(input.shape), iter(at)
+        return input[[0 if axis in dropped else next(left) for axis in range(input.rank)]]
+
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return reshape(dy, shape(node.inputs[0]))
 
@@ -315,6 +323,9 @@ class EnsureShape(Op):
                 f"Shape of tensor {list(np.shape(input))} is not compatible with expected shape "
                 f"{self.given_shape}",
             )
+        return input
+
+    def element(self, input: Expr) -> Expr:
         return input
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import builtins
 import sys
 from collections.abc import Iterator, Sequence
 from types import EllipsisType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from thalweg.graph.node import Node, Tensor, operator
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape, unknown_shape
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import basic, casting, filling, joining, shaping
 from thalweg.ops.context import Context, VariableCell
 from thalweg.public import public, publish_value
@@ -82,6 +84,41 @@ class Strided(Op, abstract=True):
         """The index from the values that a kernel is given."""
         return self.index(sizes, begin.tolist(), end.tolist(), strides.tolist())
 
+    def cuts(self, sizes: Sequence[int], begin: Operand, strides: Operand) -> Iterator[_Cut | None]:
+        """What a slice takes of each axis, in order; None for each new axis."""
+        steps: list[int] = strides.constant().tolist()
+        # Where a slice ends is in its shape already.
+        *entries, _ = self.index(sizes, _loop_bounds(begin), [None] * len(steps), steps)
+        left = iter(sizes)
+        for entry in entries:
+            if entry is newaxis:
+                yield None
+            elif isinstance(entry, builtins.slice):
+                cut = cast("builtins.slice[Any, Any, int]", entry)
+                yield _Cut(_first(cut.start, cut.step, next(left)), cut.step)
+            else:
+                yield _Cut(_first(entry, 1, next(left)), None)
+
+    def written(
+        self, at: Place, begin: Operand, strides: Operand, value: Operand, otherwise: Any
+    ) -> Expr:
+        """The element at a place of a tensor, a slice of which is `value`."""
+        left = iter(at)
+        indices: list[Any] = []
+        inside: Any = True
+        for cut in self.cuts(at.shape, begin, strides):
+            if cut is None:
+                indices.append(0)
+                continue
+            offset = next(left) - cut.first
+            if cut.step is None:
+                inside &= offset.eq(0)
+                continue
+            indices.append(offset // cut.step)
+            if abs(cut.step) > 1:
+                inside &= (offset % cut.step).eq(0)
+        return select(inside, value.or_else(indices, otherwise), otherwise)
+
     def static_shape(
         self, input: TensorShape, begin: Tensor, end: Tensor, strides: Tensor
     ) -> TensorShape:
@@ -100,6 +137,27 @@ class Strided(Op, abstract=True):
             else:
                 next(left)
         return TensorShape.of(tuple(sizes))
+
+
+class _Cut(NamedTuple):
+    """What a slice takes of one axis: elements from `first` on, or only that one (no step)."""
+
+    first: Any
+    step: int | None
+
+
+def _first(start: Any, step: int, size: int) -> Any:
+    """The first element of a slice along an axis; one that only the step knows stays inside."""
+    if isinstance(start, Expr):
+        return select(start < 0, start + size, start).max(0).min(size - 1)
+    return builtins.slice(start, None, step).indices(size)[0]
+
+
+def _loop_bounds(bounds: Operand) -> list[Any]:
+    """Bounds as numbers where they are known, else as loads."""
+    if bounds.value is None:
+        return [bounds[place] for place in range(bounds.size)]
+    return bounds.value.tolist()
 
 
 def _bound(value: Size) -> Any:
@@ -189,6 +247,19 @@ class StridedSlice(Strided):
         array = np.array(whole, dtype=object)
         return array[self.index(array.shape, *cast("list[Bounds]", bounds))]
 
+    def loop(
+        self, at: Place, input: Operand, begin: Operand, end: Operand, strides: Operand
+    ) -> Expr:
+        left = iter(at)
+        indices: list[Any] = []
+        for cut in self.cuts(input.shape, begin, strides):
+            if cut is None:
+                next(left)
+            else:
+                moved = cut.first if cut.step is None else next(left) * cut.step + cut.first
+                indices.append(moved)
+        return input[indices]
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         x, begin, end, strides = node.inputs
         shape = shaping.shape(x, out_type=begin.dtype)
@@ -214,6 +285,17 @@ class StridedSliceGrad(Strided):
         full = np.zeros(shape.tolist(), np.asarray(dy).dtype)
         full[self.array_index(full.shape, begin, end, strides)] = dy
         return full
+
+    def loop(
+        self,
+        at: Place,
+        shape: Operand,
+        begin: Operand,
+        end: Operand,
+        strides: Operand,
+        dy: Operand,
+    ) -> Expr:
+        return self.written(at, begin, strides, dy, filling.zero_of(dy.dtype))
 
     def gradient(self, node: Node, dx: Tensor) -> list[Tensor | None]:
         _, begin, end, strides, _ = node.inputs
@@ -396,6 +478,17 @@ class StridedSliceAssign(Strided):
         ref.update(change)
         return ref
 
+    def loop(
+        self,
+        at: Place,
+        ref: Operand,
+        begin: Operand,
+        end: Operand,
+        strides: Operand,
+        value: Operand,
+    ) -> Expr:
+        return self.written(at, begin, strides, value, ref[at])
+
 
 @operator("slice_assign")
 def slice_assign(slice_: Tensor, value: Any, name: str | None = None) -> Tensor:
@@ -439,6 +532,10 @@ class Slice(Op):
             kept = _sliced(whole, start, length)
             index.append(builtins.slice(start, start + (kept or 0)))
         return np.asarray(input)[(*index, Ellipsis)]
+
+    def loop(self, at: Place, input: Operand, begin: Operand, size: Operand) -> Expr:
+        starts = map(_first, _loop_bounds(begin), [1] * at.rank, input.shape)
+        return input[[index + start for index, start in zip(at, starts, strict=True)]]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         x, begin, _ = node.inputs

@@ -6,6 +6,7 @@ fused losses compute their gradient with the loss, while the exponentials are at
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,11 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import basic, casting, filling, joining, reduce, shaping, transposing
+from thalweg.ops.convolution import widened
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -37,6 +42,10 @@ class Softmax(Op):
         np.exp(powers, out=powers)
         powers /= powers.sum(-1, keepdims=True)
         return powers.astype(logits.dtype, copy=False)
+
+    def loop(self, at: Place, logits: Operand) -> Expr:
+        row = _Row(logits, at[:-1])
+        return row.softmax(at[-1]).cast(logits.dtype)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return _jacobian_product(node.output, dy)
@@ -60,6 +69,32 @@ def _below_maximum(logits: Array) -> Array:
     return wide - wide.max(-1, keepdims=True)
 
 
+class _Row:
+    """A row of logits in a loop: its largest element and the sum of its powers, once."""
+
+    def __init__(self, logits: Operand, outer: Sequence[Expr]) -> None:
+        self._logits, self._outer, self._classes = logits, outer, logits.shape[-1]
+        self._largest = loop.reduce("max", [self._classes], self._logit)
+        total = loop.reduce("sum", [self._classes], lambda k: self.shifted(k).exp())
+        self.sum = total
+        self.log_sum = total.log()
+
+    def _logit(self, k: Expr) -> Expr:
+        return widened(self._logits[(*self._outer, k)], self._logits.dtype)
+
+    def shifted(self, k: Expr) -> Expr:
+        """A logit, less the largest."""
+        return self._logit(k) - self._largest
+
+    def softmax(self, k: Expr) -> Expr:
+        """The probability of a class."""
+        return self.shifted(k).exp() / self.sum
+
+    def surprise(self, k: Expr) -> Expr:
+        """Minus the logarithm of the probability of a class."""
+        return self.log_sum - self.shifted(k)
+
+
 class LogSoftmax(Op):
     """y = x - log of the sum of exp(x), along the last axis"""
 
@@ -72,6 +107,10 @@ class LogSoftmax(Op):
         shifted = _below_maximum(logits)
         shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
         return shifted.astype(logits.dtype, copy=False)
+
+    def loop(self, at: Place, logits: Operand) -> Expr:
+        row = _Row(logits, at[:-1])
+        return (-row.surprise(at[-1])).cast(logits.dtype)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return dy - reduce.reduce_sum(dy, -1, keepdims=True) * Softmax()(node.inputs[0])
@@ -166,6 +205,17 @@ class SoftmaxCrossEntropyWithLogits(Op):
         powers -= labels
         kind = features.dtype
         return loss.astype(kind, copy=False), powers.astype(kind, copy=False)
+
+    def loop(self, at: Place, features: Operand, labels: Operand) -> Expr:
+        row = _Row(features, at[:1])
+
+        def label(k: Expr) -> Expr:
+            return widened(labels[at[0], k], labels.dtype)
+
+        if at.output == 1:
+            return (row.softmax(at[1]) - label(at[1])).cast(features.dtype)
+        loss = loop.reduce("sum", features.shape[1:], lambda k: row.surprise(k) * label(k))
+        return loss.cast(features.dtype)
 
     def gradient(self, node: Node, dloss: Tensor, dbackprop: Tensor) -> list[Tensor]:
         features = node.inputs[0]
@@ -296,6 +346,15 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         kind = features.dtype
         return loss.astype(kind, copy=False), powers.astype(kind, copy=False)
 
+    def loop(self, at: Place, features: Operand, labels: Operand) -> Expr:
+        row, label = _Row(features, at[:1]), labels[at[0]]
+        if at.output == 0:
+            # A label that is no class is nothing to load by.
+            known = (label >= 0) & (label < features.shape[1])
+            return select(known, row.surprise(label), np.nan).cast(features.dtype)
+        probability = row.softmax(at[1])
+        return select(at[1].eq(label), probability - 1, probability).cast(features.dtype)
+
     def gradient(self, node: Node, dloss: Tensor, _: Tensor) -> list[Tensor | None]:
         # Through a fused gradient a second derivative would silently miss its own terms.
         fused = basic.PreventGradient(
@@ -374,6 +433,13 @@ class L2Loss(Op):
     def numpy(self, t: Array) -> Array:
         flat = np.ravel(t if t.dtype.itemsize >= 4 else t.astype(np.float32))
         return (np.dot(flat, flat) / 2).astype(t.dtype)
+
+    def loop(self, at: Place, t: Operand) -> Expr:
+        def square(*index: Expr) -> Expr:
+            element = widened(t[index], t.dtype)
+            return element * element
+
+        return (loop.reduce("sum", t.shape, square) / 2).cast(t.dtype)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return node.inputs[0] * dy

@@ -1,6 +1,6 @@
 """Segment reductions of gathered rows: `data[indices[k]]` goes to the row `segment_ids[k]`.
 
-Sums, means and sums over √n are one reduction with three scales. Without `num_segments` the last
+Sums, means and sums over √n are one reduction, times a power of n. Without `num_segments` the last
 id says how many segments there are.
 """
 
@@ -16,6 +16,9 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import Size, TensorShape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place, Scatter
 from thalweg.ops import indexing, segment, shaping, transcendental
 from thalweg.public import public
 
@@ -30,9 +33,9 @@ _GRADIENT = (
 
 
 class SparseSegmentReduction(Op, abstract=True):
-    """y[i] = scale · Σ data[indices[k]] over sorted segment_ids[k] = i"""
+    """y[i] = nᵖ Σ data[indices[k]] over the n sorted segment_ids[k] = i"""
 
-    scale: ClassVar[Any]  # of a segment's sum, from the array of sizes
+    power: ClassVar[float]  # p: 0 for sums, -1 for means, -1/2 for sums over √n
 
     def shape(
         self, data: Tensor, indices: Tensor, segment_ids: Tensor, *num_segments: Tensor
@@ -51,27 +54,40 @@ class SparseSegmentReduction(Op, abstract=True):
         count = int(num_segments[0]) if num_segments else last
         segment.check_sorted(segment_ids, count)
         sums = segment.combine(np.add, data[indices], segment_ids, count, 0)
-        return scaled(sums, _sizes(segment_ids, count), type(self).scale)
+        return _scaled(sums, _sizes(segment_ids, count), self.power)
+
+    def loop(
+        self,
+        at: Place,
+        data: Operand,
+        indices: Operand,
+        segment_ids: Operand,
+        *num_segments: Operand,
+    ) -> Scatter:
+        return _moved(data, indices, segment_ids, segment_ids, self.power)
 
 
-def scaled(rows: Array, sizes: Array, scale: Any) -> Array:
-    """Each row times the scale of its segment's size; an integer sum has the scale 1."""
-    if scale is _whole:
+def _scaled(rows: Array, sizes: Array, power: float) -> Array:
+    """Each row times a power of its segment's size; sums, of integers too, as they are."""
+    if not power:
         return rows
-    factors = scale(sizes.astype(np.float64)).reshape(-1, *[1] * (rows.ndim - 1))
+    factors = (sizes.astype(np.float64) ** power).reshape(-1, *[1] * (rows.ndim - 1))
     return (rows * factors).astype(rows.dtype)
 
 
-def _whole(sizes: Array) -> Array:
-    return np.ones_like(sizes)
+def _moved(
+    rows: Operand, sources: Operand, targets: Operand, ids: Operand, power: float
+) -> Scatter:
+    """Row sources[k] added to row targets[k], times a power of the size of segment ids[k]."""
 
+    def element(k: Expr, *rest: Expr) -> tuple[tuple[Expr, ...], Expr]:
+        place, value = (targets[k], *rest), rows[(sources[k], *rest)]
+        if not power:
+            return place, value
+        factor = segment.rows_of(ids, ids[k]).cast(np.float64).pow(power)
+        return place, (value * factor).cast(rows.dtype)
 
-def _inverse(sizes: Array) -> Array:
-    return 1 / sizes
-
-
-def _inverse_root(sizes: Array) -> Array:
-    return 1 / np.sqrt(sizes)
+    return loop.scatter("sum", [*ids.shape, *rows.shape[1:]], element, 0)
 
 
 def _sizes(ids: Array, count: int) -> Array:
@@ -102,7 +118,7 @@ class SparseSegmentSum(SparseSegmentReduction):
     """y[i] = Σ data[indices[k]] over sorted segment_ids[k] = i"""
 
     signature = _SUM.format("")
-    scale = staticmethod(_whole)
+    power = 0
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return _spread(node, indexing.gather(dy, node.inputs[2]))
@@ -118,7 +134,7 @@ class SparseSegmentMean(SparseSegmentReduction):
     """y[i] = mean of data[indices[k]] over sorted segment_ids[k] = i"""
 
     signature = _MEAN.format("")
-    scale = staticmethod(_inverse)
+    power = -1
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         data, indices, ids = node.inputs
@@ -129,7 +145,7 @@ class SparseSegmentMeanWithNumSegments(SparseSegmentReduction):
     """y[i] = mean of data[indices[k]] over sorted segment_ids[k] = i, for i < num_segments"""
 
     signature = _MEAN.format(", num_segments: int32")
-    scale = staticmethod(_inverse)
+    power = -1
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         ids = node.inputs[2]
@@ -141,7 +157,7 @@ class SparseSegmentSqrtN(SparseSegmentReduction):
     """y[i] = Σ data[indices[k]] / √n over the n sorted segment_ids[k] = i"""
 
     signature = _MEAN.format("")
-    scale = staticmethod(_inverse_root)
+    power = -0.5
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         data, indices, ids = node.inputs
@@ -152,7 +168,7 @@ class SparseSegmentSqrtNWithNumSegments(SparseSegmentReduction):
     """y[i] = Σ data[indices[k]] / √n over the n sorted segment_ids[k] = i, for i < num_segments"""
 
     signature = _MEAN.format(", num_segments: int32")
-    scale = staticmethod(_inverse_root)
+    power = -0.5
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         ids = node.inputs[2]
@@ -161,7 +177,7 @@ class SparseSegmentSqrtNWithNumSegments(SparseSegmentReduction):
 
 
 class SparseSegmentGradient(Op, abstract=True):
-    """dx[j] = Σ scale · dy[segment_ids[k]] over indices[k] = j"""
+    """dx[j] = Σ nᵖ dy[segment_ids[k]] over indices[k] = j, n the size of the segment"""
 
     signature = _GRADIENT
     forward: ClassVar[type[SparseSegmentReduction]]
@@ -178,10 +194,20 @@ class SparseSegmentGradient(Op, abstract=True):
     def numpy(self, grad: Array, indices: Array, segment_ids: Array, output_dim0: Array) -> Array:
         _check_sizes(indices, segment_ids)
         _check_gradient(indices, segment_ids, len(grad), int(output_dim0))
-        rows = scaled(grad, _sizes(segment_ids, len(grad)), self.forward.scale)
+        rows = _scaled(grad, _sizes(segment_ids, len(grad)), self.forward.power)
         order = np.argsort(indices, kind="stable")
         gathered = rows[segment_ids[order]]
         return segment.combine(np.add, gathered, indices[order], int(output_dim0), 0)
+
+    def loop(
+        self,
+        at: Place,
+        grad: Operand,
+        indices: Operand,
+        segment_ids: Operand,
+        output_dim0: Operand,
+    ) -> Scatter:
+        return _moved(grad, segment_ids, indices, segment_ids, self.forward.power)
 
     def gradient(self, node: Node, dz: Tensor) -> list[Tensor | None]:
         _, indices, ids, _ = node.inputs

@@ -1,6 +1,7 @@
 """Special functions as ops: error, gamma, beta, zeta and Bessel functions.
 
-The NumPy kernels come from `special_math`; the error function also has polynomials for loops.
+The NumPy kernels come from `special_math`; the error function also has polynomials for loops. The
+others are series or recurrences, not one expression, and run on the host.
 """
 
 from __future__ import annotations
@@ -144,6 +145,7 @@ class Lgamma(Unary):
     """y = ln |Γ(x)|"""
 
     signature = "x: T -> y: T; T: floating"
+    host_only = True
 
     def numpy(self, x: Array) -> Array:
         return _like(special_math.lgamma(x), x)
@@ -159,6 +161,7 @@ class Digamma(Unary):
     """y = the slope of ln Γ at x"""
 
     signature = "x: T -> y: T; T: floating"
+    host_only = True
 
     def numpy(self, x: Array) -> Array:
         return _like(special_math.digamma(x), x)
@@ -175,6 +178,7 @@ class Zeta(Binary):
     """z = Σ (q + k)⁻ˣ over k = 0, 1, … (Hurwitz)"""
 
     signature = "x: T, q: T -> z: T; T: float32|float64"
+    host_only = True
 
     def numpy(self, x: Array, q: Array) -> Array:
         return _like(special_math.zeta(x, q), x)
@@ -194,6 +198,7 @@ class Polygamma(Binary):
     """z = the derivative number a of digamma at x"""
 
     signature = "a: T, x: T -> z: T; T: float32|float64"
+    host_only = True
 
     def numpy(self, a: Array, x: Array) -> Array:
         return _like(special_math.polygamma(a, x), x)
@@ -213,6 +218,7 @@ class Igamma(Binary):
     """z = P(a, x) = 1/Γ(a) ∫₀ˣ t^(a-1) e⁻ᵗ dt"""
 
     signature = "a: T, x: T -> z: T; T: float32|float64"
+    host_only = True
 
     def numpy(self, a: Array, x: Array) -> Array:
         return _like(special_math.igamma(a, x), x)
@@ -226,6 +232,7 @@ class IgammaGradA(Binary):
     """z = ∂P(a, x)/∂a"""
 
     signature = "a: T, x: T -> z: T; T: float32|float64"
+    host_only = True
 
     def numpy(self, a: Array, x: Array) -> Array:
         return _like(special_math.igamma_slope(a, x), x)
@@ -256,6 +263,7 @@ class Igammac(Binary):
     """z = Q(a, x) = 1 - P(a, x)"""
 
     signature = "a: T, x: T -> z: T; T: float32|float64"
+    host_only = True
 
     def numpy(self, a: Array, x: Array) -> Array:
         return _like(special_math.igammac(a, x), x)
@@ -275,6 +283,7 @@ class Betainc(Elementwise):
     """z = 1/B(a, b) ∫₀ˣ t^(a-1) (1 - t)^(b-1) dt; inputs of one shape, or scalars"""
 
     signature = "a: T, b: T, x: T -> z: T; T: float32|float64"
+    host_only = True
 
     def shape(self, *inputs: Tensor) -> TensorShape:
         if any(tensor.shape.rank is None for tensor in inputs):
@@ -322,6 +331,7 @@ class BesselI0e(Unary):
     """y = exp(-|x|) I₀(x)"""
 
     signature = "x: T -> y: T; T: floating"
+    host_only = True
 
     def numpy(self, x: Array) -> Array:
         return _like(special_math.bessel_i0e(x), x)
@@ -338,6 +348,7 @@ class BesselI1e(Unary):
     """y = exp(-|x|) I₁(x)"""
 
     signature = "x: T -> y: T; T: floating"
+    host_only = True
 
     def numpy(self, x: Array) -> Array:
         return _like(special_math.bessel_i1e(x), x)

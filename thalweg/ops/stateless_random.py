@@ -17,6 +17,10 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, vector
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
+from thalweg.loops.philox import Generator
 from thalweg.ops import arithmetic, distributions
 from thalweg.ops.philox import Philox
 from thalweg.ops.random import shape_argument, sizes, static_shape
@@ -53,21 +57,35 @@ class FromSeed(Op, abstract=True):
         return drawn.reshape(wanted)
 
 
-class StatelessRandomUniform(FromSeed):
+class Numbered(FromSeed, abstract=True):
+    """Numbers each of which is a function of its place in the stream."""
+
+    #: (generator, number, NumPy dtype) -> the element of that number
+    draw_element: ClassVar[Any]
+
+    def loop(self, at: Place, shape: Operand, seed: Operand) -> Expr:
+        number = loop.ravel(at, at.shape)
+        return self.draw_element(Generator.scrambled(seed), number, self.dtype.as_numpy_dtype)
+
+
+class StatelessRandomUniform(Numbered):
     """Floats in [0, 1)"""
 
     draw = staticmethod(distributions.uniform)
+    draw_element = staticmethod(distributions.uniform_element)
 
 
-class StatelessRandomNormal(FromSeed):
+class StatelessRandomNormal(Numbered):
     """Normal numbers of mean 0 and deviation 1"""
 
     draw = staticmethod(distributions.normal)
+    draw_element = staticmethod(distributions.normal_element)
 
 
 class StatelessTruncatedNormal(FromSeed):
     """Normal numbers, drawn again where they are 2 or more away from 0"""
 
+    host_only = True
     draw = staticmethod(distributions.truncated_normal)
 
 
@@ -93,6 +111,17 @@ class StatelessRandomUniformInt(Op):
         count = math.prod(wanted)
         drawn = distributions.uniform_integers(_generator(seed), count, minval, maxval, kind)
         return drawn.reshape(wanted)
+
+    def loop(
+        self, at: Place, shape: Operand, seed: Operand, minval: Operand, maxval: Operand
+    ) -> Expr:
+        return distributions.uniform_integers_element(
+            Generator.scrambled(seed),
+            loop.ravel(at, at.shape),
+            minval[()],
+            maxval[()],
+            minval.dtype,
+        )
 
 
 @public("random.stateless_uniform")
@@ -166,6 +195,7 @@ class StatelessMultinomial(Op):
         "T: real, Tseed: index, output_dtype: int32|int64"
     )
     not_differentiable = True
+    host_only = True
     output_dtype: DType = dtypes.int64
 
     def shape(self, logits: Tensor, num_samples: Tensor, seed: Tensor) -> TensorShape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place, Scatter
 from thalweg.ops import arithmetic, filling, joining, shaping
 from thalweg.public import public
 
@@ -142,6 +144,12 @@ class InvertPermutation(Op):
             raise errors.InvalidArgumentError(None, None, f"{x.tolist()} has a duplicate element")
         return np.argsort(order).astype(x.dtype)
 
+    def loop(self, at: Place, x: Operand) -> Scatter:
+        def update(place: Expr) -> tuple[Sequence[Expr], Expr]:
+            return [x[place] % x.size], place.cast(x.dtype)
+
+        return loop.scatter("set", x.shape, update, 0)
+
 
 @public("invert_permutation", "math.invert_permutation")
 def invert_permutation(x: Any, name: str | None = None) -> Tensor:
@@ -164,8 +172,17 @@ class ReverseV2(Op):
     def numpy(self, tensor: Array, axis: Array) -> Array:
         return np.flip(tensor, _reversed(axis.tolist(), np.ndim(tensor)))
 
+    def loop(self, at: Place, tensor: Operand, axis: Operand) -> Expr:
+        return tensor[_flipped(at, _reversed(axis.constant().tolist(), tensor.rank))]
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [ReverseV2()(dy, node.inputs[1]), None]
+
+
+def _flipped(at: Place, axes: Sequence[int]) -> list[Expr]:
+    """The place from the other end along some axes."""
+    places = enumerate(zip(at, at.shape, strict=True))
+    return [size - 1 - index if axis in axes else index for axis, (index, size) in places]
 
 
 def _reversed(axes: list[int], rank: int) -> tuple[int, ...]:
@@ -198,6 +215,9 @@ class Reverse(Op):
 
     def numpy(self, tensor: Array, dims: Array) -> Array:
         return np.flip(tensor, tuple(np.flatnonzero(dims).tolist()))
+
+    def loop(self, at: Place, tensor: Operand, dims: Operand) -> Expr:
+        return tensor[_flipped(at, np.flatnonzero(dims.constant()).tolist())]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [Reverse()(dy, node.inputs[1]), None]
@@ -237,6 +257,12 @@ class ReverseSequence(Op):
         order: Array = np.where(places < lengths, lengths - 1 - places, places)
         turned = rows[np.arange(len(rows))[:, None], order]
         return np.moveaxis(turned, (0, 1), (self.batch_dim, self.seq_dim))
+
+    def loop(self, at: Place, input: Operand, seq_lengths: Operand) -> Expr:
+        along = self.seq_dim % input.rank
+        length = seq_lengths[at[self.batch_dim]].min(input.shape[along])
+        place = select(at[along] < length, length - 1 - at[along], at[along])
+        return input[(*at[:along], place, *at[along + 1 :])]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [ReverseSequence(**self.attributes)(dy, node.inputs[1]), None]
@@ -283,6 +309,12 @@ class Roll(Op):
     def numpy(self, input: Array, shift: Array, axis: Array) -> Array:
         places = tuple(np.atleast_1d(axis).tolist())
         return np.roll(input, tuple(np.atleast_1d(shift).tolist()), places)
+
+    def loop(self, at: Place, input: Operand, shift: Operand, axis: Operand) -> Expr:
+        places = list(at)
+        for number, along in enumerate(np.atleast_1d(axis.constant()).tolist()):
+            places[along] = (places[along] - shift.flat(number)) % input.shape[along]
+        return input[places]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         _, shift, axis = node.inputs

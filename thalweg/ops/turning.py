@@ -11,6 +11,8 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 
 Array = NDArray[Any]
 
@@ -32,6 +34,17 @@ class TurnQuarters(Op):
 
     def numpy(self, image: Array, k: Any) -> Array:
         return np.rot90(image, int(k), (-3, -2))
+
+    def loop(self, at: Place, image: Operand, k: Operand) -> Expr:
+        *batch, row, column, channel = at
+        bottom, right = (size - 1 for size in image.shape[-3:-1])
+        turned = (
+            (row, column),
+            (column, right - row),
+            (bottom - row, right - column),
+            (bottom - column, row),
+        )
+        return image[(*batch, *turned[int(k.constant()) % 4], channel)]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [TurnQuarters()(dy, -node.inputs[1]), None]

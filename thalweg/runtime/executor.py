@@ -1,53 +1,20 @@
-"""Running a plan: kernels in order on the caller's thread, errors bound to the node that failed."""
+"""Running a plan: in order on the caller's thread, or by readiness where nodes may block."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from thalweg import errors
 from thalweg.graph.node import Node
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.dataflow import run_by_readiness
+from thalweg.runtime.kernels import located, run
 from thalweg.runtime.plan import Instruction, Plan, value_of
 from thalweg.runtime.resources import Resources
-
-Resource = TypeVar("Resource")
-
-#: What an exception inside a kernel becomes when it is not one of ours already.
-_TRANSLATED: tuple[tuple[type[BaseException], type[errors.OpError]], ...] = (
-    (MemoryError, errors.ResourceExhaustedError),
-    (NotImplementedError, errors.UnimplementedError),
-    (StopIteration, errors.OutOfRangeError),
-    (ValueError, errors.InvalidArgumentError),
-    (TypeError, errors.InvalidArgumentError),
-    (ArithmeticError, errors.InvalidArgumentError),
-    (LookupError, errors.InvalidArgumentError),
-)
-
-
-@dataclass(slots=True)
-class Context:
-    """The step as a kernel sees it (see `thalweg.ops.context`)."""
-
-    node: Node
-    resources: Resources
-    cancellation: Cancellation
-
-    def resource(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
-        """The object kept under (container, name), made on first use."""
-        return self.resources.get(name, container, make)
-
-    def delete_resource(self, name: str, container: str) -> bool:
-        """Forget an object; whether there was one."""
-        return self.resources.delete(name, container)
-
-    def state(self, make: Callable[[], Resource]) -> Resource:
-        """This node's own object in this session, made on first use."""
-        return self.resources.state(self.node, make)
 
 
 class Timed(NamedTuple):
@@ -76,60 +43,44 @@ def execute(
     for slot, value in zip(plan.feeds, feeds, strict=True):
         slots[slot] = value
     with np.errstate(all="ignore"):
-        if timing is None:
-            run(plan.instructions, slots, resources, cancellation)
+        if plan.may_block:
+            call = _single(plan, slots, resources, cancellation, timing)
+            run_by_readiness(plan, call, cancellation)
+        elif timing is not None:
+            call = _single(plan, slots, resources, cancellation, timing)
+            for instruction in plan.instructions:
+                call(instruction)
         else:
-            run_traced(plan, slots, resources, cancellation, timing)
+            run(plan.instructions, slots, resources, cancellation)
         return [_fetched(slots[slot], slot, plan) for slot in plan.fetches]
 
 
-def run(
-    instructions: Sequence[Instruction],
-    slots: list[Any],
-    resources: Resources,
-    cancellation: Cancellation,
-) -> None:
-    """Run instructions over slots."""
-    for instruction in instructions:
-        call, takes_context, inputs, references, output, count, frees, node = instruction
-        try:
-            if cancellation.error is not None:
-                raise cancellation.error
-            values = [slots[slot] for slot in inputs]
-            for position in references:
-                values[position] = values[position].read()
-            if takes_context:
-                result = call(Context(node, resources, cancellation), *values)
-            else:
-                result = call(*values)
-            if count == 1 and not isinstance(result, list | tuple):
-                slots[output] = result
-            else:
-                slots[output : output + count] = _flat(result, count, node)
-        except Exception as error:
-            raise located(error, node) from error
-        for slot in frees:
-            slots[slot] = None
-
-
-def run_traced(
+def _single(
     plan: Plan,
     slots: list[Any],
     resources: Resources,
     cancellation: Cancellation,
-    timing: Timing,
-) -> None:
-    """Run instructions one by one and note when each began and ended, and what it gave."""
-    for instruction in plan.instructions:
+    timing: Timing | None,
+) -> Callable[[Instruction], None]:
+    """A function that runs one instruction, noting when it began and ended and what it gave.
+
+    It frees no slots: the plan's order of freeing holds only for a run in the plan's order.
+    """
+
+    def call(instruction: Instruction) -> None:
         start = time.perf_counter_ns()
         run((instruction._replace(frees=()),), slots, resources, cancellation)
-        end = time.perf_counter_ns()
-        first, node = instruction.output, instruction.node
-        given = slots[first : first + instruction.output_count]
-        device = plan.placement[node]
-        timing.append(Timed(node, start, end, device, [_described(value) for value in given]))
-        for slot in instruction.frees:
-            slots[slot] = None
+        if timing is not None:
+            timing.append(_timed(plan, instruction, slots, start))
+
+    return call
+
+
+def _timed(plan: Plan, instruction: Instruction, slots: list[Any], start: int) -> Timed:
+    end = time.perf_counter_ns()
+    first, node = instruction.output, instruction.node
+    given = slots[first : first + instruction.output_count]
+    return Timed(node, start, end, plan.placement[node], [_described(value) for value in given])
 
 
 def _described(value: Any) -> tuple[Any, tuple[int, ...], int]:
@@ -138,21 +89,6 @@ def _described(value: Any) -> tuple[Any, tuple[int, ...], int]:
         return None, (), 0
     array = np.asarray(cast("Any", value))
     return array.dtype, array.shape, array.nbytes
-
-
-def _flat(result: Any, count: int, node: Node) -> list[Any]:
-    """The outputs of a kernel that has several, lists among them opened up."""
-    flat: list[Any] = []
-    for part in cast("Sequence[Any]", result):
-        if isinstance(part, list):
-            flat += part
-        else:
-            flat.append(part)
-    if len(flat) != count:
-        raise errors.InternalError(
-            None, None, f"kernel of {node.type} gave {len(flat)} outputs, not {count}"
-        )
-    return flat
 
 
 def _fetched(item: Any, slot: int, plan: Plan) -> Any:
@@ -175,17 +111,3 @@ def fresh(item: Any) -> Any:
             array = array.copy()
         return array if array.ndim else array[()]
     return value
-
-
-def located(error: Exception, node: Node) -> errors.OpError:
-    """An error of ours, bound to the node it happened in."""
-    if isinstance(error, errors.OpError):
-        return error if error.op is not None else error.at(node)
-    for kind, ours in _TRANSLATED:
-        if isinstance(error, kind):
-            return ours(None, node, _message(error))
-    return errors.UnknownError(None, node, _message(error))
-
-
-def _message(error: Exception) -> str:
-    return str(error) or type(error).__name__

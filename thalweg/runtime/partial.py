@@ -11,8 +11,9 @@ import numpy as np
 from thalweg import errors
 from thalweg.graph.node import Node, Tensor
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.executor import fresh, run
+from thalweg.runtime.executor import fresh
 from thalweg.runtime.fetches import Fetches
+from thalweg.runtime.kernels import run
 from thalweg.runtime.plan import Instruction, prune, schedule
 from thalweg.runtime.resources import Resources
 

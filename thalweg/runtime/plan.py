@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from thalweg.graph.node import Node, Tensor
@@ -46,6 +47,27 @@ class Plan:
     feeds: tuple[int, ...]  # the slot of each feed
     fetches: tuple[int, ...]  # the slot of each fetched tensor
     placement: Placement
+
+    @cached_property
+    def may_block(self) -> bool:
+        """Whether a node of the step may wait for another step, or for a node of this one."""
+        return any(instruction.node.op.blocking for instruction in self.instructions)
+
+    @cached_property
+    def dependencies(self) -> tuple[list[int], list[list[int]]]:
+        """For each instruction, how many others it waits for, and which ones wait for it."""
+        index_of = {step.node: index for index, step in enumerate(self.instructions)}
+        waits: list[int] = []
+        followers: list[list[int]] = [[] for _ in self.instructions]
+        fed = set(self.feeds)
+        for index, step in enumerate(self.instructions):
+            taken = zip(step.node.inputs, step.inputs, strict=True)
+            before = {tensor.op for tensor, slot in taken if slot not in fed}
+            before |= {node for node in step.node.control_inputs if node in index_of}
+            waits.append(len(before))
+            for node in before:
+                followers[index_of[node]].append(index)
+        return waits, followers
 
     def __str__(self) -> str:
         lines = [f"{len(self.instructions)} nodes, {self.slot_count} slots"]

@@ -1,0 +1,105 @@
+"""Calling kernels: instructions over slots, errors bound to the node that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from thalweg import errors
+from thalweg.graph.node import Node
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.plan import Instruction
+from thalweg.runtime.resources import Resources
+
+Resource = TypeVar("Resource")
+
+#: What an exception inside a kernel becomes when it is not one of ours already.
+_TRANSLATED: tuple[tuple[type[BaseException], type[errors.OpError]], ...] = (
+    (MemoryError, errors.ResourceExhaustedError),
+    (NotImplementedError, errors.UnimplementedError),
+    (StopIteration, errors.OutOfRangeError),
+    (ValueError, errors.InvalidArgumentError),
+    (TypeError, errors.InvalidArgumentError),
+    (ArithmeticError, errors.InvalidArgumentError),
+    (LookupError, errors.InvalidArgumentError),
+)
+
+
+@dataclass(slots=True)
+class Context:
+    """The step as a kernel sees it (see `thalweg.ops.context`)."""
+
+    node: Node
+    resources: Resources
+    cancellation: Cancellation
+
+    def resource(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
+        """The object kept under (container, name), made on first use."""
+        return self.resources.get(name, container, make)
+
+    def delete_resource(self, name: str, container: str) -> bool:
+        """Forget an object; whether there was one."""
+        return self.resources.delete(name, container)
+
+    def state(self, make: Callable[[], Resource]) -> Resource:
+        """This node's own object in this session, made on first use."""
+        return self.resources.state(self.node, make)
+
+
+def run(
+    instructions: Sequence[Instruction],
+    slots: list[Any],
+    resources: Resources,
+    cancellation: Cancellation,
+) -> None:
+    """Run instructions over slots."""
+    for instruction in instructions:
+        call, takes_context, inputs, references, output, count, frees, node = instruction
+        try:
+            if cancellation.error is not None:
+                raise cancellation.error
+            values = [slots[slot] for slot in inputs]
+            for position in references:
+                values[position] = values[position].read()
+            if takes_context:
+                result = call(Context(node, resources, cancellation), *values)
+            else:
+                result = call(*values)
+            if count == 1 and not isinstance(result, list | tuple):
+                slots[output] = result
+            else:
+                slots[output : output + count] = _flat(result, count, node)
+        except Exception as error:
+            raise located(error, node) from error
+        for slot in frees:
+            slots[slot] = None
+
+
+def _flat(result: Any, count: int, node: Node) -> list[Any]:
+    """The outputs of a kernel that has several, lists among them opened up."""
+    flat: list[Any] = []
+    for part in cast("Sequence[Any]", result):
+        if isinstance(part, list):
+            flat += part
+        else:
+            flat.append(part)
+    if len(flat) != count:
+        raise errors.InternalError(
+            None, None, f"kernel of {node.type} gave {len(flat)} outputs, not {count}"
+        )
+    return flat
+
+
+def located(error: Exception, node: Node) -> errors.OpError:
+    """An error of ours, bound to the node it happened in."""
+    if isinstance(error, errors.OpError):
+        return error if error.op is not None else error.at(node)
+    for kind, ours in _TRANSLATED:
+        if isinstance(error, kind):
+            return ours(None, node, _message(error))
+    return errors.UnknownError(None, node, _message(error))
+
+
+def _message(error: Exception) -> str:
+    return str(error) or type(error).__name__
