@@ -35,13 +35,7 @@ NO_GRADIENT: dict[str, str] = {
 
 #: Elementwise ops without a loop lowering, and why.
 _SERIES = "a series or a recurrence, not one expression"
-_COMPLEX = "complex numbers, of which loops are not made"
 NO_ELEMENT: dict[str, str] = {
-    "Angle": _COMPLEX,
-    "Complex": _COMPLEX,
-    "Conj": _COMPLEX,
-    "Imag": _COMPLEX,
-    "Real": _COMPLEX,
     "BesselI0e": _SERIES,
     "BesselI1e": _SERIES,
     "Betainc": _SERIES,

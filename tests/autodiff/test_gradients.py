@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from tests.ops.harness import check_lowerings
 from thalweg.graph.op import Op
 
 
@@ -150,6 +151,7 @@ def test_custom_gradient(session):
     gx, gy = tf.gradients(z, [x, y])
     assert session.run(gx) == 300.0
     assert gy is None
+    check_lowerings(clipped, [np.array([1.0, 2.0]), np.array([3.0, 4.0])])
 
 
 def test_a_wrong_gradient_shape_is_caught():

@@ -42,6 +42,7 @@ ROWS = {
 def test_op(name: str) -> None:
     build, expect = ROWS[name]
     check(build, X, expect=expect)
+    check(lambda x: tf.gradients(build(x) ** 2, x), X, gradient=False)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -106,6 +106,11 @@ def test_no_op() -> None:
         assert session.run(tf.no_op()) is None
 
 
+@pytest.mark.parametrize("stop", [tf.stop_gradient, basic.PreventGradient()])
+def test_values_that_hold_gradients_back(stop: Any) -> None:
+    check(stop, X, expect=X, gradient=False)
+
+
 def test_a_guaranteed_constant_is_one_for_gradients_too() -> None:
     check(tf.guarantee_const, X, expect=X, gradient=False)
     with tf.Graph().as_default():

@@ -35,6 +35,7 @@ ROWS = {
 def test_op(name: str) -> None:
     build, inputs, expect = ROWS[name]
     check(build, *inputs, expect=expect)
+    check(lambda *given: tf.gradients(build(*given) ** 2, given), *inputs, gradient=False)
 
 
 def test_short_floats_are_summed_wide() -> None:

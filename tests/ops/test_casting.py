@@ -79,6 +79,14 @@ def test_bitcast():
     check(lambda t: tf.bitcast(t, tf.float32), parts, expect=x, gradient=False)
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.int64, np.complex64])
+def test_bitcast_of_wide_elements(kind):
+    x = (np.arange(6).reshape(2, 3) - 2.5).astype(kind)
+    parts = x[..., None].view(np.uint16)
+    check(lambda t: tf.bitcast(t, tf.uint16), x, expect=parts, gradient=False)
+    check(lambda t: tf.bitcast(t, kind), parts, expect=x, gradient=False)
+
+
 def test_bitcast_needs_a_last_axis_that_fits():
     with pytest.raises(ValueError, match="Cannot bitcast due to shape"):
         tf.bitcast(np.zeros((2, 3), np.int8), tf.int32)

@@ -5,6 +5,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import assert_close, check
+from thalweg.ops.compare import ApproximateEqual
 
 R = np.random.default_rng(3)
 X = np.array([[1.0, 2.0, np.nan], [4.0, -np.inf, 0.0]])
@@ -23,6 +24,11 @@ ROWS = {
     "equal bool": (tf.equal, [P, Q], np.equal),
     "equal complex": (tf.equal, [Y * 1j, Y[::-1] * 1j], np.equal),
     "not_equal": (tf.not_equal, [X, Y], np.not_equal),
+    "approximate_equal": (
+        lambda x, y: ApproximateEqual(tolerance=0.5)(x, y),
+        [A, B],
+        lambda x, y: np.abs(x - y) < 0.5,
+    ),
     "<": (lambda x, y: x < y, [X, Y], np.less),
     "<=": (lambda x, y: x <= y, [X, Y], np.less_equal),
     ">": (lambda x, y: x > y, [X, Y], np.greater),

@@ -96,3 +96,9 @@ def test_wrong_range() -> None:
         pytest.raises(tf.errors.InvalidArgumentError, match="value_range should satisfy"),
     ):
         session.run(tf.histogram_fixed_width(VALUES, [5.0, 5.0]))
+
+
+def test_bincount_of_a_matrix() -> None:
+    x, weights = X.astype(np.int32).reshape(2, 3), np.arange(6.0).reshape(2, 3)
+    wanted = np.array([0, 5, 3, 0, 7])
+    check(tf.bincount, x, weights, expect=wanted.astype(float), gradient=False)

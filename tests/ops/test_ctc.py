@@ -203,6 +203,7 @@ def test_unique_labels() -> None:
         unique, places = session.run(tf.nn.ctc_unique_labels(labels))
         np.testing.assert_array_equal(unique, [[3, 4, 0, 0], [1, 2, 0, 0]])
         np.testing.assert_array_equal(places, [[0, 1, 1, 0], [0, 0, 0, 1]])
+    check(tf.nn.ctc_unique_labels, labels, gradient=False)
 
 
 def test_gradients() -> None:

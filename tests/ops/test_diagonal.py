@@ -140,3 +140,16 @@ def test_wrong_shapes() -> None:
         pytest.raises(tf.errors.InvalidArgumentError, match="num_lower must be negative or"),
     ):
         session.run(tf.matrix_band_part(M, 4, 0))
+
+
+def test_bools() -> None:
+    x = np.array([[True, False, True], [False, True, True]])
+    check(tf.matrix_diag_part, x, expect=np.diagonal, gradient=False)
+    check(tf.matrix_diag, x[0], expect=np.diag, gradient=False)
+    check(lambda x: tf.matrix_set_diag(x, [True, True]), x, gradient=False)
+    check(
+        lambda x: tf.matrix_band_part(x, 0, 1),
+        x,
+        expect=np.triu(x) & np.tri(2, 3, 1, bool),
+        gradient=False,
+    )

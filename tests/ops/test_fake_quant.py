@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import check, check_lowerings
 
 X = np.array([[-2.0, -0.4, 0.0], [0.26, 1.0, 3.0]], np.float32)
 
@@ -105,3 +105,18 @@ def test_a_range_of_zero_gives_zeros() -> None:
 def test_impossible_arguments(build: Any) -> None:
     with tf.Graph().as_default(), pytest.raises(ValueError, match=r"\w"):
         build()
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.1), (0.0, 0.0)])
+def test_loops_of_gradients(low: float, high: float) -> None:
+    """Twice, so that the side of the range that a value lies on is asked for too."""
+    names = "fake_quant_with_min_max_vars", "fake_quant_with_min_max_vars_per_channel"
+
+    def build(x: tf.Tensor, weights: tf.Tensor) -> None:
+        for name, width in zip(names, ([], [3]), strict=True):
+            ends = [tf.fill(width, end) for end in (low, high)]
+            slopes = tf.gradients(getattr(tf, name)(x, *ends) * weights, [x, *ends])
+            tf.gradients([slope * slope for slope in slopes], weights)
+        tf.gradients(tf.fake_quant_with_min_max_args(x, -1.0, 1.1), x)
+
+    check_lowerings(build, [X, np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3)])

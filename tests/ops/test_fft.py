@@ -37,6 +37,7 @@ def test_real(name):
     signal = R.normal(size=(2, 3, 4))[..., :3]
     check(forward, signal, expect=lambda x: np.fft.rfftn(x, axes=axes))
     check(back, C, expect=lambda x: np.fft.irfftn(x, axes=axes))
+    check(lambda x: tf.gradients(back(x), x)[0], C, gradient=False)
     check(forward, signal.astype(np.float32), gradient=False)
 
 

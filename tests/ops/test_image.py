@@ -91,6 +91,10 @@ def test_jpeg_round_trip_is_close_and_formats_are_told_apart():
 
 def test_colour_spaces_are_inverse():
     rgb = R.uniform(size=(4, 5, 3)).astype(np.float32)
+    greys = np.repeat(R.uniform(size=(4, 1)), 3, -1)
+    for pixels in (rgb, greys, np.zeros((2, 3)), np.eye(3)):
+        check(tf.image.rgb_to_hsv, pixels, gradient=False)
+        check(tf.image.hsv_to_rgb, pixels, gradient=False)
     with tf.Graph().as_default(), tf.Session() as session:
         back = tf.image.hsv_to_rgb(tf.image.rgb_to_hsv(rgb))
         np.testing.assert_allclose(session.run(back), rgb, atol=1e-6)
@@ -140,6 +144,24 @@ def test_gradients_of_resizing(method, align):
     check(lambda x: op(x, (5, 2), align_corners=align), IMAGES[:1, :, :3, :1], single=True)
 
 
+@pytest.mark.parametrize("size", [(5, 2), (1, 7)])
+@pytest.mark.parametrize(
+    "method, option",
+    [
+        *[(method, "align_corners") for method in RESIZES],
+        *[(method, "half_pixel_centers") for method in RESIZES if method != "area"],
+    ],
+)
+@pytest.mark.parametrize("on", [False, True])
+def test_backward_ops_of_resizing(method, option, on, size):
+    options = {option: on}
+
+    def build(x):
+        return tf.gradients(RESIZES[method](x, size, **options) ** 2, x)
+
+    check(build, IMAGES, gradient=False)
+
+
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
 def test_gradients_of_crops(method):
     boxes = np.array([[0.1, 0.0, 0.9, 1.2], [0.3, 0.8, 0.7, 0.1]], np.float32)
@@ -148,6 +170,18 @@ def test_gradients_of_crops(method):
         IMAGES[:1, :, :, :1],
         single=True,
     )
+
+
+@pytest.mark.parametrize("size", [(2, 3), (1, 1)])
+@pytest.mark.parametrize("method", ["bilinear", "nearest"])
+def test_crops_and_their_backward_ops(method, size):
+    boxes = np.array([[0.1, 0.0, 0.9, 1.2], [0.3, 0.8, 0.7, 0.1]], np.float32)
+
+    def build(x, boxes):
+        crops = tf.image.crop_and_resize(x, boxes, [1, 0], size, method, extrapolation_value=3)
+        return crops, tf.gradients(crops * crops, x)
+
+    check(build, IMAGES, boxes, gradient=False)
 
 
 def test_boxes_are_drawn_along_their_borders():

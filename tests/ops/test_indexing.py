@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import check, check_lowerings
 
 R = np.random.default_rng(0)
 X = R.normal(size=(3, 2, 4))
@@ -23,6 +23,12 @@ def test_gather(axis: int, indices: Any) -> None:
         expect=lambda x, i: np.take(x, i, axis),
         gradient=[0],
     )
+    check_lowerings(lambda x, i: _gradient(x, tf.gather(x, i, axis=axis)), [X, where])
+
+
+def _gradient(x: tf.Tensor, y: tf.Tensor) -> Any:
+    """A gradient with something else for each element of y."""
+    return tf.gradients(y * y, x)
 
 
 def test_gather_is_sparse_along_rows() -> None:
@@ -38,6 +44,7 @@ def test_gather_in_batches() -> None:
     batch = X.transpose(1, 2, 0)  # (2, 4, 3)
     wanted = np.stack([batch[b][where[b]] for b in range(2)])
     check(lambda x, i: tf.gather(x, i, batch_dims=1), batch, where, expect=wanted, gradient=[0])
+    check_lowerings(lambda x, i: _gradient(x, tf.gather(x, i, batch_dims=1)), [batch, where])
     last = np.stack([batch[b][:, where[b] % 3] for b in range(2)])
     check(
         lambda x, i: tf.gather(x, i, axis=2, batch_dims=1),
@@ -78,6 +85,7 @@ def test_gather_nd(name: str) -> None:
     for place in np.ndindex(where.shape[:-1]):
         wanted[place] = X[tuple(where[place])]
     check(tf.gather_nd, X, where, expect=wanted, gradient=[0])
+    check_lowerings(lambda x, i: _gradient(x, tf.gather_nd(x, i)), [X, where])
 
 
 def test_gather_nd_in_batches() -> None:

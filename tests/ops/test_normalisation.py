@@ -30,6 +30,17 @@ def training(x, scale, offset, **options):
 def test_training() -> None:
     check(training, X, SCALE, OFFSET, expect=in_training, gradient=False)
     check(lambda *a: training(*a)[0], X, SCALE, OFFSET)
+    check(gradients(training), X, SCALE, OFFSET, gradient=False)
+
+
+def gradients(build):
+    """The gradients of y², so that the backward op has rows of its own."""
+
+    def backward(*inputs):
+        y = build(*inputs)
+        return tf.gradients((y if isinstance(y, tf.Tensor) else y[0]) ** 2, inputs[:3])
+
+    return backward
 
 
 def test_channels_first() -> None:
@@ -38,6 +49,7 @@ def test_channels_first() -> None:
 
     wanted = np.moveaxis(in_training(X, SCALE, OFFSET)[0], -1, 1)
     check(build, np.moveaxis(X, -1, 1), SCALE, OFFSET, expect=wanted)
+    check(gradients(build), np.moveaxis(X, -1, 1), SCALE, OFFSET, gradient=False)
 
 
 def test_inference() -> None:
@@ -48,6 +60,7 @@ def test_inference() -> None:
 
     inputs = X, SCALE, OFFSET, MEAN, VARIANCE
     check(build, *inputs, expect=normal, gradient=[0, 1, 2])
+    check(gradients(build), *inputs, gradient=False)
 
 
 def test_short_images_have_wide_statistics() -> None:
@@ -82,6 +95,7 @@ def test_local_response(radius: int) -> None:
     x = R.normal(size=(1, 1, 2, 5))
     arguments = radius, 1.5, 0.7, 0.6
     check(lambda x: tf.nn.lrn(x, *arguments), x, expect=local_response(x, *arguments))
+    check(gradients(lambda x: tf.nn.lrn(x, *arguments)), x, gradient=False)
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -94,6 +108,7 @@ def test_the_op_of_old_graphs(scaled: bool) -> None:
         return normal(t, gamma if scaled else 1, beta, m, v)
 
     check(op, X, MEAN, VARIANCE, OFFSET, SCALE, expect=expect, second=False)
+    check(gradients(op), X, MEAN, VARIANCE, OFFSET, SCALE, gradient=False)
 
 
 def test_the_sum_over_neighbours_is_its_own_transpose():

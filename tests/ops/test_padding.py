@@ -18,6 +18,13 @@ BORDERS = {"both": [[1, 1], [2, 0]], "none": [[0, 0], [0, 0]], "one": [[0, 1], [
 def test_pad(name: str, mode: str) -> None:
     border: Any = BORDERS[name]
     check(lambda x: tf.pad(x, border, mode), X, expect=lambda x: np.pad(x, border, mode.lower()))
+    check(lambda x: tf.gradients(tf.pad(x, border, mode) ** 2, x), X, gradient=False)
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.bool, tf.uint8, tf.complex64])
+def test_pad_dtypes(dtype: tf.DType) -> None:
+    values = (X > 0).astype(dtype.as_numpy_dtype)
+    check(lambda x: tf.pad(x, [[1, 0], [0, 2]]), values, gradient=False)
 
 
 def test_pad_with_a_value() -> None:

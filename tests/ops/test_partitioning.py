@@ -7,6 +7,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check
+from thalweg.ops import partitioning
 
 X = np.random.default_rng(0).normal(size=(4, 2))
 PARTS = [2, 0, 2, 0]
@@ -59,6 +60,21 @@ def test_op(name: str) -> None:
     wanted = expect(*inputs)
     check(build, *inputs, expect=wanted, gradient=False)
     check(lambda *x: with_shapes(build(*x), wanted), *inputs)
+
+
+def test_stitch_with_gaps_and_equal_indices() -> None:
+    check(
+        lambda x, y: tf.dynamic_stitch([[0, 0], [], [3, 0]], [x, y[:0], y]),
+        *(X[:2], X[2:]),
+        expect=lambda x, y: np.stack([y[1], 0 * x[0], 0 * x[0], y[0]]),
+        gradient=False,
+    )
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3)])
+def test_positions(shape: tuple[int, ...]) -> None:
+    wanted = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    check(partitioning.Positions(), np.ones(shape), expect=wanted, gradient=False)
 
 
 def test_stitch_undoes_partition_and_the_last_of_equal_indices_wins() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import check, check_lowerings
 
 X = np.array([-10.0, -0.5, 0.0, 0.31, 1.0, 5.0], np.float32)
 KINDS = [tf.qint8, tf.quint8, tf.qint16, tf.quint16, tf.qint32]
@@ -94,3 +94,47 @@ def test_round_trip_of_plain_rows() -> None:
         gradient=False,
         atol=1e-5,
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["MIN_COMBINED", "MIN_FIRST", "SCALED"])
+@pytest.mark.parametrize("round_mode", ["HALF_AWAY_FROM_ZERO", "HALF_TO_EVEN"])
+def test_loops_there_and_back(kind: tf.DType, mode: str, round_mode: str) -> None:
+    def build() -> None:
+        for low, high in ((-1.0, 2.0), (0.5, 3.0), (0.0, 0.0)):
+            made = tf.quantize_v2(X, low, high, kind, mode, round_mode=round_mode)
+            tf.dequantize(*made, mode=mode)
+
+    check_lowerings(build, [])
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("round_mode", ["HALF_UP", "HALF_TO_EVEN"])
+def test_loops_of_rounding(given: bool, round_mode: str) -> None:
+    def build(x: tf.Tensor) -> None:
+        round_to = tf.quantization.quantize_and_dequantize
+        for low, high in ((-0.4, 0.3), (0.0, 0.0)):
+            for signed in (True, False):
+                round_to(x, low, high, signed, 3, given, round_mode)
+        round_to(tf.zeros_like(x), 0.0, 0.0, range_given=given)
+
+    check_lowerings(build, [X])
+
+
+@pytest.mark.parametrize("tops", [(1.0, 4.0, 2.0), (3.0, 3.0, 3.0)])
+def test_loop_of_concat(tops: tuple[float, ...]) -> None:
+    def build() -> None:
+        parts = [tf.quantize_v2([[0.5, i], [1, 2]], -1.0, t, tf.qint8) for i, t in enumerate(tops)]
+        outputs, lows, highs = zip(*parts, strict=True)
+        for axis in (0, 1):
+            tf.quantized_concat(axis, outputs, lows, highs)
+
+    check_lowerings(build, [])
+
+
+def test_equal_empty_ranges_are_joined_as_they_are() -> None:
+    integers = np.array([[1], [2]], np.uint8)
+    with tf.Graph().as_default(), tf.Session() as session:
+        values = tf.bitcast(integers, tf.quint8)
+        joined = tf.quantized_concat(0, [values, values], [0.0, 0.0], [0.0, 0.0])
+        assert session.run(joined.output).tolist() == [[1], [2], [1], [2]]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from tests.ops.harness import check_lowerings
 
 RANGE = (-3.0, 3.0)
 IMAGES = np.random.default_rng(0).normal(size=(1, 3, 4, 2))
@@ -37,3 +38,15 @@ def test_impossible_arguments() -> None:
         with pytest.raises(ValueError, match="Dimensions must be equal"):
             w = quantized(np.ones((1, 1, 3, 1)))
             tf.nn.quantized_conv2d(x[0], w[0], *x[1:], *w[1:], strides=[1] * 4, padding="SAME")
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_loop(padding: str, dilation: int) -> None:
+    def build() -> None:
+        x, w = quantized(IMAGES), quantized(np.random.default_rng(1).normal(size=(2, 2, 2, 3)))
+        ranges = x[1], x[2], w[1], w[2]
+        options = {"padding": padding, "dilations": [1, dilation, dilation, 1]}
+        tf.nn.quantized_conv2d(x[0], w[0], *ranges, strides=[1, 1, 2, 1], **options)
+
+    check_lowerings(build, [])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from tests.ops.harness import check_lowerings
 from thalweg.ops import quantized_maths, quantized_pooling
 
 RANGE = (-3.0, 3.0)
@@ -99,3 +100,28 @@ def test_constants_and_feeds_are_plain_integers() -> None:
     assert fixed.dtype == tf.quint8
     for value in run([fixed, tf.identity(fixed)]):
         assert value.dtype == np.uint8 and value.tolist() == [0, 128, 255]
+
+
+@pytest.mark.parametrize("kind", [tf.quint8, tf.qint8])
+@pytest.mark.parametrize("flips", [(False, False), (True, False), (True, True)])
+def test_loop_of_matmul(kind: tf.DType, flips: tuple[bool, bool]) -> None:
+    def build() -> None:
+        a = quantized(A.T if flips[0] else A, kind)
+        b = quantized(B.T if flips[1] else B, kind)
+        op = quantized_maths.QuantizedMatMul(transpose_a=flips[0], transpose_b=flips[1])
+        op(a[0], b[0], *a[1:], *b[1:])
+
+    check_lowerings(build, [])
+
+
+def test_loops_of_ranges() -> None:
+    def build() -> None:
+        x, bias = quantized(A), quantized(A[0])
+        total = quantized_maths.QuantizedBiasAdd()(x[0], bias[0], *x[1:], *bias[1:])
+        for wide in (total, quantized(np.zeros((2, 2)), tf.qint32)):
+            found = quantized_maths.RequantizationRange()(*wide)
+            quantized_maths.Requantize(out_type=tf.quint8)(*wide, *found)
+            quantized_maths.QuantizeDownAndShrinkRange(out_type=tf.quint8)(*wide)
+        quantized_maths.QuantizedReshape()(x[0], [2, 6], *x[1:])
+
+    check_lowerings(build, [])

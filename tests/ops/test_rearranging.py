@@ -126,13 +126,13 @@ def patches(x: Any, size: int, stride: int, rate: int, pads: Any) -> Any:
     ],
 )
 def test_extract_image_patches(size: int, stride: int, rate: int, padding: str, pads: Any) -> None:
-    check(
-        lambda x: tf.extract_image_patches(
+    def cut(x: tf.Tensor) -> tf.Tensor:
+        return tf.extract_image_patches(
             x, [1, size, size, 1], [1, stride, stride, 1], [1, rate, rate, 1], padding
-        ),
-        IMAGES,
-        expect=lambda x: patches(x, size, stride, rate, pads),
-    )
+        )
+
+    check(cut, IMAGES, expect=lambda x: patches(x, size, stride, rate, pads))
+    check(lambda x: tf.gradients(cut(x) ** 2, x), IMAGES, gradient=False)
 
 
 @pytest.mark.parametrize("base", [None, [[2, 0], [0, 5]]])
@@ -167,6 +167,12 @@ IMPOSSIBLE: dict[str, Any] = {
 def test_impossible_arguments(name: str) -> None:
     with tf.Graph().as_default(), pytest.raises(ValueError, match=r"\w"):
         IMPOSSIBLE[name]()
+
+
+def test_space_is_padded_with_empty_strings() -> None:
+    with tf.Session() as session:
+        moved = session.run(tf.space_to_batch_nd([["a"]], [2], [[0, 1]]))
+    assert moved.tolist() == [[b"a"], [b""]]
 
 
 def test_square_blocks_of_old_graphs() -> None:

@@ -160,3 +160,11 @@ def test_wrong_arguments() -> None:
         tf.reduce_sum(x, [[0], [1]])
     with pytest.raises(TypeError, match="floating or complex"):
         tf.math.reduce_variance([1, 2])
+
+
+def test_length_of_complex_and_whole_numbers() -> None:
+    norm = tf.math.reduce_euclidean_norm
+    c = np.array([[3.0 + 4.0j, 12.0j], [1.0, 0.0]])
+    check(lambda x: norm(x, 1), c, expect=np.array([13.0 + 0j, 1.0]), gradient=False)
+    whole = np.array([[3, 4], [5, -5]], np.int32)
+    check(lambda x: norm(x, 1), whole, expect=np.array([5, 7], np.int32), gradient=False)

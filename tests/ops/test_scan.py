@@ -68,3 +68,19 @@ def test_wrong_axes() -> None:
         for axis in (-3, 2):
             with pytest.raises(tf.errors.InvalidArgumentError, match="Expected scan axis"):
                 session.run(tf.cumsum(tf.placeholder_with_default(X, None), axis))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_loops_of_gradients(reverse: bool) -> None:
+    def gradient(x: tf.Tensor) -> tf.Tensor:
+        return tf.gradients(tf.cumprod(x, 1, exclusive=True, reverse=reverse), x)[0]
+
+    check(lambda x: tf.gradients(gradient(x), x)[0], X, gradient=False)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_infinite_exponents(exclusive: bool, reverse: bool) -> None:
+    x = np.array([[-np.inf, -np.inf, 800.0], [1.0, np.inf, 2.0], [-800.0, np.nan, 0.0]])
+    build = tf.math.cumulative_logsumexp
+    check(lambda x: build(x, 1, exclusive, reverse), x, gradient=False)

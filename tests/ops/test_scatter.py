@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from tests.ops.harness import check_loop
+from thalweg.loops.loop import NotLowered
 
 
 @pytest.fixture(autouse=True)
@@ -42,19 +44,27 @@ def test_rows(name, dtype, indices, session):
     for place in np.ndindex(indices.shape):
         expected[indices[place]] = rule(expected[indices[place]], updates[place])
     w = variable(before)
-    result = session.run(scatter(w, indices, updates))
+    change = scatter(w, indices, updates)
+    result = session.run(change)
     np.testing.assert_allclose(result, expected, rtol=1e-2 if dtype == np.float16 else 1e-6)
     np.testing.assert_array_equal(session.run(w), result)
+    if dtype != np.float16:  # whose quotients and products by inverses differ visibly
+        check_loop(change.op, [before, indices, updates], [result])
 
 
 def test_scalar_updates_reach_every_row(session):
     w = variable([1, 2, 3])
-    assert session.run(tf.scatter_add(w, [0, 2, 2], 10)).tolist() == [11, 2, 23]
+    change = tf.scatter_add(w, [0, 2, 2], 10)
+    assert session.run(change).tolist() == [11, 2, 23]
+    check_loop(change.op, [[1, 2, 3], [0, 2, 2], 10], [[11, 2, 23]])
 
 
 def test_integer_division_rounds_to_zero(session):
     w = variable([7, -7, 9])
-    assert session.run(tf.scatter_div(w, [0, 1, 2, 2], [2, 2, -2, 2])).tolist() == [3, -3, -2]
+    change = tf.scatter_div(w, [0, 1, 2, 2], [2, 2, -2, 2])
+    assert session.run(change).tolist() == [3, -3, -2]
+    with pytest.raises(NotLowered):
+        check_loop(change.op, [[7, -7, 9], [0], [2]], [[3, -7, 9]])
     with pytest.raises(tf.errors.InvalidArgumentError, match="division by zero"):
         session.run(tf.scatter_div(w, [0], [0]))
 
@@ -111,7 +121,9 @@ def test_slices(name, indices, session):
     for place in np.ndindex(indices.shape[:-1]):
         where = tuple(indices[place])
         expected[where] = rule(expected[where], updates[place])
-    np.testing.assert_allclose(session.run(scatter(variable(before), indices, updates)), expected)
+    change = scatter(variable(before), indices, updates)
+    np.testing.assert_allclose(session.run(change), expected)
+    check_loop(change.op, [before, indices, updates], [expected])
 
 
 def test_batches(session):

@@ -51,6 +51,7 @@ def test_dtypes(dtype: type) -> None:
 @pytest.mark.parametrize("k", [0, 1, 3])
 def test_top_k(k: int) -> None:
     check(lambda x: tf.nn.top_k(x, k), X, expect=lambda x: largest(x, k))
+    check(lambda x: tf.gradients(tf.nn.top_k(x, k)[0], x)[0], X, gradient=False)
 
 
 def test_top_k_ties() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -146,3 +147,31 @@ def test_wrong_unsorted_ids() -> None:
         session.run(tf.unsorted_segment_sum(X[:2], [0, 7], 2))
     with pytest.raises(ValueError, match="num_segments must be >= 0"):
         tf.unsorted_segment_sum(X[:2], [0, 1], -2)
+
+
+@pytest.mark.parametrize("name", SORTED)
+def test_loops_of_sorted_gradients(name: str) -> None:
+    build = SORTED[name][0]
+    check(lambda x: tf.gradients(build(x, IDS), x)[0], X, gradient=False)
+
+
+@pytest.mark.parametrize("name", UNSORTED)
+def test_loops_of_unsorted_gradients(name: str) -> None:
+    build = UNSORTED[name][0]
+    check(lambda x: tf.gradients(build(x, MIXED, 4), x)[0], X, gradient=False)
+    check(lambda x: tf.gradients(build(x, GRID_IDS, 2), x)[0], GRID, gradient=False)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float16, ml_dtypes.bfloat16])
+def test_extremes_of_dtypes(dtype: type) -> None:
+    x = np.array([[7, 3], [2, 9], [4, 4], [5, 1], [6, 8]]).astype(dtype)
+    for name in ("max", "min"):
+        build, expect = SORTED[name]
+        check(build, x, IDS, expect=lambda x, ids, f=expect: f(x, ids), gradient=False)
+        check(lambda x, ids, f=UNSORTED[name][0]: f(x, ids, 4), x, MIXED, gradient=False)
+
+
+def test_means_of_whole_numbers_are_truncated() -> None:
+    x = np.array([[-7, 3], [2, 9], [4, -4], [5, 1], [6, 8]], np.int32)
+    wanted = np.array([[-2, 6], [4, -1], [0, 0], [6, 8]], np.int32)
+    check(tf.segment_mean, x, IDS, expect=wanted, gradient=False)

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import check, check_loop
+from thalweg.loops.interpret import run_loop
+from thalweg.loops.loop import Operand
 from thalweg.ops import slicing
 
 R = np.random.default_rng(0)
@@ -34,6 +36,28 @@ KEYS: dict[str, Any] = {
 def test_getitem(name: str) -> None:
     key = KEYS[name]
     check(lambda x: x[key], X, expect=lambda x: x[key])
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_gradient_of_getitem(name: str) -> None:
+    key = KEYS[name]
+    wanted = np.zeros_like(X)
+    wanted[key] = 2 * X[key]
+    check(lambda x: tf.gradients(x[key] * x[key], x), X, expect=wanted, gradient=False)
+
+
+@pytest.mark.parametrize("start", [1, -2])
+def test_loop_of_a_slice_whose_begin_only_the_step_knows(start: int) -> None:
+    bounds = [np.array([start, 0]), np.array([start + 1, 2]), np.array([1, 1])]
+    begin, end, strides = (Operand(i + 1, b.shape, b.dtype) for i, b in enumerate(bounds))
+    strides = Operand(3, strides.shape, strides.dtype, bounds[2])
+    op = slicing.StridedSlice(shrink_axis_mask=1)
+    operands = [Operand(0, X.shape, X.dtype), begin, end, strides]
+    np.testing.assert_array_equal(run_loop(op, operands, [X, *bounds], (2, 4)), X[start])
+    moved = [X, np.array([1, 0, 2]), np.array([2, 1, 2])]
+    operands = [Operand(i, a.shape, a.dtype) for i, a in enumerate(moved)]
+    result = run_loop(slicing.Slice(), operands, moved, (2, 1, 2))
+    np.testing.assert_array_equal(result, X[1:3, :1, 2:])
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -152,8 +176,11 @@ def test_assign_to_slice(key: EllipsisType | int | tuple[Any, ...]) -> None:
         variable = tf.Variable(X)
         session.run(variable.initializer)
         value = np.full(X[key].shape, 7.0)
-        session.run(slicing.slice_assign(variable[key], value))
+        change = slicing.slice_assign(variable[key], value)
+        bounds = session.run(change.op.inputs[1:])
+        session.run(change)
         np.testing.assert_array_equal(session.run(variable), wanted)
+        check_loop(change.op, [X, *bounds], [wanted])
 
 
 def test_assign_to_slice_refuses_other_shapes() -> None:

@@ -36,3 +36,24 @@ def test_wrong_gathered_ids() -> None:
             session.run(tf.sparse_segment_sum(X, [0, 5], [0, 0]))
         with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid number of segments"):
             session.run(tf.sparse_segment_mean_grad(X, [0, 1], [0, 1], 5))
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_loops_of_gradients(name: str) -> None:
+    ids = np.array([0, 0, 1, 1, 2], np.int32)
+    build = SPARSE[name][0]
+    check(lambda x: tf.gradients(build(x, INDICES, ids), x)[0], X, gradient=False)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_sums_of_dtypes(dtype: type) -> None:
+    x = np.arange(10).reshape(5, 2).astype(dtype)
+    expect = by_segment(np.sum, 0)
+    check(
+        tf.sparse_segment_sum,
+        x,
+        INDICES,
+        IDS,
+        expect=lambda x, i, ids: expect(x[i], ids),
+        gradient=False,
+    )

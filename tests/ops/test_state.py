@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from tests.ops.harness import check_loop
 from thalweg.ops import state
 from thalweg.ops.context import VariableCell
 
@@ -30,6 +31,14 @@ def test_dense_updates(dtype, session):
     assert session.run(tf.assign_add(w, delta)).tolist() == (2 * delta).tolist()
     assert session.run(tf.assign_sub(w, delta)).tolist() == delta.tolist()
     assert session.run(w).dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float16, np.complex64, np.uint8])
+def test_loops_give_the_new_value(dtype, session):
+    before, value = np.array([[1, 2], [3, 4]], dtype), np.array([[3, 1], [2, 5]], dtype)
+    for change in (tf.assign, tf.assign_add, tf.assign_sub):
+        node = change(variable(before), value).op
+        check_loop(node, [before, value], [session.run(node.output)])
 
 
 def test_strings_and_flags(session):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from tests.ops.harness import check_loop
 from thalweg.graph.op import REGISTRY
 
 T = tf.train
@@ -83,6 +84,25 @@ def test_dense(name, session):
     session.run(update)
     np.testing.assert_allclose(session.run(fused), session.run(reference), 1e-5, 1e-7)
     assert fused.shape.as_list() == [3, 2]
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_loops_give_all_new_values(name, dtype, session):
+    _, slots, before, after = CASES[name]
+    starts = [START, *(np.full_like(START, s) + 0.1 for s in slots)]
+    others = [*double(before), GRADIENT, *double(after)]
+    starts, others = (
+        [v if v.dtype == np.int64 else v.astype(dtype) for v in values]
+        for values in (starts, others)
+    )
+    kind = REGISTRY[f"Apply{name}"]
+    for op in (kind(), kind(use_nesterov=True)) if "use_nesterov" in kind.fields else (kind(),):
+        cells = [tf.Variable(start) for start in starts]
+        fused = op(*cells, *others)
+        session.run(tf.global_variables_initializer())
+        session.run(fused)
+        check_loop(fused.op, [*starts, *others], session.run(cells))
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if f"SparseApply{n}" in REGISTRY])

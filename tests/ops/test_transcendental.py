@@ -55,6 +55,12 @@ def test_function_of_positive_numbers(name):
     check(getattr(tf, name), C, expect=POSITIVE_ONLY[name])
 
 
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "sqrt", "rsqrt", "reciprocal"])
+def test_loops_of_gradients(name):
+    function = getattr(tf, name)
+    check(lambda x: tf.gradients(function(x), x)[0], POSITIVE, gradient=False)
+
+
 def test_acosh():
     check(tf.acosh, ABOVE_ONE, expect=np.arccosh)
 
@@ -105,6 +111,23 @@ def test_round_leaves_integers_alone():
 
 def test_nextafter():
     check(tf.math.nextafter, X, Y, expect=np.nextafter, gradient=False)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_nextafter_at_the_ends(kind):
+    largest = np.finfo(kind).max
+    x = np.array([0, -0.0, np.inf, -largest, 1, 1, np.nan, 5, np.inf], kind)[:, None]
+    y = np.array([0, 1, -1, np.inf, -np.inf, np.nan], kind)
+    check(tf.math.nextafter, x, y, gradient=False)
+    bits = np.int32 if kind is np.float32 else np.int64
+    check(lambda x, y: tf.bitcast(tf.math.nextafter(x, y), bits), x, y[:4], gradient=False)
+
+
+def test_infinite_parts():
+    part = np.array([1.0, np.inf, -np.inf, np.nan])
+    wanted = np.empty(4, complex)
+    wanted.real, wanted.imag = part[::-1], part
+    check(tf.complex, part[::-1].copy(), part, expect=wanted, gradient=False)
 
 
 def test_complex_parts():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import thalweg as tf
-from thalweg.runtime.config import StepStats
+from thalweg.runtime.stats import StepStats
 from thalweg.runtime.timeline import Timeline
 
 

@@ -53,8 +53,10 @@ class DeviceSpec:
                 self.replica = int(index)
             case ["task", index]:
                 self.task = int(index)
-            case ["device", *rest] | [*rest] if rest and rest[0].upper() in _DEVICE_TYPES:
-                self._set_device(rest, spec)
+            case ["device", kind, *index] if kind:
+                self._set_device([kind, *index], spec)
+            case [kind, *index] if kind.upper() in _DEVICE_TYPES:
+                self._set_device([kind, *index], spec)
             case _:
                 raise ValueError(f"Unknown attribute: '{part[0]}' in '{spec}'")
 

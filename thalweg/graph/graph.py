@@ -23,6 +23,7 @@ from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, line_of, op
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.versions import Versions
+from thalweg.platform.compat import as_text
 from thalweg.public import public
 
 _PACKAGE = __file__.rsplit("/", 2)[0]
@@ -115,6 +116,7 @@ class Graph:
                 "Build the whole graph before finalize() or before the training session starts."
             )
         code, lasti = _user_frame()
+        name = as_text(name)
         with self._lock:
             full_name = name[:-1] if name.endswith("/") else self.unique_name(name)
             node = Node(

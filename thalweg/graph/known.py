@@ -64,8 +64,11 @@ def constant_value(tensor: Any, partial: bool = False) -> Array | None:
     if not isinstance(tensor, Tensor):
         return None
     value = _value(tensor)
-    if value is not None or not partial or tensor.shape.rank != 1:
+    if value is not None:
+        tensor.graph.prevent_feeding(tensor)  # static shapes were built on it
         return value
+    if not partial or tensor.shape.rank != 1:
+        return None
     elements = constant_elements(tensor)
     return None if elements is None else np.array(elements, dtype=object)
 

@@ -61,8 +61,8 @@ class Op:
     #: A reference comes as an operand with the old value, and the result is the new one; where an
     #: op changes several references, `at.output` counts them in the order of the inputs.
     loop: ClassVar[Callable[..., Any]]
-    #: (self, context, *inputs) -> the random words a run takes (`loops.philox.place`), which an op
-    #: that has this part gets as one more operand of its loop
+    #: (self, context, *inputs) -> the place in its random stream that a run takes, as words
+    #: (`Philox.place`): an op that has this part gets them as one more operand of its loop
     stream: ClassVar[Callable[..., Any]]
     #: (self, *inputs: Tensor) -> TensorShape: what is known of an integer vector output
     dimensions: ClassVar[Callable[..., Any]]

@@ -348,6 +348,9 @@ def _checked_sizes(dims: Any) -> Sizes | None:
         return None
     if isinstance(dims, TensorShape):
         return dims.sizes
+    if hasattr(dims, "unknown_rank"):  # a TensorShapeProto
+        sizes = tuple(None if d.size < 0 else int(d.size) for d in dims.dim)
+        return None if dims.unknown_rank else sizes
     if isinstance(dims, (str, bytes)):
         raise TypeError(f"A string has ambiguous TensorShape, wrap it in a list: {dims!r}")
     try:

@@ -174,7 +174,7 @@ class Expr:
 
 
 def call(function: str, *arguments: Any) -> Expr:
-    """A function of the table applied to expressions, numbers and (for `cast` and `bitcast`) a dtype."""
+    """A function of the table applied to expressions, numbers and (for casts) a dtype."""
     return Expr(function, arguments)
 
 

@@ -159,8 +159,8 @@ class PlaceholderWithDefault(Op):
     def kernel(self, context: Any, input: Array) -> Array:
         return input
 
-    def element(self, input: Expr) -> Expr:
-        return input
+    def loop(self, at: Place, input: Operand) -> Expr:
+        return input[at]
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return dy
@@ -187,8 +187,8 @@ class Identity(Op):
     def dimensions(self, input: Tensor) -> TensorShape:
         return TensorShape.of(constant_elements(input))
 
-    def element(self, input: Expr) -> Expr:
-        return input
+    def loop(self, at: Place, input: Operand) -> Expr:
+        return input[at]
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return dy

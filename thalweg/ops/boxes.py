@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,12 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import get_seed
 from thalweg.graph.shapes import TensorShape, vector
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import casting, shaping
 from thalweg.ops.context import Context
+from thalweg.ops.resizing import two_neighbours
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -303,6 +308,20 @@ class CropAndResize(Op):
             crop[~inside] = self.extrapolation_value
         return crops
 
+    def loop(
+        self, at: Place, image: Operand, boxes: Operand, box_ind: Operand, crop_size: Operand
+    ) -> Expr:
+        box, row, column, channel = at
+        crop = CropPixel(boxes, box, (row, column), image.shape[1:3], at.shape[1:3])
+
+        def part(*numbers: Expr) -> Expr:
+            source, weight = crop.tap(self.method, numbers)
+            pixel = image.or_else((box_ind[box], *source, channel), 0)
+            return pixel.cast(np.float32) * weight
+
+        mixed = loop.reduce("sum", _TAPS[self.method], part)
+        return select(crop.inside, mixed, self.extrapolation_value).cast(np.float32)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         image, boxes, box_ind, _ = node.inputs
         op = CropAndResizeGradImage(method=self.method)
@@ -351,6 +370,56 @@ def _crop_axis(size: int, start: float, end: float, count: int, method: str) -> 
     return matrix, inside
 
 
+#: how many pixels make one, by axis
+_TAPS = {"bilinear": (2, 2), "nearest": (1, 1)}
+
+
+class CropPixel:
+    """A pixel of a crop in a loop: where it lies in the image, and whether that is inside."""
+
+    def __init__(
+        self,
+        boxes: Operand,
+        box: Expr,
+        at: Sequence[Expr],
+        image: Sequence[int],
+        crop: Sequence[int],
+    ) -> None:
+        self._sizes = tuple(image)
+        self._places = [
+            _crop_place(
+                boxes[box, axis].cast(np.float64), boxes[box, axis + 2].cast(np.float64), *sizes
+            )
+            for axis, sizes in enumerate(zip(image, crop, at, strict=True))
+        ]
+        row, column = (
+            (place >= 0) & (place <= size - 1)
+            for place, size in zip(self._places, self._sizes, strict=True)
+        )
+        self.inside = row & column
+
+    def tap(self, method: str, numbers: Sequence[Expr]) -> tuple[list[Expr], Expr]:
+        """The row and column of one of the pixels that are mixed, and its weight."""
+        taps = [
+            _crop_tap(place.max(0).min(size - 1), size, number, method)
+            for place, size, number in zip(self._places, self._sizes, numbers, strict=True)
+        ]
+        (_, above), (_, left) = taps
+        return [source for source, _ in taps], above * left
+
+
+def _crop_place(start: Expr, end: Expr, size: int, count: int, index: Expr) -> Expr:
+    if count > 1:
+        return start * (size - 1) + (end - start) * (size - 1) / (count - 1) * index
+    return (start + end) * 0.5 * (size - 1)
+
+
+def _crop_tap(place: Expr, size: int, number: Expr, method: str) -> tuple[Expr, Expr]:
+    if method == "bilinear":
+        return two_neighbours(place, size, number.cast(np.float64))
+    return (place + 0.5).floor().cast(np.int64), (number + 1).cast(np.float32)
+
+
 class CropAndResizeGradImage(Op):
     """The gradients of crops brought back to the images they were cut from."""
 
@@ -373,6 +442,18 @@ class CropAndResizeGradImage(Op):
             half = np.tensordot(rows[0].T, kept, (1, 0))
             result[index] += np.tensordot(half, columns[0], (1, 0)).transpose(0, 2, 1)
         return result
+
+    def loop(
+        self, at: Place, grads: Operand, boxes: Operand, box_ind: Operand, image_size: Operand
+    ) -> loop.Scatter:
+        def part(*index: Expr) -> tuple[Sequence[Any], Expr]:
+            (box, row, column, channel), numbers = index[:4], index[4:]
+            crop = CropPixel(boxes, box, (row, column), at.shape[1:3], grads.shape[1:3])
+            source, weight = crop.tap(self.method, numbers)
+            value = select(crop.inside, grads[index[:4]] * weight, 0)
+            return (box_ind[box], *source, channel), value
+
+        return loop.scatter("sum", [*grads.shape, *_TAPS[self.method]], part, 0)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         grads, boxes, box_ind, _ = node.inputs

@@ -43,6 +43,7 @@ class CandidateSampler(Random, abstract=True):
         "true_classes: int64 -> sampled_candidates: int64, true_expected_count: float32, "
         "sampled_expected_count: float32"
     )
+    host_only = True
     num_true: int
     num_sampled: int
     unique: bool
@@ -283,6 +284,7 @@ class ComputeAccidentalHits(Op):
         "indices: int32, ids: int64, weights: float32"
     )
     not_differentiable = True
+    host_only = True
     num_true: int
     seed: int = 0
     seed2: int = 0

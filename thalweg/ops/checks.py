@@ -445,6 +445,7 @@ class CheckNumerics(Op):
     """y = x; fails the step if an element is infinite or not a number"""
 
     signature = "tensor: T -> output: T; T: floating"
+    host_only = True  # a loop cannot fail the step
     message: str
 
     def shape(self, tensor: Tensor) -> TensorShape:

@@ -70,12 +70,11 @@ class RGBToHSV(ColourMap):
     def mapped(self, channel: Expr, red: Expr, green: Expr, blue: Expr) -> Expr:
         value = red.max(green).max(blue)
         spread = value - red.min(green).min(blue)
+        sixth = spread * 6
         sector = select(
             value.eq(red),
-            (green - blue) / spread / 6,
-            select(
-                value.eq(green), (blue - red) / spread / 6 + 1 / 3, (red - green) / spread / 6 + 2 / 3
-            ),
+            (green - blue) / sixth,
+            select(value.eq(green), (blue - red) / sixth + 1 / 3, (red - green) / sixth + 2 / 3),
         )
         hue = select(spread > 0, select(sector < 0, sector + 1, sector), 0)
         saturation = select(value > 0, spread / value, 0)
@@ -98,9 +97,8 @@ class HSVToRGB(ColourMap):
 
     def mapped(self, channel: Expr, hue: Expr, saturation: Expr, value: Expr) -> Expr:
         wheel = hue * 6
-        red = (wheel - 3).abs() - 1
-        other = 2 - (wheel - select(channel.eq(1), 2, 4)).abs()
-        pure = select(channel.eq(0), red, other).max(0).min(1)
+        red, green, blue = (wheel - 3).abs() - 1, 2 - (wheel - 2).abs(), 2 - (wheel - 4).abs()
+        pure = select(channel.eq(0), red, select(channel.eq(1), green, blue)).max(0).min(1)
         return ((1 - saturation) + saturation * pure) * value
 
 

@@ -6,7 +6,7 @@ each of the three ops are the other two. Every order of differentiation therefor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -197,22 +197,26 @@ class Forward(Convolution, abstract=True):
     def loop(self, at: Place, input: Operand, filter: Operand) -> Expr:
         batch, places, output = self.parts(at)
         slides, sizes = self.slides(filter.shape[:-2]), self.spatial(input.shape)
-        extents, channels = self.summed_channels(filter.shape, output)
+        extents = [*filter.shape[:-2], *self.summed_channels(filter.shape)]
 
         def product(*index: Expr) -> Expr:
             taps, summed = index[: self.rank], index[self.rank :]
-            channel, last = channels(*summed)
+            channels = self.filter_channels(filter.shape, output, *summed)
             seen = met(slides, sizes, places, taps)
-            x = input.or_else(self.full(batch, seen, channel), 0)
-            return widened(x, input.dtype) * widened(filter[(*taps, channel, last)], filter.dtype)
+            x = input.or_else(self.full(batch, seen, channels[0]), 0)
+            return widened(x, input.dtype) * widened(filter[(*taps, *channels)], filter.dtype)
 
-        return loop.reduce("sum", [*filter.shape[:-2], *extents], product).cast(input.dtype)
+        return loop.reduce("sum", extents, product).cast(input.dtype)
 
-    def summed_channels(
-        self, filter: Sequence[int], output: Expr
-    ) -> tuple[list[int], Callable[..., tuple[Any, Any]]]:
-        """How many channels add to one of y, and which, as (channel of x, last of the filter)."""
-        return [filter[-2]], lambda channel: (channel, output)
+    def summed_channels(self, filter: tuple[int, ...]) -> tuple[int, ...]:
+        """The extents of the channels that add to one of y."""
+        return filter[-2:-1]
+
+    def filter_channels(
+        self, filter: tuple[int, ...], output: Expr, *summed: Expr
+    ) -> tuple[Any, ...]:
+        """The last two indices of the filter for a channel of y and the summed ones of x."""
+        return *summed, output
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         x, w = node.inputs
@@ -266,9 +270,7 @@ class ToInput(Convolution, abstract=True):
         """The kernel, on arrays with channels last."""
         return correlate.input_adjoint(sizes, w, dy, slides)
 
-    def loop(
-        self, at: Place, input_sizes: Operand, filter: Operand, out_backprop: Operand
-    ) -> Expr:
+    def loop(self, at: Place, input_sizes: Operand, filter: Operand, out_backprop: Operand) -> Expr:
         batch, elements, channel = self.parts(at)
         slides = self.slides(filter.shape[:-2])
 
@@ -314,9 +316,7 @@ class ToFilter(Convolution, abstract=True):
         """The kernel, on arrays with channels last."""
         return correlate.filter_adjoint(x, dy, slides)
 
-    def loop(
-        self, at: Place, input: Operand, filter_sizes: Operand, out_backprop: Operand
-    ) -> Expr:
+    def loop(self, at: Place, input: Operand, filter_sizes: Operand, out_backprop: Operand) -> Expr:
         taps, (channel, last) = at.split(self.rank)
         slides = self.slides(at.shape[:-2])
         output = self.output_channel(at.shape, channel, last)

@@ -43,6 +43,7 @@ class CTCLoss(Op):
         "inputs: T, labels_indices: int64, labels_values: int32, sequence_length: int32 -> "
         "loss: T, gradient: T; T: float32|float64"
     )
+    host_only = True  # frame follows frame, over paths as long as the labels happen to be
     preprocess_collapse_repeated: bool = False
     ctc_merge_repeated: bool = True
     ignore_longer_outputs_than_inputs: bool = False

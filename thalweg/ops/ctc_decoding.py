@@ -43,6 +43,7 @@ class CTCGreedyDecoder(Op):
         "inputs: T, sequence_length: int32 -> decoded_indices: int64, decoded_values: int64, "
         "decoded_shape: int64, log_probability: T; T: float32|float64"
     )
+    host_only = True  # the size of the output depends on data
     not_differentiable = True
     merge_repeated: bool = False
 

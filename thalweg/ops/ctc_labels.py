@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -19,6 +23,7 @@ class CollapseRepeated(Op):
     """Label rows without those that repeat the one before, and how many each row has left"""
 
     signature = "labels: T, seq_length: I -> collapsed_labels: T, new_seq_length: I; T: index"
+    host_only = True  # the size of the output depends on data
     not_differentiable = True
 
     def shape(self, labels: Tensor, seq_length: Tensor) -> list[TensorShape]:
@@ -62,6 +67,37 @@ class CTCUniqueLabels(Op):
         rows, columns = np.nonzero(is_first)
         unique[rows, rank[rows, columns]] = labels[rows, columns]
         return unique, np.take_along_axis(rank, first, 1).astype(labels.dtype)
+
+    def loop(self, at: Place, labels: Operand) -> Expr | loop.Scatter:
+        if at.output == 1:
+            return _rank(labels, at[0], at[1])
+
+        def part(row: Expr, place: Expr) -> tuple[Sequence[Any], Expr]:
+            # A label that was there before is written nowhere.
+            is_first = _first(labels, row, place).eq(place)
+            return (row, select(is_first, _rank(labels, row, place), -1)), labels[row, place]
+
+        return loop.scatter("set", labels.shape, part, 0)
+
+
+def _first(labels: Operand, row: Expr, place: Expr) -> Expr:
+    """The place where a label appears first in its row."""
+    here = labels[row, place]
+
+    def same(k: Expr) -> Expr:
+        return labels[row, k].eq(here)
+
+    return loop.reduce("argmax", labels.shape[1:], same)
+
+
+def _rank(labels: Operand, row: Expr, place: Expr) -> Expr:
+    """How many distinct labels appear before the one at a place does."""
+    first = _first(labels, row, place)
+
+    def counts(k: Expr) -> Expr:
+        return ((k < first) & _first(labels, row, k).eq(k)).cast(labels.dtype)
+
+    return loop.reduce("sum", labels.shape[1:], counts)
 
 
 @public("nn.ctc_unique_labels")

@@ -6,7 +6,7 @@ per channel. As with full convolutions, each op's gradients are the other two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,13 @@ class DepthwiseConv2dNative(Depthwise, Forward):
             y += padded[(slice(None), *seen)][..., None] * w[index]
         return y.reshape(len(x), *positions, w.shape[-2] * w.shape[-1])
 
-    def summed_channels(
-        self, filter: Sequence[int], output: Expr
-    ) -> tuple[list[int], Callable[..., tuple[Any, Any]]]:
-        channel, last = loop.unravel(output, filter[-2:])
-        return [], lambda: (channel, last)
+    def summed_channels(self, filter: tuple[int, ...]) -> tuple[int, ...]:
+        return ()
+
+    def filter_channels(
+        self, filter: tuple[int, ...], output: Expr, *summed: Expr
+    ) -> tuple[Any, ...]:
+        return loop.unravel(output, filter[-2:])
 
 
 class DepthwiseConv2dNativeBackpropInput(Depthwise, ToInput):

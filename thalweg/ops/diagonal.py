@@ -244,7 +244,14 @@ def matrix_diag(
     padding_value: Any = 0,
 ) -> Tensor:
     """Matrices with the innermost vectors of `diagonal` on diagonal `k` (a band: on its rows)."""
-    return MatrixDiagV2()(diagonal, k, num_rows, num_cols, padding_value, name=name)
+    padding = _padding(padding_value, diagonal)
+    return MatrixDiagV2()(diagonal, k, num_rows, num_cols, padding, name=name)
+
+
+def _padding(value: Any, beside: Any) -> Any:
+    """The padding; a number beside bools is one of them."""
+    bools = hasattr(beside, "dtype") and as_dtype(beside.dtype).base_dtype.is_bool
+    return bool(value) if bools and not isinstance(value, Tensor) else value
 
 
 class MatrixDiagPartV2(Op):
@@ -286,7 +293,7 @@ def matrix_diag_part(
     input: Any, name: str = "diag_part", k: Any = 0, padding_value: Any = 0
 ) -> Tensor:
     """Diagonal `k` of the innermost matrices (a band: its diagonals as rows)."""
-    return MatrixDiagPartV2()(input, k, padding_value, name=name)
+    return MatrixDiagPartV2()(input, k, _padding(padding_value, input), name=name)
 
 
 class MatrixSetDiagV2(Op):

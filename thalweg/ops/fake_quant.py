@@ -6,6 +6,7 @@ the nudged range; outside it they go to the end of the range that cut the value 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,10 @@ from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.loops import loop
+from thalweg.loops.either import both, cast, clip, equal, floor, greater, less, select
+from thalweg.loops.expr import Expr, call
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import casting, compare
 from thalweg.public import public
 
@@ -24,9 +29,9 @@ Array = NDArray[Any]
 class Grid(NamedTuple):
     """A nudged range and the distance of its points."""
 
-    low: Array
-    high: Array
-    step: Array
+    low: Any
+    high: Any
+    step: Any
 
 
 class FakeQuant(Op, abstract=True):
@@ -42,24 +47,26 @@ class FakeQuant(Op, abstract=True):
     def grid(self, low: Any, high: Any) -> Grid:
         """The range moved so that zero is a point of the grid."""
         first, last = float(self.narrow_range), float((1 << self.num_bits) - 1)
-        low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
-        step = (high - low) / np.float32(last - first)
-        zero = np.clip(np.floor(first - low / step + 0.5), first, last)
+        low, high = cast(low, np.float32), cast(high, np.float32)
+        step = (high - low) / (last - first)
+        zero = clip(floor(first - low / step + 0.5), first, last)
         return Grid((first - zero) * step, (last - zero) * step, step)
 
-    def rounded(self, x: Array, low: Any, high: Any) -> Array:
+    def rounded(self, x: Any, low: Any, high: Any) -> Any:
         """x on the grid; a range of nothing but zero gives zeros."""
         grid = self.grid(low, high)
-        places = np.floor((np.clip(x, grid.low, grid.high) - grid.low) / grid.step + 0.5)
-        empty = (np.asarray(low) == 0) & (np.asarray(high) == 0)
-        return np.where(empty, 0, places * grid.step + grid.low).astype(np.float32)
+        places = floor((clip(x, grid.low, grid.high) - grid.low) / grid.step + 0.5)
+        return self._unless_empty(low, high, places * grid.step + grid.low)
 
-    def side(self, x: Array, low: Any, high: Any) -> Array:
+    def side(self, x: Any, low: Any, high: Any) -> Any:
         """-1 below the range, 0 inside it, 1 above it."""
         grid = self.grid(low, high)
-        empty = (np.asarray(low) == 0) & (np.asarray(high) == 0)
-        outside = (x > grid.high).astype(np.float32) - (x < grid.low).astype(np.float32)
-        return np.where(empty, 0, outside).astype(np.float32)
+        above, below = greater(x, grid.high), less(x, grid.low)
+        return self._unless_empty(low, high, cast(above, np.float32) - cast(below, np.float32))
+
+    def _unless_empty(self, low: Any, high: Any, value: Any) -> Any:
+        empty = both(equal(low, 0), equal(high, 0))
+        return cast(select(empty, 0, value), np.float32)
 
 
 # A fixed range
@@ -70,6 +77,10 @@ class FixedRange(FakeQuant, abstract=True):
 
     min: float = -6.0
     max: float = 6.0
+
+    def ends(self) -> tuple[Expr, Expr]:
+        """The ends of the range as elements."""
+        return call("cast", self.min, np.float32), call("cast", self.max, np.float32)
 
 
 class FakeQuantWithMinMaxArgs(FixedRange):
@@ -86,6 +97,9 @@ class FakeQuantWithMinMaxArgs(FixedRange):
     def numpy(self, inputs: Array) -> Array:
         return self.rounded(inputs, self.min, self.max)
 
+    def loop(self, at: Place, inputs: Operand) -> Expr:
+        return self.rounded(inputs[at], *self.ends())
+
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return FakeQuantWithMinMaxArgsGradient(**self.attributes)(dy, node.inputs[0])
 
@@ -101,6 +115,10 @@ class FakeQuantWithMinMaxArgsGradient(FixedRange):
     def numpy(self, gradients: Array, inputs: Array) -> Array:
         inside = self.side(inputs, self.min, self.max) == 0
         return np.where(inside, gradients, np.float32(0))
+
+    def loop(self, at: Place, gradients: Operand, inputs: Operand) -> Expr:
+        side = self.side(inputs[at], *self.ends())
+        return select(side.eq(0), gradients[at], 0)
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:
         return [FakeQuantWithMinMaxArgsGradient(**self.attributes)(ddx, node.inputs[1]), None]
@@ -156,6 +174,9 @@ class RangeSide(FakeQuant):
     def numpy(self, inputs: Array, min: Array, max: Array) -> Array:
         return self.side(inputs, min, max)
 
+    def loop(self, at: Place, inputs: Operand, min: Operand, max: Operand) -> Expr:
+        return self.side(inputs[at], min.broadcast(at), max.broadcast(at))
+
 
 class FakeQuantWithMinMaxVars(FakeQuant):
     """x rounded to a grid over the range of two scalars"""
@@ -170,6 +191,9 @@ class FakeQuantWithMinMaxVars(FakeQuant):
 
     def numpy(self, inputs: Array, min: Array, max: Array) -> Array:
         return self.rounded(inputs, min, max)
+
+    def loop(self, at: Place, inputs: Operand, min: Operand, max: Operand) -> Expr:
+        return self.rounded(inputs[at], min.broadcast(at), max.broadcast(at))
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         return list(FakeQuantWithMinMaxVarsGradient(**self.attributes)(dy, *node.inputs))
@@ -194,6 +218,11 @@ class FakeQuantWithMinMaxVarsGradient(FakeQuant):
         side, dy = self.side(inputs, min, max), np.asarray(gradients)
         return np.where(side == 0, dy, 0), np.sum(dy[side < 0]), np.sum(dy[side > 0])
 
+    def loop(
+        self, at: Place, gradients: Operand, inputs: Operand, min: Operand, max: Operand
+    ) -> Expr:
+        return _shared_element(self, at, gradients, inputs, min, max)
+
     def gradient(self, node: Node, *dds: Tensor) -> list[Tensor | None]:
         return [_shared_out(self, node, dds), None, None, None]
 
@@ -211,6 +240,9 @@ class FakeQuantWithMinMaxVarsPerChannel(FakeQuant):
 
     def numpy(self, inputs: Array, min: Array, max: Array) -> Array:
         return self.rounded(inputs, min, max)
+
+    def loop(self, at: Place, inputs: Operand, min: Operand, max: Operand) -> Expr:
+        return self.rounded(inputs[at], min.broadcast(at), max.broadcast(at))
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
         return list(FakeQuantWithMinMaxVarsPerChannelGradient(**self.attributes)(dy, *node.inputs))
@@ -237,8 +269,28 @@ class FakeQuantWithMinMaxVarsPerChannelGradient(FakeQuant):
         ends = [np.sum(np.where(mask, dy, 0), axis=axes) for mask in (side < 0, side > 0)]
         return np.where(side == 0, dy, 0), ends[0], ends[1]
 
+    def loop(
+        self, at: Place, gradients: Operand, inputs: Operand, min: Operand, max: Operand
+    ) -> Expr:
+        return _shared_element(self, at, gradients, inputs, min, max)
+
     def gradient(self, node: Node, *dds: Tensor) -> list[Tensor | None]:
         return [_shared_out(self, node, dds), None, None, None]
+
+
+def _shared_element(
+    op: FakeQuant, at: Place, gradients: Operand, inputs: Operand, min: Operand, max: Operand
+) -> Expr:
+    """A gradient of x where it is inside the range; of an end, the sum of those it cut off."""
+
+    def passed(place: Sequence[Expr]) -> Expr:
+        side = op.side(inputs[place], min.broadcast(place), max.broadcast(place))
+        goes_here = (side.eq(0), side < 0, side > 0)[at.output]
+        return select(goes_here, gradients[place], 0)
+
+    if at.output == 0:
+        return passed(at)
+    return loop.reduce("sum", inputs.shape[: inputs.rank - at.rank], lambda *k: passed((*k, *at)))
 
 
 def _shared_out(op: FakeQuant, node: Node, dds: tuple[Tensor, ...]) -> Tensor:

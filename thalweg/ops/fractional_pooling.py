@@ -115,6 +115,7 @@ class FractionalPooling(Op, abstract=True):
     """What fractional poolings share: the regions, drawn anew in each step."""
 
     stateful = True
+    host_only = True  # the regions are drawn without replacement
     pooling_ratio: tuple[float, ...]
     pseudo_random: bool = False
     overlapping: bool = False
@@ -184,6 +185,7 @@ class FractionalMaxPoolGrad(Op):
         "orig_input: T, orig_output: T, out_backprop: T, row_pooling_sequence: int64, "
         "col_pooling_sequence: int64 -> output: T; T: float32|float64|int32|int64"
     )
+    host_only = True  # the sizes of the regions depend on data
     overlapping: bool = False
 
     def shape(self, orig_input: Tensor, *_: Tensor) -> TensorShape:
@@ -232,6 +234,7 @@ class FractionalAvgPoolGrad(Op):
         "orig_input_tensor_shape: int64, out_backprop: T, row_pooling_sequence: int64, "
         "col_pooling_sequence: int64 -> output: T; T: float32|float64|int32|int64"
     )
+    host_only = True  # the sizes of the regions depend on data
     overlapping: bool = False
 
     def shape(self, orig_input_tensor_shape: Tensor, *_: Tensor) -> TensorShape:

@@ -27,6 +27,7 @@ class ExtractGlimpse(Op):
 
     signature = "input: float32, size: int32, offsets: float32 -> glimpse: float32"
     stateful = True  # the noise
+    host_only = True  # how much noise is drawn depends on data
     not_differentiable = True
     centered: bool = True
     normalized: bool = True

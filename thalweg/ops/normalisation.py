@@ -341,9 +341,7 @@ def neighbour_sum(x: Array, radius: int) -> Array:
     return total
 
 
-def neighbours(
-    channel: Any, channels: int, radius: int, body: Callable[[Expr], Expr]
-) -> Expr:
+def neighbours(channel: Any, channels: int, radius: int, body: Callable[[Expr], Expr]) -> Expr:
     """The sum of the body over the channels at most `radius` away from one."""
     reach = max(min(radius, channels - 1), 0)
 

@@ -76,7 +76,7 @@ class Pad(Padding):
 
     def numpy(self, input: Array, paddings: Array) -> Array:
         fill = filling.zero_of(np.asarray(input).dtype)
-        return _with_border(input, _border(input, paddings), fill)
+        return with_border(input, _border(input, paddings), fill)
 
     def loop(self, at: Place, input: Operand, paddings: Operand) -> Expr:
         return _bordered(at, input, paddings, filling.zero_of(input.dtype))
@@ -91,7 +91,7 @@ class PadV2(Padding):
     signature = "input: T, paddings: Tpaddings, constant_values: T -> output: T; Tpaddings: index"
 
     def numpy(self, input: Array, paddings: Array, constant_values: Array) -> Array:
-        return _with_border(input, _border(input, paddings), constant_values)
+        return with_border(input, _border(input, paddings), constant_values)
 
     def loop(self, at: Place, input: Operand, paddings: Operand, constant_values: Operand) -> Expr:
         return _bordered(at, input, paddings, constant_values[()])
@@ -100,7 +100,8 @@ class PadV2(Padding):
         return [_inside(node, dy), None, None]
 
 
-def _with_border(input: Array, border: list[tuple[int, int]], fill: Any) -> Array:
+def with_border(input: Array, border: Sequence[Sequence[int]], fill: Any) -> Array:
+    """An array with `fill` around it."""
     sizes = [sum(pair) + size for pair, size in zip(border, np.shape(input), strict=True)]
     padded = np.full(sizes, fill, dtype=np.asarray(input).dtype)
     inside = (slice(b, b + s) for (b, _), s in zip(border, np.shape(input), strict=True))

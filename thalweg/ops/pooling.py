@@ -6,9 +6,7 @@ depth need no case of their own. The gradient of max goes to the first element t
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -100,8 +98,10 @@ class Pooling(Op, abstract=True):
 
 def within(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
     """Whether all indices are in range."""
-    ranges = zip(indices, sizes, strict=True)
-    return functools.reduce(operator.and_, [(i >= 0) & (i < size) for i, size in ranges])
+    first, *others = [(i >= 0) & (i < size) for i, size in zip(indices, sizes, strict=True)]
+    for other in others:
+        first = first & other
+    return first
 
 
 class Scatter:
@@ -152,9 +152,7 @@ class MaxPooling(Pooling, abstract=True):
 
     def loop(self, at: Place, input: Operand) -> Expr:
         border = lowest(input.dtype)
-        return loop.reduce(
-            "max", self.ksize, lambda *taps: self.seen(input, at, taps, border)
-        )
+        return loop.reduce("max", self.ksize, lambda *taps: self.seen(input, at, taps, border))
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return REGISTRY[self.partner](**self.attributes)(node.inputs[0], node.output, dy)
@@ -536,7 +534,9 @@ def shares(slides: Sequence[Slide], sizes: Sequence[int], positions: Sequence[in
 def covered(slides: Sequence[Slide], sizes: Sequence[int], at: Sequence[Any]) -> Any:
     """How many elements of the input the window covers at a place."""
     total: Any = 1
-    for slide, size, start in zip(slides, sizes, met(slides, sizes, at, [0] * len(at)), strict=True):
+    for slide, size, start in zip(
+        slides, sizes, met(slides, sizes, at, [0] * len(at)), strict=True
+    ):
         total = ((start + slide.window).min(size) - start.max(0)) * total
     return total
 

@@ -71,6 +71,7 @@ class PyFunc(Op):
 
     signature = "input: [Tin] -> output: [Tout]"
     stateful = True
+    blocking = True  # the function may wait for another one of its step
     host_only = True
     not_differentiable = True
     token: str

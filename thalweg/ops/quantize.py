@@ -1,11 +1,12 @@
 """Numbers on a grid of integers: quantized tensors and the ops that make, read and use them.
 
 A quantized tensor is an integer tensor that travels with the real range [min, max] its integers
-span. Kernels see plain integers of the storage width.
+span. Kernels see plain integers of the storage width. Formulas take float64, as arrays or elements.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,24 @@ from thalweg.graph.literal import plain_integers
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
+from thalweg.loops import loop
+from thalweg.loops.either import (
+    absolute,
+    both,
+    cast,
+    clip,
+    divide,
+    equal,
+    floor,
+    greater,
+    maximum,
+    minimum,
+    rint,
+    select,
+    sign,
+)
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -38,52 +57,54 @@ def limits(kind: Any) -> tuple[int, int]:
 
 
 def _round_half_away(x: Any) -> Any:
-    return np.copysign(np.floor(np.abs(x) + 0.5), x)
+    return sign(x) * floor(absolute(x) + 0.5)
 
 
-_ROUNDING: dict[str, Callable[[Array], Array]] = {
+_ROUNDING: dict[str, Callable[[Any], Any]] = {
     "HALF_AWAY_FROM_ZERO": _round_half_away,
-    "HALF_TO_EVEN": np.rint,
+    "HALF_TO_EVEN": rint,
 }
 
 
 # The grid of QuantizedConv2D and friends: the lowest integer is min, the highest is max.
 
 
-def steps_per_unit(low: float, high: float, kind: Any) -> float:
+def steps_per_unit(low: Any, high: Any, kind: Any) -> Any:
     """How many integers there are to a real distance of 1."""
     lowest, highest = limits(kind)
-    return (highest - lowest) / (high - low)
+    return divide(highest - lowest, high - low)
 
 
-def spanned(steps: float, kind: Any) -> tuple[Any, Any]:
+def spanned(steps: Any, kind: Any) -> tuple[Any, Any]:
     """The real range of integers around zero with `steps` of them to a distance of 1."""
     lowest, highest = limits(kind)
-    return np.float32(lowest / steps), np.float32(highest / steps)
+    return cast(lowest / steps, np.float32), cast(highest / steps, np.float32)
 
 
-def first_quantized(x: Array, low: float, high: float, kind: Any) -> Array:
+def first_quantized(x: Any, low: Any, high: Any, kind: Any) -> Any:
     """Reals as integers, such that `low` falls on the lowest one exactly."""
     lowest, highest = limits(kind)
     scale = steps_per_unit(low, high, kind)
-    grid = _round_half_away(x * scale) - _round_half_away(np.float64(low * scale)) + lowest
-    return np.clip(grid, lowest, highest)
+    grid = _round_half_away(x * scale) - _round_half_away(low * scale) + lowest
+    return clip(grid, lowest, highest)
 
 
-def first_dequantized(x: Array, low: float, high: float) -> Array:
-    """The reals of integers quantized by `first_quantized`."""
-    lowest, _ = limits(x.dtype)
-    if low == high:
-        return np.full(x.shape, low, np.float64)
-    scale = 1 / steps_per_unit(low, high, x.dtype)
-    return (
-        _round_half_away(np.float64(low / scale)) * scale + (x.astype(np.float64) - lowest) * scale
-    )
+def first_dequantized(x: Any, low: Any, high: Any, kind: Any) -> Any:
+    """The reals of integers of dtype `kind` quantized by `first_quantized`."""
+    lowest, highest = limits(kind)
+    scale = (high - low) / (highest - lowest)
+    start = _round_half_away(divide(low, scale)) * scale
+    return select(equal(low, high), low, start + (cast(x, np.float64) - lowest) * scale)
 
 
-def zero_point(low: float, high: float, kind: Any) -> float:
+def zero_point(low: Any, high: Any, kind: Any) -> Any:
     """The integer that stands for the real zero."""
-    return float(first_quantized(np.zeros(()), low, high, kind))
+    return first_quantized(0.0, low, high, kind)
+
+
+def wide(low: Operand, high: Operand) -> tuple[Expr, Expr]:
+    """The ends of a range as float64 elements."""
+    return low[()].cast(np.float64), high[()].cast(np.float64)
 
 
 class QuantizeV2(Op):
@@ -108,49 +129,54 @@ class QuantizeV2(Op):
         return [input.shape, scalar(), scalar()]
 
     def numpy(self, input: Array, min_range: Array, max_range: Array) -> tuple[Any, Any, Any]:
-        low, high = _usable_range(float(min_range), float(max_range))
-        kind = storage(self.T)
-        quantize = _QUANTIZERS[self.mode]
-        grid, low, high = quantize(
-            np.asarray(input, np.float64), low, high, kind, _ROUNDING[self.round_mode]
-        )
-        return grid.astype(kind), np.float32(low), np.float32(high)
+        low, high = float(min_range), float(max_range)
+        if low > high:
+            raise ValueError(f"min_range {low} must not be larger than max_range {high}")
+        return self._quantized(np.asarray(input, np.float64), low, high)
+
+    def loop(self, at: Place, input: Operand, min_range: Operand, max_range: Operand) -> Expr:
+        x = input[at].cast(np.float64) if at.output == 0 else 0.0
+        return self._quantized(x, *wide(min_range, max_range))[at.output]
+
+    def _quantized(self, x: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+        quantize, kind = _QUANTIZERS[self.mode], storage(self.T)
+        usable = _usable_range(low, high)
+        grid, low, high = quantize(x, *usable, kind, _ROUNDING[self.round_mode])
+        return cast(grid, kind), cast(low, np.float32), cast(high, np.float32)
 
 
-def _usable_range(low: float, high: float) -> tuple[float, float]:
+def _usable_range(low: Any, high: Any) -> tuple[Any, Any]:
     """A range that holds zero and is not empty."""
-    if low > high:
-        raise ValueError(f"min_range {low} must not be larger than max_range {high}")
-    low = min(0.0, low)
-    least = max(1.0, abs(low), abs(high)) * _SMALLEST_RANGE
-    return low, max(high, low + least)
+    low = minimum(low, 0.0)
+    least = maximum(maximum(absolute(low), absolute(high)), 1.0) * _SMALLEST_RANGE
+    return low, maximum(high, low + least)
 
 
-Quantized = tuple[Array, float, float]
+Quantized = tuple[Any, Any, Any]
 
 
-def _combined(x: Array, low: float, high: float, kind: Any, round: Any) -> Quantized:
+def _combined(x: Any, low: Any, high: Any, kind: Any, round: Any) -> Quantized:
     lowest, _ = limits(kind)
-    grid = (np.clip(x, low, high) - low) * steps_per_unit(low, high, kind) + lowest
+    grid = (clip(x, low, high) - low) * steps_per_unit(low, high, kind) + lowest
     return round(grid), low, high
 
 
-def _first(x: Array, low: float, high: float, kind: Any, round: Any) -> Quantized:
+def _first(x: Any, low: Any, high: Any, kind: Any, round: Any) -> Quantized:
     return first_quantized(x, low, high, kind), low, high
 
 
-def _scaled(x: Array, low: float, high: float, kind: Any, round: Any) -> Quantized:
+def _scaled(x: Any, low: Any, high: Any, kind: Any, round: Any) -> Quantized:
     lowest, highest = limits(kind)
     scale = _largest_scale(low, high, lowest, highest)
     low, high = lowest / scale, highest / scale
-    return round(np.clip(x, low, high) * scale), low, high
+    return round(clip(x, low, high) * scale), low, high
 
 
-def _largest_scale(low: float, high: float, lowest: int, highest: int) -> float:
+def _largest_scale(low: Any, high: Any, lowest: int, highest: int) -> Any:
     """The largest factor that keeps [low, high] within [lowest, highest]."""
-    from_low = lowest / low if lowest * low > 0 else np.inf
-    from_high = highest / high if highest * high > 0 else np.inf
-    return min(from_low, from_high)
+    from_low = select(greater(lowest * low, 0), divide(lowest, low), np.inf)
+    from_high = select(greater(highest * high, 0), divide(highest, high), np.inf)
+    return minimum(from_low, from_high)
 
 
 _QUANTIZERS: dict[str, Callable[..., Quantized]] = {
@@ -202,18 +228,22 @@ class Dequantize(Op):
         return input.shape
 
     def numpy(self, input: Array, min_range: Array, max_range: Array) -> Array:
-        return self._reals(plain_integers(input), float(min_range), float(max_range)).astype(
-            np.float32
-        )
+        x = plain_integers(input)
+        reals = self._reals(x.astype(np.float64), float(min_range), float(max_range), x.dtype)
+        return reals.astype(np.float32)
 
-    def _reals(self, x: Array, low: float, high: float) -> Array:
-        lowest, highest = limits(x.dtype)
+    def loop(self, at: Place, input: Operand, min_range: Operand, max_range: Operand) -> Expr:
+        x = input[at].cast(np.float64)
+        return self._reals(x, *wide(min_range, max_range), input.dtype).cast(np.float32)
+
+    def _reals(self, x: Any, low: Any, high: Any, kind: Any) -> Any:
+        lowest, highest = limits(kind)
         if self.mode == "MIN_FIRST":
-            return first_dequantized(x, low, high)
+            return first_dequantized(x, low, high, kind)
         if self.mode == "SCALED":
             side = low / lowest if lowest else 0.0
-            return x * max(side, high / highest)
-        return (x.astype(np.float64) - lowest) / steps_per_unit(low, high, x.dtype) + low
+            return x * maximum(side, high / highest)
+        return (x - lowest) / steps_per_unit(low, high, kind) + low
 
 
 @public("dequantize", "quantization.dequantize")
@@ -251,13 +281,23 @@ class QuantizeAndDequantizeV3(Op):
         low, high = (input_min, input_max) if self.range_given else (x.min(), x.max())
         if low > high:
             raise ValueError(f"Invalid range: input_min {low} > input_max {high}")
-        scale = _largest_scale(float(low), float(high), lowest, highest)
-        if not np.isfinite(scale):
-            return x  # the range is empty: nothing to round to
-        bounded = np.clip(x, lowest / scale, highest / scale) if self.range_given else x
-        grid = bounded.astype(np.float64) * scale
-        rounded = np.floor(grid + 0.5) if self.round_mode == "HALF_UP" else np.rint(grid)
-        return (rounded / scale).astype(x.dtype)
+        return self._rounded(x.astype(np.float64), float(low), float(high), lowest, highest).astype(
+            x.dtype
+        )
+
+    def loop(
+        self, at: Place, input: Operand, input_min: Operand, input_max: Operand, num_bits: Operand
+    ) -> Expr:
+        low, high = wide(input_min, input_max) if self.range_given else _extremes(input)
+        x, ends = input[at].cast(np.float64), self._ends(int(num_bits.constant()))
+        return self._rounded(x, low, high, *ends).cast(input.dtype)
+
+    def _rounded(self, x: Any, low: Any, high: Any, lowest: int, highest: int) -> Any:
+        scale = _largest_scale(low, high, lowest, highest)
+        grid = (clip(x, lowest / scale, highest / scale) if self.range_given else x) * scale
+        rounded = floor(grid + 0.5) if self.round_mode == "HALF_UP" else rint(grid)
+        # An infinite scale comes of an empty range: there is nothing to round to.
+        return select(equal(scale, np.inf), x, rounded / scale)
 
     def _ends(self, bits: int) -> tuple[int, int]:
         if not 1 <= bits <= 63:
@@ -269,6 +309,15 @@ class QuantizeAndDequantizeV3(Op):
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [dy, None, None, None]
+
+
+def _extremes(x: Operand) -> tuple[Expr, Expr]:
+    """The least and the largest element."""
+
+    def element(*k: Expr) -> Expr:
+        return x[k].cast(np.float64)
+
+    return loop.reduce("min", x.shape, element), loop.reduce("max", x.shape, element)
 
 
 @public("quantization.quantize_and_dequantize")
@@ -318,19 +367,43 @@ class QuantizedConcat(Op):
         self, concat_dim: Array, values: list[Array], mins: list[Array], maxes: list[Array]
     ) -> tuple[Array, Any, Any]:
         low, high = min(0.0, *map(float, mins)), max(map(float, maxes))
+        integers = [plain_integers(x) for x in values]
         parts = [
-            _requantized(plain_integers(x), float(a), float(b), low, high)
-            for x, a, b in zip(values, mins, maxes, strict=True)
+            _requantized(x, float(a), float(b), low, high, x.dtype)
+            for x, a, b in zip(integers, mins, maxes, strict=True)
         ]
         return np.concatenate(parts, int(concat_dim)), np.float32(low), np.float32(high)
 
+    def loop(
+        self,
+        at: Place,
+        concat_dim: Operand,
+        values: list[Operand],
+        mins: list[Operand],
+        maxes: list[Operand],
+    ) -> Expr:
+        lows, highs = zip(*map(wide, mins, maxes), strict=True)
+        low, high = functools.reduce(minimum, lows, 0.0), functools.reduce(maximum, highs)
+        if at.output:
+            return (low, high)[at.output - 1].cast(np.float32)
+        axis = int(concat_dim.constant())
+        starts = np.cumsum([0, *(x.shape[axis] for x in values)]).tolist()
 
-def _requantized(x: Array, old_low: float, old_high: float, low: float, high: float) -> Array:
-    if (old_low, old_high) == (low, high):
-        return x
-    return first_quantized(first_dequantized(x, old_low, old_high), low, high, x.dtype).astype(
-        x.dtype
-    )
+        def piece(number: int) -> Expr:
+            x, before, after = values[number], at[:axis], at[axis:][1:]
+            element = x[(*before, at[axis] - starts[number], *after)]
+            return _requantized(element, lows[number], highs[number], low, high, x.dtype)
+
+        found = piece(0)
+        for number in range(1, len(values)):
+            found = select(at[axis] < starts[number], found, piece(number))
+        return found
+
+
+def _requantized(x: Any, old_low: Any, old_high: Any, low: Any, high: Any, kind: Any) -> Any:
+    reals = first_dequantized(x, old_low, old_high, kind)
+    grid = cast(first_quantized(reals, low, high, kind), kind)
+    return select(both(equal(old_low, low), equal(old_high, high)), x, grid)
 
 
 @public("quantized_concat", "quantization.quantized_concat")

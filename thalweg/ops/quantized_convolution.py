@@ -18,8 +18,11 @@ from thalweg.graph.literal import plain_integers
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import correlate
-from thalweg.ops.quantize import spanned, steps_per_unit, storage, zero_point
+from thalweg.ops.quantize import spanned, steps_per_unit, storage, wide, zero_point
 from thalweg.ops.windows import Slide
 from thalweg.public import public
 
@@ -74,6 +77,25 @@ class QuantizedConv2D(Op):
         steps *= steps_per_unit(float(min_filter), float(max_filter), w.dtype)
         kind = storage(self.out_type)
         return product.astype(kind), *spanned(steps, kind)
+
+    def loop(self, at: Place, input: Operand, filter: Operand, *ranges: Operand) -> Expr:
+        x_range, w_range = wide(*ranges[:2]), wide(*ranges[2:])
+        kind = storage(self.out_type)
+        if at.output:
+            steps = steps_per_unit(*x_range, input.dtype) * steps_per_unit(*w_range, filter.dtype)
+            return spanned(steps, kind)[at.output - 1]
+        batch, *position, channel = at
+        slides = self.slides(filter.shape[:2])
+        x_zero, w_zero = zero_point(*x_range, input.dtype), zero_point(*w_range, filter.dtype)
+
+        def product(row: Expr, column: Expr, depth: Expr) -> Expr:
+            taps = zip(slides, position, (row, column), input.shape[1:3], strict=True)
+            place = [p * s.stride + tap * s.dilation - s.pads(size)[0] for s, p, tap, size in taps]
+            x = input.or_else([batch, *place, depth], x_zero.cast(input.dtype))
+            w = filter[row, column, depth, channel]
+            return (x.cast(np.float64) - x_zero) * (w.cast(np.float64) - w_zero)
+
+        return loop.reduce("sum", filter.shape[:3], product).cast(kind)
 
 
 @public("nn.quantized_conv2d")

@@ -18,6 +18,10 @@ from thalweg.graph.literal import plain_integers
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.loops import loop
+from thalweg.loops.either import cast, greater, maximum, minimum, select
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import bias, matmul, shaping
 from thalweg.ops.quantize import (
     first_dequantized,
@@ -25,6 +29,7 @@ from thalweg.ops.quantize import (
     spanned,
     steps_per_unit,
     storage,
+    wide,
     zero_point,
 )
 
@@ -59,12 +64,33 @@ class QuantizedMatMul(Op):
         kind = storage(self.Toutput)
         return product.astype(kind), *spanned(left_steps * right_steps, kind)
 
+    def loop(self, at: Place, a: Operand, b: Operand, *ranges: Operand) -> Expr:
+        a_range, b_range = wide(*ranges[:2]), wide(*ranges[2:])
+        kind = storage(self.Toutput)
+        if at.output:
+            steps = steps_per_unit(*a_range, a.dtype) * steps_per_unit(*b_range, b.dtype)
+            return spanned(steps, kind)[at.output - 1]
+        row, column = at
+        a_zero, b_zero = zero_point(*a_range, a.dtype), zero_point(*b_range, b.dtype)
+
+        def product(k: Expr) -> Expr:
+            left = a[k, row] if self.transpose_a else a[row, k]
+            right = b[column, k] if self.transpose_b else b[k, column]
+            return centred(left, a_zero) * centred(right, b_zero)
+
+        return loop.reduce("sum", [a.shape[0 if self.transpose_a else 1]], product).cast(kind)
+
+
+def centred(x: Any, zero: Any) -> Any:
+    """Integers less the one that stands for zero."""
+    return cast(x, np.int64) - cast(zero, np.int64)
+
 
 def _centred(value: Array, low: float, high: float) -> tuple[Array, float]:
     """The integers less the one that stands for zero, and how many there are to a distance of 1."""
     x = plain_integers(value)
-    centred = x.astype(np.int64) - int(zero_point(low, high, x.dtype))
-    return centred, steps_per_unit(low, high, x.dtype)
+    zero = zero_point(low, high, x.dtype)
+    return centred(x, zero), steps_per_unit(low, high, x.dtype)
 
 
 class QuantizedBiasAdd(Op):
@@ -82,14 +108,26 @@ class QuantizedBiasAdd(Op):
         return [bias.BiasAdd().shape(input, bias_vector), scalar(), scalar()]
 
     def numpy(self, input: Array, bias: Array, *ranges: Array) -> tuple[Array, Any, Any]:
-        x_low, x_high, bias_low, bias_high = map(float, ranges)
-        total = first_dequantized(plain_integers(input), x_low, x_high) + first_dequantized(
-            plain_integers(bias), bias_low, bias_high
-        )
-        high = _HEADROOM * max(-x_low, x_high, -bias_low, bias_high)
+        x, terms = plain_integers(input), plain_integers(bias)
+        low_x, high_x, low, high = map(float, ranges)
+        reals = first_dequantized(x, low_x, high_x, x.dtype)
+        total = reals + first_dequantized(terms, low, high, terms.dtype)
+        return self._quantized(total, low_x, high_x, low, high)
+
+    def loop(self, at: Place, input: Operand, bias: Operand, *ranges: Operand) -> Expr:
+        x_range, bias_range = wide(*ranges[:2]), wide(*ranges[2:])
+        if at.output:
+            return self._quantized(0.0, *x_range, *bias_range)[at.output]
+        x = first_dequantized(input[at], *x_range, input.dtype)
+        term = first_dequantized(bias[at[-1]], *bias_range, bias.dtype)
+        return self._quantized(x + term, *x_range, *bias_range)[0]
+
+    def _quantized(self, total: Any, *ends: Any) -> tuple[Any, Any, Any]:
+        low, high, bias_low, bias_high = ends
+        largest = maximum(maximum(-low, high), maximum(-bias_low, bias_high)) * _HEADROOM
         kind = storage(self.out_type)
-        grid = first_quantized(total, -high, high, kind).astype(kind)
-        return grid, np.float32(-high), np.float32(high)
+        grid = cast(first_quantized(total, -largest, largest, kind), kind)
+        return grid, cast(-largest, np.float32), cast(largest, np.float32)
 
 
 class Requantize(Op):
@@ -112,8 +150,13 @@ class Requantize(Op):
             raise _refusal(f"requested_output_min must be <= 0, but got {low}")
         if high < low:
             raise _refusal(f"requested_output_max must be >= requested_output_min, but got {high}")
-        reals = first_dequantized(plain_integers(input), old_low, old_high)
+        x = plain_integers(input)
+        reals = first_dequantized(x, old_low, old_high, x.dtype)
         return _narrowed(reals, low, high, self.out_type)
+
+    def loop(self, at: Place, input: Operand, *ranges: Operand) -> Expr:
+        x = 0.0 if at.output else first_dequantized(input[at], *wide(*ranges[:2]), input.dtype)
+        return _narrowed(x, *wide(*ranges[2:]), self.out_type)[at.output]
 
 
 class RequantizationRange(Op):
@@ -129,9 +172,11 @@ class RequantizationRange(Op):
         return [scalar(), scalar()]
 
     def numpy(self, input: Array, input_min: Array, input_max: Array) -> tuple[Any, Any]:
-        reals = first_dequantized(plain_integers(input), float(input_min), float(input_max))
-        low, high = _used(reals)
+        low, high = _used(_reals(input, input_min, input_max))
         return np.float32(low), np.float32(high)
+
+    def loop(self, at: Place, input: Operand, input_min: Operand, input_max: Operand) -> Expr:
+        return _used_elements(input, input_min, input_max)[at.output].cast(np.float32)
 
 
 class QuantizeDownAndShrinkRange(Op):
@@ -148,8 +193,18 @@ class QuantizeDownAndShrinkRange(Op):
         return [input.shape, scalar(), scalar()]
 
     def numpy(self, input: Array, input_min: Array, input_max: Array) -> tuple[Array, Any, Any]:
-        reals = first_dequantized(plain_integers(input), float(input_min), float(input_max))
+        reals = _reals(input, input_min, input_max)
         return _narrowed(reals, *_used(reals), self.out_type)
+
+    def loop(self, at: Place, input: Operand, input_min: Operand, input_max: Operand) -> Expr:
+        used, ends = _used_elements(input, input_min, input_max), wide(input_min, input_max)
+        x = 0.0 if at.output else first_dequantized(input[at], *ends, input.dtype)
+        return _narrowed(x, *used, self.out_type)[at.output]
+
+
+def _reals(input: Array, low: Array, high: Array) -> Array:
+    x = plain_integers(input)
+    return first_dequantized(x, float(low), float(high), x.dtype)
 
 
 def _used(reals: Array) -> tuple[float, float]:
@@ -157,12 +212,23 @@ def _used(reals: Array) -> tuple[float, float]:
     return min(0.0, float(np.min(reals, initial=0))), float(np.max(reals, initial=0))
 
 
-def _narrowed(reals: Array, low: float, high: float, out_type: DType) -> tuple[Array, Any, Any]:
+def _used_elements(input: Operand, low: Operand, high: Operand) -> tuple[Expr, Expr]:
+    """As `_used`, of all elements of a quantized tensor."""
+    ends = wide(low, high)
+
+    def real(*k: Expr) -> Expr:
+        return first_dequantized(input[k], *ends, input.dtype)
+
+    least, most = (loop.reduce(kind, input.shape, real) for kind in ("min", "max"))
+    return minimum(least, 0.0), maximum(most, 0.0)
+
+
+def _narrowed(reals: Any, low: Any, high: Any, out_type: DType) -> tuple[Any, Any, Any]:
     kind = storage(out_type)
     # All values are alike where the range is empty: any grid will do.
-    top = high if high > low else low + 1
-    grid = first_quantized(reals, low, top, kind).astype(kind)
-    return grid, np.float32(low), np.float32(high)
+    top = select(greater(high, low), high, low + 1)
+    grid = cast(first_quantized(reals, low, top, kind), kind)
+    return grid, cast(low, np.float32), cast(high, np.float32)
 
 
 def _refusal(message: str) -> errors.InvalidArgumentError:
@@ -183,3 +249,8 @@ class QuantizedReshape(Op):
 
     def numpy(self, tensor: Array, shape: Array, low: Array, high: Array) -> tuple[Array, Any, Any]:
         return shaping.Reshape().numpy(tensor, shape), low, high
+
+    def loop(self, at: Place, tensor: Operand, shape: Operand, low: Operand, high: Operand) -> Expr:
+        if at.output:
+            return (low, high)[at.output - 1][()]
+        return tensor[loop.reshaped(at, tensor.shape)]

@@ -13,6 +13,9 @@ from thalweg.graph.literal import plain_integers
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import pooling, quantize, windows
 from thalweg.ops.pooling import Pooling
 from thalweg.public import public
@@ -32,6 +35,15 @@ class QuantizedPooling(Pooling, abstract=True):
     def shape(self, input: Tensor, min_input: Tensor, max_input: Tensor) -> list[TensorShape]:
         return [self.pooled_shape(input.shape), scalar(), scalar()]
 
+    def loop(self, at: Place, input: Operand, min_input: Operand, max_input: Operand) -> Expr:
+        if at.output:
+            return (min_input, max_input)[at.output - 1][()]
+        return self.pooled(at, input).cast(input.dtype)
+
+    def pooled(self, at: Place, x: Operand) -> Expr:
+        """One integer of the output."""
+        raise TypeError(f"{self.type_name} does not say how it pools")
+
 
 class QuantizedMaxPool(QuantizedPooling):
     """The largest integer under the window"""
@@ -40,6 +52,9 @@ class QuantizedMaxPool(QuantizedPooling):
         x = plain_integers(input)
         largest = pooling.MaxPool(**self.attributes).numpy(x)
         return largest, min_input, max_input
+
+    def pooled(self, at: Place, x: Operand) -> Expr:
+        return pooling.MaxPool(**self.attributes).loop(at, x)
 
 
 class QuantizedAvgPool(QuantizedPooling):
@@ -53,6 +68,13 @@ class QuantizedAvgPool(QuantizedPooling):
             total += tap
         share = pooling.shares(self.slides, x.shape, positions).astype(np.int64)
         return (total // share).astype(x.dtype), min_input, max_input
+
+    def pooled(self, at: Place, x: Operand) -> Expr:
+        def element(*taps: Expr) -> Expr:
+            return self.seen(x, at, taps, 0).cast(np.int64)
+
+        total = loop.reduce("sum", self.ksize, element)
+        return total // pooling.covered(self.slides, x.shape, at)
 
 
 @public("nn.quantized_max_pool")
@@ -92,6 +114,26 @@ def _clipped(features: Array, top: float, low: float, high: float, kind: DType) 
     return np.clip(x, zero, most).astype(quantize.storage(kind))
 
 
+def _clipped_at(
+    at: Place, features: Operand, top: Any, low: Operand, high: Operand, kind: DType
+) -> Expr:
+    """`_clipped` of one element, or an end of the range."""
+    if at.output:
+        return (low, high)[at.output - 1][()]
+    lowest, highest = quantize.limits(features.dtype)
+    start, end = low[()].cast(np.float64), high[()].cast(np.float64)
+    scale = (highest - lowest) / (end - start)
+    zero = (lowest - _rounded(start * scale)).max(lowest).min(highest)
+    most = (_rounded(scale * top) - _rounded(start * scale) + lowest).max(lowest).min(highest)
+    clipped = features[at].cast(np.float64).max(zero).min(most)
+    return clipped.cast(quantize.storage(kind))
+
+
+def _rounded(x: Expr) -> Expr:
+    """The nearest integer, halves away from zero"""
+    return x.sign() * (x.abs() + 0.5).floor()
+
+
 class QuantizedRelu(Op):
     """max(x, 0), of quantized features"""
 
@@ -109,12 +151,19 @@ class QuantizedRelu(Op):
     def numpy(self, features: Array, low: Array, high: Array) -> tuple[Array, ...]:
         return _clipped(features, float(high), float(low), float(high), self.out_type), low, high
 
+    def loop(self, at: Place, features: Operand, low: Operand, high: Operand) -> Expr:
+        top = high[()].cast(np.float64)
+        return _clipped_at(at, features, top, low, high, self.out_type)
+
 
 class QuantizedRelu6(QuantizedRelu, name="QuantizedRelu6"):
     """min(max(x, 0), 6), of quantized features"""
 
     def numpy(self, features: Array, low: Array, high: Array) -> tuple[Array, ...]:
         return _clipped(features, 6.0, float(low), float(high), self.out_type), low, high
+
+    def loop(self, at: Place, features: Operand, low: Operand, high: Operand) -> Expr:
+        return _clipped_at(at, features, 6.0, low, high, self.out_type)
 
 
 class QuantizedReluX(Op):
@@ -133,6 +182,10 @@ class QuantizedReluX(Op):
 
     def numpy(self, features: Array, top: Array, low: Array, high: Array) -> tuple[Array, ...]:
         return _clipped(features, float(top), float(low), float(high), self.out_type), low, high
+
+    def loop(self, at: Place, features: Operand, top: Operand, low: Operand, high: Operand) -> Expr:
+        end = top[()].cast(np.float64)
+        return _clipped_at(at, features, end, low, high, self.out_type)
 
 
 @public("nn.quantized_relu_x")

@@ -41,6 +41,7 @@ class RandomGamma(Random):
     """`shape` gamma numbers for each alpha, of scale 1"""
 
     signature = "shape: S, alpha: T -> output: T; S: index, T: float16|float32|float64"
+    host_only = True
     not_differentiable = False
 
     def shape(self, shape: Tensor, alpha: Tensor) -> TensorShape:
@@ -64,6 +65,7 @@ class RandomGammaGrad(Op):
     """∂sample/∂alpha = -(∂P/∂alpha) / (∂P/∂sample), P being the distribution function"""
 
     signature = "alpha: T, sample: T -> output: T; T: float32|float64"
+    host_only = True
 
     def shape(self, alpha: Tensor, sample: Tensor) -> TensorShape:
         return broadcast_shapes(alpha.shape, sample.shape)
@@ -100,6 +102,7 @@ class RandomPoissonV2(Random):
     """`shape` Poisson numbers for each rate"""
 
     signature = "shape: S, rate: R -> output: dtype; S: index, R: real, dtype: real"
+    host_only = True
     dtype: DType = dtypes.int64
 
     def shape(self, shape: Tensor, rate: Tensor) -> TensorShape:
@@ -149,6 +152,7 @@ class ParameterizedTruncatedNormal(Random):
         "shape: T, means: dtype, stdevs: dtype, minvals: dtype, maxvals: dtype -> output: dtype; "
         "T: index, dtype: floating"
     )
+    host_only = True
 
     def shape(self, shape: Tensor, *parameters: Tensor) -> TensorShape:
         return static_shape(shape)

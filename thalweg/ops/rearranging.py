@@ -21,7 +21,7 @@ from thalweg.graph.shapes import Size, TensorShape, unknown_shape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Operand, Place, Scatter, ravel, unravel
-from thalweg.ops import filling, joining, shaping, windows
+from thalweg.ops import filling, joining, padding, shaping, windows
 from thalweg.ops.windows import Slide
 from thalweg.public import public
 
@@ -92,7 +92,8 @@ def _margins(margins: Array) -> list[list[int]]:
 
 def _space_to_batch(x: Array, block: list[int], paddings: list[list[int]]) -> Array:
     count, rest = len(block), x.shape[1 + len(block) :]
-    padded = np.pad(x, [(0, 0), *map(tuple, paddings), *[(0, 0)] * len(rest)])
+    border = [[0, 0], *paddings, *[[0, 0]] * len(rest)]
+    padded = padding.with_border(x, border, filling.zero_of(x.dtype))
     cut: list[int] = [padded.shape[0]]
     for size, part in zip(padded.shape[1:], block, strict=False):
         cut += [_divided(size, part), part]

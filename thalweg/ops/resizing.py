@@ -6,7 +6,9 @@ is multiplied by both. Gradients are the same product with the matrices transpos
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +19,9 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import casting, shaping
 from thalweg.public import public
 
@@ -84,6 +89,14 @@ def _cubic(distance: Array) -> Array:
     return np.where(d <= 1, near, np.where(d < 2, far, 0)).astype(np.float32)
 
 
+def _cubic_at(d: Expr) -> Expr:
+    """`_cubic` of one distance."""
+    a = float(_BICUBIC)
+    near = (d * (a + 2) - (a + 3)) * d * d + 1
+    far = ((d * a - 5 * a) * d + 8 * a) * d - 4 * a
+    return select(d <= 1, near, select(d < 2, far, 0))
+
+
 def area_weights(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
     """Each output pixel averages the input area it covers."""
     scale = _scale(size, target, align_corners)
@@ -123,6 +136,55 @@ def _check_not_empty(images: Array) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a resize in a loop: `target` pixels made of `size`."""
+
+    size: int
+    target: int
+    align_corners: bool
+    half_pixel: bool
+
+    @property
+    def scale(self) -> float:
+        """The distance of two output pixels, in input pixels."""
+        return _scale(self.size, self.target, self.align_corners)
+
+    def position(self, index: Expr) -> Expr:
+        """Where an output pixel lies among the input pixels."""
+        scale, place = float(np.float32(self.scale)), index.cast(np.float32)
+        return (place + 0.5) * scale - 0.5 if self.half_pixel else place * scale
+
+    def nearest(self, index: Expr) -> Expr:
+        """The input pixel that an output pixel copies."""
+        scale, place = float(np.float32(self.scale)), index.cast(np.float32)
+        if self.half_pixel:
+            return self.pixel(((place + 0.5) * scale).floor())
+        return self.pixel((place * scale + (0.5 if self.align_corners else 0.0)).floor())
+
+    def pixel(self, place: Expr) -> Expr:
+        """A place as the index of a pixel; beyond the borders the last one is repeated."""
+        return place.max(0).min(self.size - 1).cast(np.int64)
+
+
+def axes(
+    source: Sequence[int], target: Sequence[int], align_corners: bool, half_pixel: bool
+) -> tuple[Axis, Axis]:
+    """The axes of rows and columns."""
+    rows, columns = (
+        Axis(size, count, align_corners, half_pixel)
+        for size, count in zip(source, target, strict=True)
+    )
+    return rows, columns
+
+
+def two_neighbours(place: Expr, size: int, tap: Expr) -> tuple[Expr, Expr]:
+    """The first or second neighbour of a place that is not negative, and its weight."""
+    low = place.floor().min(size - 1)
+    source = (low + tap).min(size - 1).cast(np.int64)
+    return source, (1 - tap - (place - low)).abs().cast(np.float32)
+
+
 class Resize(Op, abstract=True):
     """Images [n, h, w, c] resized to `size`, as float32."""
 
@@ -147,6 +209,38 @@ class Resize(Op, abstract=True):
             weights(source[0], target[0], *options),
             weights(source[1], target[1], *options),
         )
+
+    def loop(self, at: Place, images: Operand, size: Operand) -> Expr:
+        batch, row, column, channel = at
+        extents, taps = self.taps(images.shape[1:3], at.shape[1:3])
+
+        def part(i: Expr, j: Expr) -> Expr:
+            (source_row, source_column), weight = taps(row, column, i, j)
+            pixel = images[batch, source_row, source_column, channel]
+            return pixel.cast(np.float32) * weight
+
+        return loop.reduce("sum", extents, part)
+
+    def taps(
+        self, source: Sequence[int], target: Sequence[int]
+    ) -> tuple[list[int], Callable[..., tuple[tuple[Expr, Expr], Expr]]]:
+        """How many pixels make one, by axis, and which, with their weights."""
+        rows, columns = axes(source, target, self.align_corners, self.half_pixel_centers)
+
+        def tap(row: Expr, column: Expr, i: Expr, j: Expr) -> tuple[tuple[Expr, Expr], Expr]:
+            source_row, above = self.tap(rows, row, i)
+            source_column, left = self.tap(columns, column, j)
+            return (source_row, source_column), above * left
+
+        return [self.tap_count(rows), self.tap_count(columns)], tap
+
+    def tap_count(self, axis: Axis) -> int:
+        """How many pixels of an axis make one."""
+        raise TypeError(f"{self.type_name} does not say how many pixels it mixes")
+
+    def tap(self, axis: Axis, index: Expr, number: Expr) -> tuple[Expr, Expr]:
+        """Pixel `number` of those that make the pixel at an index, and its weight."""
+        raise TypeError(f"{self.type_name} does not say which pixels it mixes")
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         images = node.inputs[0]
@@ -176,6 +270,16 @@ class ResizeGrad(Op):
         rows, columns = self.method.matrices(source, target)
         return _apply(grads, rows.T, columns.T)
 
+    def loop(self, at: Place, grads: Operand, original_image: Operand) -> loop.Scatter:
+        extents, taps = self.method.taps(at.shape[1:3], grads.shape[1:3])
+
+        def part(*index: Expr) -> tuple[Sequence[Any], Expr]:
+            (batch, row, column, channel), numbers = index[:4], index[4:]
+            source, weight = taps(row, column, *numbers)
+            return (batch, *source, channel), grads[index[:4]] * weight
+
+        return loop.scatter("sum", [*grads.shape, *extents], part, 0)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         size = shaping.shape(node.inputs[0])[1:3]
         return [self.method(dy, size), None]
@@ -186,17 +290,41 @@ class ResizeBilinear(Resize):
 
     weights = staticmethod(bilinear_weights)
 
+    def tap_count(self, axis: Axis) -> int:
+        return 2
+
+    def tap(self, axis: Axis, index: Expr, number: Expr) -> tuple[Expr, Expr]:
+        place = axis.position(index).max(0)
+        return two_neighbours(place, axis.size, number.cast(np.float32))
+
 
 class ResizeBicubic(Resize):
     """Images resized by cubic interpolation."""
 
     weights = staticmethod(bicubic_weights)
 
+    def tap_count(self, axis: Axis) -> int:
+        return 4
+
+    def tap(self, axis: Axis, index: Expr, number: Expr) -> tuple[Expr, Expr]:
+        place = axis.position(index)
+        source = place.floor() + (number.cast(np.float32) - 1)
+        return axis.pixel(source), _cubic_at((place - source).abs())
+
 
 class ResizeArea(Resize):
     """Images resized, each pixel the mean of the area it covers."""
 
     weights = staticmethod(area_weights)
+
+    def tap_count(self, axis: Axis) -> int:
+        return math.ceil(axis.scale) + 1
+
+    def tap(self, axis: Axis, index: Expr, number: Expr) -> tuple[Expr, Expr]:
+        start = index.cast(np.float64) * axis.scale
+        source = start.floor() + number.cast(np.float64)
+        overlap = (start + axis.scale).min(source + 1) - start.max(source)
+        return axis.pixel(source), (overlap.max(0) / axis.scale).cast(np.float32)
 
 
 class ResizeNearestNeighbor(Op):
@@ -213,6 +341,12 @@ class ResizeNearestNeighbor(Op):
         _check_not_empty(images)
         rows, columns = self.indices(images.shape[1:3], _target(size))
         return images[:, rows][:, :, columns]
+
+    def loop(self, at: Place, images: Operand, size: Operand) -> Expr:
+        batch, row, column, channel = at
+        options = self.align_corners, self.half_pixel_centers
+        rows, columns = axes(images.shape[1:3], at.shape[1:3], *options)
+        return images[batch, rows.nearest(row), columns.nearest(column), channel]
 
     def indices(self, source: tuple[int, ...], target: tuple[int, int]) -> tuple[Array, Array]:
         """The source rows and columns."""
@@ -249,6 +383,16 @@ class ResizeNearestNeighborGrad(Op):
         where: Any = (slice(None), rows[:, None], columns[None, :])
         np.add.at(result, where, grads)
         return result
+
+    def loop(self, at: Place, grads: Operand, size: Operand) -> loop.Scatter:
+        options = self.align_corners, self.half_pixel_centers
+        rows, columns = axes(at.shape[1:3], grads.shape[1:3], *options)
+
+        def part(batch: Expr, row: Expr, column: Expr, channel: Expr) -> tuple[Any, Expr]:
+            source = batch, rows.nearest(row), columns.nearest(column), channel
+            return source, grads[batch, row, column, channel]
+
+        return loop.scatter("sum", grads.shape, part, 0)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         size = shaping.shape(node.inputs[0])[1:3]

@@ -90,7 +90,8 @@ class NextAfter(Binary):
         """Floats of one sign are in the order of their bits; around zero is the least of them."""
         x, y = x1.broadcast(at), x2.broadcast(at)
         outwards = (x < y).eq(x > 0)
-        bits = x.bitcast(_BITS[x1.dtype]) + select(outwards, 1, -1)
+        kind = _BITS[x1.dtype]
+        bits = x.bitcast(kind) + select(outwards, 1, -1).cast(kind)
         least = float(np.finfo(x1.dtype).smallest_subnormal)
         beside_zero = select(y > 0, least, -least).cast(x1.dtype)
         beside = select(x.eq(0), beside_zero, bits.bitcast(x1.dtype))

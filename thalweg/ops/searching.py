@@ -54,9 +54,11 @@ class ArgExtreme(Op, abstract=True):
     def loop(self, at: Place, input: Operand, dimension: Operand) -> Expr:
         axis = _axis(int(dimension.constant()), input.rank)
         before, after = at.split(axis)
-        found = loop.reduce(
-            self.combine, [input.shape[axis]], lambda k: input[(*before, k, *after)]
-        )
+
+        def element(k: Expr) -> Expr:
+            return input[(*before, k, *after)]
+
+        found = loop.reduce(self.combine, [input.shape[axis]], element)
         return found.cast(self.output_type.as_numpy_dtype)
 
 
@@ -232,8 +234,17 @@ class InTopKV2(Op):
     def loop(self, at: Place, predictions: Operand, targets: Operand, k: Operand) -> Expr:
         (row,), classes = at, [predictions.shape[1]]
         score = predictions[row, targets[row]]
-        above = loop.reduce("sum", classes, lambda c: (predictions[row, c] > score).cast(np.int64))
-        finite = loop.reduce("all", classes, lambda c: predictions[row, c].is_finite())
+
+        def is_above(column: Expr) -> Expr:
+            return (predictions[row, column] > score).cast(np.int64)
+
+        def is_finite(column: Expr) -> Expr:
+            return predictions[row, column].is_finite()
+
+        above, finite = (
+            loop.reduce("sum", classes, is_above),
+            loop.reduce("all", classes, is_finite),
+        )
         return finite & (above < k[()])
 
 

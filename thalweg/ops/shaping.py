@@ -325,8 +325,8 @@ class EnsureShape(Op):
             )
         return input
 
-    def element(self, input: Expr) -> Expr:
-        return input
+    def loop(self, at: Place, input: Operand) -> Expr:
+        return input[at]
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return dy

@@ -105,19 +105,22 @@ class Strided(Op, abstract=True):
         """The element at a place of a tensor, a slice of which is `value`."""
         left = iter(at)
         indices: list[Any] = []
-        inside: Any = True
+        conditions: list[Expr] = []
         for cut in self.cuts(at.shape, begin, strides):
             if cut is None:
                 indices.append(0)
                 continue
             offset = next(left) - cut.first
             if cut.step is None:
-                inside &= offset.eq(0)
+                conditions.append(offset.eq(0))
                 continue
             indices.append(offset // cut.step)
             if abs(cut.step) > 1:
-                inside &= (offset % cut.step).eq(0)
-        return select(inside, value.or_else(indices, otherwise), otherwise)
+                conditions.append((offset % cut.step).eq(0))
+        element = value.or_else(indices, otherwise)
+        for inside in conditions:
+            element = select(inside, element, otherwise)
+        return element
 
     def static_shape(
         self, input: TensorShape, begin: Tensor, end: Tensor, strides: Tensor
@@ -190,7 +193,7 @@ def _without_ellipsis(entries: list[Any], rank: int) -> list[Any]:
 
 
 def _check_entry(entry: Any, axis: int, size: Size) -> None:
-    if isinstance(entry, builtins.slice) or entry is _UNKNOWN or size is None:
+    if isinstance(entry, builtins.slice | Expr) or entry is _UNKNOWN or size is None:
         return
     if not -size <= entry < size:
         raise ValueError(f"slice index {entry} of dimension {axis} out of bounds.")

@@ -73,26 +73,28 @@ class _Row:
     """A row of logits in a loop: its largest element and the sum of its powers, once."""
 
     def __init__(self, logits: Operand, outer: Sequence[Expr]) -> None:
-        self._logits, self._outer, self._classes = logits, outer, logits.shape[-1]
-        self._largest = loop.reduce("max", [self._classes], self._logit)
-        total = loop.reduce("sum", [self._classes], lambda k: self.shifted(k).exp())
-        self.sum = total
-        self.log_sum = total.log()
+        self._logits, self._outer = logits, outer
+        classes = logits.shape[-1:]
+        self._largest = loop.reduce("max", classes, self._logit)
+        self._sum = loop.reduce("sum", classes, self._power)
 
     def _logit(self, k: Expr) -> Expr:
         return widened(self._logits[(*self._outer, k)], self._logits.dtype)
 
-    def shifted(self, k: Expr) -> Expr:
+    def _shifted(self, k: Expr) -> Expr:
         """A logit, less the largest."""
         return self._logit(k) - self._largest
 
+    def _power(self, k: Expr) -> Expr:
+        return self._shifted(k).exp()
+
     def softmax(self, k: Expr) -> Expr:
         """The probability of a class."""
-        return self.shifted(k).exp() / self.sum
+        return self._power(k) / self._sum
 
     def surprise(self, k: Expr) -> Expr:
         """Minus the logarithm of the probability of a class."""
-        return self.log_sum - self.shifted(k)
+        return self._sum.log() - self._shifted(k)
 
 
 class LogSoftmax(Op):
@@ -214,8 +216,11 @@ class SoftmaxCrossEntropyWithLogits(Op):
 
         if at.output == 1:
             return (row.softmax(at[1]) - label(at[1])).cast(features.dtype)
-        loss = loop.reduce("sum", features.shape[1:], lambda k: row.surprise(k) * label(k))
-        return loss.cast(features.dtype)
+
+        def expected(k: Expr) -> Expr:
+            return row.surprise(k) * label(k)
+
+        return loop.reduce("sum", features.shape[1:], expected).cast(features.dtype)
 
     def gradient(self, node: Node, dloss: Tensor, dbackprop: Tensor) -> list[Tensor]:
         features = node.inputs[0]

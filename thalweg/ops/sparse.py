@@ -6,6 +6,7 @@ row-major order where they come in that order. Arithmetic is in `sparse_maths`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape, matrix, unknown_shape, vector
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, call, select
+from thalweg.loops.loop import Operand, Place, Scatter
 from thalweg.ops import (
     basic,
     casting,
@@ -188,6 +192,18 @@ class SparseToDense(Op):
         dense[flat_places(rows, shape)] = values
         return dense.reshape(shape.tolist())
 
+    def loop(
+        self, at: Place, indices: Operand, shape: Operand, values: Operand, default: Operand
+    ) -> Expr | Scatter:
+        count = indices.shape[0] if indices.rank == 2 else indices.size
+        if not at.rank:  # the last value wins
+            return values.flat(values.size - 1) if count else default[()]
+
+        def write(k: Expr) -> tuple[tuple[Expr, ...], Expr]:
+            return _index_row(indices, k), values.broadcast([k])
+
+        return loop.scatter("set", [count], write, default[()])
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         indices, _, values, _ = node.inputs
         rows = values_at(dy, IndexRows()(indices))
@@ -198,6 +214,28 @@ class SparseToDense(Op):
 def _index_rows(indices: Array) -> Array:
     """A scalar or vector of indices means rows of one index each."""
     return indices if indices.ndim == 2 else indices.reshape(-1, 1)
+
+
+def _index_row(indices: Operand, k: Expr) -> tuple[Expr, ...]:
+    """Row k of `_index_rows`."""
+    if indices.rank != 2:
+        return (indices.flat(k),)
+    return index_row(indices, k)
+
+
+def index_row(indices: Operand, k: Expr) -> tuple[Expr, ...]:
+    """Row k of a matrix of indices."""
+    return tuple(indices[k, axis] for axis in range(indices.shape[1]))
+
+
+def option(number: Expr, options: Sequence[Expr]) -> Expr:
+    """The option of that number; where there are none, an element that nothing asks for."""
+    if not options:
+        return number
+    *others, chosen = options
+    for place in reversed(range(len(others))):
+        chosen = select(number.eq(place), others[place], chosen)
+    return chosen
 
 
 class IndexRows(Op):
@@ -213,6 +251,9 @@ class IndexRows(Op):
 
     def numpy(self, indices: Array) -> Array:
         return _index_rows(np.asarray(indices))
+
+    def loop(self, at: Place, indices: Operand) -> Expr:
+        return indices[at] if indices.rank == 2 else indices.flat(at[0])
 
 
 @public("sparse_to_dense")
@@ -289,6 +330,7 @@ class SparseReorder(Op):
         "input_indices: int64, input_values: T, input_shape: int64 "
         "-> output_indices: int64, output_values: T"
     )
+    host_only = True
 
     def shape(self, indices: Tensor, values: Tensor, shape: Tensor) -> list[TensorShape]:
         rows = matrix(static_count(indices, values), static_rank(indices, shape))
@@ -308,6 +350,7 @@ class InverseOrder(Op):
 
     signature = "indices: int64 -> order: int64"
     not_differentiable = True
+    host_only = True
 
     def shape(self, indices: Tensor) -> TensorShape:
         return vector(indices.shape[0])
@@ -344,6 +387,27 @@ class SparseReshape(Op):
         rows = np.stack(np.unravel_index(places, shape), axis=1) if len(places) else None
         found = np.zeros((0, len(shape)), np.int64) if rows is None else rows.astype(np.int64)
         return found, np.array(shape, np.int64)
+
+    def loop(self, at: Place, indices: Operand, input_shape: Operand, new_shape: Operand) -> Expr:
+        old = [input_shape[axis] for axis in range(input_shape.size)]
+        sizes = _completed_elements(old, [new_shape[axis] for axis in range(new_shape.size)])
+        if at.output == 1:
+            return option(at[0], sizes)
+        number: Any = 0
+        for index, size in zip(index_row(indices, at[0]), old, strict=True):
+            number = number * size + index
+        columns: list[Expr] = []
+        for size in reversed(sizes):
+            columns.insert(0, call("remainder", number, size))
+            number = number // size
+        return option(at[1], columns)
+
+
+def _completed_elements(old: list[Expr], new: list[Expr]) -> list[Expr]:
+    """As `_completed`, of sizes that are known to be right."""
+    elements: Any = math.prod(old)
+    known: Any = math.prod(select(size.eq(-1), 1, size) for size in new)
+    return [select(size.eq(-1), elements // known, size) for size in new]
 
 
 def _completed(old: Array, new: Array) -> tuple[int, ...]:
@@ -437,3 +501,9 @@ class TightShape(Op):
 
     def numpy(self, indices: Array) -> Array:
         return np.max(indices, axis=0, initial=-1) + 1
+
+    def loop(self, at: Place, indices: Operand) -> Expr:
+        def coordinate(k: Expr) -> Expr:
+            return indices[k, at[0]]
+
+        return loop.reduce("max", indices.shape[:1], coordinate).max(-1) + 1

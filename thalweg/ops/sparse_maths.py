@@ -6,7 +6,7 @@ Gradients flow to the values of sparse operands, never to their indices or shape
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import ge, le
+from operator import add, ge, le, mul
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,11 +19,15 @@ from thalweg.graph.node import Node, Tensor, operator
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, matrix, vector
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place, Scatter
 from thalweg.ops import casting, indexing, matmul, reduce, segment, shaping, transposing
 from thalweg.ops.sparse import (
     as_sparse,
     check_indices,
     component_shapes,
+    index_row,
     matching,
     picked,
     row_major,
@@ -47,6 +51,7 @@ class SparseAdd(Op):
         "b_shape: int64, thresh: Treal -> sum_indices: int64, sum_values: T, sum_shape: int64; "
         "T: numeric, Treal: real"
     )
+    host_only = True
 
     def shape(self, a_indices: Tensor, a_values: Tensor, a_shape: Tensor, *_: Tensor) -> Any:
         return component_shapes(None, static_rank(a_indices, a_shape))
@@ -102,6 +107,7 @@ class SparseAddGrad(Op):
         "backprop_val_grad: T, a_indices: int64, b_indices: int64, sum_indices: int64 "
         "-> a_val_grad: T, b_val_grad: T; T: numeric"
     )
+    host_only = True
 
     def shape(
         self, dy: Tensor, a_indices: Tensor, b_indices: Tensor, sum_indices: Tensor
@@ -144,6 +150,17 @@ class SparseTensorDenseAdd(Op):
         np.add.at(total, tuple(a_indices.T), a_values)
         return total
 
+    def loop(
+        self, at: Place, a_indices: Operand, a_values: Operand, a_shape: Operand, b: Operand
+    ) -> Expr | Scatter:
+        if not at.rank:
+            return b[at] + loop.reduce("sum", a_values.shape, a_values.__getitem__)
+
+        def write(k: Expr) -> tuple[tuple[Expr, ...], Expr]:
+            return index_row(a_indices, k), a_values[k]
+
+        return loop.scatter("sum", a_values.shape, write, b[at])
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [None, values_at(dy, node.inputs[0]), None, dy]
 
@@ -184,6 +201,10 @@ class BroadcastPlaces(Op):
     def numpy(self, indices: Array, shape: Array, dense_shape: Array) -> Array:
         return broadcast_places(indices, shape, dense_shape)
 
+    def loop(self, at: Place, indices: Operand, shape: Operand, dense_shape: Operand) -> Expr:
+        missing = shape.size - dense_shape.size
+        return select(dense_shape[at[1]].eq(1), 0, indices[at[0], at[1] + missing])
+
 
 def broadcast_places(indices: Array, shape: Array, dense_shape: Array) -> Array:
     """`indices` without the dimensions that the dense tensor lacks, 0 where its size is 1."""
@@ -219,6 +240,12 @@ class SparseDenseCwise(Op, abstract=True):
         places = broadcast_places(sp_indices, sp_shape, np.array(np.shape(dense), np.int64))
         return type(self).function(sp_values, np.asarray(dense)[tuple(places.T)])
 
+    def loop(
+        self, at: Place, sp_indices: Operand, sp_values: Operand, sp_shape: Operand, dense: Operand
+    ) -> Expr:
+        element = dense.broadcast(index_row(sp_indices, at[0]))
+        return type(self).function(sp_values[at], element)
+
     def spread(self, node: Node, places: Tensor, gradient: Tensor) -> Tensor:
         """A gradient of values, summed into the shape of the dense operand."""
         dense = node.inputs[3]
@@ -230,7 +257,7 @@ class SparseDenseCwise(Op, abstract=True):
 class SparseDenseCwiseAdd(SparseDenseCwise):
     """values + dense, at the places of the values"""
 
-    function = np.add
+    function = staticmethod(add)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [None, dy, None, self.spread(node, _places_of(node), dy)]
@@ -239,7 +266,7 @@ class SparseDenseCwiseAdd(SparseDenseCwise):
 class SparseDenseCwiseMul(SparseDenseCwise):
     """values · dense, at the places of the values"""
 
-    function = np.multiply
+    function = staticmethod(mul)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         _, values, _, dense = node.inputs
@@ -260,6 +287,14 @@ class SparseDenseCwiseDiv(SparseDenseCwise):
     """values / dense, at the places of the values; integers are cut towards zero"""
 
     function = staticmethod(_quotient)
+
+    def loop(
+        self, at: Place, sp_indices: Operand, sp_values: Operand, sp_shape: Operand, dense: Operand
+    ) -> Expr:
+        x, y = sp_values[at], dense.broadcast(index_row(sp_indices, at[0]))
+        if sp_values.dtype.kind not in "iu":
+            return x / y
+        return x.abs() // y.abs() * x.sign() * y.sign()
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         _, values, _, dense = node.inputs
@@ -314,6 +349,7 @@ class SparseExtreme(Op, abstract=True):
         "a_indices: int64, a_values: T, a_shape: int64, b_indices: int64, b_values: T, "
         "b_shape: int64 -> output_indices: int64, output_values: T; T: real"
     )
+    host_only = True
     function: ClassVar[Any]
     keeps_left: ClassVar[Callable[..., Tensor]]  # whether the result is the left operand
 
@@ -412,6 +448,24 @@ class SparseTensorDenseMatMul(Op):
         order = np.argsort(rows, kind="stable")
         products = values[order, None] * dense[columns[order]]
         return segment.combine(np.add, products, rows[order], sizes[0], 0)
+
+    def loop(
+        self, at: Place, a_indices: Operand, a_values: Operand, a_shape: Operand, b: Operand
+    ) -> Scatter:
+        is_complex = b.dtype.kind == "c"
+
+        def write(k: Expr, column: Expr) -> tuple[tuple[Expr, Expr], Expr]:
+            row, inner = a_indices[k, 0], a_indices[k, 1]
+            value = a_values[k]
+            if self.adjoint_a:
+                row, inner = inner, row
+                value = value.conj() if is_complex else value
+            element = b[column, inner] if self.adjoint_b else b[inner, column]
+            if self.adjoint_b and is_complex:
+                element = element.conj()
+            return (row, column), value * element
+
+        return loop.scatter("sum", [*a_values.shape, at.shape[1]], write, 0)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         indices, values, shape, b = node.inputs

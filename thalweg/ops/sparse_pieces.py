@@ -15,6 +15,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, matrix, vector
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place
 from thalweg.ops import (
     arithmetic,
     basic,
@@ -54,6 +56,7 @@ class SparseConcat(Op):
         "indices: N*int64, values: N*T, shapes: N*int64 "
         "-> output_indices: int64, output_values: T, output_shape: int64"
     )
+    host_only = True
     concat_dim: int
 
     def shape(
@@ -106,6 +109,10 @@ class PieceStarts(Op):
         starts[1:, int(axis)] = np.cumsum([shape[int(axis)] for shape in shapes[:-1]])
         return list(starts)
 
+    def loop(self, at: Place, axis: Operand, shapes: list[Operand]) -> Expr:
+        before: Any = sum(shape[at[0]] for shape in shapes[: at.output])
+        return select(at[0].eq(axis[()]), before, 0).cast(np.int64)
+
 
 def _shifted(indices: Array, axis: int, by: int) -> Array:
     moved = indices.copy()
@@ -150,6 +157,7 @@ class SparseSplit(Op):
         "split_dim: int64, indices: int64, values: T, shape: int64 -> output_indices: "
         "num_split*int64, output_values: num_split*T, output_shape: num_split*int64"
     )
+    host_only = True
     num_split: int
 
     def shape(
@@ -222,6 +230,7 @@ class SparseSlice(Op):
         "indices: int64, values: T, shape: int64, start: int64, size: int64 "
         "-> output_indices: int64, output_values: T, output_shape: int64"
     )
+    host_only = True
 
     def shape(
         self, indices: Tensor, values: Tensor, shape: Tensor, start: Tensor, size: Tensor
@@ -248,6 +257,7 @@ class SparseSliceGrad(Op):
         "backprop_val_grad: T, input_indices: int64, input_start: int64, output_indices: int64 "
         "-> val_grad: T; T: numeric"
     )
+    host_only = True
 
     def shape(self, dy: Tensor, indices: Tensor, start: Tensor, found: Tensor) -> TensorShape:
         return vector(indices.shape.with_rank(2)[0])
@@ -267,6 +277,7 @@ class MatchingRows(Op):
 
     signature = "rows: int64, among: int64 -> places: int64"
     not_differentiable = True
+    host_only = True
 
     def shape(self, rows: Tensor, among: Tensor) -> TensorShape:
         return vector(rows.shape.with_rank(2)[0])
@@ -315,6 +326,7 @@ class SparseFillEmptyRows(Op):
         "indices: int64, values: T, dense_shape: int64, default_value: T -> output_indices: int64, "
         "output_values: T, empty_row_indicator: bool, reverse_index_map: int64"
     )
+    host_only = True
 
     def shape(
         self, indices: Tensor, values: Tensor, dense_shape: Tensor, default_value: Tensor

@@ -14,8 +14,19 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, matrix, unknown_shape, vector
+from thalweg.loops import loop
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place, Scatter
 from thalweg.ops import arithmetic, casting, compare, filling, reduce, shaping
-from thalweg.ops.sparse import as_sparse, component_shapes, flat_places, static_count, values_at
+from thalweg.ops.sparse import (
+    as_sparse,
+    component_shapes,
+    flat_places,
+    index_row,
+    option,
+    static_count,
+    values_at,
+)
 from thalweg.ops.sparse_maths import BroadcastPlaces, combined
 from thalweg.ops.sparse_pieces import carried
 from thalweg.public import public
@@ -71,6 +82,17 @@ class SparseReduceSum(SparseReduction):
 
     ufunc = np.add
 
+    def loop(
+        self, at: Place, indices: Operand, values: Operand, input_shape: Operand, axes: Operand
+    ) -> Expr | Scatter:
+        if not at.rank:
+            return loop.reduce("sum", values.shape, values.__getitem__)
+
+        def write(k: Expr) -> tuple[tuple[Any, ...], Expr]:
+            return tuple(_reduced_row(indices, k, axes, self.keep_dims)), values[k]
+
+        return loop.scatter("sum", values.shape, write, 0)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         indices, _, shape, axes = node.inputs
         kept = reduce.KeptShape()(shape, axes)
@@ -81,6 +103,7 @@ class SparseReduceSum(SparseReduction):
 class SparseReduceMax(SparseReduction):
     """y = the largest of the values that x holds over axes"""
 
+    host_only = True  # an element that no value reaches is zero, not the smallest number
     ufunc = np.maximum
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
@@ -102,6 +125,7 @@ class SparseResult(SparseReduction, abstract=True):
         "input_indices: int64, input_values: T, input_shape: int64, reduction_axes: int32 "
         "-> output_indices: int64, output_values: T, output_shape: int64; T: numeric"
     )
+    host_only = True
 
     def shape(
         self, indices: Tensor, values: Tensor, input_shape: Tensor, axes: Tensor
@@ -131,6 +155,10 @@ class ReducedRows(Op):
     def numpy(self, indices: Array, axes: Array) -> Array:
         return reduced_rows(indices, axes, self.keep_dims)
 
+    def loop(self, at: Place, indices: Operand, axes: Operand) -> Expr:
+        row = _reduced_row(indices, at[0], axes, self.keep_dims)
+        return option(at[1], row)
+
 
 def reduced_rows(indices: Array, axes: Array, keep_dims: bool) -> Array:
     """Indices without (with `keep_dims`: with 0 in) the reduced dimensions."""
@@ -140,6 +168,15 @@ def reduced_rows(indices: Array, axes: Array, keep_dims: bool) -> Array:
     rows = indices.copy()
     rows[:, gone] = 0
     return rows
+
+
+def _reduced_row(indices: Operand, k: Expr, axes: Operand, keep_dims: bool) -> list[Any]:
+    """Row k of `reduced_rows`."""
+    gone = reduce.normal_axes(axes.constant(), indices.shape[1])
+    row = enumerate(index_row(indices, k))
+    if keep_dims:
+        return [0 if axis in gone else index for axis, index in row]
+    return [index for axis, index in row if axis not in gone]
 
 
 class SparseReduceSumSparse(SparseResult):
@@ -208,6 +245,7 @@ class SparseSoftmax(Op):
     signature = (
         "sp_indices: int64, sp_values: T, sp_shape: int64 -> output: T; T: float32|float64|float16"
     )
+    host_only = True
 
     def shape(self, sp_indices: Tensor, sp_values: Tensor, sp_shape: Tensor) -> TensorShape:
         return vector(static_count(sp_indices, sp_values))

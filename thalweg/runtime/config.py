@@ -5,13 +5,9 @@ Unknown options are an error; options of other machines (GPU memory, say) are ke
 
 from __future__ import annotations
 
-from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from thalweg.graph import protos
-from thalweg.graph.attributes import shape_proto
-from thalweg.graph.shapes import TensorShape
 from thalweg.public import public
 
 
@@ -102,124 +98,15 @@ class RunOptions:
     report_tensor_allocations_upon_oom: bool = False
 
 
-Item = TypeVar("Item")
+def as_config(config: Any) -> ConfigProto:
+    """The configuration a user gave: ours, or TensorFlow's protobuf of the same name."""
+    if isinstance(config, ConfigProto):
+        return config
+    descriptor = getattr(config, "DESCRIPTOR", None)
+    if getattr(descriptor, "name", "") != "ConfigProto":
+        raise TypeError(f"config must be a tf.ConfigProto, but got {type(config)}")
+    scalars = {f.name: getattr(config, f.name) for f in fields(ConfigProto) if f.type in _SCALARS}
+    return ConfigProto(**scalars, device_count=dict(config.device_count))
 
 
-class Repeated(list[Item]):
-    """A list of messages that makes its own items, as protobufs do."""
-
-    def __init__(self, kind: type[Item]) -> None:
-        super().__init__()
-        self._kind = kind
-
-    def add(self, **fields: Any) -> Item:
-        """Append a new message and return it."""
-        self.append(self._kind(**fields))
-        return self[-1]
-
-
-class Message:
-    """What the records of a step share with the protobufs that they are named after."""
-
-    def HasField(self, name: str) -> bool:
-        """Whether a field was ever set."""
-        return getattr(self, name) != getattr(type(self)(), name)
-
-    def CopyFrom(self, other: Any) -> None:
-        """Become equal to another message."""
-        fields: dict[str, Any] = deepcopy(other.__dict__)
-        self.__dict__.update(fields)
-
-
-def fill(proto: Any, message: Message) -> None:
-    """Copy into a protobuf the fields of a message that it knows."""
-    known = {descriptor.name for descriptor in proto.DESCRIPTOR.fields}
-    for name, value in vars(message).items():
-        if name not in known or value is None:
-            continue
-        if isinstance(value, Message):
-            fill(getattr(proto, name), value)
-        elif isinstance(value, Repeated):
-            for item in cast("Repeated[Message]", value):
-                fill(getattr(proto, name).add(), item)
-        elif isinstance(value, list):
-            getattr(proto, name).extend(value)
-        elif isinstance(value, TensorShape):
-            getattr(proto, name).CopyFrom(shape_proto(value))
-        else:
-            setattr(proto, name, value)
-
-
-@dataclass
-class AllocationDescription(Message):
-    """The memory of a tensor."""
-
-    requested_bytes: int = 0
-    allocated_bytes: int = 0
-    allocator_name: str = ""
-    allocation_id: int = 0
-
-
-@dataclass
-class TensorDescription(Message):
-    """What is known of a value when the step is over."""
-
-    dtype: int = 0
-    shape: TensorShape = field(default_factory=lambda: TensorShape.of(()))
-    allocation_description: AllocationDescription = field(default_factory=AllocationDescription)
-
-
-@dataclass
-class NodeOutput(Message):
-    """One value that a node gave."""
-
-    slot: int = 0
-    tensor_description: TensorDescription = field(default_factory=TensorDescription)
-
-
-@dataclass
-class NodeExecStats(Message):
-    """When one node ran, in microseconds, and what it gave."""
-
-    node_name: str = ""
-    all_start_micros: int = 0
-    op_start_rel_micros: int = 0
-    op_end_rel_micros: int = 0
-    all_end_rel_micros: int = 0
-    timeline_label: str = ""
-    scheduled_micros: int = 0
-    thread_id: int = 0
-    op_type: str = ""
-    origin: str = ""
-    output: Repeated[NodeOutput] = field(default_factory=lambda: Repeated(NodeOutput))
-
-
-@dataclass
-class DeviceStepStats(Message):
-    """What ran on one device."""
-
-    device: str = ""
-    node_stats: Repeated[NodeExecStats] = field(default_factory=lambda: Repeated(NodeExecStats))
-
-
-@dataclass
-class StepStats(Message):
-    """What ran in one step, by device."""
-
-    dev_stats: Repeated[DeviceStepStats] = field(default_factory=lambda: Repeated(DeviceStepStats))
-
-
-@public("RunMetadata")
-@dataclass
-class RunMetadata(Message):
-    """What a traced step tells about itself."""
-
-    step_stats: StepStats = field(default_factory=StepStats)
-    cost_graph: Any = None
-    partition_graphs: list[Any] = field(default_factory=lambda: list[Any]())
-
-    def SerializeToString(self) -> bytes:
-        """The bytes of TensorFlow's RunMetadata, which TensorBoard shows."""
-        proto = protos.message("config", "RunMetadata")()
-        fill(proto, self)
-        return proto.SerializeToString()
+_SCALARS = ("int", "bool")

@@ -142,7 +142,8 @@ def feed_items(graph: Graph, feed_dict: Mapping[Any, Any]) -> Iterator[tuple[Ten
 
 def _expanded(key: Any, value: Any) -> list[tuple[Any, Any]]:
     if isinstance(key, SparseTensor):
-        return list(zip(key.components(), value, strict=True))
+        # A placeholder of constant shape is fed without it.
+        return list(zip(key.components(), value, strict=False))
     if isinstance(key, IndexedSlices):
         return list(zip(key.components(), value, strict=False))
     for kind, expand in _feed_expansions:
@@ -184,7 +185,10 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
     base = tensor.dtype.base_dtype
     is_int = isinstance(value, int) and not isinstance(value, bool)
     if is_int and base.is_integer and not base.min <= value <= base.max:
-        raise TypeError(f"{value} does not fit {base.name}, the dtype of {tensor.name}")
+        raise TypeError(
+            f"Type of feed value {value} is not compatible with Tensor type {base.name} of "
+            f"{tensor.name}: it does not fit. Feed a tensor of a larger type, such as int64"
+        )
     array = _feed_array(tensor, value, base)
     if not tensor.shape.is_compatible_with(TensorShape.of(array.shape)):
         raise ValueError(

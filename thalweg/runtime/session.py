@@ -21,12 +21,13 @@ from thalweg.place.placer import local_devices
 from thalweg.public import public
 from thalweg.runtime import trace
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import ConfigProto, RunMetadata, RunOptions
+from thalweg.runtime.config import ConfigProto, RunOptions, as_config
 from thalweg.runtime.executor import Timing, execute
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
+from thalweg.runtime.stats import RunMetadata, store_stats
 
 _live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
 
@@ -39,15 +40,18 @@ class BaseSession:
     ) -> None:
         if graph is not None and not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError(f"graph must be a tf.Graph, but got {type(graph)}")
-        if config is not None and not isinstance(config, ConfigProto):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
-            raise TypeError(f"config must be a tf.ConfigProto, but got {type(config)}")
+        if not isinstance(target, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+            raise TypeError(f"target must be a string, but got {type(target)}")
         if target:
             raise errors.NotFoundError(
-                None, None, f"No session factory registered for the given session target {target!r}"
+                None,
+                None,
+                "No session factory registered for the given session options: "
+                f"{{target: {target!r}}}",
             )
         self._target = target
         self._graph = graph or get_default_graph()
-        self._config = config or ConfigProto()
+        self._config = ConfigProto() if config is None else as_config(config)
         self._resources = Resources()
         self._devices = local_devices(self._config.device_count)
         self._plans: dict[Step, Plan] = {}
@@ -124,7 +128,7 @@ class BaseSession:
             if timer is not None:
                 timer.cancel()
             if timing is not None and metadata is not None:
-                metadata.step_stats = trace.step_stats(timing, started)
+                store_stats(metadata, trace.step_stats(timing, started))
 
     def _start_timer(
         self, cancellation: Cancellation, options: RunOptions | None
@@ -222,15 +226,19 @@ class BaseSession:
 class Session(BaseSession):
     """Runs steps of a graph. `with tf.Session() as sess: sess.run(...)`."""
 
-    _entered: list[tuple[int, int]]
-
     def __init__(
         self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
     ) -> None:
         super().__init__(target, graph, config)
-        self._entered = []
+        self._entered = False
 
     def __enter__(self) -> Session:
+        if self._entered:
+            raise RuntimeError(
+                "Session context managers are not re-entrant. Use `Session.as_default()` if you "
+                "want to enter a session multiple times."
+            )
+        self._entered = True
         graphs.items.append(self._graph)
         context.sessions.items.append(self)
         return self

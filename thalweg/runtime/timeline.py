@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from thalweg.public import public
-from thalweg.runtime.config import NodeExecStats, StepStats
+from thalweg.runtime.stats import NodeExecStats, StepStats
 
 _LABEL = re.compile(r"(.*) = (.*)\((.*)\)")
 _RECEIVED = "RecvTensor"

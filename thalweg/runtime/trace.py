@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.shapes import TensorShape
-from thalweg.runtime.config import AllocationDescription, NodeExecStats, StepStats
-from thalweg.runtime.config import TensorDescription as Description
 from thalweg.runtime.executor import Timed, Timing
+from thalweg.runtime.stats import AllocationDescription, NodeExecStats, StepStats
+from thalweg.runtime.stats import TensorDescription as Description
 
 
 def step_stats(timing: Timing, started_ns: int) -> StepStats:

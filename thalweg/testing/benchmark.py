@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from thalweg.public import public
-from thalweg.runtime.config import RunMetadata, RunOptions
+from thalweg.runtime.config import RunOptions
+from thalweg.runtime.stats import RunMetadata
 from thalweg.runtime.timeline import Timeline
 
 

@@ -30,6 +30,11 @@ DEFAULT = (*NAMESPACES, "thalweg.ops", "thalweg.variables", "thalweg.graph", RAW
 FACADES: dict[str, tuple[str, ...]] = {
     "python.client.session": ("", "thalweg.runtime"),
     "python.client.timeline": ("thalweg.runtime",),
+    "python.layers.convolutional": ("layers", "thalweg.layers"),
+    "python.layers.core": ("layers", "thalweg.layers"),
+    "python.layers.normalization": ("layers", "thalweg.layers"),
+    "python.layers.pooling": ("layers", "thalweg.layers"),
+    "python.util.nest": ("nest", "thalweg.nn.nest"),
     "python.framework.common_shapes": ("thalweg.graph", "thalweg.ops"),
     "python.framework.device": ("thalweg.graph.device", ""),
     "python.framework.dtypes": ("thalweg.graph.dtypes", ""),

@@ -16,7 +16,6 @@ LATER_TF = "follows TensorFlow 1.15 where it differs from the version of the tes
 PRIVATE = "a private helper of TensorFlow's, or a plugin in C++"
 TEXT = "another wording of the same error, or its class"
 EAGER_CHECK = "a shape is known better or checked earlier than the test expects"
-SEQUENTIAL = "nodes of one step that wait for each other in Python: a step runs on one thread"
 INTEGER_GRADIENTS = "asks for gradients of integer tensors, which are None here"
 GRAPH_FORM = "cycles and op versions of old GraphDefs"
 
@@ -57,7 +56,6 @@ RULES: list[tuple[str, str]] = [
         r"testUnknownErrorCode|resource_variable_ops_test",
     ),
     (INTEGER_GRADIENTS, r"Fetch argument None"),
-    (SEQUENTIAL, r"py_func_test.*testParallel"),
     (GRAPH_FORM, r"importer_test|graph_util_test|timeline_test"),
     (
         EAGER_CHECK,
