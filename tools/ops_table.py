@@ -13,7 +13,8 @@ HEADER = """# The ops
 
 Generated from the registry by `make docs`; do not edit. *Kernel*: `numpy` is a pure function of
 the inputs, `stateful` also touches variables, random streams or the step. *Gradient*: `yes`, or
-`none` where nothing flows back by nature (indices, comparisons, shapes, state), or `missing`.
+`none` where nothing flows back by nature (indices, comparisons, shapes, state), or `first order
+only` for the gradient ops of a few poolings and samplers, which have no gradients themselves.
 *Lowering*: `yes` has a loop form in its block, `folded` works on shapes alone and is known before a
 step runs, `host-only` has none by nature (strings, files, factorisations, Python calls, state),
 `later` is arithmetic on indices that still runs on NumPy alone.
@@ -29,9 +30,9 @@ def gradient(op: type[Op]) -> str:
     """Whether gradients flow through the op."""
     if op.has("gradient") and not op.not_differentiable:
         return "yes"
-    if op.not_differentiable:
+    if op.not_differentiable or not op.parsed.inputs:
         return "none"
-    return "missing"
+    return "yes, by the user" if op.type_name == "CustomGradient" else "first order only"
 
 
 def lowering(op: type[Op]) -> str:

@@ -56,7 +56,7 @@ def assert_close(actual: Any, wanted: Any, rtol: float = 1e-5, atol: float = 1e-
     """Equal shapes; equal values, within tolerance where they are floats."""
     actual, wanted = np.asarray(actual), np.asarray(wanted)
     assert actual.shape == wanted.shape, f"shape {actual.shape}, expected {wanted.shape}"
-    if actual.dtype == object or actual.dtype.kind in "biu":
+    if actual.dtype.kind in "biuOSU":
         np.testing.assert_array_equal(actual, wanted)
     else:
         wide = complex if np.iscomplexobj(actual) else float

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import check, check_lowerings
 
 PLACES = np.array([[0, 1], [1, 0], [1, 2]])
 VALUES = np.array([1.5, -2.0, 3.0])
@@ -170,3 +170,29 @@ def test_bad_values_fail_the_step(name: str) -> None:
 def test_only_sparse_tensors_are_sparse() -> None:
     with tf.Graph().as_default(), pytest.raises(TypeError, match="must be a SparseTensor"):
         tf.sparse_reorder([1])
+
+
+@pytest.mark.parametrize("places", [PLACES, np.array([2, 0, 4]), np.array(3)])
+def test_loops_of_gradients(places: Any) -> None:
+    sizes = SHAPE if places.ndim == 2 else [5]
+
+    def build(values: tf.Tensor, default: tf.Tensor) -> None:
+        ours = tf.sparse_to_dense(places, sizes, values, default, validate_indices=False)
+        tf.gradients(ours * ours, [values, default])
+
+    check_lowerings(build, [VALUES[0] if places.ndim == 0 else VALUES, np.array(0.5)])
+
+
+@pytest.mark.parametrize("shape", [[3, -1], [-1], [1, 6, -1], [2, 3, 1]])
+def test_loop_of_reshape(shape: list[int]) -> None:
+    check_lowerings(lambda v: tf.sparse_reshape(sparse(v), shape), [VALUES])
+
+
+def test_loops_of_nothing() -> None:
+    def build() -> None:
+        empty = tf.SparseTensor(np.zeros((0, 2), np.int64), np.zeros(0), np.array([2, 0]))
+        dense(empty)
+        tf.sparse_reshape(empty, [0, 4])
+        tf.sparse_reset_shape(empty)
+
+    check_lowerings(build, [])

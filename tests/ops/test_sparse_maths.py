@@ -1,12 +1,13 @@
 """Rows of the op table: arithmetic with sparse tensors."""
 
+import operator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import check, check_lowerings
 from tests.ops.test_sparse import DENSE, PLACES, VALUES, dense, sparse
 from thalweg.ops.sparse_maths import sparse_dense_cwise_add, sparse_dense_cwise_div
 
@@ -156,3 +157,28 @@ def test_impossible_arguments() -> None:
             tf.sparse_add([1], [2])
         with pytest.raises(ValueError, match="Dimensions must be equal"):
             tf.sparse_tensor_dense_matmul(sparse(tf.constant(VALUES)), np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 3), (3,), (2, 1), ()])
+def test_loops_of_gradients(shape: tuple[int, ...]) -> None:
+    def build(v: tf.Tensor, y: tf.Tensor) -> None:
+        for combine in (sparse_dense_cwise_add, sparse_dense_cwise_div, operator.mul):
+            tf.gradients(combine(sparse(v), y).values, [v, y])
+
+    check_lowerings(build, [VALUES, R.normal(size=shape) + 3])
+
+
+def test_loops_of_integers() -> None:
+    def build(v: tf.Tensor, y: tf.Tensor) -> None:
+        sparse_dense_cwise_div(sparse(v), y)
+        tf.sparse_add(sparse(v), y)
+
+    check_lowerings(build, [np.array([7, -7, 8]), np.array([[2, 2, 1], [2, 1, -3]])])
+
+
+def test_loop_of_a_sum_with_a_scalar() -> None:
+    row = np.zeros((2, 0), np.int64)
+    check_lowerings(
+        lambda v, y: tf.sparse_add(tf.SparseTensor(row, v, np.zeros(0, np.int64)), y),
+        [VALUES[:2], np.array(1.0)],
+    )

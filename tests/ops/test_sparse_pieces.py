@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import check, check_lowerings
 from tests.ops.test_sparse import DENSE, PLACES, SHAPE, VALUES, dense, sparse
 
 ROWS: dict[str, Any] = {
@@ -133,3 +133,13 @@ def test_errors() -> None:
             tf.sparse_merge([one, one], one, [4])
         with pytest.raises(ValueError, match=r"\w"):
             tf.sparse_retain(one, [True])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_loops_of_gradients(axis: int) -> None:
+    def build(v: tf.Tensor) -> None:
+        tf.gradients(tf.sparse_concat(axis, [sparse(v)] * 3).values, v)
+        pieces = tf.sparse_split(sp_input=sparse(v), num_split=2, axis=abs(axis))
+        tf.gradients([piece.values for piece in pieces], v)
+
+    check_lowerings(build, [VALUES])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import check, check_lowerings
 from tests.ops.test_sparse import DENSE, PLACES, VALUES, dense, sparse
 
 AXES: list[Any] = [None, 0, 1, -1, [0, 1], [1], []]
@@ -85,3 +85,17 @@ def test_softmax_of_nothing_and_of_a_vector() -> None:
         assert session.run(tf.sparse_softmax(empty).values).shape == (0,)
         with pytest.raises(tf.errors.InvalidArgumentError, match="rank >= 2"):
             session.run(tf.sparse_softmax(tf.SparseTensor([[0]], [1.0], [2])).values)
+
+
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("keep", [False, True])
+def test_loops_of_gradients(axis: Any, keep: bool) -> None:
+    given = np.zeros(0, np.int32) if axis == [] else axis
+
+    def build(v: tf.Tensor) -> None:
+        for reduce in (tf.sparse_reduce_sum, tf.sparse_reduce_max):
+            tf.gradients(reduce(sparse(v), given, keep), v)
+        for reduce in (tf.sparse_reduce_sum_sparse, tf.sparse_reduce_max_sparse):
+            tf.gradients(reduce(sparse(v), given, keep).values, v)
+
+    check_lowerings(build, [VALUES])

@@ -116,7 +116,7 @@ def _ready_value(node: Node) -> list[Any] | None:
 
 def _can_evaluate(node: Node) -> bool:
     op = node.op
-    if op.stateful or not op.has("numpy") or op.host_only or not node.inputs:
+    if op.stateful or not op.has("numpy") or not node.inputs:
         return False
     sizes = [t.shape.num_elements() for t in (*node.inputs, *node.outputs)]
     return all(size is not None and size <= _MOST_ELEMENTS for size in sizes)

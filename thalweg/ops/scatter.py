@@ -55,14 +55,22 @@ def _rows(updates: Array, buffer: Array, where: Any) -> Array:
     )
 
 
-class ScatterOp(Update, abstract=True):
-    """ref[indices[i…]] ∘= updates[i…]"""
+class PartialUpdate(Update, abstract=True):
+    """Combines elements of updates with the elements of a variable that indices name."""
 
     signature = (
         "ref: &T, indices: Tindices, updates: T -> output_ref: &T; T: numeric, Tindices: index"
     )
     change: ClassVar[Change]
     combine: ClassVar[str]
+
+    def update(self, value: Expr) -> Expr:
+        """What is combined into an element of the variable, given that of the updates."""
+        return value
+
+
+class ScatterOp(PartialUpdate, abstract=True):
+    """ref[indices[i…]] ∘= updates[i…]"""
 
     def shape(self, ref: Tensor, indices: Tensor, updates: Tensor) -> TensorShape:
         if updates.shape.rank != 0 and ref.shape.rank is not None:
@@ -88,10 +96,6 @@ class ScatterOp(Update, abstract=True):
 
         extents = indices.shape + ref.shape[1:]
         return loop.scatter(self.combine, extents, write, ref[at])
-
-    def update(self, value: Expr) -> Expr:
-        """What is combined into an element of the variable, given that of the updates."""
-        return value
 
 
 def _check_rows(buffer: Array, indices: Array, updates: Array, name: str) -> None:
@@ -229,14 +233,8 @@ def scatter_max(
     return ScatterMax(use_locking=use_locking)(ref, indices, updates, name=name)
 
 
-class ScatterNdOp(Update, abstract=True):
+class ScatterNdOp(PartialUpdate, abstract=True):
     """ref[indices[i…, :]] ∘= updates[i…]"""
-
-    signature = (
-        "ref: &T, indices: Tindices, updates: T -> output_ref: &T; T: numeric, Tindices: index"
-    )
-    change: ClassVar[Change]
-    combine: ClassVar[str]
 
     def shape(self, ref: Tensor, indices: Tensor, updates: Tensor) -> TensorShape:
         check_updates(indices.shape, updates.shape, ref.shape, "ref")
@@ -264,10 +262,6 @@ class ScatterNdOp(Update, abstract=True):
             return start + rest, self.update(updates[k])
 
         return loop.scatter(self.combine, (*outer, *ref.shape[depth:]), write, ref[at])
-
-    def update(self, value: Expr) -> Expr:
-        """What is combined into an element of the variable, given that of the updates."""
-        return value
 
 
 def _shape_of(array: Array) -> TensorShape:

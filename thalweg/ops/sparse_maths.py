@@ -27,6 +27,7 @@ from thalweg.ops.sparse import (
     as_sparse,
     check_indices,
     component_shapes,
+    flat_places,
     index_row,
     matching,
     picked,
@@ -146,8 +147,8 @@ class SparseTensorDenseAdd(Op):
                 f"a has shape {a_shape.tolist()}, b {list(np.shape(b))}: must be equal"
             )
         check_indices(a_indices, a_shape, ordered=False)
-        total = np.array(b)
-        np.add.at(total, tuple(a_indices.T), a_values)
+        total = np.array(b, order="C")
+        np.add.at(total.reshape(-1), flat_places(a_indices, a_shape), a_values)
         return total
 
     def loop(

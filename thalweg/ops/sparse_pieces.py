@@ -111,7 +111,7 @@ class PieceStarts(Op):
 
     def loop(self, at: Place, axis: Operand, shapes: list[Operand]) -> Expr:
         before: Any = sum(shape[at[0]] for shape in shapes[: at.output])
-        return select(at[0].eq(axis[()]), before, 0).cast(np.int64)
+        return select(at[0].eq(axis[()] % at.shape[0]), before, 0).cast(np.int64)
 
 
 def _shifted(indices: Array, axis: int, by: int) -> Array:
