@@ -1,5 +1,7 @@
 """Rows of the op table: activations."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,7 @@ ROWS = {
     "selu": (tf.nn.selu, lambda x: SCALE * np.where(x > 0, x, ALPHA * (np.exp(x) - 1))),
     "softplus": (tf.nn.softplus, lambda x: np.log(1 + np.exp(x))),
     "softsign": (tf.nn.softsign, lambda x: x / (1 + np.abs(x))),
+    "gelu": (tf.nn.gelu, lambda x: x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))) / 2),
     "swish": (tf.nn.swish, lambda x: x * sigmoid(x)),
     "log_sigmoid": (tf.log_sigmoid, lambda x: np.log(sigmoid(x))),
     "crelu": (

@@ -17,7 +17,15 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.loops.expr import Expr, call, select
-from thalweg.ops import arithmetic, casting, filling, joining, transcendental
+from thalweg.ops import (
+    arithmetic,
+    casting,
+    filling,
+    joining,
+    special,
+    special_math,
+    transcendental,
+)
 from thalweg.ops.elementwise import Elementwise, Unary, unary
 from thalweg.public import public
 
@@ -306,6 +314,29 @@ class SoftsignGrad(ActivationGrad):
         # The second derivative is -2 sign(x) / (1 + |x|)³, and y - sign(x) = -sign(x) / (1 + |x|).
         bend = softsign(x) - arithmetic.sign(x)
         return [SoftsignGrad()(ddx, x), 2.0 * SoftsignGrad()(ddx * dy, x) * bend]
+
+
+class Gelu(Unary):
+    """y = x Φ(x), Φ being the distribution function of the standard normal distribution"""
+
+    signature = "features: T -> activations: T; T: floating"
+
+    def numpy(self, features: Array) -> Array:
+        wide = np.asarray(features, np.float64)
+        return (wide * (1 + special_math.erf(wide * _ROOT_HALF)) / 2).astype(features.dtype)
+
+    def element(self, x: Expr) -> Expr:
+        return x * (1 + special.Erf().element(x * _ROOT_HALF)) / 2
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        x = node.inputs[0]
+        density = transcendental.exp(-0.5 * arithmetic.square(x)) * 0.3989422804014327
+        return dy * (0.5 * (1.0 + special.erf(x * _ROOT_HALF)) + x * density)
+
+
+_ROOT_HALF = 0.7071067811865476
+
+gelu = unary(Gelu, "nn.gelu")
 
 
 # Composites
