@@ -6,7 +6,7 @@ BIN := .venv/bin
 TF_TESTS ?=
 TF_LIST ?=
 
-.PHONY: install lint format test demo bench docs conformance clean
+.PHONY: install lint format test soak demo bench docs conformance clean
 
 install: .venv/.stamp
 
@@ -28,6 +28,9 @@ format: .venv/.stamp
 
 test: .venv/.stamp
 	$(BIN)/python -m pytest -n auto
+
+soak: .venv/.stamp
+	THALWEG_SOAK=1 $(BIN)/python -m pytest tests/random_graphs
 
 demo: .venv/.stamp
 	$(BIN)/python examples/digits.py
