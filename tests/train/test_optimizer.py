@@ -169,3 +169,12 @@ def test_tensorflow_style_optimizers_work(session):
     session.run(update)
     session.run(sparse)
     assert session.run(w).tolist() == [0, -1]
+
+
+def test_variables_may_come_as_the_values_of_a_dict(session):
+    weights = {"a": tf.Variable(1.0), "b": tf.Variable(2.0)}
+    loss = weights["a"] * weights["b"]
+    step = tf.train.GradientDescentOptimizer(0.5).minimize(loss, var_list=weights.values())
+    session.run(tf.global_variables_initializer())
+    session.run(step)
+    assert session.run(list(weights.values())) == [0.0, 1.5]

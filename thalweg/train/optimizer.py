@@ -6,7 +6,7 @@ for what they remember between steps; here are gradients, slots, gating and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, ValuesView
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import gradients
@@ -308,7 +308,7 @@ def _dtype(value: Any) -> DType:
 
 
 def _flat(var_list: Any) -> list[Any]:
-    if isinstance(var_list, list | tuple | PartitionedVariable):
+    if isinstance(var_list, list | tuple | set | ValuesView | PartitionedVariable):
         return [v for part in cast("Sequence[Any]", var_list) for v in _flat(part)]
     if callable(var_list):
         return _flat(var_list())
