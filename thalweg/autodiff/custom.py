@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from thalweg.autodiff import registry
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape

@@ -18,7 +18,6 @@ from typing import Any, cast
 from thalweg.graph import context
 from thalweg.graph.device import DeviceFunction, device_function
 from thalweg.graph.dtypes import DType
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, line_of, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
@@ -530,54 +529,3 @@ def reset_default_graph() -> None:
     if graphs.items:
         raise AssertionError("Do not use tf.reset_default_graph() inside `with graph.as_default()`")
     _global.clear()
-
-
-@public("control_dependencies")
-def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-    """New nodes of the default graph run after `control_inputs`."""
-    return get_default_graph().control_dependencies(control_inputs)
-
-
-@public("device")
-def device(device_name_or_function: Any) -> AbstractContextManager[None]:
-    """Ask for a device for the new nodes of the default graph."""
-    return get_default_graph().device(device_name_or_function)
-
-
-@public("colocate_with")
-def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-    """New nodes of the default graph share the device of `op`."""
-    return get_default_graph().colocate_with(op, ignore_existing)
-
-
-@public("container")
-def container(container_name: str) -> AbstractContextManager[str]:
-    """Stateful nodes made inside keep their state in this container."""
-    return get_default_graph().container(container_name)
-
-
-@public("add_to_collection")
-def add_to_collection(name: Any, value: Any) -> None:
-    """Append to a named list of the default graph."""
-    get_default_graph().add_to_collection(name, value)
-
-
-@public("add_to_collections")
-def add_to_collections(names: Any, value: Any) -> None:
-    """Append to several named lists of the default graph."""
-    get_default_graph().add_to_collections(names, value)
-
-
-@public("get_collection")
-def get_collection(key: Any, scope: str | None = None) -> list[Any]:
-    """A copy of a named list of the default graph."""
-    return get_default_graph().get_collection(key, scope)
-
-
-@public("get_collection_ref")
-def get_collection_ref(key: Any) -> list[Any]:
-    """A named list of the default graph itself."""
-    return get_default_graph().get_collection_ref(key)
-
-
-__all__ = ["Graph", "GraphKeys", "get_default_graph"]

@@ -1,9 +1,9 @@
-"""`tf.name_scope` and friends: scopes on the graph that the given values belong to."""
+"""`tf.name_scope`, `tf.device` and friends: scopes on the default graph, or that of given values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ContextDecorator
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ContextDecorator
 from typing import Any
 
 from thalweg.graph.build import graph_of
@@ -48,6 +48,30 @@ name_scope = public("name_scope")(NameScope)
 def op_scope(values: Sequence[Any], name: str | None, default_name: str | None = None) -> NameScope:
     """The old order of `name_scope`'s arguments."""
     return NameScope(name, default_name, values)
+
+
+@public("control_dependencies")
+def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
+    """New nodes of the default graph run after `control_inputs`."""
+    return get_default_graph().control_dependencies(control_inputs)
+
+
+@public("device")
+def device(device_name_or_function: Any) -> AbstractContextManager[None]:
+    """Ask for a device for the new nodes of the default graph."""
+    return get_default_graph().device(device_name_or_function)
+
+
+@public("colocate_with")
+def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+    """New nodes of the default graph share the device of `op`."""
+    return get_default_graph().colocate_with(op, ignore_existing)
+
+
+@public("container")
+def container(container_name: str) -> AbstractContextManager[str]:
+    """Stateful nodes made inside keep their state in this container."""
+    return get_default_graph().container(container_name)
 
 
 #: What TensorFlow uses when only the op is seeded: the same programs give the same numbers.

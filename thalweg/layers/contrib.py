@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from thalweg.graph.collections import GraphKeys, add_to_collections
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.graph import add_to_collections, control_dependencies
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Tensor
-from thalweg.graph.scopes import name_scope
+from thalweg.graph.scopes import control_dependencies, name_scope
 from thalweg.layers import convolutional, core, normalization, pooling
 from thalweg.nn import nest
 from thalweg.ops import activation, basic

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bfloat16, float16, float32
-from thalweg.graph.graph import colocate_with, control_dependencies
 from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import colocate_with, control_dependencies
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.core import static_bool
 from thalweg.nn import nest, normalisation

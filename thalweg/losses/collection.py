@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.graph.graph import add_to_collection, get_collection
-from thalweg.graph.keys import GraphKeys
+from thalweg.graph.collections import GraphKeys, add_to_collection, get_collection
 from thalweg.graph.node import Tensor
 from thalweg.ops import arithmetic, basic
 from thalweg.public import public

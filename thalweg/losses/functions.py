@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.losses.collection import add_loss

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from thalweg.graph.collections import GraphKeys, add_to_collections
 from thalweg.graph.dtypes import float32
-from thalweg.graph.graph import add_to_collections
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Tensor
 from thalweg.losses.matching import assert_broadcastable, broadcast_weights
 from thalweg.ops import arithmetic, basic, casting, division, filling, reduce, state

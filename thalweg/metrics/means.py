@@ -6,8 +6,8 @@ from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32
-from thalweg.graph.graph import control_dependencies
 from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import control_dependencies
 from thalweg.losses.matching import match, remove_squeezable_dimensions, squeeze_last_if_above
 from thalweg.metrics.local import (
     Metric,

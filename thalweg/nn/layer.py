@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from thalweg.graph.collections import GraphKeys, add_to_collection, get_collection
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype, float32
-from thalweg.graph.graph import add_to_collection, colocate_with, get_collection, get_default_graph
-from thalweg.graph.keys import GraphKeys
+from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import as_node
-from thalweg.graph.scopes import name_scope
+from thalweg.graph.scopes import colocate_with, name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.nn import nest
 from thalweg.public import namespace, public

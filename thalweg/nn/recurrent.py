@@ -10,8 +10,8 @@ from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int32
-from thalweg.graph.graph import control_dependencies
 from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import control_dependencies
 from thalweg.graph.shapes import TensorShape
 from thalweg.nn import nest
 from thalweg.nn.rnn_cell import assert_like_rnncell, zero_states

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from thalweg.graph.dtypes import as_dtype
-from thalweg.graph.graph import device as on_device
 from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import device as on_device
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.nn import embedding, nest

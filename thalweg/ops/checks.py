@@ -18,11 +18,11 @@ from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.graph import control_dependencies, get_default_graph
+from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.scopes import name_scope
+from thalweg.graph.scopes import control_dependencies, name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops import basic, compare, printing, reduce, shaping
 from thalweg.ops.context import Context

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from thalweg.graph import dtypes
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops import basic, casting, division, filling, state

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.graph import dtypes
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.context import Runner
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Tensor
 from thalweg.platform import tf_logging
 from thalweg.public import public

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from thalweg.autodiff.gradients import gradients
 from thalweg.graph import dtypes
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape

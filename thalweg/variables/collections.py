@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.dtypes import string
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops import basic, choosing, compare, indexing, joining, shaping, state

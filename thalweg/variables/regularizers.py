@@ -6,9 +6,9 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops import arithmetic, basic, reduce

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 from thalweg.graph import dtypes
 from thalweg.graph.build import graph_of
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.keys import GraphKeys
 from thalweg.public import public
 from thalweg.variables.store import Request, VariableStore
 from thalweg.variables.variable import VariableAggregation, VariableSynchronization

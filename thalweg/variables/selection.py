@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.keys import GraphKeys
 from thalweg.public import public
 from thalweg.variables.scope import VariableScope, get_variable
 from thalweg.variables.variable import Variable

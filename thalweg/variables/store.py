@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn, cast
 
 from thalweg.graph import dtypes
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.ops import slicing

@@ -12,11 +12,11 @@ from typing import Any, NoReturn, cast
 
 from thalweg.graph import context
 from thalweg.graph.build import graph_of
+from thalweg.graph.collections import GraphKeys
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_function
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.keys import GraphKeys
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.protos import message
 from thalweg.graph.shapes import TensorShape, unknown_shape

@@ -1,7 +1,10 @@
-"""The names of the standard collections."""
+"""Collections of the default graph, and the names of the standard ones."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from thalweg.graph.graph import get_default_graph
 from thalweg.public import public
 
 
@@ -41,3 +44,27 @@ class GraphKeys:
     LOCAL_RESOURCES = "local_resources"
     COND_CONTEXT = "cond_context"
     WHILE_CONTEXT = "while_context"
+
+
+@public("add_to_collection")
+def add_to_collection(name: Any, value: Any) -> None:
+    """Append to a named list of the default graph."""
+    get_default_graph().add_to_collection(name, value)
+
+
+@public("add_to_collections")
+def add_to_collections(names: Any, value: Any) -> None:
+    """Append to several named lists of the default graph."""
+    get_default_graph().add_to_collections(names, value)
+
+
+@public("get_collection")
+def get_collection(key: Any, scope: str | None = None) -> list[Any]:
+    """A copy of a named list of the default graph."""
+    return get_default_graph().get_collection(key, scope)
+
+
+@public("get_collection_ref")
+def get_collection_ref(key: Any) -> list[Any]:
+    """A named list of the default graph itself."""
+    return get_default_graph().get_collection_ref(key)
