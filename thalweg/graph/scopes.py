@@ -1,4 +1,4 @@
-"""`tf.name_scope`, `tf.device` and friends: scopes on the default graph, or that of given values."""
+"""`tf.name_scope`, `tf.device` and friends: scopes on the default or the given values' graph."""
 
 from __future__ import annotations
 

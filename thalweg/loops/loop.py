@@ -229,6 +229,19 @@ def reshaped(at: Place, shape: Sequence[int]) -> tuple[Any, ...]:
     return unravel(ravel(at, at.shape), shape)
 
 
+def within(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """Whether all indices are in range."""
+    first, *others = [(i >= 0) & (i < size) for i, size in zip(indices, sizes, strict=True)]
+    for other in others:
+        first = first & other
+    return first
+
+
+def widened(x: Expr, dtype: Any) -> Expr:
+    """An element in the type that kernels compute in: short floats become float32."""
+    return x if np.dtype(dtype).itemsize >= 4 else x.cast(np.float32)
+
+
 def lowered(op: Any, at: Place, operands: Sequence[Any]) -> Expr | Scatter:
     """The loop form of an op at a place: its `loop`, or its `element` over broadcast operands."""
     if op.has("loop"):

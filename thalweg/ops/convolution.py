@@ -18,62 +18,13 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import Size, TensorShape
 from thalweg.loops import loop
-from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place, widened
 from thalweg.ops import correlate, shaping
-from thalweg.ops.windows import Slide
+from thalweg.ops.windows import Slide, containing, met, overlaps
 from thalweg.public import public
 
 Array = NDArray[Any]
-
-
-# Windows, as loops over indices
-
-
-def met(
-    slides: Sequence[Slide], sizes: Sequence[int], places: Sequence[Any], taps: Sequence[Any]
-) -> list[Any]:
-    """The element, inside or not, that a tap of the window meets when the window is at a place."""
-    return [
-        place * slide.stride + tap * slide.dilation - slide.pads(size)[0]
-        for slide, size, place, tap in zip(slides, sizes, places, taps, strict=True)
-    ]
-
-
-def overlaps(slides: Sequence[Slide]) -> list[int]:
-    """How many windows can contain an element, along each axis."""
-    return [
-        slide.window if slide.stride == 1 else -(-slide.extent // slide.stride) for slide in slides
-    ]
-
-
-def containing(
-    slides: Sequence[Slide], sizes: Sequence[int], elements: Sequence[Any], numbers: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
-    """The place of window `number` among those that contain an element, and the tap that meets it.
-
-    The inverse of `met`; a place or a tap outside its range means that there is no such window.
-    """
-    pairs = [
-        _window_around(slide, element + slide.pads(size)[0], number)
-        for slide, size, element, number in zip(slides, sizes, elements, numbers, strict=True)
-    ]
-    return [place for place, _ in pairs], [tap for _, tap in pairs]
-
-
-def _window_around(slide: Slide, padded: Any, number: Any) -> tuple[Any, Any]:
-    if slide.stride == 1:
-        return padded - number * slide.dilation, number
-    offset = padded % slide.stride + number * slide.stride
-    tap = offset
-    if slide.dilation > 1:
-        tap = select((offset % slide.dilation).eq(0), offset // slide.dilation, -1)
-    return padded // slide.stride - number, tap
-
-
-def widened(x: Expr, dtype: Any) -> Expr:
-    """An element in the type that kernels compute in: short floats become float32."""
-    return x if np.dtype(dtype).itemsize >= 4 else x.cast(np.float32)
 
 
 class Convolution(Op, abstract=True):

@@ -18,10 +18,10 @@ from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, within
 from thalweg.ops import arithmetic, pooling, transposing, windows
-from thalweg.ops.convolution import containing, met, one_of, overlaps
-from thalweg.ops.windows import Slide
+from thalweg.ops.convolution import one_of
+from thalweg.ops.windows import Slide, containing, met, overlaps
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -70,7 +70,7 @@ class Morphology(Op, abstract=True):
         batch, *places, channel = place
         wide = _wide_type(x.dtype)
         seen = met(self.slides(w.shape[:2]), x.shape[1:3], places, taps)
-        inside = pooling.within(seen, x.shape[1:3])
+        inside = within(seen, x.shape[1:3])
         element = select(inside, x[(batch, *seen, channel)].cast(wide), _lowest(wide))
         return element + w[(*taps, channel)].cast(wide)
 
@@ -158,7 +158,7 @@ class Dilation2DBackpropInput(Morphology):
             places, taps = containing(slides, input.shape[1:3], elements, numbers)
             place = (batch, *places, channel)
             won = self.winner(input, filter, place).eq(loop.ravel(taps, window))
-            there = pooling.within([*places, *taps], [*positions, *window])
+            there = within([*places, *taps], [*positions, *window])
             return select(there & won, out_backprop[place], 0)
 
         return loop.reduce("sum", overlaps(slides), part)

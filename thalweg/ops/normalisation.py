@@ -16,9 +16,8 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, vector
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, widened
 from thalweg.ops import bias, casting, reduce, shaping, transcendental
-from thalweg.ops.convolution import widened
 from thalweg.public import public
 
 Array = NDArray[Any]

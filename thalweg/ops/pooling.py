@@ -22,11 +22,11 @@ from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, widened, within
 from thalweg.ops import filling, shaping, windows
 from thalweg.ops.bias import channel_axis
-from thalweg.ops.convolution import containing, met, one_of, overlaps, widened
-from thalweg.ops.windows import Slide
+from thalweg.ops.convolution import one_of
+from thalweg.ops.windows import Slide, containing, met, overlaps
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -94,14 +94,6 @@ class Pooling(Op, abstract=True):
             return select(there, body(places, taps), 0)
 
         return loop.reduce("sum", overlaps(self.slides), part)
-
-
-def within(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Whether all indices are in range."""
-    first, *others = [(i >= 0) & (i < size) for i, size in zip(indices, sizes, strict=True)]
-    for other in others:
-        first = first & other
-    return first
 
 
 class Scatter:

@@ -21,9 +21,8 @@ from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, widened
 from thalweg.ops import basic, casting, filling, joining, reduce, shaping, transposing
-from thalweg.ops.convolution import widened
 from thalweg.public import public
 
 Array = NDArray[Any]

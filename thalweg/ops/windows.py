@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from thalweg.graph.shapes import Size
+from thalweg.loops.expr import select
 
 Array = NDArray[Any]
 Slices = tuple[slice, ...]
@@ -115,3 +116,47 @@ def unfold(padded: Array, slides: Slides, positions: Sequence[int]) -> Array:
 def tap_count(slides: Slides) -> int:
     """The number of taps of the window."""
     return math.prod(slide.window for slide in slides)
+
+
+# Windows, as loops over indices
+
+
+def met(
+    slides: Sequence[Slide], sizes: Sequence[int], places: Sequence[Any], taps: Sequence[Any]
+) -> list[Any]:
+    """The element, inside or not, that a tap of the window meets when the window is at a place."""
+    return [
+        place * slide.stride + tap * slide.dilation - slide.pads(size)[0]
+        for slide, size, place, tap in zip(slides, sizes, places, taps, strict=True)
+    ]
+
+
+def overlaps(slides: Sequence[Slide]) -> list[int]:
+    """How many windows can contain an element, along each axis."""
+    return [
+        slide.window if slide.stride == 1 else -(-slide.extent // slide.stride) for slide in slides
+    ]
+
+
+def containing(
+    slides: Sequence[Slide], sizes: Sequence[int], elements: Sequence[Any], numbers: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The place of window `number` among those that contain an element, and the tap that meets it.
+
+    The inverse of `met`; a place or a tap outside its range means that there is no such window.
+    """
+    pairs = [
+        _window_around(slide, element + slide.pads(size)[0], number)
+        for slide, size, element, number in zip(slides, sizes, elements, numbers, strict=True)
+    ]
+    return [place for place, _ in pairs], [tap for _, tap in pairs]
+
+
+def _window_around(slide: Slide, padded: Any, number: Any) -> tuple[Any, Any]:
+    if slide.stride == 1:
+        return padded - number * slide.dilation, number
+    offset = padded % slide.stride + number * slide.stride
+    tap = offset
+    if slide.dilation > 1:
+        tap = select((offset % slide.dilation).eq(0), offset // slide.dilation, -1)
+    return padded // slide.stride - number, tap
