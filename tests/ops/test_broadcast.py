@@ -1,5 +1,6 @@
 """Rows of the op table: broadcasting, as an op and as shapes."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check
+from thalweg.ops import broadcast
 
 R = np.random.default_rng(0)
 X = R.normal(size=(2, 1, 3))
@@ -45,3 +47,28 @@ def test_wrong() -> None:
         tf.broadcast_to(X, [2, 2, 2])
     with pytest.raises(ValueError, match="Dimensions must be equal"):
         tf.broadcast_static_shape(tf.TensorShape([2]), tf.TensorShape([3]))
+
+
+SIZES = [(), (1,), (3,), (2, 1), (1, 3), (2, 3), (2, 1, 3), (1, 1, 1)]
+
+
+@pytest.mark.parametrize("mine", SIZES)
+@pytest.mark.parametrize("theirs", SIZES)
+def test_what_is_known_of_stretched_axes_is_right(mine, theirs):
+    """With any sizes hidden, the axes are those of the full shapes, or not known."""
+    full = set(broadcast.summed_axes(mine, theirs))
+    offset = max(len(theirs) - len(mine), 0)
+    ones = {offset + i for i, size in enumerate(mine) if size == 1}
+    for hidden in itertools.product([False, True], repeat=len(mine) + len(theirs)):
+        sizes = [None if hide else size for hide, size in zip(hidden, mine + theirs, strict=True)]
+        axes = broadcast._known_axes(tuple(sizes[: len(mine)]), tuple(sizes[len(mine) :]))
+        if axes is not None:
+            assert full <= set(axes) <= full | ones
+
+
+def test_gradients_of_batches_need_no_shapes_in_the_step():
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder(tf.float32, [None, 3])
+        bias = tf.constant([1.0, 2.0, 3.0])
+        tf.gradients((x + bias) * 2.0, [x, bias])
+        assert "BroadcastGradientArgs" not in {node.type for node in graph.nodes}

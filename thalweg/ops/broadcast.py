@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, broadcast_shapes, vector
+from thalweg.graph.shapes import Size, TensorShape, broadcast_shapes, vector
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Operand, Place
 from thalweg.ops import reduce, shaping
@@ -50,22 +50,50 @@ def summed_axes(mine: tuple[int, ...], theirs: tuple[int, ...]) -> list[int]:
 
 def reduce_to(gradient: Tensor, mine: Tensor, other: Tensor) -> Tensor:
     """Sum `gradient`, of the broadcast shape of `mine` and `other`, to the shape of `mine`."""
-    static = _static_sizes(mine), _static_sizes(other)
-    if static[0] is not None and static[0] == static[1]:
-        return gradient
-    if static[0] is not None and static[1] is not None:
-        axes = summed_axes(static[0], static[1])
-        if not axes:
-            return gradient
-        return shaping.reshape(reduce.reduce_sum(gradient, axes), static[0])
+    known = _reduced(gradient, mine, other)
+    if known is not None:
+        return known
     shape = shaping.shape(mine)
     axes, _ = BroadcastGradientArgs()(shape, shaping.shape(other))
     return shaping.reshape(reduce.reduce_sum(gradient, axes), shape)
 
 
-def _static_sizes(tensor: Tensor) -> tuple[int, ...] | None:
-    sizes = tensor.shape.sizes
-    return None if sizes is None or None in sizes else sizes  # pyright: ignore[reportReturnType] - None was excluded
+def _reduced(gradient: Tensor, mine: Tensor, other: Tensor) -> Tensor | None:
+    """The reduced gradient where the static shapes tell the axes, else None."""
+    if mine is other:
+        return gradient
+    if mine.shape.sizes == () and other.shape.sizes != ():
+        return reduce.reduce_sum(gradient)
+    axes = _known_axes(mine.shape.sizes, other.shape.sizes)
+    if not axes:
+        return None if axes is None else gradient
+    summed = reduce.reduce_sum(gradient, axes)
+    if len(axes) == (other.shape.rank or 0) - (mine.shape.rank or 0):
+        return summed
+    static = mine.shape.is_fully_defined()
+    return shaping.reshape(summed, mine.shape.as_list() if static else shaping.shape(mine))
+
+
+def _known_axes(mine: tuple[Size, ...] | None, theirs: tuple[Size, ...] | None) -> list[int] | None:
+    """The axes `mine` was stretched along, or None where that depends on sizes not known yet.
+
+    An axis of size 1 counts as stretched: summing over it changes nothing if it was not.
+    """
+    if theirs == ():
+        return []
+    if mine is None or theirs is None:
+        return None
+    missing = max(len(theirs) - len(mine), 0)
+    axes = list(range(missing))
+    for axis, size in enumerate(mine, missing):
+        place = axis + len(theirs) - len(mine) - missing
+        opposite = theirs[place] if place >= 0 else 1
+        if opposite == 1 or (size is not None and size != 1):
+            continue
+        if size is None:
+            return None
+        axes.append(axis)
+    return axes
 
 
 class BroadcastTo(Op):
@@ -131,7 +159,15 @@ def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Tensor:
 def both(node_inputs: tuple[Tensor, ...], dx: Tensor | None, dy: Tensor | None) -> list[Any]:
     """A binary op's gradients, each summed over the dimensions its input was broadcast in."""
     x, y = node_inputs
-    return [
-        None if dx is None else reduce_to(dx, x, y),
-        None if dy is None else reduce_to(dy, y, x),
+    results = [
+        None if dx is None else _reduced(dx, x, y),
+        None if dy is None else _reduced(dy, y, x),
     ]
+    waiting = [i for i, d in enumerate((dx, dy)) if d is not None and results[i] is None]
+    if waiting:
+        shapes = [shaping.shape(x), shaping.shape(y)]
+        axes = BroadcastGradientArgs()(*shapes)
+        for i in waiting:
+            summed = reduce.reduce_sum((dx, dy)[i], axes[i])
+            results[i] = shaping.reshape(summed, shapes[i])
+    return results
