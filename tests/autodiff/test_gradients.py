@@ -26,6 +26,10 @@ def test_unconnected_is_none():
     assert tf.gradients(y * 2.0, [x, y])[0] is None
 
 
+def test_nothing_flows_from_text():
+    assert tf.gradients(tf.constant("text"), tf.constant(1.0)) == [None]
+
+
 def test_unconnected_may_be_zeros(session):
     x, y = tf.constant([1.0, 2.0]), tf.constant(2.0)
     (g,) = tf.gradients(y, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)

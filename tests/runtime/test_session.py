@@ -159,7 +159,8 @@ def test_only_what_fetches_need_runs():
     used, unused = tf.constant(1.0) + 1.0, -x
     with tf.Session() as session:
         assert session.run(used) == 2.0  # x is not fed
-        assert unused.graph is session.graph
+        with pytest.raises(tf.errors.InvalidArgumentError, match="placeholder"):
+            session.run(unused)
 
 
 def test_closed_and_empty_sessions():
@@ -210,9 +211,11 @@ def test_partial_run():
     with tf.Session() as session:
         handle = session.partial_run_setup([r1, r2], [a, b])
         assert session.partial_run(handle, r1, {a: 1.0}) == 2.0
-        assert session.partial_run(handle, r2, {b: 10.0}) == 20.0
         with pytest.raises(tf.errors.InvalidArgumentError, match="already been fed"):
             session.partial_run(handle, r1, {a: 1.0})
+        assert session.partial_run(handle, r2, {b: 10.0}) == 20.0
+        with pytest.raises(tf.errors.InvalidArgumentError, match="setup"):
+            session.partial_run(handle, r2)  # everything was fetched: the step is over
         with pytest.raises(tf.errors.InvalidArgumentError, match="setup"):
             session.partial_run("nonsense", r1)
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 from thalweg.autodiff.registry import gradient_function
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import string
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
@@ -115,7 +116,8 @@ class _Backward:
 
     def run(self, seeds: Sequence[Any]) -> list[Any]:
         for y, seed in zip(self._ys, seeds, strict=True):
-            self._found[y].append(self._seed(y, seed))
+            if y.dtype.base_dtype is not string:  # nothing flows back from text
+                self._found[y].append(self._seed(y, seed))
         wanted = set(self._xs)
         for node in self._between():
             self._visit(node, wanted)

@@ -194,7 +194,7 @@ def _convert_value(
             raise
         raise type(error)(
             f"Input '{argument.name}' of '{op.type_name}' Op has type {_type_of(value)} that does "
-            f"not match {_wanted(op, argument, dtype)}: {error}"
+            f"not match {_wanted(op, argument, dtype)}: {error} (at {user_line()})"
         ) from error
 
 

@@ -13,7 +13,7 @@ from thalweg.graph.attributes import Kind
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor, operators
-from thalweg.graph.op import REGISTRY, Op
+from thalweg.graph.op import Op
 from thalweg.graph.protos import message
 from thalweg.graph.signature import Argument
 from thalweg.public import publish_lazily
@@ -82,11 +82,6 @@ def op_def(op: type[Op]) -> Any:
     for name, kind in _attribute_kinds(op):
         proto.attr.append(_attribute(op, name, kind))
     return proto
-
-
-def registered_ops() -> dict[str, Any]:
-    """The OpDefs of all ops, by name."""
-    return {name: op_def(op) for name, op in REGISTRY.items()}
 
 
 def _argument(op: type[Op], argument: Argument) -> Any:

@@ -44,7 +44,7 @@ def _open(contents: Any, kinds: tuple[str, ...]) -> Any:
         return _pillow().open(io.BytesIO(data), formats=kinds)
     except OSError as error:
         raise errors.InvalidArgumentError(
-            None, None, f"Invalid {'/'.join(kinds)} data, size {len(data)}: {error}"
+            None, None, f"Invalid {'/'.join(kinds)} data of {len(data)} bytes: no such picture"
         ) from error
 
 

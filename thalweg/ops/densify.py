@@ -7,7 +7,6 @@ Slices become dense where a tensor is wanted, with a warning when that may be la
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,18 +72,6 @@ def convert_to_tensor_or_indexed_slices(
             f"{value.dtype.name}"
         )
     return value
-
-
-def convert_n_to_tensor_or_indexed_slices(
-    values: Sequence[Any], dtype: Any = None, name: str | None = None
-) -> list[Any]:
-    """A list whose items are slices, tensors or None, each converted but for slices and None."""
-    return [
-        None
-        if value is None
-        else convert_to_tensor_or_indexed_slices(value, dtype, name and f"{name}_{position}")
-        for position, value in enumerate(values)
-    ]
 
 
 @public("convert_to_tensor_or_sparse_tensor")

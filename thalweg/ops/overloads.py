@@ -12,6 +12,7 @@ from typing import Any
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor, has_conversion
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.graph import user_line
 from thalweg.graph.node import Tensor, operator
 from thalweg.graph.scopes import name_scope
 
@@ -57,7 +58,7 @@ def _converted(symbol: str, value: Any, kind: DType | None, name: str) -> Tensor
         wanted = "a tensor" if kind is None else f"{kind.name}, the dtype of the other operand"
         raise type(error)(
             f"Operand {name} of '{symbol}', a {type(value).__name__}, cannot become {wanted}: "
-            f"{error}"
+            f"{error} (at {user_line()})"
         ) from error
 
 

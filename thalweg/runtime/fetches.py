@@ -25,25 +25,6 @@ from thalweg.graph.shapes import TensorShape
 
 Rebuild = Callable[[Sequence[Any]], Any]
 
-#: How other kinds of values are fetched and fed, by type; the most recent first.
-_fetch_expansions: list[tuple[type, Callable[[Any], tuple[list[Any], Rebuild]]]] = []
-_feed_expansions: list[tuple[type, Callable[[Any, Any], list[tuple[Any, Any]]]]] = []
-
-
-def register_session_run_conversion_functions(
-    tensor_type: type,
-    fetch_function: Callable[[Any], tuple[list[Any], Rebuild]] | None = None,
-    feed_function: Callable[[Any, Any], list[tuple[Any, Any]]] | None = None,
-    feed_function_for_partial_run: Callable[[Any], list[Any]] | None = None,
-) -> None:
-    """Let `Session.run` fetch and feed values of a type of the user's own."""
-    if any(known is tensor_type for known, _ in _fetch_expansions):
-        raise ValueError(f"{tensor_type} has already been registered.")
-    if fetch_function is not None:
-        _fetch_expansions.insert(0, (tensor_type, fetch_function))
-    if feed_function is not None:
-        _feed_expansions.insert(0, (tensor_type, feed_function))
-
 
 class Fetches:
     """A fetch structure: the distinct tensors and nodes in it, and how to build the answer."""
@@ -91,11 +72,6 @@ class Fetches:
             return lambda values: IndexedSlicesValue(
                 *(part(values) for part in parts), *([None] * (3 - len(parts)))
             )
-        for kind, expand in _fetch_expansions:
-            if isinstance(fetch, kind):
-                tensors, contract = expand(fetch)
-                parts = [self._element(t) for t in tensors]
-                return lambda values: contract([part(values) for part in parts])
         return self._element(fetch)
 
     def _element(self, fetch: Any) -> Rebuild:
@@ -141,17 +117,19 @@ def feed_items(graph: Graph, feed_dict: Mapping[Any, Any]) -> Iterator[tuple[Ten
 
 
 def _expanded(key: Any, value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(key, SparseTensor):
-        # A placeholder of constant shape is fed without it.
-        return list(zip(key.components(), value, strict=False))
-    if isinstance(key, IndexedSlices):
-        return list(zip(key.components(), value, strict=False))
-    for kind, expand in _feed_expansions:
-        if isinstance(key, kind):
-            return expand(key, value)
+    if isinstance(key, SparseTensor | IndexedSlices):
+        return _parts(key, value)
     if isinstance(key, tuple):
         return _zipped(cast("tuple[Any, ...]", key), value)
     return [(key, value)]
+
+
+def _parts(key: SparseTensor | IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
+    """The components with their values; the dense shape comes last and may be left out."""
+    components = key.components()
+    if len(value) not in (2, 3):
+        raise ValueError(f"feeding {key} takes 2 or 3 values, got {len(value)}")
+    return list(zip(components, value, strict=False))
 
 
 def _zipped(keys: tuple[Any, ...], values: Any) -> list[tuple[Any, Any]]:

@@ -41,6 +41,7 @@ class PartialRun:
         self._pending_feeds = set(feeds)
         self._feeds = set(feeds)
         self._done: set[Node] = set()
+        self._fetched: set[Tensor] = set()
         self._resources = resources
         self._lock = threading.Lock()
 
@@ -52,7 +53,16 @@ class PartialRun:
                 self._slots[self._slot_of[tensor]] = value
                 self._pending_feeds.discard(tensor)
             self._run(wanted)
+            self._fetched.update(wanted.tensors)
             return [fresh(self._slots[self._slot_of[t]]) for t in wanted.tensors]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything declared has been fetched and run."""
+        declared = self._declared
+        return self._fetched.issuperset(declared.tensors) and self._done.issuperset(
+            declared.targets
+        )
 
     def _check(self, wanted: Fetches, feeds: Mapping[Tensor, Any]) -> None:
         for tensor in feeds:

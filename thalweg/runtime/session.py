@@ -101,6 +101,7 @@ class BaseSession:
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
         if found is None:
+            self._graph.graph_def_versions.check()
             soft = self._config.allow_soft_placement
             found = self._plans[step] = plan(step, self._devices, soft)
             if self._config.log_device_placement:
@@ -189,7 +190,11 @@ class BaseSession:
             )
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict or {}))
-        return parsed.result(self._partial_runs[handle].advance(parsed, feeds))
+        running = self._partial_runs[handle]
+        values = running.advance(parsed, feeds)
+        if running.is_done:
+            del self._partial_runs[handle]
+        return parsed.result(values)
 
     # Life
 
@@ -211,7 +216,6 @@ class BaseSession:
             raise RuntimeError("Attempted to use a closed Session.")
         if self._graph.version == 0:
             raise RuntimeError("The Session graph is empty. Add operations to the graph first.")
-        self._graph.graph_def_versions.check()
 
     def as_default(self) -> AbstractContextManager[Any]:
         """Make this the default session (and only that: not its graph) inside the block."""
