@@ -5,8 +5,9 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.12 python3.11 python3.13,\
 BIN := .venv/bin
 TF_TESTS ?=
 TF_LIST ?=
+BENCH ?=
 
-.PHONY: install lint format test soak demo bench docs conformance clean
+.PHONY: install lint format test soak demo bench bench-peers docs conformance clean
 
 install: .venv/.stamp
 
@@ -35,8 +36,16 @@ soak: .venv/.stamp
 demo: .venv/.stamp
 	$(BIN)/python examples/digits.py
 
-bench: .venv/.stamp
-	$(BIN)/python benchmarks/run.py
+bench: .venv/.stamp .bench-venv/.stamp
+	$(BIN)/python benchmarks/run.py $(BENCH)
+
+bench-peers: .bench-venv/.stamp
+
+.bench-venv/.stamp: benchmarks/requirements-peers.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=<path>"; exit 1; }
+	test -x .bench-venv/bin/python || $(PYTHON) -m venv .bench-venv
+	.bench-venv/bin/python -m pip install --quiet -r benchmarks/requirements-peers.txt
+	touch $@
 
 docs: .venv/.stamp
 	$(BIN)/python tools/ops_table.py docs/ops.md
@@ -47,5 +56,5 @@ conformance: .venv/.stamp
 		--markdown docs/conformance.md
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	rm -rf .venv .bench-venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

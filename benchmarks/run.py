@@ -1,35 +1,129 @@
-"""All benchmarks, written to benchmarks/RESULTS.md."""
+"""The benchmarks: works on all systems, then graphs; written to benchmarks/RESULTS.md.
+
+`--only`, `--systems`, `--rounds`, `--batch` and `--quick` are for development: a run with any of
+them prints its results and leaves the file alone. `--profile WORK` prints Thalweg's plan of a step.
+What is known to limit a ratio that falls short of its bar stands in limits.toml.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
+import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import graphs
 import numpy as np
-import steps
-
-import thalweg as tf
+import report
+from measure import LOG, Measurement, Settings
+from remote import PEERS_PYTHON, Remote, WorkerError
+from works import ALL_SYSTEMS, Work, choose
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", help="names of works, comma-separated")
+    parser.add_argument("--systems", help=f"some of {','.join(ALL_SYSTEMS)}")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--batch", type=int, help="another batch size, to check results quickly")
+    parser.add_argument("--quick", action="store_true", help="one first call, short rounds")
+    parser.add_argument("--cpus", help="CPU numbers, comma-separated (default: the first two)")
+    parser.add_argument("--json", type=Path, help="write the raw figures here")
+    parser.add_argument("--profile", metavar="WORK", help="print Thalweg's plan of a work's step")
+    return parser.parse_args()
+
+
+def names(text: str | None) -> list[str]:
+    return text.split(",") if text else []
+
+
+def settings(given: argparse.Namespace) -> Settings:
+    """How to measure, from the command line."""
+    cpus = [int(n) for n in names(given.cpus)] or sorted(os.sched_getaffinity(0))[:2]
+    base = Settings(cpus, batch=given.batch)
+    if given.quick:
+        base = replace(base, rounds=2, round_seconds=0.1, first_calls=1)
+    return replace(base, rounds=given.rounds) if given.rounds else base
+
+
+def measure_all(
+    works: list[Work], systems: list[str], how: Settings
+) -> list[tuple[Work, dict[str, Any]]]:
+    """Every work in turn, telling how long it took."""
+    results: list[tuple[Work, dict[str, Any]]] = []
+    for work in works:
+        start = time.perf_counter()
+        wanted = [s for s in work.systems if not systems or s in systems]
+        figures = Measurement(work, wanted, how).run()
+        results.append((work, figures))
+        print(report.line(work, figures, time.perf_counter() - start), flush=True)
+    return results
+
+
+def header(results: list[tuple[Work, dict[str, Any]]]) -> str:
+    """What ran where."""
+    versions = {f["version"]: None for _, figures in results for f in figures.values()}
+    cpu = next(
+        line.split(":")[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    )
+    return (
+        f"`make bench`: {', '.join(v for v in versions if v)}; Python {platform.python_version()}, "
+        f"NumPy {np.__version__}; {cpu}, {os.cpu_count()} cores. Compare only within one run.\n"
+    )
+
+
+def document(results: list[tuple[Work, dict[str, Any]]], how: Settings, whole: bool) -> str:
+    """The results as Markdown."""
+    parts = ["# Results\n", header(results), report.steps(results, how)]
+    if whole:
+        parts += ["## Graphs\n", f"{graphs.__doc__.strip()}\n", graphs.table() + "\n"]
+    return "\n".join(parts)
+
+
+def profile(name: str, how: Settings) -> None:
+    """Print plan and profile of a Thalweg step."""
+    with LOG.open("a") as log, tempfile.TemporaryDirectory() as caches:
+        remote = Remote("thalweg", name, how.cpus, Path(caches), how.batch, log)
+        try:
+            remote.ask("make")
+            print(remote.ask("plan")["plan"])
+        except WorkerError as error:
+            raise SystemExit(str(error)) from None
+        finally:
+            remote.close()
+
+
 def main() -> None:
-    """Run everything and write the results."""
-    parts = [
-        "# Results\n",
-        f"`make bench`, Thalweg {tf.__version__}, Python {platform.python_version()}, "
-        f"NumPy {np.__version__}, {os.cpu_count()} cores. Compare only within one run.\n",
-        "## Steps\n",
-        steps.table() + "\n",
-        "## Graphs\n",
-        f"{graphs.__doc__.strip()}\n",
-        graphs.table() + "\n",
-    ]
-    text = "\n".join(parts)
-    RESULTS.write_text(text)
+    """Run what was asked for."""
+    given = arguments()
+    how = settings(given)
+    LOG.write_text("")
+    if given.profile:
+        profile(given.profile, how)
+        return
+    whole = not (given.only or given.systems or given.rounds or given.batch or given.quick)
+    if not PEERS_PYTHON.exists() and given.systems != "thalweg":
+        raise SystemExit("the peers' environment is missing: make bench-peers")
+    results = measure_all(choose(names(given.only)), names(given.systems), how)
+    if given.json:
+        raw = {work.name: figures for work, figures in results}
+        given.json.write_text(json.dumps(raw, indent=1))
+    text = document(results, how, whole)
+    if whole:
+        RESULTS.write_text(text)
     print(text)
+    if not report.sound(results):
+        raise SystemExit("a system failed or its results differ: see the table")
 
 
 if __name__ == "__main__":

@@ -114,9 +114,10 @@ def watch() -> None:
 
 
 def _noting_runs(make: Callable[..., Any]) -> Callable[..., Any]:
-    def instruction(node: Node, *rest: Any) -> Any:
-        record.executed.add(node.type)
-        return make(node, *rest)
+    def instruction(unit: Any, *rest: Any) -> Any:
+        made = make(unit, *rest)
+        record.executed |= {node.type for node in made.nodes}
+        return made
 
     return instruction
 

@@ -111,7 +111,7 @@ def _ready_value(node: Node) -> list[Any] | None:
     if known is None:
         return None
     value = known(*_grouped(node))
-    return None if value is None else [value]
+    return value if value is None or isinstance(value, list) else [value]
 
 
 def _can_evaluate(node: Node) -> bool:

@@ -66,6 +66,13 @@ class Place(Sequence[Expr]):
         """The place in a loop nest over `shape`."""
         return cls([Variable.fresh(extent) for extent in shape], output)
 
+    @classmethod
+    def of(cls, indices: Sequence[Expr], shape: Sequence[int], output: int = 0) -> Place:
+        """The place at these indices, which may be any expressions, in an output of this shape."""
+        place = cls((), output)
+        place.shape, place._indices = tuple(shape), tuple(indices)
+        return place
+
     @property
     def rank(self) -> int:
         """The number of dimensions."""
@@ -156,6 +163,20 @@ class Scatter:
     index: tuple[Any, ...]
     value: Expr
     initial: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Requirement:
+    """A condition on an op's input values: false for any value of the variables, the op fails."""
+
+    variables: tuple[Variable, ...]
+    condition: Any
+
+
+def require(extents: Sequence[int], body: Callable[..., Any]) -> Requirement:
+    """A `Requirement` over a domain: `body` gives the condition for one index per extent."""
+    variables = tuple(Variable.fresh(extent) for extent in extents)
+    return Requirement(variables, body(*(Expr("index", (variable,)) for variable in variables)))
 
 
 def reduce(kind: str, extents: Sequence[Any], body: Callable[..., Any]) -> Expr:

@@ -319,6 +319,11 @@ class Pow(Binary):
     def element(self, x: Expr, y: Expr) -> Expr:
         return call("pow", x, y)
 
+    def requires(self, x: Operand, y: Operand) -> list[Requirement]:
+        if y.dtype.kind != "i":
+            return []
+        return [loop.require(y.shape, lambda *at: y[at] >= 0)]
+
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         x, y = (complexes.conj(tensor) for tensor in node.inputs)
         dx = dz * y * power(x, y - 1)

@@ -311,6 +311,8 @@ class CropAndResize(Op):
     def loop(
         self, at: Place, image: Operand, boxes: Operand, box_ind: Operand, crop_size: Operand
     ) -> Expr:
+        if 0 in at.shape[1:3]:
+            raise ValueError("crop dimensions must be positive")
         box, row, column, channel = at
         crop = CropPixel(boxes, box, (row, column), image.shape[1:3], at.shape[1:3])
 
@@ -385,6 +387,8 @@ class CropPixel:
         image: Sequence[int],
         crop: Sequence[int],
     ) -> None:
+        if boxes.shape[1] != 4:
+            raise ValueError(f"boxes have {boxes.shape[1]} ends, not 4")
         self._sizes = tuple(image)
         self._places = [
             _crop_place(
@@ -446,6 +450,9 @@ class CropAndResizeGradImage(Op):
     def loop(
         self, at: Place, grads: Operand, boxes: Operand, box_ind: Operand, image_size: Operand
     ) -> loop.Scatter:
+        if not grads.shape[0] == boxes.shape[0] == box_ind.shape[0]:
+            raise ValueError("as many crops as boxes and indices of images are needed")
+
         def part(*index: Expr) -> tuple[Sequence[Any], Expr]:
             (box, row, column, channel), numbers = index[:4], index[4:]
             crop = CropPixel(boxes, box, (row, column), at.shape[1:3], grads.shape[1:3])

@@ -112,6 +112,8 @@ class BroadcastTo(Op):
         return np.broadcast_to(input, tuple(shape.tolist()))
 
     def loop(self, at: Place, input: Operand, shape: Operand) -> Expr:
+        if np.broadcast_shapes(input.shape, at.shape) != at.shape:
+            raise ValueError(f"{input.shape} does not broadcast to {at.shape}")
         return input.broadcast(at)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Any]:

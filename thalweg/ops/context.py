@@ -75,6 +75,7 @@ class VariableCell:
         self.lock = threading.RLock()
         # An empty tensor has nothing to initialise.
         self._buffer: Array | None = None
+        self._is_first = False  # the buffer was prepared for a first value
         if shape.num_elements() == 0:
             self._buffer = np.empty(cast("Sequence[int]", shape.sizes), dtype.as_numpy_dtype)
 
@@ -111,6 +112,37 @@ class VariableCell:
             fresh = np.asarray(compute(self._require()), dtype=self.dtype.as_numpy_dtype)
             # A buffer owns its memory: only then do views of it count as its readers.
             self._buffer = fresh if fresh.base is None else fresh.copy()
+
+    # For native code, which reads and writes the buffer itself
+
+    @property
+    def buffer(self) -> Array | None:
+        """The buffer itself, if there is a value."""
+        return self._buffer
+
+    def lend(self) -> Array:
+        """The buffer itself; there must be a value."""
+        return self._require()
+
+    def own(self) -> Array:
+        """A buffer that no reader holds a view of, with the same value."""
+        with self.lock:
+            self._buffer = self._require().copy()
+            return self._buffer
+
+    def prepared(self, shape: tuple[int, ...]) -> Array:
+        """A buffer for a value that the caller is about to write whole."""
+        with self.lock:
+            self._is_first = self._buffer is None
+            if self._buffer is None or self._buffer.shape != shape:
+                self._buffer = np.empty(shape, self.dtype.as_numpy_dtype)
+            return self._buffer
+
+    def withdraw(self) -> None:
+        """Forget a prepared buffer that was never written."""
+        with self.lock:
+            if self._is_first:
+                self._buffer = None
 
     def _is_shared(self) -> bool:
         # Held by this cell and by the argument of the call; anything more is a reader.

@@ -156,6 +156,9 @@ class Bincount(Op):
         return bins
 
     def loop(self, at: Place, arr: Operand, size: Operand, weights: Operand) -> Scatter:
+        if weights.size and weights.shape != arr.shape:
+            raise ValueError(f"weights of shape {weights.shape} for arr of shape {arr.shape}")
+
         def element(*k: Expr) -> tuple[tuple[Expr], Expr]:
             return (arr[k],), weights[k] if weights.size else call("cast", 1, weights.dtype)
 
@@ -207,6 +210,9 @@ class HistogramFixedWidth(Op):
             "sum", values.shape, lambda *k: ((_bin(values[k], value_range, nbins),), one), 0
         )
 
+    def requires(self, values: Operand, value_range: Operand, nbins: Operand) -> list[Requirement]:
+        return _are_bins(value_range, nbins)
+
 
 def fixed_width_bins(values: Array, value_range: Array, nbins: int) -> Array:
     """The part, of nbins equal ones, that each value falls into; the first or last if outside."""
@@ -221,8 +227,14 @@ def fixed_width_bins(values: Array, value_range: Array, nbins: int) -> Array:
     return np.clip(scaled, 0, nbins - 1).astype(np.int64)
 
 
+def _are_bins(value_range: Operand, nbins: Operand) -> list[Requirement]:
+    return [Requirement((), (value_range[0] < value_range[1]) & (nbins[()] > 0))]
+
+
 def _bin(value: Expr, value_range: Operand, nbins: Operand) -> Expr:
     """What `fixed_width_bins` says of one value."""
+    if value_range.shape != (2,):
+        raise ValueError(f"value_range has shape {value_range.shape}, not two ends")
     low, high = (value_range[i].cast(np.float64) for i in range(2))
     count = nbins[()].cast(np.float64)
     scaled = ((value.cast(np.float64) - low) / ((high - low) / count)).floor()
@@ -259,6 +271,9 @@ class HistogramFixedWidthBins(Op):
 
     def loop(self, at: Place, values: Operand, value_range: Operand, nbins: Operand) -> Expr:
         return _bin(values[at], value_range, nbins).cast(self.dtype.as_numpy_dtype)
+
+    def requires(self, values: Operand, value_range: Operand, nbins: Operand) -> list[Requirement]:
+        return _are_bins(value_range, nbins)
 
 
 @public("histogram_fixed_width_bins")

@@ -151,6 +151,8 @@ def _banded(at: Place, diagonal: Operand, band: tuple[int, int], outside: Expr) 
     """An element of a matrix with these diagonals, and another off them."""
     *batch, row, column = at
     number, (low, high) = column - row, band
+    if low != high and diagonal.shape[-2] != high - low + 1:
+        raise ValueError(f"{diagonal.shape[-2]} diagonals for those from {low} to {high}")
     line = () if low == high else (high - number,)
     inside = (number >= low) & (number <= high)
     return select(inside, diagonal[(*batch, *line, row.min(column))], outside)
@@ -365,6 +367,12 @@ class MatrixBandPart(Op):
         above, lower, upper = at[-1] - at[-2], num_lower[()], num_upper[()]
         inside = ((lower < 0) | (above >= -lower)) & ((upper < 0) | (above <= upper))
         return select(inside, input[at], 0)
+
+    def requires(
+        self, input: Operand, num_lower: Operand, num_upper: Operand
+    ) -> list[Requirement]:
+        rows, columns = input.shape[-2:]
+        return [Requirement((), (num_lower[()] <= rows) & (num_upper[()] <= columns))]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         _, lower, upper = node.inputs

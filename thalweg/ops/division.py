@@ -23,6 +23,15 @@ from thalweg.public import public
 Array = NDArray[Any]
 
 
+class Quotient(Binary, abstract=True):
+    """What divides; an integer may not be divided by zero."""
+
+    def requires(self, x: Operand, y: Operand) -> list[Requirement]:
+        if y.dtype.kind not in "iu":
+            return []
+        return [loop.require(y.shape, lambda *at: y[at].ne(0))]
+
+
 def _check_divisor(y: Array) -> None:
     if np.asarray(y).dtype.kind in "iu" and not np.all(y):
         raise errors.InvalidArgumentError(None, None, "Integer division by zero")
@@ -49,7 +58,7 @@ def _quotient_gradient(node: Node, dz: Tensor) -> list[Any]:
 realdiv = binary(RealDiv, "realdiv", "real_div")
 
 
-class TruncateDiv(Binary):
+class TruncateDiv(Quotient):
     """z = x / y rounded towards zero"""
 
     signature = "x: T, y: T -> z: T; T: real"
@@ -66,7 +75,7 @@ class TruncateDiv(Binary):
 truncatediv = binary(TruncateDiv, "truncatediv", "truncate_div")
 
 
-class Div(Binary):
+class Div(Quotient):
     """z = x / y, rounded towards zero for integers: what old graphs hold"""
 
     signature = "x: T, y: T -> z: T; T: numeric"
@@ -85,7 +94,7 @@ class Div(Binary):
         return [None, None] if dz.dtype.is_integer else _quotient_gradient(node, dz)
 
 
-class FloorDiv(Binary):
+class FloorDiv(Quotient):
     """z = x / y rounded towards minus infinity"""
 
     signature = "x: T, y: T -> z: T; T: real"
@@ -112,7 +121,7 @@ def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
 overload("floordiv", floordiv)
 
 
-class FloorMod(Binary):
+class FloorMod(Quotient):
     """z = x - y floor(x / y), of the sign of y"""
 
     signature = "x: T, y: T -> z: T; T: real"
@@ -131,7 +140,7 @@ class FloorMod(Binary):
 floormod = overload("mod", binary(FloorMod, "floormod", "mod", "math.floormod", "math.mod"))
 
 
-class TruncateMod(Binary):
+class TruncateMod(Quotient):
     """z = x - y trunc(x / y), of the sign of x"""
 
     signature = "x: T, y: T -> z: T; T: real"

@@ -39,6 +39,13 @@ def check_within(indices: Array, limit: int, what: str = "indices") -> None:
         )
 
 
+def _known_within(indices: Operand, limits: Any) -> list[Requirement]:
+    """That indices known now lie in [0, limits); others are looked at where they are read."""
+    if indices.value is None:
+        return []
+    return [Requirement((), bool(np.all((indices.value >= 0) & (indices.value < limits))))]
+
+
 # Along an axis
 
 
@@ -119,6 +126,10 @@ class GatherV2(Along):
 
     def loop(self, at: Place, params: Operand, indices: Operand, axis: Operand) -> Expr:
         return params.or_else(self.source(at, indices, axis), filling.zero_of(params.dtype))
+
+    def requires(self, params: Operand, indices: Operand, axis: Operand) -> list[Requirement]:
+        place, _ = self.axes(axis.constant(), params.rank, indices.rank)
+        return _known_within(indices, params.shape[place])
 
     def gradient(self, node: Node, dy: Tensor) -> list[Any]:
         params, indices, axis = node.inputs
@@ -261,6 +272,9 @@ class GatherNd(Op):
     def loop(self, at: Place, params: Operand, indices: Operand) -> Expr:
         return params.or_else(coordinate_source(at, indices), filling.zero_of(params.dtype))
 
+    def requires(self, params: Operand, indices: Operand) -> list[Requirement]:
+        return _known_within(indices, params.shape[: indices.shape[-1]])
+
     def gradient(self, node: Node, dy: Tensor) -> list[Any]:
         params, indices = node.inputs
         shape = shaping.shape(params, out_type=indices.dtype.base_dtype)
@@ -388,6 +402,13 @@ class UnravelIndex(Op):
 
         step = loop.reduce("prod", dims.shape, inner)
         return indices.flat(rest[0] if rest else 0) // step % dims[axis]
+
+    def requires(self, indices: Operand, dims: Operand) -> list[Requirement]:
+        size = loop.reduce("prod", dims.shape, lambda k: dims[k].cast(np.int64))
+        return [
+            loop.require(dims.shape, lambda k: dims[k] >= 0),
+            loop.require(indices.shape, lambda *at: (indices[at] >= 0) & (indices[at] < size)),
+        ]
 
 
 @public("unravel_index")

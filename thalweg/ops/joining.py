@@ -328,6 +328,8 @@ class SplitV(Op):
     def loop(self, at: Place, value: Operand, size_splits: Operand, split_dim: Operand) -> Expr:
         axis = shaping.axis_within(int(split_dim.constant()), at.rank)
         sizes = _piece_sizes(size_splits.constant(), value.shape[axis])
+        if sum(sizes) != value.shape[axis] or min(sizes) < 0:
+            raise ValueError(f"{sizes} do not add up to {value.shape[axis]} elements")
         return value[_moved(at, axis, sum(sizes[: at.output]))]
 
     def gradient(self, node: Node, *dy: Tensor) -> list[Tensor | None]:

@@ -138,6 +138,11 @@ class QuantizeV2(Op):
         x = input[at].cast(np.float64) if at.output == 0 else 0.0
         return self._quantized(x, *wide(min_range, max_range))[at.output]
 
+    def requires(
+        self, input: Operand, min_range: Operand, max_range: Operand
+    ) -> list[Requirement]:
+        return [Requirement((), min_range[()] <= max_range[()])]
+
     def _quantized(self, x: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
         quantize, kind = _QUANTIZERS[self.mode], storage(self.T)
         usable = _usable_range(low, high)
@@ -292,6 +297,11 @@ class QuantizeAndDequantizeV3(Op):
         x, ends = input[at].cast(np.float64), self._ends(int(num_bits.constant()))
         return self._rounded(x, low, high, *ends).cast(input.dtype)
 
+    def requires(
+        self, input: Operand, input_min: Operand, input_max: Operand, num_bits: Operand
+    ) -> list[Requirement]:
+        return [Requirement((), input_min[()] <= input_max[()])] if self.range_given else []
+
     def _rounded(self, x: Any, low: Any, high: Any, lowest: int, highest: int) -> Any:
         scale = _largest_scale(low, high, lowest, highest)
         grid = (clip(x, lowest / scale, highest / scale) if self.range_given else x) * scale
@@ -382,11 +392,13 @@ class QuantizedConcat(Op):
         mins: list[Operand],
         maxes: list[Operand],
     ) -> Expr:
+        axis = int(concat_dim.constant())
+        if len({x.shape[:axis] + x.shape[axis:][1:] for x in values}) > 1:
+            raise ValueError("values differ in other sizes than those along the axis")
         lows, highs = zip(*map(wide, mins, maxes), strict=True)
         low, high = functools.reduce(minimum, lows, 0.0), functools.reduce(maximum, highs)
         if at.output:
             return (low, high)[at.output - 1].cast(np.float32)
-        axis = int(concat_dim.constant())
         starts = np.cumsum([0, *(x.shape[axis] for x in values)]).tolist()
 
         def piece(number: int) -> Expr:

@@ -158,6 +158,10 @@ class Requantize(Op):
         x = 0.0 if at.output else first_dequantized(input[at], *wide(*ranges[:2]), input.dtype)
         return _narrowed(x, *wide(*ranges[2:]), self.out_type)[at.output]
 
+    def requires(self, input: Operand, *ranges: Operand) -> list[Requirement]:
+        low, high = (end[()] for end in ranges[2:])
+        return [Requirement((), (low <= 0) & (low <= high))]
+
 
 class RequantizationRange(Op):
     """The real range that the values of a quantized tensor, and zero, really span"""

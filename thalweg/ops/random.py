@@ -174,6 +174,11 @@ class RandomUniformInt(Random):
             minval.dtype,
         )
 
+    def requires(
+        self, shape: Operand, minval: Operand, maxval: Operand, stream: Operand
+    ) -> list[Requirement]:
+        return [Requirement((), minval[()] < maxval[()])]
+
 
 @public("random_uniform", "random.uniform")
 def random_uniform(

@@ -53,6 +53,8 @@ class ArgExtreme(Op, abstract=True):
 
     def loop(self, at: Place, input: Operand, dimension: Operand) -> Expr:
         axis = _axis(int(dimension.constant()), input.rank)
+        if input.shape[axis] == 0:
+            raise ValueError(f"axis {axis} is empty: no element is the most extreme one")
         before, after = at.split(axis)
 
         def element(k: Expr) -> Expr:

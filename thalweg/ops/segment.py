@@ -71,6 +71,11 @@ def check_sorted(ids: Array, count: int) -> None:
     )
 
 
+def are_sorted(ids: Operand) -> list[Requirement]:
+    """That no id is smaller than the one before it."""
+    return [loop.require([max(ids.size - 1, 0)], lambda k: ids[k] <= ids[k + 1])]
+
+
 def scattered(kind: str, data: Operand, ids: Operand, initial: Any) -> Scatter:
     """Each row combined into the row of its id; a negative id drops its row."""
 
@@ -120,7 +125,12 @@ class SegmentReduction(Op, abstract=True):
         return combine(type(self).ufunc, data, ids, count, self.empty)
 
     def loop(self, at: Place, data: Operand, segment_ids: Operand) -> Expr | Scatter:
+        if segment_ids.shape != data.shape[:1]:
+            raise ValueError(f"{segment_ids.size} ids for {data.shape[0]} rows")
         return scattered(self.combine, data, segment_ids, self.empty)
+
+    def requires(self, data: Operand, segment_ids: Operand) -> list[Requirement]:
+        return are_sorted(segment_ids)
 
 
 def _segment(kind: type[SegmentReduction], *names: str) -> Callable[..., Tensor]:

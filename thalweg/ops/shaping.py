@@ -68,6 +68,11 @@ class ShapeN(Op):
     def shape(self, input: list[Tensor]) -> list[TensorShape]:
         return [vector(tensor.shape.rank) for tensor in input]
 
+    def known_value(self, input: list[Tensor]) -> list[Array] | None:
+        if not all(tensor.shape.is_fully_defined() for tensor in input):
+            return None
+        return [np.array(x.shape.as_list(), self.out_type.as_numpy_dtype) for x in input]
+
     def numpy(self, input: list[Array]) -> list[Array]:
         return [np.array(np.shape(x), self.out_type.as_numpy_dtype) for x in input]
 

@@ -72,6 +72,8 @@ class _Row:
     """A row of logits in a loop: its largest element and the sum of its powers, once."""
 
     def __init__(self, logits: Operand, outer: Sequence[Expr]) -> None:
+        if logits.shape[-1] == 0:
+            raise ValueError("softmax needs at least one class")
         self._logits, self._outer = logits, outer
         classes = logits.shape[-1:]
         self._largest = loop.reduce("max", classes, self._logit)
@@ -358,6 +360,10 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
             return select(known, row.surprise(label), np.nan).cast(features.dtype)
         probability = row.softmax(at[1])
         return select(at[1].eq(label), probability - 1, probability).cast(features.dtype)
+
+    def requires(self, features: Operand, labels: Operand) -> list[Requirement]:
+        classes = features.shape[1]
+        return [loop.require(labels.shape, lambda k: (labels[k] >= 0) & (labels[k] < classes))]
 
     def gradient(self, node: Node, dloss: Tensor, _: Tensor) -> list[Tensor | None]:
         # Through a fused gradient a second derivative would silently miss its own terms.

@@ -66,6 +66,11 @@ class SparseSegmentReduction(Op, abstract=True):
     ) -> Scatter:
         return _moved(data, indices, segment_ids, segment_ids, self.power)
 
+    def requires(
+        self, data: Operand, indices: Operand, segment_ids: Operand, *num_segments: Operand
+    ) -> list[Requirement]:
+        return segment.are_sorted(segment_ids)
+
 
 def _scaled(rows: Array, sizes: Array, power: float) -> Array:
     """Each row times a power of its segment's size; sums, of integers too, as they are."""
@@ -208,6 +213,13 @@ class SparseSegmentGradient(Op, abstract=True):
         output_dim0: Operand,
     ) -> Scatter:
         return _moved(grad, segment_ids, indices, segment_ids, self.forward.power)
+
+    def requires(
+        self, grad: Operand, indices: Operand, segment_ids: Operand, output_dim0: Operand
+    ) -> list[Requirement]:
+        if not segment_ids.size:
+            return []
+        return [Requirement((), segment_ids[segment_ids.size - 1].eq(grad.shape[0] - 1))]
 
     def gradient(self, node: Node, dz: Tensor) -> list[Tensor | None]:
         _, indices, ids, _ = node.inputs

@@ -123,6 +123,11 @@ class StatelessRandomUniformInt(Op):
             minval.dtype,
         )
 
+    def requires(
+        self, shape: Operand, seed: Operand, minval: Operand, maxval: Operand
+    ) -> list[Requirement]:
+        return [Requirement((), minval[()] < maxval[()])]
+
 
 @public("random.stateless_uniform")
 def stateless_random_uniform(

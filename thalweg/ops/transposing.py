@@ -125,6 +125,9 @@ def _matrix_order(x: Tensor) -> Any:
     return joining.concat([filling.range(0, count - 2, 1), [count - 1, count - 2]], 0)
 
 
+_MOST_COMPARED = 256  # elements of a permutation that are compared with each other
+
+
 class InvertPermutation(Op):
     """y[x[i]] = i"""
 
@@ -148,7 +151,18 @@ class InvertPermutation(Op):
         def update(place: Expr) -> tuple[Sequence[Expr], Expr]:
             return [x[place] % x.size], place.cast(x.dtype)
 
+        if x.size > _MOST_COMPARED:
+            raise NotLowered("to look for repeats takes as many steps as the square of its size")
         return loop.scatter("set", x.shape, update, 0)
+
+    def requires(self, x: Operand) -> list[Requirement]:
+        def is_new(k: Expr, other: Expr) -> Expr:
+            return (k <= other) | ((x[k] - x[other]) % x.size).ne(0)
+
+        return [
+            loop.require(x.shape, lambda k: (x[k] >= -x.size) & (x[k] < x.size)),
+            loop.require([x.size, x.size], is_new),
+        ]
 
 
 @public("invert_permutation", "math.invert_permutation")
@@ -260,9 +274,18 @@ class ReverseSequence(Op):
 
     def loop(self, at: Place, input: Operand, seq_lengths: Operand) -> Expr:
         along = self.seq_dim % input.rank
+        if along == self.batch_dim % input.rank:
+            raise ValueError("a batch of sequences has two axes")
         length = seq_lengths[at[self.batch_dim]].min(input.shape[along])
         place = select(at[along] < length, length - 1 - at[along], at[along])
         return input[(*at[:along], place, *at[along + 1 :])]
+
+    def requires(self, input: Operand, seq_lengths: Operand) -> list[Requirement]:
+        most = input.shape[self.seq_dim]
+        inside = loop.require(
+            seq_lengths.shape, lambda k: (seq_lengths[k] >= 0) & (seq_lengths[k] <= most)
+        )
+        return [inside]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [ReverseSequence(**self.attributes)(dy, node.inputs[1]), None]

@@ -42,6 +42,14 @@ class Context:
         """Forget an object; whether there was one."""
         return self.resources.delete(name, container)
 
+    def at(self, node: Node) -> Context:
+        """The same step, as another node sees it."""
+        return Context(node, self.resources, self.cancellation)
+
+    def run(self, instructions: Sequence[Instruction], slots: list[Any]) -> None:
+        """Run more instructions of the step."""
+        run(instructions, slots, self.resources, self.cancellation)
+
     def state(self, make: Callable[[], Resource]) -> Resource:
         """This node's own object in this session, made on first use."""
         return self.resources.state(self.node, make)
@@ -55,7 +63,7 @@ def run(
 ) -> None:
     """Run instructions over slots."""
     for instruction in instructions:
-        call, takes_context, inputs, references, output, count, frees, node = instruction
+        call, takes_context, inputs, references, output, count, frees, node, _ = instruction
         try:
             if cancellation.error is not None:
                 raise cancellation.error

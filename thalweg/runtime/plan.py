@@ -7,14 +7,17 @@ it at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from thalweg.graph.node import Node, Tensor
+from thalweg.lower.regions import Unit, ordered, regions
+from thalweg.lower.specialise import Region
 from thalweg.ops.context import VariableCell
 from thalweg.place.placer import Placement, place
+from thalweg.runtime.compiled import CompiledRegion
 
 
 class Step(NamedTuple):
@@ -35,7 +38,8 @@ class Instruction(NamedTuple):
     output: int
     output_count: int
     frees: tuple[int, ...]
-    node: Node
+    node: Node  # the one that errors are laid to
+    nodes: tuple[Node, ...]  # all that it computes
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Plan:
     feeds: tuple[int, ...]  # the slot of each feed
     fetches: tuple[int, ...]  # the slot of each fetched tensor
     placement: Placement
+    order: Mapping[Node, Collection[Node]]  # what each node comes after
 
     @cached_property
     def may_block(self) -> bool:
@@ -56,17 +61,18 @@ class Plan:
     @cached_property
     def dependencies(self) -> tuple[list[int], list[list[int]]]:
         """For each instruction, how many others it waits for, and which ones wait for it."""
-        index_of = {step.node: index for index, step in enumerate(self.instructions)}
+        index_of: dict[Node, int] = {}
+        for index, step in enumerate(self.instructions):
+            for node in step.nodes:
+                index_of.setdefault(node, index)  # a constant may be in several
         waits: list[int] = []
         followers: list[list[int]] = [[] for _ in self.instructions]
-        fed = set(self.feeds)
         for index, step in enumerate(self.instructions):
-            taken = zip(step.node.inputs, step.inputs, strict=True)
-            before = {tensor.op for tensor, slot in taken if slot not in fed}
-            before |= {node for node in step.node.control_inputs if node in index_of}
+            needed = [n for node in step.nodes for n in self.order.get(node, ())]
+            before = {index_of[node] for node in needed if node in index_of} - {index}
             waits.append(len(before))
-            for node in before:
-                followers[index_of[node]].append(index)
+            for earlier in before:
+                followers[earlier].append(index)
         return waits, followers
 
     def __str__(self) -> str:
@@ -81,11 +87,23 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan(step: Step, devices: Sequence[str], soft_placement: bool = False) -> Plan:
-    """Plan a step on these devices."""
+def plan(
+    step: Step,
+    devices: Sequence[str],
+    soft_placement: bool = False,
+    threads: int = 0,
+    compiled: bool = True,
+) -> Plan:
+    """Plan a step on these devices: prune, place, cut into regions, schedule."""
     nodes = prune(step.fetches, step.targets, step.feeds)
     placement = place(nodes, devices, soft_placement)
-    return schedule(nodes, step.fetches, step.feeds, placement)
+    order = ordered(nodes, step.feeds)
+    units: Sequence[Unit] = nodes
+    if compiled:
+        # What is only run is computed all the same: it may fail, and its time may be what is asked.
+        ran = [tensor for node in step.targets for tensor in node.outputs]
+        units = regions(nodes, [*step.fetches, *ran], step.feeds, order)
+    return schedule(units, step.fetches, step.feeds, placement, threads, order)
 
 
 def prune(
@@ -114,25 +132,27 @@ def _is_fed(node: Node, fed: set[Tensor]) -> bool:
 
 
 def schedule(
-    nodes: Sequence[Node],
+    units: Sequence[Unit],
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
     placement: Placement,
+    threads: int = 0,
+    order: Mapping[Node, Collection[Node]] | None = None,
 ) -> Plan:
-    """Give each tensor a slot and each node an instruction."""
+    """Give each tensor a slot and each node or region an instruction."""
     slots: dict[Tensor, int] = {tensor: index for index, tensor in enumerate(feeds)}
     starts: list[int] = []
     count = len(feeds)
-    for node in nodes:
+    for unit in units:
         starts.append(count)
-        for tensor in node.outputs:
-            slots.setdefault(tensor, count + tensor.value_index)
-        count += len(node.outputs)
+        for place_, tensor in enumerate(unit.outputs):
+            slots.setdefault(tensor, count + place_)
+        count += len(unit.outputs)
     fed = set(feeds)
-    frees = _last_uses(nodes, slots, {slots[tensor] for tensor in fetches})
+    frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
     instructions = tuple(
-        _instruction(node, start, slots, tuple(dead), fed)
-        for node, start, dead in zip(nodes, starts, frees, strict=True)
+        _instruction(unit, start, slots, tuple(dead), fed, threads)
+        for unit, start, dead in zip(units, starts, frees, strict=True)
     )
     return Plan(
         instructions,
@@ -140,16 +160,22 @@ def schedule(
         tuple(slots[tensor] for tensor in feeds),
         tuple(slots[tensor] for tensor in fetches),
         placement,
+        order or {},
     )
 
 
-def _last_uses(nodes: Sequence[Node], slots: dict[Tensor, int], kept: set[int]) -> list[list[int]]:
-    """For each node, the slots that nothing after it reads."""
+def _taken(unit: Unit) -> tuple[Tensor, ...]:
+    """What a unit reads."""
+    return unit.inputs if isinstance(unit, Node) else (*unit.inputs, *unit.references)
+
+
+def _last_uses(units: Sequence[Unit], slots: dict[Tensor, int], kept: set[int]) -> list[list[int]]:
+    """For each unit, the slots that nothing after it reads."""
     seen = set(kept)
-    frees: list[list[int]] = [[] for _ in nodes]
-    for position in range(len(nodes) - 1, -1, -1):
-        node = nodes[position]
-        for tensor in (*node.outputs, *node.inputs):
+    frees: list[list[int]] = [[] for _ in units]
+    for position in range(len(units) - 1, -1, -1):
+        unit = units[position]
+        for tensor in (*unit.outputs, *_taken(unit)):
             slot = slots[tensor]
             if slot not in seen:
                 seen.add(slot)
@@ -158,23 +184,60 @@ def _last_uses(nodes: Sequence[Node], slots: dict[Tensor, int], kept: set[int]) 
 
 
 def _instruction(
-    node: Node,
+    unit: Unit,
     start: int,
     slots: dict[Tensor, int],
     frees: tuple[int, ...],
     fed: set[Tensor],
+    threads: int,
 ) -> Instruction:
-    takes_context = node.op.has("kernel")
+    inputs = tuple(slots[tensor] for tensor in _taken(unit))
+    outputs = len(unit.outputs)
+    if isinstance(unit, Region):
+        call = CompiledRegion(unit, threads, _in_parts)
+        return Instruction(
+            call, True, inputs, (), start, outputs, frees, unit.nodes[-1], unit.nodes
+        )
+    takes_context = unit.op.has("kernel")
     return Instruction(
-        _call(node, takes_context),
+        _call(unit, takes_context),
         takes_context,
-        tuple(slots[tensor] for tensor in node.inputs),
-        _dereferenced(node, fed),
+        inputs,
+        _dereferenced(unit, fed),
         start,
-        len(node.outputs),
+        outputs,
         frees,
-        node,
+        unit,
+        (unit,),
     )
+
+
+def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..., list[Any]]:
+    """A function that runs a region's nodes: all one by one on their NumPy kernels, or only one
+    of them so and the others compiled."""
+    outside = [t for t in region.roots if t.op not in region.nodes]
+    feeds = [*region.inputs, *outside]
+    units: Sequence[Unit] = region.nodes
+    if on_host is not None:
+        order = ordered(region.nodes, region.inputs)
+        units = regions(region.nodes, region.outputs, region.inputs, order, {on_host})
+    step = schedule(units, region.outputs, feeds, {}, threads)
+    places = [region.references.index(region.roots[tensor]) for tensor in outside]
+    # A reference that comes in is read when it is used, unlike a value that was fed in its place.
+    instructions = tuple(
+        instruction._replace(references=_dereferenced(instruction.node, set(region.inputs)))
+        if instruction.nodes == (instruction.node,)
+        else instruction
+        for instruction in step.instructions
+    )
+
+    def run(context: Any, arrays: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
+        slots: list[Any] = [None] * step.slot_count
+        slots[: len(feeds)] = [*arrays, *(cells[place] for place in places)]
+        context.run(instructions, slots)
+        return [slots[slot] for slot in step.fetches]
+
+    return run
 
 
 def _call(node: Node, takes_context: bool) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ class Resources:
         self._lock = threading.RLock()
         self._objects: dict[tuple[str, str], Any] = {}
         self._states: dict[Any, Any] = {}
+        self.version = 0  # changes when an object is forgotten: what was looked up may be stale
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""
@@ -28,6 +29,7 @@ class Resources:
     def delete(self, name: str, container: str) -> bool:
         """Forget an object; whether there was one."""
         with self._lock:
+            self.version += 1
             return self._objects.pop((container, name), None) is not None
 
     def state(self, node: Any, make: Callable[[], Resource]) -> Resource:
@@ -41,4 +43,5 @@ class Resources:
         """Forget all objects of some containers."""
         doomed = set(containers)
         with self._lock:
+            self.version += 1
             self._objects = {k: v for k, v in self._objects.items() if k[0] not in doomed}

@@ -6,6 +6,7 @@ planning happens once per set of fetches and feeds. Any number of threads may ru
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -17,17 +18,22 @@ from typing import Any
 from thalweg import errors
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.node import Node, Tensor
 from thalweg.place.placer import local_devices
 from thalweg.public import public
 from thalweg.runtime import trace
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import ConfigProto, RunOptions, as_config
+from thalweg.runtime.direct import DirectStep, direct_step
 from thalweg.runtime.executor import Timing, execute
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.stats import RunMetadata, store_stats
+
+#: THALWEG_COMPILE=0 runs everything on the reference kernels.
+COMPILES = os.environ.get("THALWEG_COMPILE", "1") != "0"
 
 _live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
 
@@ -55,6 +61,7 @@ class BaseSession:
         self._resources = Resources()
         self._devices = local_devices(self._config.device_count)
         self._plans: dict[Step, Plan] = {}
+        self._direct: dict[Any, tuple[Fetches, DirectStep]] = {}  # by what a call looks like
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
         self._steps: set[Cancellation] = set()
@@ -92,18 +99,32 @@ class BaseSession:
     ) -> Any:
         """Run one step: compute `fetches` (any nesting) given `feed_dict`."""
         self._check_open()
+        key = _call_key(fetches, feed_dict)
+        known = self._direct.get(key) if options is None and run_metadata is None else None
+        if known is not None:
+            parsed, direct = known
+            return parsed.result(direct.run([*feed_dict.values()] if feed_dict else ()))
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         values = self._execute(self._plan(step), list(feeds.values()), options, run_metadata)
+        if key is not None and len(step.feeds) == len(feed_dict or ()):
+            self._remember(key, parsed, step)
         return parsed.result(values)
+
+    def _remember(self, key: Any, parsed: Fetches, step: Step) -> None:
+        """Note a call whose step can be run directly the next time."""
+        direct = direct_step(self._plans[step], step, self._resources, feed_value)
+        if direct is not None:
+            self._direct[key] = parsed, direct
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
         if found is None:
             self._graph.graph_def_versions.check()
             soft = self._config.allow_soft_placement
-            found = self._plans[step] = plan(step, self._devices, soft)
+            threads = self._config.intra_op_parallelism_threads
+            found = self._plans[step] = plan(step, self._devices, soft, threads, COMPILES)
             if self._config.log_device_placement:
                 _log_placement(found)
         return found
@@ -153,7 +174,11 @@ class BaseSession:
         self._check_open()
         parsed = Fetches(self._graph, fetches)
         tensors = [feed_tensor(self._graph, feed) for feed in feed_list or ()]
-        step = self._plan(Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(tensors)))
+        signature = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(tensors))
+        step = self._plan(signature)
+        direct = direct_step(step, signature, self._resources, feed_value)
+        if direct is not None and not accept_options:
+            return self._direct_call(parsed, direct)
 
         def call(
             *values: Any,
@@ -169,6 +194,18 @@ class BaseSession:
         if accept_options:
             return call
         return lambda *values: call(*values)
+
+    def _direct_call(self, parsed: Fetches, direct: DirectStep) -> Callable[..., Any]:
+        count, result, run = direct.feed_count, parsed.result, direct.run
+
+        def call(*values: Any) -> Any:
+            if self._closed:
+                self._check_open()
+            if len(values) != count:
+                raise TypeError(f"the step takes {count} feeds, got {len(values)}")
+            return result(run(values))
+
+        return call
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> str:
         """Declare a step that will be fed and fetched in parts; returns its handle."""
@@ -209,6 +246,7 @@ class BaseSession:
             step.cancel(errors.CancelledError(None, None, "Session was closed."))
         self._resources = Resources()
         self._plans.clear()
+        self._direct.clear()
         _live.discard(self)
 
     def _check_open(self) -> None:
@@ -292,6 +330,22 @@ class InteractiveSession(BaseSession):
 def get_default_session() -> Any:
     """The session that `eval()` and `run()` use in this thread, or None."""
     return context.sessions.top
+
+
+def _call_key(fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
+    """What tells calls apart that need not be looked at again, or None: tensors, nodes and names,
+    alone or in one list or tuple, and fed tensors."""
+    kind = type(fetches)
+    items = fetches if kind is list or kind is tuple else (fetches,)
+    for item in items:
+        if type(item) is not Tensor and type(item) is not Node and type(item) is not str:
+            return None
+    if not feed_dict:
+        return kind, *items
+    for key in feed_dict:
+        if type(key) is not Tensor:
+            return None
+    return kind, *items, None, *feed_dict
 
 
 def _log_placement(planned: Plan) -> None:

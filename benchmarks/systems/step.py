@@ -1,0 +1,20 @@
+"""What a system makes of a work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """`call(i)` runs step number i; gives loss or logits in the system's own type.
+
+    A step has ended when its call returns, but for a system that runs ahead: `finish` waits for it.
+    """
+
+    call: Callable[[int], Any]
+    building: float = 0.0  # seconds spent on making a graph, part of the first call
+    finish: Callable[[], Any] = lambda: None
+    plan: Callable[[], Any] | None = None

@@ -1,0 +1,234 @@
+"""The works of the benchmark: which model, which data, which optimizer, and the bar to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import models
+import numpy as np
+
+Batch = tuple[np.ndarray, ...]
+GRAPH_SYSTEMS = ("tensorflow", "tensorflow-session")
+TORCH_SYSTEMS = ("torch", "torch-compile")
+ALL_SYSTEMS = ("thalweg", *GRAPH_SYSTEMS, *TORCH_SYSTEMS, "jax", "jax-ahead")
+# Where kernels take all the time, neither the way into TensorFlow's graph mode nor waiting matters.
+LARGE_SYSTEMS = tuple(s for s in ALL_SYSTEMS if s not in ("tensorflow-session", "jax-ahead"))
+
+
+@dataclass(frozen=True)
+class Work:
+    """One row of the results."""
+
+    name: str
+    title: str
+    kind: str  # "train", "infer", "word2vec", "null-run" or "null-callable"
+    bar: float
+    model: Callable[[Any, Any], Any] | None = None
+    example: tuple[int, ...] = ()  # the shape of one example
+    batch: int = 1
+    optimizer: str = "sgd"
+    rate: float = 0.0
+    steps_checked: int = 5
+    systems: tuple[str, ...] = ALL_SYSTEMS
+    unrated: tuple[str, ...] = ("jax-ahead",)  # measured and shown, but left out of the ratio
+
+    @property
+    def trains(self) -> bool:
+        """Whether weights change in a step."""
+        return self.kind in ("train", "word2vec")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of the model's input; the LSTM's is time-major."""
+        if self.model is models.lstm:
+            return (self.example[0], self.batch, *self.example[1:])
+        return (self.batch, *self.example)
+
+    def declarations(self) -> dict[str, tuple[models.Shape, float | None]]:
+        """Shape and deviation of each weight."""
+        if self.kind == "word2vec":
+            return WORD2VEC_WEIGHTS
+        return models.declarations(self.model, self.input_shape) if self.model else {}
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Initial weights by name."""
+        return {name: models.initial(name, *kind) for name, kind in self.declarations().items()}
+
+    def batches(self) -> list[Batch]:
+        """The data: step i takes number i modulo their count."""
+        if self.kind == "word2vec":
+            return [word2vec_batch(i) for i in range(32)]
+        return [data(self)] if self.model else [()]
+
+
+def data(work: Work) -> Batch:
+    """Inputs, and labels when training: noise."""
+    rng = np.random.default_rng(7)
+    x = work.input_shape
+    if work.model is models.gpt:
+        tokens = rng.integers(0, 65, (x[0], x[1] + 1), np.int32)
+        inputs, labels = np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
+    else:
+        inputs = rng.standard_normal(x, np.float32)
+        logits = work.model(models.Shapes(), x)
+        labels = rng.integers(0, logits[-1], logits[:-1], np.int32)
+    return (inputs, labels) if work.trains else (inputs,)
+
+
+VOCABULARY, WIDTH, WORDS, SAMPLES = 50_000, 128, 128, 64
+WORD2VEC_WEIGHTS = {
+    "embedding": ((VOCABULARY, WIDTH), 0.5),
+    "softmax": ((VOCABULARY, WIDTH), 0.1),
+    "bias": ((VOCABULARY,), None),
+}
+
+
+def word2vec_batch(i: int) -> Batch:
+    """Words, targets, sampled ids and the logarithms of both expected counts, log-uniform.
+
+    The host draws the samples, without repetition and outside the batch's targets, so that all
+    systems compute the same and none has accidental hits to remove.
+    """
+    rng = np.random.default_rng(100 + i)
+    words, targets = (log_uniform(rng, WORDS) for _ in range(2))
+    fresh = np.setdiff1d(log_uniform(rng, 20 * SAMPLES), targets)
+    sampled = rng.permutation(fresh)[:SAMPLES].astype(np.int64)
+    return words, targets, sampled, expected(targets), expected(sampled)
+
+
+def log_uniform(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Ids with Zipf's law."""
+    return (np.exp(rng.random(count) * np.log(VOCABULARY + 1)) - 1).astype(np.int64)
+
+
+def expected(ids: np.ndarray) -> np.ndarray:
+    """How often each id is expected among the samples."""
+    probability = np.log((ids + 2) / (ids + 1)) / np.log(VOCABULARY + 1)
+    return (-np.expm1(SAMPLES * np.log1p(-probability))).astype(np.float32)
+
+
+def train(name: str, title: str, bar: float, **options: Any) -> Work:
+    """A training step."""
+    return Work(name, title, "train", bar, **options)
+
+
+def large(name: str, title: str, model: Any, side: int, batch: int = 16) -> Work:
+    """A training step of a network on images, by gradient descent."""
+    return train(
+        name,
+        f"{title}, batch {batch}, SGD train",
+        1.0,
+        model=model,
+        example=(side, side, 3),
+        batch=batch,
+        rate=2e-6,
+        steps_checked=3,
+        systems=LARGE_SYSTEMS,
+    )
+
+
+def inference(work: Work, title: str) -> Work:
+    """The same model, forward only, one example."""
+    name = work.name.split("-")[0] + "-infer"
+    return replace(
+        work, name=name, title=f"{title}, inference, batch 1", kind="infer", bar=1.2, batch=1
+    )
+
+
+NULLS = [
+    Work(
+        "null-run",
+        "null step (scalar + 1), `sess.run`",
+        "null-run",
+        1.0,
+        unrated=("torch", "jax-ahead"),
+    ),
+    Work(
+        "null-callable",
+        "null step, `make_callable`",
+        "null-callable",
+        2.0,
+        unrated=("torch", "jax-ahead"),
+    ),
+]
+PERCEPTRONS = [
+    train(
+        f"mlp-{batch}",
+        f"MLP 784-100-10, batch {batch}, SGD train",
+        bar,
+        model=models.mlp,
+        example=(784,),
+        batch=batch,
+        rate=1e-3,
+    )
+    for batch, bar in ((1, 2.5), (64, 2.0))
+]
+LSTM = train(
+    "lstm",
+    "LSTM 2x256, 64 steps, batch 16, SGD train",
+    1.3,
+    model=models.lstm,
+    example=(64, 256),
+    batch=16,
+    rate=0.1,
+    systems=tuple(s for s in ALL_SYSTEMS if s != "torch-compile"),
+)
+LENET = train(
+    "lenet",
+    "LeNet-like CNN on 28x28, batch 64, Adam train",
+    1.5,
+    model=models.lenet,
+    example=(28, 28, 1),
+    batch=64,
+    optimizer="adam",
+    rate=1e-4,
+)
+LARGE = [
+    large("alexnet", "AlexNet", models.alexnet, 224),
+    large("overfeat", "OverFeat", models.overfeat, 231),
+    large("oxfordnet", "OxfordNet (VGG-A)", models.oxfordnet, 224),
+    large("googlenet", "GoogleNet", models.googlenet, 224),
+    large("resnet50", "ResNet-50", models.resnet50, 224, batch=8),
+]
+GPT = train(
+    "gpt",
+    "GPT 6 layers, width 384, 256 tokens, batch 4, Adam train",
+    1.2,
+    model=models.gpt,
+    example=(256,),
+    batch=4,
+    optimizer="adam",
+    rate=1e-4,
+    systems=LARGE_SYSTEMS,
+)
+WORD2VEC = Work(
+    "word2vec",
+    "word2vec, vocabulary 50k, width 128, batch 128, 64 samples, sparse SGD",
+    "word2vec",
+    3.0,
+    rate=0.1,
+    batch=WORDS,
+)
+# Wakes a system: loads what it loads at the first use of a step, whatever the model.
+TINY = train("tiny", "", 0.0, model=models.mlp, example=(3,), batch=2, rate=0.01)
+TITLES = ["MLP", "LSTM", "LeNet-like CNN", "AlexNet", "OverFeat", "OxfordNet", "GoogleNet"]
+TITLES += ["ResNet-50", "GPT (256 tokens at once)"]
+TRAINED = [PERCEPTRONS[0], LSTM, LENET, *LARGE, GPT]
+INFERENCES = [inference(work, title) for work, title in zip(TRAINED, TITLES, strict=True)]
+WORKS = [*NULLS, *PERCEPTRONS, LSTM, LENET, *LARGE, GPT, *INFERENCES, WORD2VEC]
+
+
+def choose(names: list[str]) -> list[Work]:
+    """The works with these names; a name that none has stands for all that begin with it."""
+    if not names:
+        return WORKS
+    known = {work.name for work in WORKS}
+    wider = tuple(f"{name}-" for name in names if name not in known)
+    return [w for w in WORKS if w.name in names or w.name.startswith(wider)]
+
+
+def named(name: str) -> Work:
+    """The work of this name."""
+    return next(work for work in WORKS if work.name == name)

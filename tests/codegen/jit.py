@@ -1,0 +1,109 @@
+"""A minimal way from expressions to native functions over arrays, for the tests of elements."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from thalweg.codegen.builder import I64, POINTER, Builder, Module, Value, constant
+from thalweg.codegen.elements import Evaluator, from_memory, storage_type, to_memory
+from thalweg.loops.expr import Expr
+from thalweg.loops.kernel import Argument, Offset
+from thalweg.loops.loop import Variable
+from thalweg.loops.types import dtype_of
+
+TRIPLES = {"aarch64": "aarch64-unknown-linux-gnu"}
+
+
+def variable_loads(*arrays: Any) -> list[Expr]:
+    """An expression for the element of each array at the loop's place."""
+    place = Variable.fresh(len(arrays[0]))
+    return [
+        Expr("load", (Argument(i, a.dtype, a.size), Offset(0, ((1, place),))))
+        for i, a in enumerate(arrays)
+    ]
+
+
+def module_text(expr: Any, count: int, lanes: int, faults: bool = False) -> str:
+    """A function over pointers (inputs, output, fault word) and a size divisible by the lanes."""
+    module = Module()
+    b = module.function("run", [*[POINTER] * (count + 2), I64])
+    *inputs, output, fault, size = b.parameters
+    with b.loop(constant(I64, 0), size, constant(I64, lanes)) as loop:
+        report = _report(fault) if faults else None
+        evaluator = Evaluator(b, lanes, _leaf(b, inputs, loop.index, lanes), report)
+        dtype = dtype_of(expr)
+        stored = to_memory(b, evaluator.value(expr), dtype)
+        b.store(stored, b.element(output, stored.type.scalar, loop.index))
+    b.ret()
+    return module.text
+
+
+def _report(word: Value) -> Any:
+    def fault(b: Builder, is_zero: Value) -> None:
+        with b.when(is_zero):
+            b.store(constant(I64, 1), word)
+
+    return fault
+
+
+def _leaf(b: Builder, inputs: list[Value], index: Value, lanes: int) -> Any:
+    def leaf(expr: Expr, mask: Value | None) -> Value:
+        argument, offset = expr.arguments
+        width = lanes if offset.terms else 1
+        place = index if offset.terms else constant(I64, offset.constant)
+        kind = storage_type(argument.dtype, width)
+        raw = b.load(kind, b.element(inputs[argument.position], kind.scalar, place))
+        return from_memory(b, raw, argument.dtype)
+
+    return leaf
+
+
+def machine(cpu: str) -> llvm.TargetMachine:
+    """A target machine by the name of its processor; an engine takes its own."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple = TRIPLES.get(cpu, llvm.get_default_triple())
+    features = ""
+    if cpu == "native":
+        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu="generic" if cpu == "aarch64" else cpu, features=features, opt=3, jit=cpu != "aarch64"
+    )
+
+
+def optimised(text: str, cpu: str) -> llvm.ModuleRef:
+    """A module after LLVM's passes for a processor."""
+    module = llvm.parse_assembly(text)
+    target = machine(cpu)
+    module.triple, module.data_layout = target.triple, str(target.target_data)
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    passes = llvm.create_pass_builder(target, options)
+    passes.getModulePassManager().run(module, passes)
+    return module
+
+
+def assembly(text: str, cpu: str) -> str:
+    """The machine code of a module as text."""
+    return machine(cpu).emit_assembly(optimised(text, cpu))
+
+
+def run(
+    expr: Any, arrays: list[Any], lanes: int = 16, cpu: str = "native", faults: bool = False
+) -> Any:
+    """The values of an expression over arrays, and whether it faulted if that is asked for."""
+    size = len(arrays[0])
+    padded = [np.concatenate([a, np.repeat(a[-1:], -size % lanes)]) for a in arrays]
+    module = optimised(module_text(expr, len(arrays), lanes, faults), cpu)
+    engine = llvm.create_mcjit_compiler(module, machine(cpu))
+    engine.finalize_object()
+    output = np.zeros(len(padded[0]), dtype_of(expr))
+    word = np.zeros(1, np.int64)
+    places = [a.ctypes.data for a in (*padded, output, word)]
+    signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(places), ctypes.c_int64)
+    signature(engine.get_function_address("run"))(*places, len(output))
+    return (output[:size], bool(word[0])) if faults else output[:size]

@@ -1,0 +1,363 @@
+"""Kernels by content: memory, disk, damage, death in the middle, eviction, and many at once."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from thalweg.codegen import cache, progress, worker
+from thalweg.codegen.cache import Disk, Kernels, disk_of_environment
+from thalweg.codegen.emitted import Emitted
+from thalweg.codegen.machine import named
+
+NATIVE = named("native")
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def answer(number: int) -> Emitted:
+    """A kernel that returns a number."""
+    return Emitted(("kernel",), f"define i64 @kernel() {{\n  ret i64 {number}\n}}\n")
+
+
+def told(addresses: Sequence[tuple[int, ...]]) -> list[int]:
+    return [ctypes.CFUNCTYPE(ctypes.c_int64)(address)() for (address,) in addresses]
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def python(program: str, *arguments: object) -> subprocess.Popen[str]:
+    """A process with the compiler alone: the rest of the package takes long to import."""
+    boot = f"""
+import sys, types
+sys.path.insert(0, {str(ROOT)!r})
+sys.modules["thalweg"] = package = types.ModuleType("thalweg")
+package.__path__ = [{str(ROOT / "thalweg")!r}]
+import ctypes, os, signal
+from pathlib import Path
+from thalweg.codegen import cache, worker
+from thalweg.codegen.cache import Disk, Kernels
+from thalweg.codegen.emitted import Emitted
+from thalweg.codegen.machine import named
+def answer(number):
+    return Emitted(("kernel",), f"define i64 @kernel() {{{{\\n  ret i64 {{number}}\\n}}}}\\n")
+def told(addresses):
+    return [ctypes.CFUNCTYPE(ctypes.c_int64)(address)() for (address,) in addresses]
+root, target = Path(sys.argv[1]), named("native")
+"""
+    command = [sys.executable, "-c", boot + program, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return out
+
+
+def test_the_second_time_it_comes_from_memory():
+    kernels = Kernels(None)
+    first = kernels.load([answer(1), answer(2)], NATIVE)
+    assert kernels.load([answer(2), answer(1)], NATIVE) == first[::-1]
+    assert told(first) == [1, 2]
+    assert (kernels.statistics.misses, kernels.statistics.memory_hits) == (2, 2)
+    assert kernels.statistics.compile_seconds > 0
+    assert kernels.statistics.code_bytes > 0
+
+
+def test_one_kernel_twice_in_a_load_is_compiled_once():
+    kernels = Kernels(None)
+    first, second = kernels.load([answer(1), answer(1)], NATIVE)
+    assert first == second
+    assert kernels.statistics.misses == 1
+
+
+def test_the_next_process_finds_it_on_disk(tmp_path: Path):
+    Kernels(Disk(tmp_path)).load([answer(1)], NATIVE)
+    kernels = Kernels(Disk(tmp_path))
+    assert told(kernels.load([answer(1)], NATIVE)) == [1]
+    assert (kernels.statistics.disk_hits, kernels.statistics.misses) == (1, 0)
+    assert kernels.statistics.hits == 1
+
+
+def test_other_targets_have_other_objects():
+    assert cache._key(answer(1), NATIVE) != cache._key(answer(1), named("aarch64"))
+    assert cache._key(answer(1), NATIVE) != cache._key(answer(2), NATIVE)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:-1],
+        lambda content: content[:20],
+        lambda content: b"X" + content[1:],
+        lambda content: content[:-5] + b"12345",
+        lambda content: b"thalweg object 0" + content[16:],
+    ],
+)
+def test_a_damaged_object_is_compiled_again(tmp_path: Path, damage):
+    Kernels(Disk(tmp_path)).load([answer(1)], NATIVE)
+    (path,) = files(tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(damage(content))
+    kernels = Kernels(Disk(tmp_path))
+    assert told(kernels.load([answer(1)], NATIVE)) == [1]
+    assert kernels.statistics.misses == 1
+    assert path.read_bytes() == content
+
+
+def test_a_whole_file_that_is_no_object_is_compiled_again(tmp_path: Path):
+    Disk(tmp_path).write(cache._key(answer(1), NATIVE), b"not an object at all")
+    kernels = Kernels(Disk(tmp_path))
+    assert told(kernels.load([answer(1)], NATIVE)) == [1]
+    assert kernels.statistics.misses == 1
+
+
+def test_a_failed_compile_is_told_and_may_be_tried_again():
+    kernels, bad = Kernels(None), Emitted(("kernel",), "define i64 @kernel( {")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="expected type"):
+            kernels.load([bad], NATIVE)
+    assert told(kernels.load([answer(1)], NATIVE)) == [1]
+
+
+def test_threads_compile_a_kernel_once():
+    kernels = Kernels(None)
+    together = threading.Barrier(4)
+
+    def work(shift: int) -> list[int]:
+        together.wait()
+        wanted = [(n + shift) % 12 for n in range(12)]
+        assert told(kernels.load([answer(n) for n in wanted], NATIVE)) == wanted
+        return wanted
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, (0, 3, 6, 9)))
+    assert kernels.statistics.misses == 12
+
+
+def test_processes_share_a_folder(tmp_path: Path):
+    program = """
+wanted = list(range(40))
+for turn in range(3):
+    assert told(Kernels(Disk(root)).load([answer(n) for n in wanted], target)) == wanted
+    for path in list(root.glob("??/*.o"))[turn::5]:
+        path.unlink(missing_ok=True)
+"""
+    processes = [python(program, tmp_path) for _ in range(2)]
+    for process in processes:
+        finished(process)
+    assert all(path.suffix == ".o" for path in files(tmp_path))
+
+
+DIES_IN_A_WRITE = """
+os.replace = lambda source, result: os.kill(os.getpid(), signal.SIGKILL)
+Kernels(Disk(root)).load([answer(1)], target)
+"""
+
+
+def test_death_in_the_middle_of_a_write_leaves_a_sound_cache(tmp_path: Path):
+    process = python(DIES_IN_A_WRITE, tmp_path)
+    process.communicate()
+    assert process.returncode < 0
+    (unfinished,) = files(tmp_path)
+    assert unfinished.suffix == ".tmp"
+
+    kernels = Kernels(Disk(tmp_path))
+    assert told(kernels.load([answer(1)], NATIVE)) == [1]
+    assert kernels.statistics.misses == 1
+
+    os.utime(unfinished, (0, 0))
+    Disk(tmp_path).sweep()
+    assert [path.suffix for path in files(tmp_path)] == [".o"]
+
+
+def test_a_file_being_written_is_not_swept_away(tmp_path: Path):
+    (tmp_path / "ab").mkdir()
+    (tmp_path / "ab" / "cd.tmp").write_bytes(b"half")
+    Disk(tmp_path).sweep()
+    assert len(files(tmp_path)) == 1
+
+
+def aged(disk: Disk, number: int) -> str:
+    """An object last used `100 - number` hours ago."""
+    key = f"{number:02d}" * 32
+    disk.write(key, b"x" * 1000)
+    when = time.time() - 3600 * (100 - number)
+    os.utime(disk._path(key), (when, when))
+    return key
+
+
+def test_the_longest_unused_go_first(tmp_path: Path):
+    keys = [aged(Disk(tmp_path), number) for number in range(10)]
+    disk = Disk(tmp_path, limit=5000)
+    assert disk.read(keys[0])  # which makes it the latest
+    disk.sweep()
+    kept = [key for key in keys if disk._path(key).exists()]
+    assert kept == [keys[0], *keys[-3:]]
+    assert sum(path.stat().st_size for path in files(tmp_path)) <= 5000
+
+
+def test_writing_sweeps_now_and_then(tmp_path: Path):
+    disk = Disk(tmp_path, limit=5000)
+    for number in range(2 * Disk.SWEEP_EVERY):
+        disk.write(f"{number:04d}" * 16, b"x" * 1000)
+    assert len(files(tmp_path)) < Disk.SWEEP_EVERY + 5
+
+
+def test_use_is_noted_at_most_once_an_hour(tmp_path: Path):
+    disk = Disk(tmp_path)
+    disk.write("ab" * 32, b"code")
+    path = disk._path("ab" * 32)
+    os.utime(path, (time.time() - 60, time.time() - 60))
+    before = path.stat().st_mtime
+    disk.read("ab" * 32)
+    assert path.stat().st_mtime == before
+
+
+def test_a_folder_that_cannot_be_written_leaves_memory(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    kernels = Kernels(Disk(tmp_path / "file" / "cache"))
+    assert told(kernels.load([answer(1), answer(2)], NATIVE)) == [1, 2]
+    assert kernels.statistics.misses == 2
+
+
+def test_the_environment_says_where_and_how_much(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("THALWEG_CACHE", "0")
+    assert disk_of_environment() is None
+    monkeypatch.setenv("THALWEG_CACHE", str(tmp_path / "here"))
+    monkeypatch.setenv("THALWEG_CACHE_LIMIT", "123")
+    disk = disk_of_environment()
+    assert disk
+    assert (disk._root, disk._limit) == (tmp_path / "here", 123)
+    monkeypatch.delenv("THALWEG_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    disk = disk_of_environment()
+    assert disk
+    assert disk._root == tmp_path / "thalweg"
+    monkeypatch.setenv("THALWEG_CACHE_LIMIT", "much")
+    with pytest.raises(ValueError, match="'much'"):
+        disk_of_environment()
+
+
+# Many at once
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch):
+    """Two workers however little there is to do, ended afterwards."""
+    monkeypatch.setattr(worker, "_worth_starting", lambda texts: 2)
+    monkeypatch.setattr(worker, "_workers", workers := worker.Workers())
+    yield workers
+    workers.close()
+
+
+def test_a_worker_compiles_as_the_process_itself_does():
+    made = worker.Worker()
+    try:
+        code = made.compile(answer(1).text, NATIVE)
+        assert code == worker.object_code(answer(1).text, NATIVE)
+        assert "expected type" in str(made.compile("define i64 @kernel( {", NATIVE))
+        assert made.compile(answer(1).text + "; long\n" * 100_000, NATIVE) == code
+    finally:
+        made.close()
+
+
+def test_workers_share_the_work(eager: worker.Workers, monkeypatch: pytest.MonkeyPatch):
+    resting = eager.take()
+    assert resting
+    eager.give(resting)
+    # The process itself compiles nothing: every outcome must come from a worker.
+    monkeypatch.setattr(
+        worker, "_next_object", lambda jobs, outcomes, texts, target: outcomes.get()
+    )
+    kernels = Kernels(None)
+    assert told(kernels.load([answer(n) for n in range(20)], NATIVE)) == list(range(20))
+
+
+def test_a_worker_that_dies_is_replaced_by_the_process_itself(eager: worker.Workers):
+    for _ in range(2):
+        made = eager.take()
+        assert made
+        made._process.kill()
+        eager.give(made)
+    numbers = list(range(20))
+    assert told(Kernels(None).load([answer(n) for n in numbers], NATIVE)) == numbers
+
+
+def test_an_error_in_a_worker_is_told(eager: worker.Workers):
+    bad = Emitted(("kernel",), "define i64 @kernel( {")
+    with pytest.raises(RuntimeError, match="expected type"):
+        Kernels(None).load([*(answer(n) for n in range(20)), bad], NATIVE)
+
+
+@pytest.mark.parametrize("executable", ["", "/nonexistent/python3", "/usr/bin/some-program"])
+def test_without_an_interpreter_the_process_compiles_alone(
+    eager: worker.Workers, monkeypatch: pytest.MonkeyPatch, executable: str
+):
+    monkeypatch.setattr(sys, "executable", executable)
+    assert eager.take() is None
+    assert told(Kernels(None).load([answer(n) for n in range(9)], NATIVE)) == list(range(9))
+
+
+def test_few_or_small_modules_start_no_worker():
+    assert worker._worth_starting(["x" * 10**7] * 6) == 0
+    assert worker._worth_starting(["x"] * 10) == 0
+
+
+def test_workers_end_with_the_process_and_a_fork_begins_anew(tmp_path: Path):
+    program = """
+worker._worth_starting = lambda texts: 1
+made = worker._workers.take()
+worker._workers.give(made)
+print(made.number, flush=True)
+wanted = list(range(20))
+assert told(Kernels(None).load([answer(n) for n in wanted], target)) == wanted
+child = os.fork()
+if not child:
+    assert not worker._workers._resting
+    other = worker._workers.take()
+    assert other.number != made.number
+    assert isinstance(other.compile(answer(1).text, target), bytes)
+    assert told(cache.load([answer(n) for n in wanted], target)) == wanted
+    worker._workers.close()
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert isinstance(made.compile(answer(1).text, target), bytes)
+"""
+    number = int(finished(python(program, tmp_path)))
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+
+
+# The progress of a long compile
+
+
+@pytest.mark.parametrize("with_tqdm", [True, False])
+def test_progress_is_shown_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], with_tqdm: bool
+):
+    monkeypatch.setenv("THALWEG_PROGRESS", "1")
+    monkeypatch.setattr(progress, "_PATIENCE", -1.0)
+    if with_tqdm:
+        pytest.importorskip("tqdm")
+    else:
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert list(progress.progress(range(12), 12)) == list(range(12))
+    shown = capfd.readouterr().err
+    assert "compiling" in shown
+    assert "12 kernels" in shown
+
+
+def test_no_progress_without_a_terminal(capfd: pytest.CaptureFixture[str]):
+    assert list(progress.progress(range(3), 3)) == [0, 1, 2]
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,123 @@
+"""Targets: what the levels of processors have, and which one is chosen."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from thalweg.codegen import machine
+from thalweg.codegen.machine import host, named, runs_here
+
+
+@pytest.mark.parametrize(
+    ("name", "vector_bytes", "registers", "has_masks", "fma"),
+    [
+        ("x86-64", 16, 16, False, False),
+        ("x86-64-v2", 16, 16, False, False),
+        ("x86-64-v3", 32, 16, False, True),
+        ("x86-64-v4", 64, 32, True, True),
+        ("aarch64", 16, 32, False, True),
+    ],
+)
+def test_levels(name: str, vector_bytes: int, registers: int, has_masks: bool, fma: bool):
+    target = named(name)
+    assert (target.vector_bytes, target.registers) == (vector_bytes, registers)
+    assert (target.has_masks, target.fma) == (has_masks, fma)
+    assert target.lanes == vector_bytes // 4
+
+
+def test_extensions_are_asked_for_by_name():
+    assert named("x86-64-v3").has("f16c")
+    assert not named("x86-64-v2").has("f16c")
+
+
+def test_keys_differ_between_targets_and_name_the_compiler():
+    keys = {named(name).key for name in ("x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64")}
+    version = ".".join(map(str, machine.llvm().llvm_version_info))
+    assert len(keys) == 4
+    assert all(version in key for key in keys)
+
+
+def test_the_environment_forces_a_target(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("THALWEG_TARGET", "x86-64-v2")
+    assert host() is named("x86-64-v2")
+    monkeypatch.setenv("THALWEG_TARGET", "")
+    assert host() is named("native")
+
+
+def test_an_unknown_target_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("THALWEG_TARGET", "z80")
+    with pytest.raises(ValueError, match=r"'z80'.*native, x86-64-v4, .*aarch64"):
+        host()
+
+
+def test_what_runs_here():
+    assert runs_here(named("native"))
+    foreign = "x86-64-v2" if named("native").architecture == "aarch64" else "aarch64"
+    assert not runs_here(named(foreign))
+
+
+def fake_llvm(triple: str, cpu: str, features: str | None) -> SimpleNamespace:
+    def get_features() -> SimpleNamespace:
+        if features is None:
+            raise RuntimeError("failed to get host cpu features")
+        return SimpleNamespace(flatten=lambda: features)
+
+    return SimpleNamespace(
+        get_process_triple=lambda: triple,
+        get_host_cpu_name=lambda: cpu,
+        get_host_cpu_features=get_features,
+    )
+
+
+@pytest.mark.parametrize(
+    ("cpu", "features", "expected", "vector_bytes"),
+    [
+        ("generic", machine._V4, "x86-64-v4", 64),
+        ("generic", f"{machine._V4},-avx512bw".replace("+avx512bw,", ""), "x86-64-v3", 32),
+        ("generic", machine._V2, "x86-64-v2", 16),
+        ("generic", "+sse2", "x86-64", 16),
+        ("znver9", None, "x86-64", 16),
+        ("haswell", machine._V3, "haswell", 32),
+    ],
+)
+def test_a_processor_gets_the_level_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+    cpu: str,
+    features: str | None,
+    expected: str,
+    vector_bytes: int,
+):
+    monkeypatch.setattr(machine, "llvm", lambda: fake_llvm("x86_64-linux-gnu", cpu, features))
+    target = machine._native()
+    assert (target.cpu, target.vector_bytes) == (expected, vector_bytes)
+
+
+def test_an_arm_host_is_native_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "llvm", lambda: fake_llvm("aarch64-linux", "neoverse-n1", "+neon"))
+    target = machine._native()
+    assert (target.cpu, target.registers, target.fma) == ("neoverse-n1", 32, True)
+
+
+def test_sizes_of_caches_come_from_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    found = [
+        ("1", "Data", "48K"),
+        ("1", "Instruction", "64K"),
+        ("2", "Unified", "2M"),
+        ("3", "x", ""),
+    ]
+    for number, (level, kind, size) in enumerate(found):
+        folder = tmp_path / f"index{number}"
+        folder.mkdir()
+        (folder / "level").write_text(f"{level}\n")
+        (folder / "type").write_text(f"{kind}\n")
+        (folder / "size").write_text(f"{size}\n")
+    monkeypatch.setattr(machine, "_CACHES", tmp_path)
+    assert machine._cache_sizes.__wrapped__() == {"l1": 48 << 10, "l2": 2 << 20}
+
+
+def test_a_system_that_tells_nothing_leaves_the_defaults(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(machine, "_CACHES", tmp_path / "none")
+    assert machine._cache_sizes.__wrapped__() == {}

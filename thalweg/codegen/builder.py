@@ -1,0 +1,375 @@
+"""Writing LLVM: typed values, instructions, and structured loops and branches.
+
+A `Builder` is one function in the making. Instructions are methods that take and give `Value`s;
+scalars and vectors are told apart by their type alone, so code that is written for one lane works
+for sixteen. `Module.text` is what LLVM reads.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Type:
+    """A scalar type of LLVM, or a vector of `lanes` of them."""
+
+    scalar: str
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        return self.scalar if self.lanes == 1 else f"<{self.lanes} x {self.scalar}>"
+
+    def of(self, lanes: int) -> Type:
+        """The same element in another number of lanes."""
+        return Type(self.scalar, lanes)
+
+    def like(self, scalar: str) -> Type:
+        """Another element in the same number of lanes."""
+        return Type(scalar, self.lanes)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return self.scalar in _FLOAT_BITS
+
+    @property
+    def bits(self) -> int:
+        """The width of an element."""
+        return _FLOAT_BITS.get(self.scalar) or (
+            64 if self.scalar == "ptr" else int(self.scalar[1:])
+        )
+
+
+_FLOAT_BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64}
+
+I1, I8, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 8, 16, 32, 64))
+HALF, BFLOAT, FLOAT, DOUBLE = (Type(name) for name in _FLOAT_BITS)
+POINTER, VOID = Type("ptr"), Type("void")
+
+
+@dataclass(frozen=True)
+class Value:
+    """Something an instruction may take: a register or a constant."""
+
+    type: Type
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+
+def constant(kind: Type, number: Any) -> Value:
+    """A number as a constant, the same in every lane."""
+    text = _literal(kind.scalar, number)
+    if kind.lanes > 1:
+        text = f"splat ({kind.scalar} {text})"
+    return Value(kind, text)
+
+
+def _literal(scalar: str, number: Any) -> str:
+    if scalar == "i1":
+        return "true" if number else "false"
+    if scalar[0] == "i":
+        bits = int(scalar[1:])
+        return str((int(number) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1)))
+    if scalar == "half":
+        return f"0xH{np.float16(number).view(np.uint16):04X}"
+    if scalar == "bfloat":
+        return f"0xR{np.asarray(number, ml_dtypes.bfloat16).view(np.uint16)[()]:04X}"
+    with np.errstate(over="ignore"):
+        exact = float(np.float32(number)) if scalar == "float" else float(number)
+    return f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}"
+
+
+class Module:
+    """Functions and the declarations they need, as one LLVM text."""
+
+    def __init__(self) -> None:
+        self._functions: list[Builder] = []
+        self._declarations: dict[str, str] = {}
+
+    def function(
+        self, name: str, parameters: Sequence[Type], result: Type = VOID, attributes: str = ""
+    ) -> Builder:
+        """A function to be written. `attributes` follow its parameter list (`noinline`, ...)."""
+        made = Builder(self, name, parameters, result, attributes)
+        self._functions.append(made)
+        return made
+
+    def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
+        """Note a function that is used and defined elsewhere (an intrinsic)."""
+        given = ", ".join(map(str, parameters))
+        self._declarations[name] = f"declare {result} @{name}({given})"
+
+    @property
+    def text(self) -> str:
+        """The module as LLVM reads it."""
+        return "\n".join([*self._declarations.values(), *(f.text for f in self._functions)]) + "\n"
+
+
+@dataclass
+class Loop:
+    """A loop being written: its index, the values carried round it, and what they are next."""
+
+    index: Value
+    carried: list[Value]
+    next: list[Value] = field(default_factory=list[Value])  # set by the body, one per carried value
+
+    @property
+    def results(self) -> list[Value]:
+        """The carried values after the loop (after no iteration at all: the initial ones)."""
+        return self.carried
+
+
+class Builder:
+    """One function being written."""
+
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        parameters: Sequence[Type],
+        result: Type,
+        attributes: str,
+    ) -> None:
+        self.module = module
+        self.name = name
+        self.parameters = [Value(kind, f"%p{i}") for i, kind in enumerate(parameters)]
+        #: how a parameter is marked, e.g. "noalias"
+        self.marks: dict[int, str] = {}
+        self._result, self._attributes = result, attributes
+        self._lines: list[str] = ["entry:"]
+        self._stack: list[str] = []
+        self._block = "entry"
+        self._count = 0
+
+    @property
+    def text(self) -> str:
+        """The function as LLVM reads it."""
+        given = ", ".join(
+            f"{p.type} {self.marks.get(i, '')} {p.text}" for i, p in enumerate(self.parameters)
+        )
+        head = f"define {self._result} @{self.name}({given}) {self._attributes} {{"
+        entry, *others = self._lines
+        return "\n".join([head, entry, *self._stack, *others, "}"])
+
+    # Instructions
+
+    def emit(self, kind: Type, instruction: str) -> Value:
+        """Any instruction with a result."""
+        self._count += 1
+        self._lines.append(f"  %v{self._count} = {instruction}")
+        return Value(kind, f"%v{self._count}")
+
+    def line(self, instruction: str) -> None:
+        """Any instruction without a result."""
+        self._lines.append(f"  {instruction}")
+
+    def binary(self, operation: str, a: Value, b: Value) -> Value:
+        """`add`, `fmul contract`, `and`, `shl`, … of two values of one type."""
+        return self.emit(a.type, f"{operation} {a}, {b.text}")
+
+    def compare(self, predicate: str, a: Value, b: Value) -> Value:
+        """`slt`, `eq` of integers, `olt`, `une` of floats."""
+        kind = "fcmp" if a.type.is_float else "icmp"
+        return self.emit(a.type.like("i1"), f"{kind} {predicate} {a}, {b.text}")
+
+    def select(self, condition: Value, chosen: Value, otherwise: Value) -> Value:
+        """One of two values, lane by lane."""
+        return self.emit(chosen.type, f"select {condition}, {chosen}, {otherwise}")
+
+    def convert(self, operation: str, value: Value, scalar: str) -> Value:
+        """`sext`, `trunc`, `sitofp`, `fpext`, `bitcast`, … to another element type."""
+        kind = value.type.like(scalar)
+        return self.emit(kind, f"{operation} {value} to {kind}")
+
+    def call(self, name: str, result: Type, *arguments: Value, flags: str = "") -> Value:
+        """A call of an intrinsic or a function of another module; declared on the way."""
+        self.module.declare(name, result, [a.type for a in arguments])
+        given = ", ".join(map(str, arguments))
+        if result == VOID:
+            self.line(f"call {result} @{name}({given})")
+            return Value(VOID, "")
+        return self.emit(result, f"call {flags} {result} @{name}({given})")
+
+    def intrinsic(self, name: str, *arguments: Value, flags: str = "") -> Value:
+        """An intrinsic over one type: `fma` of <16 x float> is llvm.fma.v16f32."""
+        kind = arguments[0].type
+        return self.call(f"llvm.{name}.{suffix(kind)}", kind, *arguments, flags=flags)
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """A scalar in every lane."""
+        if lanes == 1 or value.type.lanes == lanes:
+            return value
+        kind = value.type.of(lanes)
+        one = self.emit(kind, f"insertelement {kind} poison, {value}, i64 0")
+        return self.emit(
+            kind, f"shufflevector {one}, {kind} poison, <{lanes} x i32> zeroinitializer"
+        )
+
+    def extract(self, vector: Value, lane: int) -> Value:
+        """One lane of a vector."""
+        return self.emit(vector.type.of(1), f"extractelement {vector}, i64 {lane}")
+
+    def lanes(self, kind: Type) -> Value:
+        """The numbers 0, 1, 2 … in the lanes of an integer vector."""
+        numbers = ", ".join(f"{kind.scalar} {i}" for i in range(kind.lanes))
+        return Value(kind, f"<{numbers}>" if kind.lanes > 1 else "0")
+
+    def element(self, base: Value, scalar: str, index: Value) -> Value:
+        """The address of element `index` (of a scalar type) from a base address."""
+        return self.emit(
+            POINTER.of(index.type.lanes), f"getelementptr inbounds {scalar}, {base}, {index}"
+        )
+
+    def stack(self, kind: Type, count: int) -> Value:
+        """The address of memory for some elements that is there as long as the function runs."""
+        self._count += 1
+        self._stack.append(f"  %v{self._count} = alloca [{count} x {kind}], align 64")
+        return Value(POINTER, f"%v{self._count}")
+
+    def load(self, kind: Type, address: Value, align: int = 0) -> Value:
+        """What lies at an address; vectors need the alignment of an element only."""
+        align = align or max(kind.bits // 8, 1)
+        return self.emit(kind, f"load {kind}, {address}, align {align}")
+
+    def store(self, value: Value, address: Value, align: int = 0) -> None:
+        """Put a value at an address."""
+        align = align or max(value.type.bits // 8, 1)
+        self.line(f"store {value}, {address}, align {align}")
+
+    def load_masked(self, kind: Type, address: Value, mask: Value) -> Value:
+        """The lanes of a vector in memory that the mask allows; the others are zero."""
+        name = f"llvm.masked.load.{suffix(kind)}.p0"
+        zero = Value(kind, "zeroinitializer")
+        align = max(kind.bits // 8, 1)
+        self.module.declare(name, kind, [POINTER, mask.type, kind])
+        return self.emit(
+            kind, f"call {kind} @{name}(ptr align {align} {address.text}, {mask}, {zero})"
+        )
+
+    def store_masked(self, value: Value, address: Value, mask: Value) -> None:
+        """Put the lanes that the mask allows at an address."""
+        kind = value.type
+        name = f"llvm.masked.store.{suffix(kind)}.p0"
+        align = max(kind.bits // 8, 1)
+        self.module.declare(name, VOID, [kind, POINTER, mask.type])
+        self.line(f"call void @{name}({value}, ptr align {align} {address.text}, {mask})")
+
+    def gather(self, kind: Type, addresses: Value, mask: Value) -> Value:
+        """The elements at a vector of addresses, where the mask allows; the others are zero."""
+        name = f"llvm.masked.gather.{suffix(kind)}.v{kind.lanes}p0"
+        zero = Value(kind, "zeroinitializer")
+        align = max(kind.bits // 8, 1)
+        self.module.declare(name, kind, [addresses.type, mask.type, kind])
+        return self.emit(
+            kind,
+            f"call {kind} @{name}({addresses.type} align {align} {addresses.text}, {mask}, {zero})",
+        )
+
+    def scatter(self, value: Value, addresses: Value, mask: Value) -> None:
+        """Put lanes at a vector of addresses, in the order of the lanes, where the mask allows."""
+        kind = value.type
+        name = f"llvm.masked.scatter.{suffix(kind)}.v{kind.lanes}p0"
+        align = max(kind.bits // 8, 1)
+        self.module.declare(name, VOID, [kind, addresses.type, mask.type])
+        self.line(
+            f"call void @{name}({value}, {addresses.type} align {align} {addresses.text}, {mask})"
+        )
+
+    # Control
+
+    def label(self, name: str) -> None:
+        """Begin a block."""
+        self._lines.append(f"{name}:")
+        self._block = name
+
+    def fresh_label(self, hint: str) -> str:
+        """A block name not used before."""
+        self._count += 1
+        return f"{hint}{self._count}"
+
+    def jump(self, label: str) -> None:
+        """Go on at a block."""
+        self.line(f"br label %{label}")
+
+    def fork(self, condition: Value, then: str, otherwise: str) -> None:
+        """Go on at one of two blocks."""
+        self.line(f"br {condition}, label %{then}, label %{otherwise}")
+
+    def ret(self, value: Value | None = None) -> None:
+        """Leave the function."""
+        self.line("ret void" if value is None else f"ret {value}")
+
+    @contextmanager
+    def loop(
+        self, start: Value, stop: Value, step: Value, carried: Sequence[Value] = ()
+    ) -> Generator[Loop]:
+        """`for index in range(start, stop, step)` with values carried from turn to turn.
+
+        The body sets `loop.next`; after the block, `loop.results` are the carried values.
+        """
+        before, head = self._block, self.fresh_label("loop")
+        self.jump(head)
+        self.label(head)
+        index = self._phi(start.type)
+        values = [self._phi(value.type) for value in carried]
+        first = len(self._lines) - 1 - len(values)
+        body, after = f"{head}.body", f"{head}.end"
+        self.fork(self.compare("slt", index, stop), body, after)
+        self.label(body)
+        made = Loop(index, values)
+        yield made
+        following = self.binary("add nsw", index, step)
+        latch = self._block
+        self.jump(head)
+        entering, coming = [start, *carried], [following, *made.next]
+        for at, (old, new) in enumerate(zip(entering, coming, strict=True)):
+            self._lines[first + at] += f" [{old.text}, %{before}], [{new.text}, %{latch}]"
+        self.label(after)
+
+    def _phi(self, kind: Type) -> Value:
+        return self.emit(kind, f"phi {kind}")
+
+    @contextmanager
+    def when(self, condition: Value) -> Generator[None]:
+        """Code that runs only where a (scalar) condition holds."""
+        then, after = self.fresh_label("then"), self.fresh_label("after")
+        self.fork(condition, then, after)
+        self.label(then)
+        yield
+        self.jump(after)
+        self.label(after)
+
+    def choose(
+        self, condition: Value, then: Callable[[], Value], otherwise: Callable[[], Value]
+    ) -> Value:
+        """The value of one of two pieces of code; the other one does not run."""
+        yes, no, after = (self.fresh_label(name) for name in ("yes", "no", "join"))
+        self.fork(condition, yes, no)
+        self.label(yes)
+        first, left = then(), self._block
+        self.jump(after)
+        self.label(no)
+        second, right = otherwise(), self._block
+        self.jump(after)
+        self.label(after)
+        return self.emit(
+            first.type,
+            f"phi {first.type} [{first.text}, %{left}], [{second.text}, %{right}]",
+        )
+
+
+def suffix(kind: Type) -> str:
+    """How an intrinsic's name spells a type: v16f32, i64, v8bf16."""
+    letters = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64", "ptr": "p0"}
+    name = letters.get(kind.scalar, kind.scalar)
+    return name if kind.lanes == 1 else f"v{kind.lanes}{name}"

@@ -1,0 +1,293 @@
+"""Native kernels by their content: compiled once, kept in memory and on disk.
+
+What comes in are emitted modules; what goes out are the addresses of their functions. An object
+on disk is shared by all processes of the user, and one that is damaged counts as not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from thalweg.codegen.compile import place
+from thalweg.codegen.emitted import Emitted
+from thalweg.codegen.machine import Target
+from thalweg.codegen.progress import progress
+from thalweg.codegen.worker import compile_all
+from thalweg.platform import tf_logging
+
+_MAGIC = b"thalweg object 1"
+_HASH_BYTES = 32
+_HOUR = 3600.0
+_DEFAULT_LIMIT = 1 << 30
+
+Addresses = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the cache did in this process so far."""
+
+    memory_hits: int = 0
+    disk_hits: int = 0
+    misses: int = 0  # kernels that were compiled
+    compile_seconds: float = 0.0
+    code_bytes: int = 0  # of all objects in memory
+
+    @property
+    def hits(self) -> int:
+        """Kernels that did not have to be compiled."""
+        return self.memory_hits + self.disk_hits
+
+
+def load(modules: Sequence[Emitted], target: Target) -> list[Addresses]:
+    """The native addresses of the functions of each module, which stay valid for good."""
+    return _shared().load(modules, target)
+
+
+def statistics() -> Statistics:
+    """What the cache did in this process so far."""
+    return _shared().statistics
+
+
+class Kernels:
+    """The kernels of a process, in memory, before those on disk."""
+
+    def __init__(self, disk: Disk | None) -> None:
+        self._disk = disk
+        self._known: dict[str, Future[Addresses]] = {}
+        self._lock = threading.Lock()
+        self.statistics = Statistics()
+
+    def load(self, modules: Sequence[Emitted], target: Target) -> list[Addresses]:
+        """The addresses of the functions of each module; every module is compiled only once."""
+        keys = [_key(module, target) for module in modules]
+        wanted = dict(zip(keys, modules, strict=True))
+        futures, mine = self._claim(wanted)
+        try:
+            self._fulfil(mine, futures, target)
+        except BaseException as error:
+            self._give_up(mine, futures, error)
+            raise
+        return [futures[key].result() for key in keys]
+
+    def forget_unfinished(self) -> None:
+        """After a fork: what another thread of the parent was compiling will not come."""
+        self._lock = threading.Lock()
+        self._known = {key: future for key, future in self._known.items() if future.done()}
+
+    def _claim(
+        self, wanted: dict[str, Emitted]
+    ) -> tuple[dict[str, Future[Addresses]], dict[str, Emitted]]:
+        """The futures of all kernels wanted, and those that this thread has to fulfil itself."""
+        with self._lock:
+            mine = {key: module for key, module in wanted.items() if key not in self._known}
+            self._known.update({key: Future() for key in mine})
+            futures = {key: self._known[key] for key in wanted}
+        self._count(memory_hits=len(wanted) - len(mine))
+        return futures, mine
+
+    def _fulfil(
+        self, mine: dict[str, Emitted], futures: dict[str, Future[Addresses]], target: Target
+    ) -> None:
+        missing: dict[str, Emitted] = {}
+        for key, module in mine.items():
+            found = self._from_disk(key, module, target)
+            if found is None:
+                missing[key] = module
+            else:
+                futures[key].set_result(found)
+        for key, addresses in self._compiled(missing, target):
+            futures[key].set_result(addresses)
+
+    def _give_up(
+        self, mine: Iterable[str], futures: dict[str, Future[Addresses]], error: BaseException
+    ) -> None:
+        """Whoever waits for what was not made hears why; the next one to ask tries again."""
+        for key in (key for key in mine if not futures[key].done()):
+            with self._lock:
+                self._known.pop(key, None)
+            futures[key].set_exception(error)
+
+    def _from_disk(self, key: str, module: Emitted, target: Target) -> Addresses | None:
+        code = self._disk.read(key) if self._disk else None
+        if code is None:
+            return None
+        try:
+            addresses = place(code, module.functions, target)
+        except RuntimeError:
+            tf_logging.info("The cached kernel %s does not link; it is compiled again.", key)
+            return None
+        self._count(disk_hits=1, code_bytes=len(code))
+        return addresses
+
+    def _compiled(
+        self, missing: dict[str, Emitted], target: Target
+    ) -> Iterator[tuple[str, Addresses]]:
+        keys, start = list(missing), time.perf_counter()
+        objects = compile_all([missing[key].text for key in keys], target)
+        for index, code in progress(objects, len(keys)):
+            key = keys[index]
+            if self._disk:
+                self._disk.write(key, code)
+            addresses = place(code, missing[key].functions, target)
+            now = time.perf_counter()
+            self._count(misses=1, compile_seconds=now - start, code_bytes=len(code))
+            start = now
+            yield key, addresses
+
+    def _count(self, **more: float) -> None:
+        with self._lock:
+            old = self.statistics
+            sums = {name: getattr(old, name) + n for name, n in more.items()}
+            self.statistics = replace(old, **sums)
+
+
+class Disk:
+    """Objects in files, at most `limit` bytes of them: those not used for long go first."""
+
+    #: Every so many writes the size is looked at.
+    SWEEP_EVERY = 64
+
+    def __init__(self, root: Path, limit: int = _DEFAULT_LIMIT) -> None:
+        self._root, self._limit = root, limit
+        self._writable = True
+        # Short processes together look as often as a long one does.
+        self._writes = int.from_bytes(os.urandom(2)) % self.SWEEP_EVERY
+
+    def read(self, key: str) -> bytes | None:
+        """The object of a key, or None; a damaged one is removed."""
+        path = self._path(key)
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        code = _unwrapped(content)
+        if code is None:
+            path.unlink(missing_ok=True)
+            return None
+        _touch(path)
+        return code
+
+    def write(self, key: str, code: bytes) -> None:
+        """Keep an object; other processes see all of it or nothing."""
+        if not self._writable:
+            return
+        try:
+            self._write(self._path(key), _wrapped(code))
+        except OSError as error:
+            self._writable = False
+            tf_logging.info("Kernels are not kept on disk: %s", error)
+
+    def sweep(self) -> None:
+        """Remove what writers that died left, and the oldest objects above the limit."""
+        entries = sorted(self._entries(), key=lambda entry: entry.used)
+        now, total = time.time(), sum(entry.size for entry in entries)
+        for entry in entries:
+            abandoned = entry.path.suffix == ".tmp" and now - entry.used > _HOUR
+            if abandoned or total > self._limit:
+                entry.path.unlink(missing_ok=True)
+                total -= entry.size
+
+    def _path(self, key: str) -> Path:
+        return self._root / key[:2] / f"{key[2:]}.o"
+
+    def _write(self, path: Path, content: bytes) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unfinished = path.with_name(f"{path.stem}-{os.getpid()}-{threading.get_ident()}.tmp")
+        try:
+            unfinished.write_bytes(content)
+            os.replace(unfinished, path)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+        self._writes += 1
+        if self._writes % self.SWEEP_EVERY == 0:
+            self.sweep()
+
+    def _entries(self) -> Iterator[_Entry]:
+        for path in self._root.glob("??/*"):
+            try:
+                status = path.stat()
+            except OSError:  # another process removed it
+                continue
+            yield _Entry(path, status.st_size, status.st_mtime)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    path: Path
+    size: int
+    used: float
+
+
+def _wrapped(code: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(code).digest() + code
+
+
+def _unwrapped(content: bytes) -> bytes | None:
+    """The object in the content of a file, if it is whole."""
+    start = len(_MAGIC) + _HASH_BYTES
+    code = content[start:]
+    sound = content[:start] == _MAGIC + hashlib.sha256(code).digest()
+    return code if sound else None
+
+
+def _touch(path: Path) -> None:
+    """Note that an object was used, at most once an hour."""
+    try:
+        if time.time() - path.stat().st_mtime > _HOUR:
+            os.utime(path)
+    except OSError:  # removed meanwhile, or not ours to change
+        return
+
+
+def _key(module: Emitted, target: Target) -> str:
+    parts = (target.key, *module.functions, module.text)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _shared() -> Kernels:
+    """The kernels of this process; where threads make them at once, all get the same ones."""
+    return _process.get("kernels") or _process.setdefault("kernels", Kernels(disk_of_environment()))
+
+
+def _after_fork() -> None:
+    for kernels in _process.values():
+        kernels.forget_unfinished()
+
+
+_process: dict[str, Kernels] = {}
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def disk_of_environment() -> Disk | None:
+    """Where THALWEG_CACHE says, else in the user's cache folder; None where that is off."""
+    if os.environ.get("THALWEG_CACHE") == "0":
+        return None
+    try:
+        return Disk(_folder(), _limit())
+    except RuntimeError as error:  # there is no home
+        tf_logging.info("Kernels are not kept on disk: %s", error)
+        return None
+
+
+def _folder() -> Path:
+    given = os.environ.get("THALWEG_CACHE")
+    if given:
+        return Path(given).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "thalweg"
+
+
+def _limit() -> int:
+    given = os.environ.get("THALWEG_CACHE_LIMIT") or str(_DEFAULT_LIMIT)
+    if not given.isdecimal():
+        raise ValueError(f"THALWEG_CACHE_LIMIT is a number of bytes, not {given!r}.")
+    return int(given)

@@ -1,0 +1,287 @@
+"""The frame of a phase of a kernel: its argument words read once, integers, places and leaves.
+
+What comes in is the kernel and a builder at the entry of a function with the native signature;
+what goes out are the values that code in it needs: addresses, run-time integers, the elements that
+expressions load, in one lane or along a variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thalweg.codegen.builder import I64, POINTER, Builder, Module, Type, Value, constant
+from thalweg.codegen.contraction_form import Product, loads_of, offsets_of
+from thalweg.codegen.elements import Evaluator, from_memory, storage_type
+from thalweg.loops.expr import Expr
+from thalweg.loops.kernel import Argument, Contraction, Dynamic, Offset
+from thalweg.loops.loop import Variable
+
+At = Mapping[Variable, Value]
+
+
+class Frame:
+    """A phase in the making, and what its entry has read."""
+
+    def __init__(self, module: Module, name: str, kernel: Contraction, scratch: bool) -> None:
+        self.b: Builder = module.function(name, (POINTER, I64, I64), attributes="nounwind")
+        self.arguments, self.thread, self.threads = self.b.parameters
+        self.pointers = {
+            argument: self._word(1 + at, POINTER) for at, argument in enumerate(kernel.arguments)
+        }
+        after = 1 + len(kernel.arguments)
+        self.scratch = self._word(after, POINTER) if scratch else Value(POINTER, "null")
+        self.words = {n: self._word(n, I64) for n in sorted(set(_words(_integers(kernel))))}
+
+    def _word(self, number: int, kind: Type) -> Value:
+        return self.b.load(kind, self.b.element(self.arguments, "i64", constant(I64, number)), 8)
+
+    # Integers
+
+    def integer(self, number: int) -> Value:
+        """An integer as a value, read from the arguments where it is dynamic."""
+        if isinstance(number, Product):
+            result = self.integer(1)
+            for part in number.parts:
+                result = self.multiply(result, part)
+            return result
+        if isinstance(number, Dynamic):
+            return self.words[number.word]
+        return constant(I64, number)
+
+    def add(self, a: Value, b: Value) -> Value:
+        """The sum of two integers."""
+        if a.text == "0":
+            return b
+        return a if b.text == "0" else self.b.binary("add nsw", a, b)
+
+    def subtract(self, a: Value, b: Value) -> Value:
+        """The difference of two integers."""
+        return a if b.text == "0" else self.b.binary("sub nsw", a, b)
+
+    def multiply(self, a: Value, number: int) -> Value:
+        """The product of an integer and one that may be dynamic."""
+        factor = self.integer(number)
+        if a.text == "0" or factor.text == "0":
+            return self.integer(0)
+        if factor.text == "1":
+            return a
+        return factor if a.text == "1" else self.b.binary("mul nsw", a, factor)
+
+    def plus(self, a: Value, b: Value) -> Value:
+        """The sum of two integers; that of two constants is one."""
+        if _is_number(a) and _is_number(b):
+            return self.integer(int(a.text) + int(b.text))
+        return self.add(a, b)
+
+    def scaled(self, number: int, factor: int) -> Value:
+        """The product of a known integer and one that may be dynamic."""
+        if not isinstance(factor, Dynamic):
+            return self.integer(number * factor)
+        return self.multiply(self.integer(number), factor)
+
+    def least(self, a: Value, b: Value) -> Value:
+        """The smaller of two integers."""
+        return self.b.intrinsic("smin", a, b)
+
+    def most(self, a: Value, b: Value) -> Value:
+        """The larger of two integers."""
+        return self.b.intrinsic("smax", a, b)
+
+    def ceiling(self, a: Value, step: int) -> Value:
+        """How many steps (of a positive constant) reach at least `a`, which may be negative."""
+        if step == 1:
+            return a
+        divisor = constant(I64, step)
+        quotient = self.b.binary("sdiv", a, divisor)
+        rest = self.b.binary("sub", a, self.b.binary("mul", quotient, divisor))
+        more = self.b.compare("sgt", rest, constant(I64, 0))
+        return self.b.binary("add", quotient, self.b.convert("zext", more, "i64"))
+
+    def parts(self, number: Value, extents: Iterable[Value]) -> list[Value]:
+        """The digits of a number in a mixed base, the last one running fastest."""
+        digits: list[Value] = []
+        for extent in reversed(list(extents)):
+            if extent.text == "1":
+                digits.append(self.integer(0))
+                continue
+            digits.append(self.b.binary("urem", number, extent))
+            number = self.b.binary("udiv", number, extent)
+        return digits[::-1]
+
+    def share(self, count: Value, slots: int) -> tuple[Value, Value]:
+        """This thread's part of `count` pieces of work; threads beyond `slots` get none."""
+        working = self.least(self.threads, self.integer(slots))
+        after = self.add(self.thread, self.integer(1))
+        ends = [self.b.binary("mul", count, number) for number in (self.thread, after)]
+        first, last = (self.b.binary("udiv", end, working) for end in ends)
+        return self.least(first, count), self.least(last, count)
+
+    # Places and elements
+
+    def place(self, offset: Offset, at: At) -> Value:
+        """The number of an element at a place that is affine in scalars."""
+        result = self.integer(0)
+        for factor, term in offset.terms:
+            assert isinstance(term, Variable)
+            result = self.add(result, self.multiply(at[term], factor))
+        return self.add(result, self.integer(offset.constant))
+
+    def lane_numbers(self, lanes: int) -> Value:
+        """0, 1, 2, … in the lanes of 64-bit integers."""
+        return self.b.lanes(I64.of(lanes))
+
+    def below(self, start: Value, stop: Value, lanes: int) -> Value:
+        """A mask of the lanes start, start + 1, … that lie before `stop`."""
+        left = self.b.convert("trunc", self.subtract(stop, start), "i32")
+        left = self.b.intrinsic("smax", left, constant(left.type, 0))
+        kind = left.type.of(lanes)
+        return self.b.compare("ult", self.b.lanes(kind), self.b.splat(left, lanes))
+
+
+@dataclass
+class Leaves:
+    """The leaves of expressions at a point of the code: a leaf function for an `Evaluator`.
+
+    `lane` is the variable that differs from lane to lane, by one; `whole` is the mask of the lanes
+    that exist at all. The point lies `beyond` a common one by known distances; addresses at the
+    common one are `known` to all that share it. `sum` is the finished sum.
+    """
+
+    frame: Frame
+    at: At
+    lane: Variable | None
+    lanes: int
+    whole: Value | None = None
+    sum: Value | None = None
+    beyond: Mapping[Variable, int] = field(default_factory=dict[Variable, int])
+    known: dict[tuple[Argument, int], Value] = field(
+        default_factory=dict[tuple[Argument, int], Value]
+    )
+
+    def evaluator(self, sum_dtype: Any) -> Evaluator:
+        """An evaluator with these leaves."""
+        return Evaluator(self.frame.b, self.lanes, self, None, sum_dtype)
+
+    def __call__(self, expr: Expr, mask: Value | None) -> Value:
+        """The value of a leaf."""
+        if expr.function == "sum":
+            assert self.sum is not None
+            return self.sum
+        if expr.function == "index":
+            return self._index(expr.arguments[0])
+        assert expr.function == "load"
+        argument, offset = expr.arguments
+        return self.load(argument, offset, mask)
+
+    def _index(self, variable: Variable) -> Value:
+        frame, b = self.frame, self.frame.b
+        start = frame.add(self.at[variable], frame.integer(self.beyond.get(variable, 0)))
+        if variable is not self.lane or self.lanes == 1:
+            return start
+        return b.binary("add", b.splat(start, self.lanes), frame.lane_numbers(self.lanes))
+
+    def load(self, argument: Argument, offset: Offset, mask: Value | None) -> Value:
+        """An element per lane, or one for all lanes that read the same one."""
+        address, spread = self.address(argument, offset, mask)
+        b, kind = self.frame.b, storage_type(argument.dtype, self.lanes)
+        if spread is None:
+            return from_memory(b, self._one(kind.of(1), address, mask), argument.dtype)
+        if isinstance(spread, int) and spread == 1:
+            raw = b.load(kind, address) if mask is None else b.load_masked(kind, address, mask)
+            return from_memory(b, raw, argument.dtype)
+        addresses = b.element(address, kind.scalar, self.distances(spread))
+        every = mask or constant(kind.like("i1"), True)
+        return from_memory(b, b.gather(kind, addresses, every), argument.dtype)
+
+    def _one(self, kind: Type, address: Value, mask: Value | None) -> Value:
+        b = self.frame.b
+        if mask is None or (self.whole is not None and mask.text == self.whole.text):
+            return b.load(kind, address)
+        wanted = mask
+        if mask.type.lanes > 1:
+            wanted = b.call(f"llvm.vector.reduce.or.v{mask.type.lanes}i1", mask.type.of(1), mask)
+        return b.choose(wanted, lambda: b.load(kind, address), lambda: constant(kind, 0))
+
+    def distances(self, spread: int | Value) -> Value:
+        """How far each lane lies from the first address, in elements."""
+        if isinstance(spread, Value):
+            return spread
+        b, lanes = self.frame.b, self.lanes
+        steps = b.splat(self.frame.integer(spread), lanes)
+        return b.binary("mul", self.frame.lane_numbers(lanes), steps)
+
+    def address(
+        self, argument: Argument, offset: Offset, mask: Value | None
+    ) -> tuple[Value, int | Value | None]:
+        """Where an element lies: an address, and how far the lanes are from it.
+
+        That is nothing (None), an integer per lane, or a vector of distances.
+        """
+        frame, scalar = self.frame, storage_type(argument.dtype).scalar
+        moves = frame.integer(0)
+        step, spread = None, None
+        for factor, term in offset.terms:
+            if isinstance(term, Variable):
+                moves = frame.plus(moves, frame.scaled(self.beyond.get(term, 0), factor))
+                step = factor if term is self.lane and self.lanes > 1 else step
+                continue
+            value = self._computed(term, mask)
+            if value.type.lanes == 1:
+                moves = frame.plus(moves, frame.multiply(value, factor))
+            else:
+                spread = self._sum_of(spread, value, factor)
+        if spread is not None and step is not None:
+            spread = frame.b.binary("add", spread, self.distances(step))
+        address = self._common(argument, offset, scalar)
+        if moves.text != "0":
+            address = frame.b.element(address, scalar, moves)
+        return address, step if spread is None else spread
+
+    def _common(self, argument: Argument, offset: Offset, scalar: str) -> Value:
+        """The address of an element at the common point, as far as variables decide about it."""
+        key = argument, id(offset)
+        if key not in self.known:
+            frame, start = self.frame, self.frame.integer(offset.constant)
+            for factor, term in offset.terms:
+                if isinstance(term, Variable):
+                    start = frame.add(start, frame.multiply(self.at[term], factor))
+            self.known[key] = frame.b.element(frame.pointers[argument], scalar, start)
+        return self.known[key]
+
+    def _sum_of(self, distances: Value | None, value: Value, factor: int) -> Value:
+        b = self.frame.b
+        scaled = b.binary("mul", value, b.splat(self.frame.integer(factor), self.lanes))
+        return scaled if distances is None else b.binary("add", distances, scaled)
+
+    def _computed(self, term: Expr, mask: Value | None) -> Value:
+        """An integer expression as 64 bits."""
+        evaluator = self.evaluator("float32")
+        return evaluator.narrow(Expr("cast", (term, "int64")), mask)
+
+
+def _is_number(value: Value) -> bool:
+    return value.text.lstrip("-").isdigit()
+
+
+def _integers(kernel: Contraction) -> Iterable[int]:
+    for group in (kernel.batch, kernel.rows, kernel.columns, kernel.reduced):
+        yield from (variable.extent for variable in group)
+    for access in (kernel.a, kernel.b):
+        for low, _, high in access.bounds:
+            yield from (low, high)
+    for offset in offsets_of(kernel):
+        yield offset.constant
+        yield from (factor for factor, _ in offset.terms)
+        inner = [load.arguments[1] for _, term in offset.terms for load in loads_of(term)]
+        for nested in inner:
+            yield from (nested.constant, *(factor for factor, _ in nested.terms))
+
+
+def _words(integers: Iterable[int]) -> Iterable[int]:
+    for number in integers:
+        if isinstance(number, Product):
+            yield from _words(number.parts)
+        elif isinstance(number, Dynamic):
+            yield number.word

@@ -1,0 +1,176 @@
+"""The processors code is made for: the one at hand, or a named level of x86-64 or AArch64.
+
+What comes in is LLVM's view of the host, the sizes of its caches, or a name; what goes out is a
+`Target`, which tells the generators how wide and how many the vector registers are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+#: Raised whenever the same text may become other machine code (pipeline, calling convention):
+#: objects in the cache that were made before are then not used any more.
+CODE_VERSION = 1
+
+_V2 = "+cx16,+popcnt,+sahf,+sse3,+sse4.1,+sse4.2,+ssse3"
+_V3 = f"{_V2},+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+xsave"
+_V4 = f"{_V3},+avx512bw,+avx512cd,+avx512dq,+avx512f,+avx512vl"
+_LEVELS = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2, "x86-64": ""}
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A processor that code is made for."""
+
+    name: str
+    triple: str
+    cpu: str
+    features: str  # as LLVM takes them: "+avx2,-avx512f"
+    vector_bytes: int = 16
+    registers: int = 16  # how many vector registers
+    l1: int = 32 << 10
+    l2: int = 512 << 10
+    l3: int = 8 << 20
+
+    @property
+    def lanes(self) -> int:
+        """How many float32 numbers a vector register holds."""
+        return self.vector_bytes // 4
+
+    @property
+    def architecture(self) -> str:
+        """The instruction set: "x86_64" or "aarch64"."""
+        return self.triple.partition("-")[0]
+
+    @cached_property
+    def extensions(self) -> frozenset[str]:
+        """The parts of the instruction set that are there, in LLVM's names."""
+        return _extensions(self.features)
+
+    def has(self, extension: str) -> bool:
+        """Whether a part of the instruction set is there: `target.has("f16c")`."""
+        return extension in self.extensions
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether every vector instruction takes a mask of lanes (AVX-512)."""
+        return self.has("avx512vl")
+
+    @property
+    def fma(self) -> bool:
+        """Whether multiply and add are one instruction."""
+        return self.has("fma") or self.architecture == "aarch64"
+
+    @cached_property
+    def key(self) -> str:
+        """Names everything besides its text that a kernel's machine code depends on."""
+        version = ".".join(map(str, llvm().llvm_version_info))
+        lite = importlib.import_module("llvmlite").__version__
+        return f"{self.triple} {self.cpu} {self.features} {version} {lite} {CODE_VERSION}"
+
+
+@cache
+def llvm() -> Any:
+    """LLVM, ready to make code; imported when first asked for, as that takes a while."""
+    binding = importlib.import_module("llvmlite.binding")
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    binding.initialize_native_asmparser()
+    return binding
+
+
+def host() -> Target:
+    """The target of this process: the processor at hand, or what THALWEG_TARGET names."""
+    return named(os.environ.get("THALWEG_TARGET") or "native")
+
+
+@cache
+def named(name: str) -> Target:
+    """A target by name: "native", "x86-64-v2", "x86-64-v3", "x86-64-v4" or "aarch64"."""
+    if name == "native":
+        return _native()
+    if name == "aarch64":
+        return _aarch64(name, "aarch64-unknown-linux-gnu", "generic", "+neon")
+    if name in _LEVELS:
+        return _x86(name, "x86_64-unknown-linux-gnu", name, _LEVELS[name])
+    known = ", ".join(["native", *_LEVELS, "aarch64"])
+    raise ValueError(f"There is no target {name!r} (THALWEG_TARGET); the targets are {known}.")
+
+
+def runs_here(target: Target) -> bool:
+    """Whether the processor at hand has all that the target's code uses."""
+    here = named("native")
+    if target.architecture != here.architecture:
+        return False
+    return target.architecture == "aarch64" or target.extensions <= here.extensions
+
+
+def _native() -> Target:
+    binding = llvm()
+    triple, cpu = binding.get_process_triple(), binding.get_host_cpu_name()
+    found = _host_features(binding)
+    if triple.startswith(("aarch64", "arm64")):
+        return _aarch64("native", triple, cpu, found)
+    if not found or not cpu or cpu == "generic":
+        cpu = _level(_extensions(found))
+    return _x86("native", triple, cpu, found)
+
+
+def _host_features(binding: Any) -> str:
+    try:
+        return binding.get_host_cpu_features().flatten()
+    except RuntimeError:  # LLVM cannot ask this system
+        return ""
+
+
+def _extensions(features: str) -> frozenset[str]:
+    return frozenset(part[1:] for part in features.split(",") if part.startswith("+"))
+
+
+def _level(extensions: frozenset[str]) -> str:
+    """The highest level of x86-64 whose parts are all there."""
+    return next(name for name, parts in _LEVELS.items() if extensions >= _extensions(parts))
+
+
+def _x86(name: str, triple: str, cpu: str, features: str) -> Target:
+    made = Target(name, triple, cpu, features, **_cache_sizes())
+    level = _level(made.extensions)
+    if level == "x86-64-v4":
+        # LLVM holds vectors of 512 bits back on processors of the first generation.
+        wide = f"{features},-prefer-256-bit"
+        return replace(made, features=wide, vector_bytes=64, registers=32)
+    if level == "x86-64-v3":
+        return replace(made, vector_bytes=32)
+    return made
+
+
+def _aarch64(name: str, triple: str, cpu: str, features: str) -> Target:
+    return Target(name, triple, cpu, features, registers=32, **_cache_sizes())
+
+
+@cache
+def _cache_sizes() -> dict[str, int]:
+    """The caches a core reaches, in bytes by level; those the system does not tell are left out."""
+    sizes: dict[str, int] = {}
+    for index in sorted(_CACHES.glob("index*")):
+        try:
+            kind, level, size = (
+                (index / part).read_text().strip() for part in ("type", "level", "size")
+            )
+            if kind != "Instruction" and level in "123":
+                sizes[f"l{level}"] = _byte_count(size)
+        except (OSError, ValueError):
+            continue
+    return sizes
+
+
+def _byte_count(text: str) -> int:
+    unit = _UNITS.get(text[-1:].upper(), 0)
+    return int(text[:-1]) * unit if unit else int(text)

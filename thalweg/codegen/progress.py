@@ -1,0 +1,62 @@
+"""A line on the terminal that says how far a long piece of work is."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Generator, Iterable
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+_PATIENCE = 2.0  # seconds before anything is shown
+
+
+def progress(items: Iterable[_T], total: int) -> Generator[_T]:
+    """The items as they come; after two seconds the terminal tells how many kernels are made."""
+    if not _shown():
+        yield from items
+        return
+    start, bar = time.monotonic(), None
+    try:
+        for done, item in enumerate(items, start=1):
+            yield item
+            if bar is None and time.monotonic() - start > _PATIENCE:
+                bar = _bar(total)
+            if bar is not None:
+                bar.update(done - bar.n)
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+def _shown() -> bool:
+    return os.environ.get("THALWEG_PROGRESS") == "1" or (
+        sys.stderr is not None and sys.stderr.isatty()
+    )
+
+
+def _bar(total: int) -> Any:
+    try:
+        tqdm = importlib.import_module("tqdm").tqdm
+    except ImportError:
+        return PlainBar(total)
+    form = "{desc} {n_fmt}/{total_fmt} kernels |{bar}| {elapsed}<{remaining}"
+    return tqdm(total=total, desc="compiling", bar_format=form, leave=False, file=sys.stderr)
+
+
+class PlainBar:
+    """One line that is written over and over: "compiling 37/120 kernels"."""
+
+    def __init__(self, total: int) -> None:
+        self.n, self._total = 0, total
+
+    def update(self, more: int) -> None:
+        """Note that so many more are done."""
+        self.n += more
+        print(f"\rcompiling {self.n}/{self._total} kernels", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Leave the line."""
+        print(file=sys.stderr)

@@ -1,0 +1,294 @@
+"""Circular functions and their inverses, as polynomials after a reduction of the argument.
+
+Every function takes and gives a float or double `Register`. Arguments are reduced modulo π / 2 in
+double precision, large ones in a pair of doubles; floats so keep their precision everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thalweg.codegen.builder import I64, constant
+from thalweg.codegen.exact import difference, product, quick_sum
+from thalweg.codegen.register import Register
+
+#: π / 2 in parts of which whole multiples are exact: by 2³⁰ for floats, by 2²⁰ for doubles.
+_SHORT_PARTS = (1.570796251296997, 7.549789415861596e-08, 5.390302858158119e-15)
+_PARTS = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
+_LONG_PARTS = (1.5707963267948966, 6.123233995736765e-17, 1.082856673921914e-32)
+_MAGIC = 1.5 * 2.0**52
+
+
+@dataclass(frozen=True)
+class Format:
+    """The polynomials of a precision, each in the square of the reduced argument."""
+
+    sine: tuple[float, ...]  # (sin r / r - 1) / r², for |r| <= π / 4
+    cosine: tuple[float, ...]  # (cos r - 1 + r² / 2) / r⁴
+    arctangent: tuple[float, ...]  # (arctan t / t - 1) / t², for |t| <= tan π / 8
+    arcsine: tuple[float, ...]  # (arcsin t / t - 1) / t², for |t| <= 1 / 2
+    half_pi: tuple[float, float]
+
+
+_SINGLE = Format(
+    sine=(-0.16666664410207002, 0.008332700249708166, -0.00019577721430072252),
+    cosine=(0.04166666440691311, -0.0013888254915538887, 2.4537750767028216e-05),
+    arctangent=(
+        -0.3333333175970025,
+        0.19999540146206404,
+        -0.14263943907717944,
+        0.10743605148917443,
+        -0.06451509518644878,
+    ),
+    arcsine=(
+        0.16666672414795305,
+        0.07498855072600821,
+        0.04500138006991017,
+        0.026554542206161328,
+        0.038085023561092654,
+    ),
+    half_pi=(1.5707963705062866, -4.371139000186241e-08),
+)
+_DOUBLE = Format(
+    sine=(
+        -0.16666666666666663,
+        0.008333333333330428,
+        -0.00019841269835985584,
+        2.7557315709635293e-06,
+        -2.505105158684691e-08,
+        1.5912461499839467e-10,
+    ),
+    cosine=(
+        0.041666666666666664,
+        -0.001388888888888707,
+        2.4801587298282115e-05,
+        -2.755731702592346e-07,
+        2.0876096058995368e-09,
+        -1.1379086634729478e-11,
+    ),
+    arctangent=(
+        -0.3333333333333333,
+        0.19999999999995513,
+        -0.1428571428466482,
+        0.11111111015117626,
+        -0.09090904572487347,
+        0.07692183059894114,
+        -0.06664509603255386,
+        0.05858132894427922,
+        -0.05085365922344248,
+        0.03922923713835943,
+        -0.01917392228554793,
+    ),
+    arcsine=(
+        0.16666666666666669,
+        0.07499999999998433,
+        0.04464285714635543,
+        0.030381944138531247,
+        0.02237217294214989,
+        0.017352392720869973,
+        0.013971212973552933,
+        0.011479177415184906,
+        0.01032281435018578,
+        0.005457506718640358,
+        0.01740087944269402,
+        -0.014851887071247204,
+        0.028757851367421566,
+    ),
+    half_pi=(1.5707963267948966, 6.123233995736765e-17),
+)
+
+
+def _format_of(x: Register) -> Format:
+    return _SINGLE if x.type.scalar == "float" else _DOUBLE
+
+
+# Circular functions
+
+
+@dataclass(frozen=True)
+class Angle:
+    """An angle within π / 4 as the sum of two numbers, after a number of quarter turns."""
+
+    high: Register
+    low: Register
+    quarters: Register  # an integer, modulo 4
+
+    def sine(self) -> Register:
+        """The sine of the part within π / 4."""
+        r, z = self.high, self.high * self.high
+        tail = (z * r) * z.polynomial(_format_of(r).sine)
+        return r + (tail + self.low * (1.0 - z * 0.5))
+
+    def cosine(self) -> Register:
+        """The cosine of the part within π / 4."""
+        r, z = self.high, self.high * self.high
+        first = 1.0 - z * 0.5
+        lost = (1.0 - first) - z * 0.5
+        tail = (z * z).fused(z.polynomial(_format_of(r).cosine), -(r * self.low))
+        return first + (lost + tail)
+
+    def is_odd(self) -> Register:
+        """Whether the number of quarter turns is odd: sine and cosine change places."""
+        return (self.quarters & 1).differs(0)
+
+
+def _reduced(x: Register) -> Angle:
+    """An angle modulo π / 2."""
+    if x.type.scalar == "double":
+        tamed = x.where(~(x.absolute() > 2.0**120), x * 2.0**-900)  # beyond all precision
+        return _reduced_near(*_reduced_far(tamed, 2.0**20), _PARTS)
+    wide = x.convert("fpext", "double")
+    found = _reduced_near(*_reduced_far(wide, 2.0**30), _SHORT_PARTS)
+    return Angle(found.high.convert("fptrunc", "float"), x.like(0.0), found.quarters)
+
+
+def _reduced_far(x: Register, limit: float) -> tuple[Register, Register, Register]:
+    """Angles as a pair of doubles and quarter turns. The loop runs only if some reach the limit.
+
+    Each turn of it takes 52 bits off an angle, so that three do for all.
+    """
+    b = x.builder
+    some = (x.absolute() >= limit).any()
+    turns = b.select(some, constant(I64, 3), constant(I64, 0))
+    zero = x.like(0.0)
+    carried = [x.value, zero.value, zero.value]
+    with b.loop(constant(I64, 0), turns, constant(I64, 1), carried) as loop:
+        turned = _turned(*(Register(b, value) for value in loop.carried))
+        loop.next = [part.value for part in turned]
+    high, low, quarters = (Register(b, value) for value in loop.results)
+    return high, low, quarters
+
+
+def _turned(
+    high: Register, low: Register, quarters: Register
+) -> tuple[Register, Register, Register]:
+    times = (high * (2 / math.pi)).rounded()
+    first, first_lost = product(times, _LONG_PARTS[0])
+    second, second_lost = product(times, _LONG_PARTS[1])
+    rest, lost = difference(high - first, first_lost)
+    rest, more_lost = difference(rest, second)
+    small = (lost + more_lost + low) - second_lost - times * _LONG_PARTS[2]
+    turns = times - (times * 0.25).intrinsic("floor") * 4.0
+    return *quick_sum(rest, small), quarters + turns
+
+
+def _reduced_near(x: Register, low: Register, quarters: Register, parts: Sequence[float]) -> Angle:
+    """Angles below the limit; the first two parts of π / 2 give exact products."""
+    times = x.fused(2 / math.pi, _MAGIC) - _MAGIC
+    rest, lost = difference((-times).fused(parts[0], x), times * parts[1])
+    high, remaining = quick_sum(rest, (-times).fused(parts[2], lost + low))
+    return Angle(high, remaining, (times + quarters + _MAGIC).bits() & 3)
+
+
+def _tiny_kept(x: Register, value: Register) -> Register:
+    """A function that is x itself near zero, where computing it would lose the sign of zero."""
+    return x.where(x.absolute() < (2.0**-14 if x.type.scalar == "float" else 2.0**-28), value)
+
+
+def _signed(value: Register, quarters: Register) -> Register:
+    return (quarters & 2).differs(0).choose(-value, value)
+
+
+def sine(x: Register) -> Register:
+    """sin x"""
+    angle = _reduced(x)
+    value = angle.is_odd().choose(angle.cosine(), angle.sine())
+    return _tiny_kept(x, _signed(value, angle.quarters))
+
+
+def cosine(x: Register) -> Register:
+    """cos x"""
+    angle = _reduced(x)
+    value = angle.is_odd().choose(angle.sine(), angle.cosine())
+    return _signed(value, angle.quarters + 1)
+
+
+def tangent(x: Register) -> Register:
+    """tan x"""
+    angle = _reduced(x)
+    sine_part, cosine_part, is_odd = angle.sine(), angle.cosine(), angle.is_odd()
+    above, below = is_odd.choose(-cosine_part, sine_part), is_odd.choose(sine_part, cosine_part)
+    return _tiny_kept(x, above / below)
+
+
+# Inverse functions
+
+
+def _arctangent_of_quotient(small: Register, large: Register) -> Register:
+    """arctan(small / large) for 0 <= small <= large; above tan π / 8 less an eighth turn."""
+    known = _format_of(small)
+    above = small > large * math.tan(math.pi / 8)
+    t = above.choose(small - large, small) / above.choose(small + large, large)
+    z = t * t
+    value = (z * t).fused(z.polynomial(known.arctangent), t)
+    eighth, lost = known.half_pi[0] / 2, known.half_pi[1] / 2
+    return above.choose((value + lost) + eighth, value)
+
+
+def arctangent(x: Register) -> Register:
+    """arctan x"""
+    size, one = x.absolute(), x.like(1.0)
+    steep = size > 1.0
+    value = _arctangent_of_quotient(
+        steep.choose(one, size), steep.choose((size > _LARGE).choose(size.like(_LARGE), size), one)
+    )
+    return _tiny_kept(x, steep.choose(_complement(value), value).with_sign(x))
+
+
+_LARGE = 2.0**100  # an arctangent from here on is π / 2
+
+
+def _complement(value: Register) -> Register:
+    """π / 2 - value"""
+    high, low = _format_of(value).half_pi
+    return high - (value - low)
+
+
+def arctangent_of_quotient(y: Register, x: Register) -> Register:
+    """The angle of the point (x, y), of all quadrants."""
+    known = _format_of(x)
+    y_size, x_size = y.absolute(), x.absolute()
+    steep = y_size > x_size
+    small, large = steep.choose(x_size, y_size), steep.choose(y_size, x_size)
+    degenerate = small.equals(large) & (small.equals(0.0) | small.equals(math.inf))
+    same = degenerate & small.equals(math.inf)
+    small = degenerate.choose(same.choose(x.like(1.0), 0.0), small)
+    value = _arctangent_of_quotient(*_scaled_down(small, degenerate.choose(x.like(1.0), large)))
+    value = steep.choose(_complement(value), value)
+    behind = x.bits() < 0
+    turned = known.half_pi[0] * 2.0 - (value - known.half_pi[1] * 2.0)
+    whole = behind.choose(turned, value).with_sign(y)
+    return (x.is_nan() | y.is_nan()).choose(x + y, whole)
+
+
+def _scaled_down(small: Register, large: Register) -> tuple[Register, Register]:
+    """Both numbers a quarter of themselves where their sum might overflow."""
+    scale = (large > 2.0**100).choose(large.like(0.25), 1.0)
+    return small * scale, large * scale
+
+
+def _arcsine_near(size: Register) -> tuple[Register, Register]:
+    """(large, value): arcsin of size, or for sizes above 1 / 2 half of arccos of it."""
+    large = size > 0.5
+    z = large.choose((1.0 - size) * 0.5, size * size)
+    t = large.choose(z.intrinsic("sqrt"), size)
+    return large, (z * t).fused(z.polynomial(_format_of(size).arcsine), t)
+
+
+def arcsine(x: Register) -> Register:
+    """arcsin x"""
+    large, value = _arcsine_near(x.absolute())
+    return _tiny_kept(x, large.choose(_complement(value * 2.0), value).with_sign(x))
+
+
+def arccosine(x: Register) -> Register:
+    """arccos x"""
+    large, value = _arcsine_near(x.absolute())
+    high, low = _format_of(x).half_pi
+    negative = x.bits() < 0
+    small = high - (value.with_sign(x) - low)
+    twice = value * 2.0
+    wide = negative.choose(high * 2.0 - (twice - low * 2.0), twice)
+    return large.choose(wide, small)

@@ -1,0 +1,383 @@
+"""From the nodes of a region to drafts: what is stored, what is computed where it is read.
+
+Every output of every node is looked at in order. Reductions, scatters, products and what leaves the
+region are stored; everything else follows the rule of `thalweg.lower.cost`. A tensor that reads a
+variable is stored before a write to that variable that comes between it and a reader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import NotLowered, Place, Scatter, Variable, lowered
+from thalweg.lower import reductions
+from thalweg.lower.affine import Affine, affine, expressed
+from thalweg.lower.affine import variable as index_of
+from thalweg.lower.buffers import Buffer, Kind
+from thalweg.lower.contract import product_of
+from thalweg.lower.cost import MOST_PARTS, Costs, Form, analysed, worth_inlining
+from thalweg.lower.drafts import SUM, Draft, Renaming, Write, free_variables, renaming
+from thalweg.lower.phases import is_nothing, phases, strides_of
+from thalweg.lower.resolve import STREAM_WORDS, Needed, Operands, Resolver, flat
+from thalweg.lower.specialise import NotCompiled, Specialised
+
+
+class Drafting:
+    """The drafts of a region, in the order of its nodes."""
+
+    def __init__(self, spec: Specialised) -> None:
+        self._spec = spec
+        self._operands = Operands(spec)
+        self._resolver = Resolver(spec, self._operands)
+        self._costs = Costs()
+        self._forms: dict[Tensor, Form] = {}
+        self._reads: dict[Tensor, float] = defaultdict(float)
+        self._readers: dict[Tensor, list[int]] = defaultdict(list)
+        self._contracted: set[Tensor] = set()
+        self._roots = spec.region.roots
+        self._writes: dict[Tensor, list[int]] = defaultdict(list)  # of a variable: positions
+        self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
+        self._reductions: dict[Any, Buffer] = {}
+        self.drafts: list[Draft] = []
+        self.buffers: dict[Tensor, Buffer] = self._resolver.buffers
+        self.streams: dict[Node, Buffer] = self._resolver.stream_buffers
+
+    def run(self) -> None:
+        """Draft everything."""
+        self._enter()
+        for position, node in enumerate(self._spec.region.nodes):
+            self._look_at(position, node)
+        for position, node in enumerate(self._spec.region.nodes):
+            self._decide(position, node)
+        for node in self._spec.region.nodes:
+            self._draft(node)
+
+    # What comes in
+
+    def _enter(self) -> None:
+        spec = self._spec
+        for tensor in spec.region.inputs:
+            if tensor not in spec.values:
+                self.buffers[tensor] = self._buffer(Kind.INPUT, tensor, tensor)
+        for tensor in spec.region.references:
+            self.buffers[tensor] = self._buffer(Kind.VARIABLE, tensor, tensor)
+        for tensor, root in spec.region.roots.items():
+            self.buffers[tensor] = self.buffers[root]
+
+    def _buffer(self, kind: Kind, tensor: Tensor, source: Any) -> Buffer:
+        dtype = np.dtype(tensor.dtype.base_dtype.as_numpy_dtype)
+        return Buffer(kind, dtype, math.prod(self._spec.shapes[tensor]), source)
+
+    def _constant(self, tensor: Tensor) -> None:
+        """A buffer for a known value that is read at computed places."""
+        value = self._spec.values[tensor]
+        if value.dtype.kind in "OSU":
+            raise NotCompiled(tensor.op, "its value is not numeric")
+        self.buffers[tensor] = Buffer(Kind.CONSTANT, value.dtype, value.size, value)
+
+    # What every node reads
+
+    def _look_at(self, position: int, node: Node) -> None:
+        if self._is_known(node):
+            return
+        references = node.op.parsed.references
+        if node.op.has("stream"):
+            self.streams[node] = Buffer(Kind.STREAM, np.dtype(np.uint32), STREAM_WORDS, node)
+        for output, shape in self._places(node):
+            raw = self._raw(node, Place.over(shape, output))
+            form = analysed(raw)
+            self._note_reads(position, node, form, raw, math.prod(shape))
+            if not references:
+                self._forms[node.outputs[output]] = form
+        for place in references:
+            self._writes[self._roots[node.inputs[place]]].append(position)
+
+    def _is_known(self, node: Node) -> bool:
+        """Whether nothing is left to compute; known values get buffers to be read from."""
+        known = bool(node.outputs) and all(t in self._spec.values for t in node.outputs)
+        for tensor in node.outputs if known else node.inputs:
+            if tensor in self._spec.values and tensor not in self.buffers:
+                self._constant(tensor)
+        return known
+
+    def _places(self, node: Node) -> list[tuple[int, tuple[int, ...]]]:
+        """The outputs to compute: for an update, one for each reference it changes."""
+        references = node.op.parsed.references
+        if references:
+            shapes = [self._spec.shapes[node.inputs[place]] for place in references]
+        else:
+            shapes = [self._spec.shapes[tensor] for tensor in node.outputs]
+        return list(enumerate(shapes))
+
+    def _raw(self, node: Node, at: Place) -> Any:
+        if not (node.op.has("loop") or node.op.has("element")):
+            raise NotCompiled(node, "it has no loop form")
+        try:
+            return lowered(node.op, at, self._operands.of(node))
+        except NotLowered as error:
+            raise NotCompiled(node, str(error)) from error
+        except (ValueError, TypeError, IndexError) as error:
+            # An input the op does not take: its NumPy kernel says so in the right words.
+            raise NotCompiled(node, f"its inputs do not fit: {error}") from error
+
+    def _note_reads(self, position: int, node: Node, form: Form, raw: Any, size: int) -> None:
+        contracts = _is_contraction(raw)
+        for operand, count in form.loads.items():
+            tensor = self._operands.tensors.get(operand)
+            if tensor is None:
+                continue
+            self._reads[tensor] += count * size
+            self._readers[tensor].append(position)
+            if contracts:
+                self._contracted.add(tensor)
+
+    # What is stored
+
+    def _decide(self, position: int, node: Node) -> None:
+        if node.op.parsed.references:
+            return
+        outputs = self._spec.region.outputs
+        for tensor in node.outputs:
+            form = self._forms.get(tensor)
+            if form is None:
+                continue
+            sources = self._operands.tensors
+            self._costs.note(tensor, form, sources)
+            read = self._directly_read(form)
+            self._variables_read[tensor] = read
+            stored = tensor in outputs or self._must_store(tensor, form)
+            if stored or self._is_overtaken(position, tensor, read):
+                self._costs.stored.add(tensor)
+                self._variables_read[tensor] = frozenset()
+
+    def _directly_read(self, form: Form) -> frozenset[Tensor]:
+        """The variables that computing a tensor reads."""
+        found: set[Tensor] = set()
+        for operand in form.loads:
+            tensor = self._operands.tensors.get(operand)
+            if tensor in self._roots:
+                found.add(self._roots[tensor])
+            elif tensor is not None:
+                found |= self._variables_read.get(tensor, frozenset())
+        return frozenset(found)
+
+    def _must_store(self, tensor: Tensor, form: Form) -> bool:
+        if not self._readers[tensor]:
+            return False
+        if form.reduces or form.scatters or (tensor in self._contracted and not form.moves_only):
+            return True
+        cost, parts = self._costs.of(tensor)
+        if parts > MOST_PARTS:
+            return True
+        size = math.prod(self._spec.shapes[tensor])
+        return not worth_inlining(size, cost, self._reads[tensor])
+
+    def _is_overtaken(self, position: int, tensor: Tensor, read: frozenset[Tensor]) -> bool:
+        """Whether a variable it reads is written before its last reader has run."""
+        last = max(self._readers[tensor], default=position)
+        return any(position < write < last for root in read for write in self._writes[root])
+
+    # Drafts
+
+    def _draft(self, node: Node) -> None:
+        if node.op.has("requires") and not self._is_known(node):
+            self._resolver.need(node)
+        if node.op.parsed.references:
+            self._draft_update(node)
+            return
+        for tensor in node.outputs:
+            if tensor in self._costs.stored and tensor not in self._spec.values:
+                self._draft_tensor(tensor)
+        for tensor in node.outputs:
+            if tensor in self._spec.values and tensor in self._spec.region.outputs:
+                self._draft_constant(tensor)
+
+    def _draft_constant(self, tensor: Tensor) -> None:
+        """A known value that leaves the region: a copy of it."""
+        size = self.buffers[tensor].size
+        (index,) = variables = (Variable.fresh(size),)
+        value = self._resolver.load(self.buffers[tensor], index_of(index))
+        buffer = self._buffer(Kind.OUTPUT, tensor, tensor)
+        self._add(node_of(tensor), variables, [Write(buffer, variables, index_of(index), value)])
+        self.buffers[tensor] = buffer
+
+    def _draft_tensor(self, tensor: Tensor) -> None:
+        shape = self._spec.shapes[tensor]
+        at = Place.over(shape, tensor.value_index)
+        form = self._resolver.form(tensor.op, at)
+        is_output = tensor in self._spec.region.outputs
+        if not is_output and self._is_alias(form, at):
+            self.buffers[tensor] = form.arguments[0]
+            return
+        buffer = self._buffer(Kind.OUTPUT if is_output else Kind.TEMPORARY, tensor, tensor)
+        strides = strides_of(form, at)
+        if strides:
+            self._draft_phases(tensor.op, buffer, at, strides)
+        else:
+            self._write(tensor.op, buffer, at, form)
+        self.buffers[tensor] = buffer
+
+    def _draft_phases(
+        self, node: Node, buffer: Buffer, at: Place, strides: dict[Variable, int]
+    ) -> None:
+        for place, loops in phases(at, strides):
+            form = self._resolver.form(node, place)
+            if is_nothing(form):
+                form = np.dtype(buffer.dtype).type(0)
+            self._add(node, loops, [Write(buffer, loops, _identity(place), form)])
+
+    def _is_alias(self, form: Any, at: Place) -> bool:
+        """Whether a tensor is another one's memory under another shape."""
+        if not isinstance(form, Expr) or form.function != "load":
+            return False
+        buffer, offset = form.arguments
+        whole = buffer.size == math.prod(at.shape) and buffer.kind is not Kind.VARIABLE
+        return whole and offset == _identity(at)
+
+    def _draft_update(self, node: Node) -> None:
+        """New values of variables. All are computed before any is written where one reads another
+        elsewhere than at its own place."""
+        pending: list[tuple[Buffer, Place, Any]] = []
+        for (output, shape), place in zip(
+            self._places(node), node.op.parsed.references, strict=True
+        ):
+            at = Place.over(shape, output)
+            buffer = self.buffers[node.inputs[place]]
+            pending.append((buffer, at, self._resolver.form(node, at)))
+        (_, first, _), written = pending[0], {buffer for buffer, _, _ in pending}
+        if any(isinstance(form, Scatter) for _, _, form in pending):
+            for buffer, at, form in pending:
+                self._write(node, buffer, at, form)
+            return
+        if len({at.shape for _, at, _ in pending}) > 1:
+            raise NotCompiled(node, "its references differ in shape")
+        writes: list[Write] = []
+        for buffer, at, form in pending:
+            rename = Renaming(renaming(at.variables, first.variables))
+            variables = _loops(first)
+            writes.append(Write(buffer, variables, _identity(first), rename.of(form)))
+        self._add_update(node, _loops(first), writes, written)
+
+    def _add_update(
+        self,
+        node: Node,
+        variables: tuple[Variable, ...],
+        writes: list[Write],
+        written: set[Buffer],
+    ) -> None:
+        probe = Draft(variables, tuple(writes), (node,))
+        places = {write.offset for write in writes}
+        elsewhere = any(
+            offset not in places for buffer in written for offset in probe.loads.get(buffer, ())
+        )
+        if not elsewhere:
+            self._add(node, variables, writes)
+            return
+        # A new value is read from elsewhere in the old one: it is finished before it is put there.
+        for write in writes:
+            fresh = Buffer(Kind.TEMPORARY, write.buffer.dtype, write.buffer.size, node)
+            self._add(node, variables, [Write(fresh, variables, write.offset, write.value)])
+            copied = self._resolver.load(fresh, write.offset)
+            self._add(node, variables, [Write(write.buffer, variables, write.offset, copied)])
+
+    def _write(self, node: Node, buffer: Buffer, at: Place, form: Any) -> None:
+        if isinstance(form, Scatter):
+            self._scatter(node, buffer, at, form)
+        else:
+            variables = _loops(at)
+            self._add(node, variables, [Write(buffer, variables, _identity(at), form)])
+
+    def _scatter(self, node: Node, buffer: Buffer, at: Place, form: Scatter) -> None:
+        """First the initial values, unless they are there, then what is combined into them."""
+        identity = _identity(at)
+        initial = form.initial
+        if not (isinstance(initial, Expr) and initial.arguments == (buffer, identity)):
+            self._write(node, buffer, at, initial)
+        inside: list[Any] = []
+        places: list[Affine] = []
+        for place, size in zip(form.index, at.shape, strict=True):
+            low, high = place.bounds
+            if low < 0 or high >= size:
+                index = expressed(place)
+                inside.append(Expr("and", (Expr("ge", (index, 0)), Expr("lt", (index, size)))))
+                self._resolver.need_within(place, size, node)
+            places.append(place)
+        condition: Any = None
+        for part in inside:
+            condition = part if condition is None else Expr("and", (condition, part))
+        variables = tuple(v for v in form.variables if v.extent != 1)
+        offset = flat(places, at.shape)
+        self._add(
+            node,
+            variables,
+            [Write(buffer, variables, offset, form.value, form.combine, condition)],
+        )
+
+    def _add(self, node: Node, variables: tuple[Variable, ...], writes: Sequence[Write]) -> None:
+        """A draft of these writes, with reductions that do not fit its loops taken out."""
+        needed = tuple(self._resolver.needed)
+        self._resolver.needed.clear()
+        if any(v.extent == 0 for v in variables):
+            return
+        apart = reductions.Apart(variables, self._reductions, lambda n, v, w: self._add(n, v, w))
+        taken = [_with_value(write, apart.of(node, write.value)) for write in writes]
+        self.drafts.append(_contracted(variables, taken, node, needed))
+
+
+def node_of(tensor: Tensor) -> Node:
+    """The node that makes a tensor."""
+    return tensor.op
+
+
+def _with_value(write: Write, value: Any) -> Write:
+    if value is write.value:
+        return write
+    return Write(write.buffer, write.variables, write.offset, value, write.combine, write.inside)
+
+
+def _contracted(
+    variables: tuple[Variable, ...],
+    writes: Sequence[Write],
+    node: Node,
+    needed: tuple[Needed, ...],
+) -> Draft:
+    """A draft whose one reduction, where it is a sum of products, is taken out as such."""
+    plain = Draft(variables, tuple(writes), (node,), None, needed)
+    found = reductions.outermost([write.value for write in writes])
+    if len(found) != 1:
+        return plain
+    known: dict[int, frozenset[Variable]] = {}
+    if free_variables(found[0], known) - frozenset(variables):
+        return plain
+    product = product_of(found[0], variables)
+    if product is None:
+        return plain
+    taken = Renaming({}, lambda part: SUM if part is found[0] else None)
+    kept = tuple(_with_value(write, taken.of(write.value)) for write in writes)
+    return Draft(variables, kept, (node,), product, needed)
+
+
+def _is_contraction(raw: Any) -> bool:
+    """Whether a loop form looks like a sum of products, whose factors are best read from memory."""
+    while isinstance(raw, Expr) and raw.function == "cast":
+        raw = raw.arguments[0]
+    if not isinstance(raw, Expr) or raw.function != "reduce" or raw.arguments[0] != "sum":
+        return False
+    body = raw.arguments[2]
+    return isinstance(body, Expr) and body.function == "mul"
+
+
+def _loops(at: Place) -> tuple[Variable, ...]:
+    return tuple(variable for variable in at.variables if variable.extent != 1)
+
+
+def _identity(at: Place) -> Affine:
+    """The flat place of an element of the output itself."""
+    return flat([affine(index) for index in at], at.shape)

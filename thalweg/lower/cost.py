@@ -1,0 +1,153 @@
+"""What computing and moving elements costs, and the rule that decides what is stored.
+
+The unit is one vector instruction per element. A tensor is computed anew at each place that reads
+it, instead of being stored once and loaded, exactly where that costs no more:
+
+    reads · cost  <=  size · (cost + STORE) + reads · LOAD
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from thalweg.graph.node import Tensor
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Scatter
+
+LOAD = 2.0
+STORE = 3.0
+_FUNCTIONS: dict[str, float] = {
+    "div": 4,
+    "floor_div": 8,
+    "remainder": 8,
+    "truncated_remainder": 8,
+    "sqrt": 5,
+    "exp": 12,
+    "expm1": 20,
+    "log": 14,
+    "log1p": 20,
+    "sin": 20,
+    "cos": 20,
+    "tan": 25,
+    "tanh": 18,
+    "sinh": 25,
+    "cosh": 25,
+    "pow": 40,
+    "atan2": 30,
+    "asin": 25,
+    "acos": 25,
+    "atan": 25,
+    "asinh": 30,
+    "acosh": 30,
+    "atanh": 30,
+    "bit_and": 0.5,
+    "index": 0,
+    "affine": 0,
+    "load": 0,
+    "cast": 1,
+}
+MOST_PARTS = 400  # an expression larger than this is cut: compilers take long over huge ones
+
+
+@dataclass(frozen=True)
+class Form:
+    """One output element of an op: what it costs, what it reads, what it is like."""
+
+    cost: float  # arithmetic alone
+    loads: Mapping[Operand, float]  # reads per element
+    parts: int
+    reduces: bool
+    scatters: bool
+
+    @property
+    def moves_only(self) -> bool:
+        """Whether it is another tensor's element at another place."""
+        return self.cost == 0 and len(self.loads) == 1 and not self.reduces and not self.scatters
+
+
+def analysed(raw: Any) -> Form:
+    """The cost of a loop form, each part counted once per value of the variables around it."""
+    scatters = isinstance(raw, Scatter)
+    roots = [raw.value, raw.initial, *raw.index] if isinstance(raw, Scatter) else [raw]
+    found = _Count()
+    for root in roots:
+        found.add(root, 1.0)
+    return Form(found.cost, found.loads, found.parts, found.reduces, scatters)
+
+
+class _Count:
+    def __init__(self) -> None:
+        self.cost = 0.0
+        self.loads: dict[Operand, float] = {}
+        self.parts = 0
+        self.reduces = False
+        self._seen: set[int] = set()
+        self._data: dict[int, bool] = {}
+
+    def add(self, root: Any, times: float) -> None:
+        pending = [(root, times)]
+        while pending:
+            part, count = pending.pop()
+            if not isinstance(part, Expr) or id(part) in self._seen:
+                continue
+            self._seen.add(id(part))
+            self.parts += 1
+            pending += self._visit(part, count)
+
+    def _visit(self, part: Expr, count: float) -> list[tuple[Any, float]]:
+        arguments = part.arguments
+        if part.function == "load":
+            operand, indices = arguments
+            self.loads[operand] = self.loads.get(operand, 0.0) + count
+            return [(index, count) for index in indices if self._is_data(index)]
+        if part.function == "reduce":
+            self.reduces = True
+            for variable in arguments[1]:
+                count *= max(variable.extent, 1)
+            arguments = arguments[2:]
+        if self._is_data(part):
+            self.cost += _FUNCTIONS.get(part.function, 1.0) * count
+        return [(argument, count) for argument in arguments]
+
+    def _is_data(self, part: Any) -> bool:
+        """Whether it is more than arithmetic on indices, which is done once per row or not at all:
+        it reads memory, or makes numbers of indices."""
+        if not isinstance(part, Expr):
+            return False
+        if part.function in ("load", "reduce", "cast", "input"):
+            return True
+        known = self._data.get(id(part))
+        if known is None:
+            known = self._data[id(part)] = any(map(self._is_data, part.arguments))
+        return known
+
+
+def worth_inlining(size: int, cost: float, reads: float) -> bool:
+    """The rule above."""
+    return reads * cost <= size * (cost + STORE) + reads * LOAD
+
+
+class Costs:
+    """The full cost of tensors' elements, with what is inlined into them."""
+
+    def __init__(self) -> None:
+        self._costs: dict[Tensor, tuple[float, int]] = {}
+        self.stored: set[Tensor] = set()
+
+    def of(self, tensor: Tensor) -> tuple[float, int]:
+        """What reading an element costs, and how many parts it adds to an expression."""
+        if tensor in self.stored or tensor not in self._costs:
+            return LOAD, 1
+        return self._costs[tensor]
+
+    def note(self, tensor: Tensor, form: Form, sources: Mapping[Operand, Tensor]) -> None:
+        """Work out the cost of a tensor from those of what it reads."""
+        cost, parts = form.cost, form.parts
+        for operand, count in form.loads.items():
+            source = sources.get(operand)
+            each, more = (LOAD, 1) if source is None else self.of(source)
+            cost += count * each
+            parts += more
+        self._costs[tensor] = cost, parts

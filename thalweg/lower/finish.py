@@ -1,0 +1,157 @@
+"""From drafts to kernels: buffers become arguments, sums become offsets, indices get checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thalweg.graph.node import Node
+from thalweg.loops.expr import Expr
+from thalweg.loops.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Offset, Store
+from thalweg.loops.loop import Variable
+from thalweg.lower.affine import Affine, atom_expression, expressed
+from thalweg.lower.buffers import Buffer
+from thalweg.lower.drafts import Draft, Factor, Product, free_variables
+from thalweg.lower.resolve import Needed, walk
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A kernel and the buffers it is called on, one for each of its arguments."""
+
+    kernel: Kernel
+    buffers: tuple[Buffer, ...]
+    nodes: tuple[Node, ...]
+
+    @property
+    def written(self) -> list[Buffer]:
+        """The buffers it writes."""
+        pairs = zip(self.buffers, self.kernel.arguments, strict=True)
+        return [buffer for buffer, argument in pairs if argument.written]
+
+
+def finish(
+    drafts: Sequence[Draft], memory: Mapping[Buffer, Buffer]
+) -> tuple[list[Launch], list[Node]]:
+    """The kernels in order, and the node behind each check, numbered from 1.
+
+    `memory` says which buffers live in the memory of another one.
+    """
+    launches: list[Launch] = []
+    checked: list[Node] = []
+    for draft in drafts:
+        for need in draft.needed:
+            checked.append(need.node)
+            launches.append(_check(need, len(checked), memory))
+        launches.append(_finished(draft, memory))
+    return launches, checked
+
+
+class _Arguments:
+    """Buffers as the arguments of one kernel."""
+
+    def __init__(
+        self, used: Sequence[Buffer], written: frozenset[Buffer], memory: Mapping[Buffer, Buffer]
+    ) -> None:
+        self._memory = memory
+        homes = {memory.get(buffer, buffer) for buffer in written}
+        self.buffers = tuple(dict.fromkeys(memory.get(buffer, buffer) for buffer in used))
+        self._of = {
+            buffer: Argument(place, buffer.dtype, buffer.size, buffer in homes)
+            for place, buffer in enumerate(self.buffers)
+        }
+        self._known: dict[
+            int, tuple[Expr, Any]
+        ] = {}  # an id means something while its object lives
+
+    @property
+    def all(self) -> tuple[Argument, ...]:
+        """In the order of their positions."""
+        return tuple(self._of.values())
+
+    def of(self, buffer: Buffer) -> Argument:
+        """The argument that stands for a buffer."""
+        return self._of[self._memory.get(buffer, buffer)]
+
+    def value(self, part: Any) -> Any:
+        """An expression over buffers as one over arguments."""
+        if isinstance(part, tuple):
+            return tuple(self.value(piece) for piece in part)  # pyright: ignore[reportUnknownVariableType] - of a tree of any parts
+        if not isinstance(part, Expr):
+            return part
+        if id(part) not in self._known:
+            self._known[id(part)] = part, self._converted(part)
+        return self._known[id(part)][1]
+
+    def _converted(self, part: Expr) -> Expr:
+        if part.function == "load":
+            buffer, offset = part.arguments
+            return Expr("load", (self.of(buffer), self.offset(offset)))
+        if part.function == "affine":
+            return self.value(expressed(part.arguments[0]))
+        return Expr(part.function, tuple(self.value(piece) for piece in part.arguments))
+
+    def offset(self, place: Affine) -> Offset:
+        """A sum as an offset."""
+        terms = [
+            (factor, atom if isinstance(atom, Variable) else self.value(atom_expression(atom)))
+            for atom, factor in place.terms.items()
+        ]
+        return Offset(place.constant, tuple(terms))
+
+
+def _finished(draft: Draft, memory: Mapping[Buffer, Buffer]) -> Launch:
+    used = [*(write.buffer for write in draft.writes), *draft.loads]
+    arguments = _Arguments(used, draft.written, memory)
+    stores = tuple(
+        Store(
+            arguments.of(write.buffer),
+            write.variables,
+            arguments.offset(write.offset),
+            arguments.value(write.value),
+            write.combine,
+            arguments.value(write.inside),
+        )
+        for write in draft.writes
+    )
+    if draft.product is None:
+        kernel: Kernel = Loops(arguments.all, draft.variables, stores, (), draft.serial)
+    else:
+        kernel = _contraction(draft.product, arguments, stores)
+    return Launch(kernel, arguments.buffers, draft.nodes)
+
+
+def _contraction(product: Product, arguments: _Arguments, stores: tuple[Store, ...]) -> Contraction:
+    def access(factor: Factor) -> Access:
+        bounds = [(low, arguments.offset(place), high) for low, place, high in factor.bounds]
+        return Access(arguments.value(factor.value), tuple(bounds))
+
+    return Contraction(
+        arguments.all,
+        product.batch,
+        product.rows,
+        product.columns,
+        product.reduced,
+        access(product.a),
+        access(product.b),
+        product.dtype,
+        stores,
+    )
+
+
+def _check(need: Needed, fault: int, memory: Mapping[Buffer, Buffer]) -> Launch:
+    """A kernel that looks whether a condition on data holds."""
+    used: list[Buffer] = []
+
+    def visit(part: Expr) -> None:
+        if part.function == "load":
+            used.append(part.arguments[0])
+
+    walk([need.condition], visit)
+    arguments = _Arguments(used, frozenset(), memory)
+    free = free_variables(need.condition, {})
+    variables = tuple(sorted(free, key=lambda v: int(v.name[1:])))
+    check = Check(variables, arguments.value(need.condition), fault)
+    kernel = Loops(arguments.all, variables, (), (check,))
+    return Launch(kernel, arguments.buffers, (need.node,))

@@ -1,0 +1,189 @@
+"""Joining drafts: what reads a result at the place it was made goes into the nest that makes it.
+
+A draft joins an earlier one with the same loops when it reads its results only at their own place
+(an activation into the product before it, an optimizer's update into the gradient's product), or
+when both read the same memory (the moments of Adam, several reductions of one input), and when
+nothing between the two stands in the way of moving one to the other. Then writes that nobody reads
+are dropped.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from thalweg.loops.expr import Expr
+from thalweg.lower.buffers import Buffer, Kind
+from thalweg.lower.cost import MOST_PARTS
+from thalweg.lower.drafts import Draft, Renaming, Write, renaming
+
+_MOST_WRITES = 8
+_MOST_STREAMS = 20
+_CANDIDATES = 8
+
+
+def fuse(drafts: Sequence[Draft]) -> list[Draft]:
+    """The drafts joined as far as that is right and worth it, in an order that runs."""
+    joining = _Joining()
+    for draft in drafts:
+        joining.add(draft)
+    return _without_dead([draft for draft in joining.drafts if draft is not None])
+
+
+class _Joining:
+    def __init__(self) -> None:
+        self.drafts: list[Draft | None] = []
+        self._written_at: dict[Buffer, int] = defaultdict(lambda: -1)
+        self._used_at: dict[Buffer, int] = defaultdict(lambda: -1)
+
+    def add(self, draft: Draft) -> None:
+        for place in self._candidates(draft):
+            target = self.drafts[place]
+            if target is None:
+                continue
+            joined = _joined(target, draft)
+            if joined is None:
+                continue
+            if self._can_rise(draft, place):
+                self._put(joined, place)
+                return
+            if self._can_sink(target, place):
+                self.drafts[place] = None
+                self.drafts.append(None)
+                self._put(joined, len(self.drafts) - 1)
+                return
+        self.drafts.append(None)
+        self._put(draft, len(self.drafts) - 1)
+
+    def _put(self, draft: Draft, place: int) -> None:
+        self.drafts[place] = draft
+        for buffer in draft.reads | draft.written:
+            self._used_at[buffer] = max(self._used_at[buffer], place)
+        for buffer in draft.written:
+            self._written_at[buffer] = max(self._written_at[buffer], place)
+
+    def _candidates(self, draft: Draft) -> list[int]:
+        if draft.product is not None or any(write.combine != "set" for write in draft.writes):
+            return []
+        places = {self._written_at[buffer] for buffer in draft.reads}
+        places |= {self._used_at[buffer] for buffer in draft.reads if buffer.size > 1}
+        return sorted((place for place in places if place >= 0), reverse=True)[:_CANDIDATES]
+
+    def _can_rise(self, draft: Draft, place: int) -> bool:
+        """Whether a new draft may run already at a place: what it reads is there by then, and what
+        it overwrites is no longer needed."""
+        touched = draft.reads | draft.written
+        return all(self._written_at[buffer] <= place for buffer in touched) and all(
+            self._used_at[buffer] <= place for buffer in draft.written
+        )
+
+    def _can_sink(self, draft: Draft, place: int) -> bool:
+        """Whether a draft may wait until now: nobody after it needs it or changes what it reads."""
+        return all(self._used_at[buffer] <= place for buffer in draft.written) and all(
+            self._written_at[buffer] <= place for buffer in draft.reads
+        )
+
+
+def _joined(first: Draft, second: Draft) -> Draft | None:
+    """Both drafts as one, or None where that would be wrong or useless."""
+    if first.domain != second.domain or any(write.combine != "set" for write in first.writes):
+        return None
+    if first.product is not None and second.has_reductions:
+        return None
+    writes = [*first.writes, *second.writes]
+    if len(writes) > _MOST_WRITES or first.parts + second.parts > MOST_PARTS:
+        return None
+    if len(first.reads | second.reads) + len(writes) > _MOST_STREAMS:
+        return None
+    rename = renaming(second.variables, first.variables)
+    moved = Renaming(rename)
+    places: dict[Buffer, list[Write]] = defaultdict(list)
+    for write in first.writes:
+        places[write.buffer].append(write)
+    if not _meet(first, second, places, moved):
+        return None
+    return _merge(first, second, places, rename)
+
+
+def _meet(first: Draft, second: Draft, places: dict[Buffer, list[Write]], moved: Renaming) -> bool:
+    """Whether the second reads what the first writes, and writes what it reads, only in place."""
+    for buffer, offsets in second.loads.items():
+        if buffer in places and any(
+            moved.affine(offset) != places[buffer][-1].offset for offset in offsets
+        ):
+            return False
+    for write in second.writes:
+        offset = moved.affine(write.offset)
+        if any(before.offset != offset for before in places.get(write.buffer, ())):
+            return False
+        if any(read != offset for read in first.loads.get(write.buffer, ())):
+            return False
+        if first.product is not None and write.buffer in _factors(first):
+            return False
+    return not (first.has_reductions and _reads_in_reduction(first, second.written))
+
+
+def _factors(draft: Draft) -> set[Buffer]:
+    assert draft.product is not None
+    found: set[Buffer] = set()
+    for factor in (draft.product.a, draft.product.b):
+        value = factor.value
+        while value.function == "cast":
+            value = value.arguments[0]
+        found.add(value.arguments[0])
+    return found
+
+
+def _reads_in_reduction(draft: Draft, buffers: frozenset[Buffer]) -> bool:
+    """A reduction sees other places than its own: nothing it reads may be written in its nest."""
+    return bool(draft.reads & buffers)
+
+
+def _merge(
+    first: Draft,
+    second: Draft,
+    places: dict[Buffer, list[Write]],
+    rename: dict[object, object],
+) -> Draft:
+    def replace(part: Expr) -> object:
+        if part.function != "load" or part.arguments[0] not in places:
+            return None
+        return places[part.arguments[0]][-1].value
+
+    renamed = Renaming(rename, replace)  # pyright: ignore[reportArgumentType]
+    writes = list(first.writes)
+    for write in second.writes:
+        variables = tuple(
+            first.variables[second.variables.index(variable)] for variable in write.variables
+        )
+        offset = renamed.affine(write.offset)
+        writes = [w for w in writes if w.buffer is not write.buffer]
+        writes.append(Write(write.buffer, variables, offset, renamed.of(write.value)))
+    return Draft(
+        first.variables,
+        tuple(writes),
+        first.nodes + tuple(node for node in second.nodes if node not in first.nodes),
+        first.product,
+        first.needed + second.needed,
+    )
+
+
+def _without_dead(drafts: list[Draft]) -> list[Draft]:
+    """The drafts without writes to temporaries that nothing reads afterwards."""
+    alive: set[Buffer] = set()
+    kept: list[Draft] = []
+    for draft in reversed(drafts):
+        writes = tuple(
+            write
+            for write in draft.writes
+            if write.buffer.kind is not Kind.TEMPORARY or write.buffer in alive
+        )
+        if not writes:
+            continue
+        if len(writes) < len(draft.writes):
+            draft = Draft(
+                draft.variables, writes, draft.nodes, draft.product, draft.needed, draft.serial
+            )
+        alive |= draft.reads
+        kept.append(draft)
+    return kept[::-1]

@@ -1,0 +1,44 @@
+"""A region on concrete shapes, lowered: kernels in order, over buffers that have their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.lower.buffers import Buffer
+from thalweg.lower.build import Drafting
+from thalweg.lower.finish import Launch, finish
+from thalweg.lower.fuse import fuse
+from thalweg.lower.memory import in_place
+from thalweg.lower.specialise import Region, Shape, Specialised, specialise
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Kernel launches in order, and what the buffers of a region's border are."""
+
+    spec: Specialised
+    launches: tuple[Launch, ...]
+    checked: tuple[Node, ...]  # the node behind each fault code, from 1
+    buffers: Mapping[Tensor, Buffer]
+    streams: Mapping[Node, Buffer]
+    drafted: int  # kernels before fusion
+
+
+def lower(region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Any]) -> Lowered:
+    """Shapes made concrete, nodes drafted as loops, drafts fused, kernels finished."""
+    spec = specialise(region, shapes, values)
+    drafting = Drafting(spec)
+    drafting.run()
+    drafts = fuse(drafting.drafts)
+    launches, checked = finish(drafts, in_place(drafts))
+    return Lowered(
+        spec,
+        tuple(launches),
+        tuple(checked),
+        drafting.buffers,
+        drafting.streams,
+        len(drafting.drafts),
+    )

@@ -1,0 +1,161 @@
+"""Reductions inside larger expressions: which stay in their kernel, which get one of their own.
+
+A reduction over the rest of its row (a softmax's sum) stays: its value is found once per row. One
+that depends on inner loops only (a channel's mean), or on none at all, would be found again and
+again: it is stored by a kernel of its own. Long reductions with few results are cut into a fixed
+number of parts, so that threads may share them and the order of summing never depends on how many
+threads there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from thalweg.graph.node import Node
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Variable
+from thalweg.loops.types import dtype_of
+from thalweg.lower.affine import Affine, number, total
+from thalweg.lower.affine import variable as index_of
+from thalweg.lower.buffers import Buffer, Kind
+from thalweg.lower.contract import product_of
+from thalweg.lower.drafts import Renaming, Write, free_variables
+from thalweg.lower.key import structure
+
+_FEWEST_ROWS = 8
+_LONG = 1 << 14  # elements from which a reduction is worth cutting
+_FEW = 512  # results below which threads cannot share them well
+_PARTS = 32
+
+Add = Callable[[Node, tuple[Variable, ...], Sequence[Write]], None]
+
+
+def outermost(values: Sequence[Any]) -> list[Expr]:
+    """The reductions of expressions that are not inside other ones."""
+    found: list[Expr] = []
+    pending, seen = list(values), set[int]()
+    while pending:
+        part = pending.pop()
+        if isinstance(part, tuple):
+            pending += part
+        if not isinstance(part, Expr) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if part.function == "reduce":
+            found.append(part)
+        else:
+            pending += part.arguments
+    return found
+
+
+class Apart:
+    """Expressions of a nest with the reductions that do not fit it read from buffers."""
+
+    def __init__(
+        self, variables: tuple[Variable, ...], stored: dict[Any, Buffer], add: Add
+    ) -> None:
+        self._variables = variables
+        self._stored = stored
+        self._add = add
+        self._known: dict[int, frozenset[Variable]] = {}
+
+    def of(self, node: Node, value: Any) -> Any:
+        """The value, with what has to be stored stored."""
+        found = outermost([value])
+        if not found:
+            return value
+        replaced = {id(part): self._replacement(node, part) for part in found}
+        if all(new is None for new in replaced.values()):
+            return value
+        return Renaming({}, lambda part: replaced.get(id(part))).of(value)
+
+    def _replacement(self, node: Node, part: Expr) -> Expr | None:
+        free = free_variables(part, self._known)
+        level = tuple(v for v in self._variables if v in free)
+        if self._fits(level, part):
+            if len(level) == len(self._variables):
+                return self._cut(node, part, level)
+            return None
+        key = structure(part, level)
+        buffer = self._stored.get(key)
+        place = _place(level)
+        if buffer is None:
+            buffer = Buffer(
+                Kind.TEMPORARY, dtype_of(part), math.prod(v.extent for v in level), node
+            )
+            self._stored[key] = buffer
+            self._add(node, level, [Write(buffer, level, place, part)])
+        return Expr("load", (buffer, place))
+
+    def _fits(self, level: tuple[Variable, ...], part: Expr) -> bool:
+        """Whether it is found once per row of this nest, and rows are enough to share."""
+        if level != self._variables[: len(level)]:
+            return False
+        if len(level) == len(self._variables):
+            return True
+        rows = math.prod(v.extent for v in level)
+        work = math.prod(v.extent for v in part.arguments[1])
+        return rows >= _FEWEST_ROWS or rows * work < _LONG
+
+    def _cut(self, node: Node, part: Expr, level: tuple[Variable, ...]) -> Expr | None:
+        """A long reduction to few results in two stages: parts, then their combination."""
+        kind, variables, body = part.arguments
+        results = math.prod(v.extent for v in level)
+        length = math.prod(v.extent for v in variables)
+        dtype = np.dtype(dtype_of(part))
+        if results >= _FEW or length * max(results, 1) < _LONG * 2 or length < _PARTS * 4:
+            return None
+        if kind not in ("sum", "max", "min", "prod") or dtype.itemsize < 4:
+            return None
+        if product_of(part, self._variables) is not None:
+            return None
+        longest = max(variables, key=lambda v: v.extent)
+        if longest.extent < 8:
+            return None
+        outer, inner, index, guard = _split(longest)
+        renamed = Renaming({longest: index}).of(body)
+        if guard is not None:
+            renamed = select(guard, renamed, _identity(kind, dtype))
+        rest = tuple(inner if v is longest else v for v in variables)
+        partial = Expr("reduce", (kind, rest, renamed))
+        nest = (outer, *level)
+        size = math.prod(v.extent for v in nest)
+        buffer = Buffer(Kind.TEMPORARY, dtype, size, node)
+        place = _place(nest)
+        self._add(node, nest, [Write(buffer, nest, place, partial)])
+        return Expr("reduce", (kind, (outer,), Expr("load", (buffer, place))))
+
+
+def _split(variable: Variable) -> tuple[Variable, Variable, Affine, Expr | None]:
+    """A variable as part and place in the part, and the guard of an uneven last part."""
+    parts = next((p for p in range(_PARTS, 7, -1) if variable.extent % p == 0), 0)
+    each = variable.extent // parts if parts else -(-variable.extent // _PARTS)
+    count = parts or -(-variable.extent // each)
+    outer, inner = Variable.fresh(count), Variable.fresh(each)
+    index = total([index_of(outer).scaled(each), index_of(inner)])
+    if parts:
+        return outer, inner, index, None
+    place = Expr("add", (Expr("mul", (Expr("index", (outer,)), each)), Expr("index", (inner,))))
+    return outer, inner, index, Expr("lt", (place, variable.extent))
+
+
+def _identity(kind: str, dtype: Any) -> Any:
+    if kind in ("sum", "prod"):
+        return np.dtype(dtype).type(kind == "prod")
+    if np.dtype(dtype).kind in "iu":
+        limits = np.iinfo(dtype)
+        return np.dtype(dtype).type(limits.min if kind == "max" else limits.max)
+    return np.dtype(dtype).type(-math.inf if kind == "max" else math.inf)
+
+
+def _place(variables: Sequence[Variable]) -> Affine:
+    parts: list[Affine] = []
+    stride = 1
+    for variable in reversed(variables):
+        parts.append(index_of(variable).scaled(stride))
+        stride *= variable.extent
+    return total(parts) if parts else number(0)

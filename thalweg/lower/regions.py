@@ -1,0 +1,185 @@
+"""Which nodes of a step are compiled together.
+
+Nodes are taken in an order that respects data, control and the order of reads and writes of each
+variable. All host ops that can run do; then all compiled nodes that can run together form a region;
+and so on in turn, so that a step without host ops is one region.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from thalweg.graph.dtypes import DType
+from thalweg.graph.node import Node, Tensor
+from thalweg.lower.specialise import Region
+from thalweg.ops.basic import Const, NoOp
+
+Unit = Node | Region
+
+_KINDS = frozenset("biuf")
+
+
+Order = Mapping[Node, Collection[Node]]
+
+
+def regions(
+    nodes: Sequence[Node],
+    fetches: Collection[Tensor],
+    feeds: Collection[Tensor],
+    order: Order,
+    on_host: Collection[Node] = (),
+) -> list[Unit]:
+    """Nodes to run one by one and regions to run as one, in order."""
+    loose = {node for node in nodes if _is_loose(node)}  # constants go wherever they are read
+    compiled = {node for node in nodes if node not in on_host and compilable(node)}
+    units = _grouped([node for node in nodes if node not in loose], order, compiled)
+    read = {tensor for unit in units if isinstance(unit, Node) for tensor in unit.inputs}
+    alone = [n for n in nodes if n in loose and (n.outputs[0] in read or n.outputs[0] in fetches)]
+    fed, roots = set(feeds), reference_roots(nodes)
+    together = [
+        unit if isinstance(unit, Node) else _region(unit, units, fetches, fed, roots)
+        for unit in units
+    ]
+    return [*alone, *together]
+
+
+def _is_loose(node: Node) -> bool:
+    return isinstance(node.op, Const) and not node.control_inputs
+
+
+def compilable(node: Node) -> bool:
+    """Whether a node may be part of compiled code, as far as its op and dtypes tell."""
+    op = node.op
+    if isinstance(op, NoOp):
+        return True
+    if op.host_only or not (op.has("loop") or op.has("element") or op.of_shapes):
+        return False
+    return all(_is_plain(tensor.dtype) for tensor in (*node.inputs, *node.outputs))
+
+
+def _is_plain(dtype: DType) -> bool:
+    base = dtype.base_dtype
+    if base.is_quantized:
+        return False
+    kind = np.dtype(base.as_numpy_dtype)
+    return kind.kind in _KINDS or kind.name == "bfloat16"
+
+
+def reference_roots(nodes: Iterable[Node]) -> dict[Tensor, Tensor]:
+    """For each reference, the variable's own: an update passes on the one it changed."""
+    roots: dict[Tensor, Tensor] = {}
+    for node in nodes:
+        places = node.op.parsed.references
+        for tensor in node.outputs:
+            if tensor.dtype.is_ref_dtype:
+                source = node.inputs[places[0]] if places else tensor
+                roots[tensor] = roots.get(source, source)
+    return roots
+
+
+def ordered(nodes: Sequence[Node], feeds: Collection[Tensor]) -> dict[Node, set[Node]]:
+    """What each node must come after: its inputs, its control inputs, and for a variable that is
+    written, the reads and writes that were made before."""
+    inside, fed = set(nodes), set(feeds)
+    before: dict[Node, set[Node]] = {}
+    variables = _Accesses(reference_roots(nodes))
+    host: Node | None = None
+    for node in nodes:
+        found = {tensor.op for tensor in node.inputs if tensor not in fed}
+        found |= set(node.control_inputs)
+        for place, tensor in enumerate(node.inputs):
+            if tensor.dtype.is_ref_dtype and tensor not in fed:
+                found |= variables.accessed(node, tensor, place in node.op.parsed.references)
+        if node.op.stateful and node.op.host_only and node.inputs and not node.op.blocking:
+            found |= set() if host is None else {host}
+            host = node
+        before[node] = (found & inside) - {node}
+    return before
+
+
+class _Accesses:
+    """The reads and writes of variables, in the order of the nodes."""
+
+    def __init__(self, roots: Mapping[Tensor, Tensor]) -> None:
+        self._roots = roots
+        self._writer: dict[Tensor, Node] = {}
+        self._readers: dict[Tensor, list[Node]] = defaultdict(list)
+
+    def accessed(self, node: Node, tensor: Tensor, writes: bool) -> set[Node]:
+        """Note an access; what it must come after."""
+        root = self._roots.get(tensor, tensor)
+        found = {self._writer[root]} if root in self._writer else set[Node]()
+        if writes:
+            found |= set(self._readers.pop(root, ()))
+            self._writer[root] = node
+        else:
+            self._readers[root].append(node)
+        return found
+
+
+def _grouped(
+    nodes: Sequence[Node], order: Order, compiled: Collection[Node]
+) -> list[Node | list[Node]]:
+    """Single host nodes and lists of compiled ones, in turn."""
+    inside = set(nodes)
+    waiting = {node: len(inside & set(order[node])) for node in nodes}
+    after: dict[Node, list[Node]] = defaultdict(list)
+    for node in nodes:
+        for earlier in order[node]:
+            after[earlier].append(node)
+    ready: dict[bool, list[Node]] = {False: [], True: []}
+    for node in nodes:
+        if not waiting[node]:
+            ready[node in compiled].append(node)
+    units: list[Node | list[Node]] = []
+    compiling = False
+    while ready[False] or ready[True]:
+        taken: list[Node] = []
+        while ready[compiling]:
+            node = ready[compiling].pop()
+            taken.append(node)
+            for later in after[node]:
+                waiting[later] -= 1
+                if not waiting[later]:
+                    ready[later in compiled].append(later)
+        taken.sort(key=lambda node: node.index)
+        units += [taken] if compiling and taken else taken
+        compiling = not compiling
+    return units
+
+
+def _region(
+    nodes: list[Node],
+    units: list[Node | list[Node]],
+    fetches: Iterable[Tensor],
+    fed: set[Tensor],
+    roots: Mapping[Tensor, Tensor],
+) -> Region:
+    constants = {t.op for node in nodes for t in node.inputs if _is_loose(t.op) and t not in fed}
+    unit = [*sorted(constants, key=lambda node: node.index), *nodes]
+    inside = set(unit)
+    wanted = [*fetches]
+    for other in units:
+        if other is not nodes:
+            members = [other] if isinstance(other, Node) else other
+            wanted += [tensor for node in members for tensor in node.inputs]
+    outputs = [
+        tensor
+        for tensor in dict.fromkeys(wanted)
+        if tensor.op in inside and tensor not in fed and not _is_loose(tensor.op)
+    ]
+    entering = dict.fromkeys(
+        t for node in unit for t in node.inputs if t.op not in inside or t in fed
+    )
+    used = [t for node in unit for t in (*node.inputs, *node.outputs) if t.dtype.is_ref_dtype]
+    here = {tensor: roots.get(tensor, tensor) for tensor in used if tensor not in fed}
+    return Region(
+        tuple(unit),
+        tuple(tensor for tensor in entering if tensor not in here),
+        tuple(dict.fromkeys(here.values())),
+        tuple(outputs),
+        here,
+    )

@@ -1,0 +1,284 @@
+"""From an op's loop form to an expression over buffers: producers inlined, indices in normal form.
+
+A tensor that has a buffer is loaded from it; any other is computed where it is read, by its own
+loop form at the indices that are asked for. Guards that the ranges of indices settle vanish, equal
+parts become one object, and an index that comes from data is clamped into its range, so that no
+load leaves its buffer, and noted to be checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place, Scatter, Variable, lowered
+from thalweg.lower.affine import Affine, Digit, affine, compared, expressed, is_index, number, total
+from thalweg.lower.buffers import Buffer
+from thalweg.lower.specialise import NotCompiled, Specialised
+
+STREAM_WORDS = 6  # the place in a random stream that an op takes: key and counter
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+_INDEX_ARITHMETIC = frozenset(
+    {"index", "affine", "add", "sub", "neg", "mul", "floor_div", "remainder"}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Needed:
+    """A condition on data that must hold, or the node fails."""
+
+    condition: Expr
+    node: Node
+
+
+class Operands:
+    """The operands of nodes, and back from an operand to its tensor."""
+
+    def __init__(self, spec: Specialised) -> None:
+        self._spec = spec
+        self.tensors: dict[Operand, Tensor] = {}
+        self.streams: dict[Operand, Node] = {}
+        self._made: dict[Tensor, Operand] = {}
+
+    def of(self, node: Node) -> list[Any]:
+        """What the node's loop form takes."""
+        flat = [self._operand(tensor) for tensor in node.inputs]
+        grouped = node.op.parsed.group(flat, node.input_counts())
+        if node.op.has("stream"):
+            stream = Operand(len(flat), (STREAM_WORDS,), np.dtype(np.uint32))
+            self.streams[stream] = node
+            grouped.append(stream)
+        return grouped
+
+    def _operand(self, tensor: Tensor) -> Operand:
+        made = self._made.get(tensor)
+        if made is None:
+            kind = np.dtype(tensor.dtype.base_dtype.as_numpy_dtype)
+            value = self._spec.values.get(tensor)
+            made = Operand(len(self._made), self._spec.shapes[tensor], kind, value)
+            self._made[tensor] = made
+            self.tensors[made] = tensor
+        return made
+
+
+class Resolver:
+    """Expressions over buffers, made from loop forms. One for the kernels of a region."""
+
+    def __init__(self, spec: Specialised, operands: Operands) -> None:
+        self._spec = spec
+        self._operands = operands
+        self.buffers: dict[Tensor, Buffer] = {}
+        self.stream_buffers: dict[Node, Buffer] = {}
+        self.needed: list[Needed] = []
+        self._interned: dict[Any, Expr] = {}
+        self._elements: dict[tuple[Tensor, tuple[Affine, ...]], Any] = {}
+        self._node: Node | None = None
+
+    def form(self, node: Node, at: Place) -> Any:
+        """An output of a node at a place: an expression over buffers, or a Scatter of them."""
+        outer, self._node = self._node, node
+        raw = lowered(node.op, at, self._operands.of(node))
+        known: dict[int, Any] = {}
+        if not isinstance(raw, Scatter):
+            result = self._resolved(raw, known)
+        else:
+            result = Scatter(
+                raw.combine,
+                raw.variables,
+                tuple(affine(self._resolved(index, known)) for index in raw.index),
+                self._resolved(raw.value, known),
+                self._resolved(raw.initial, known),
+            )
+        self._node = outer
+        return result
+
+    def element(self, tensor: Tensor, indices: tuple[Affine, ...]) -> Any:
+        """An element of a tensor."""
+        key = (tensor, indices)
+        if key not in self._elements:
+            self._elements[key] = self._element(tensor, indices)
+        return self._elements[key]
+
+    def _element(self, tensor: Tensor, indices: tuple[Affine, ...]) -> Any:
+        shape = self._spec.shapes[tensor]
+        value = self._spec.values.get(tensor)
+        if value is not None and all(index.is_constant for index in indices):
+            return value[tuple(index.constant for index in indices)]
+        buffer = self.buffers.get(tensor)
+        if buffer is not None:
+            return self.load(buffer, flat(indices, shape))
+        places = [Expr("affine", (index,)) for index in indices]
+        return self.form(tensor.op, Place.of(places, shape, tensor.value_index))
+
+    def load(self, buffer: Buffer, offset: Affine) -> Expr:
+        """An element of a buffer; asked for twice, it is the same object."""
+        return self._intern(("load", buffer, offset), "load", (buffer, offset))
+
+    def make(self, function: str, *arguments: Any) -> Expr:
+        """A call of a function; made twice of the same parts, it is the same object."""
+        return self._intern((function, *map(_key, arguments)), function, arguments)
+
+    def _intern(self, key: Any, function: str, arguments: tuple[Any, ...]) -> Expr:
+        found = self._interned.get(key)
+        if found is None:
+            found = self._interned[key] = Expr(function, arguments)
+        return found
+
+    # The walk
+
+    def _resolved(self, raw: Any, known: dict[int, Any]) -> Any:
+        if not isinstance(raw, Expr):
+            return raw
+        result = known.get(id(raw))
+        if result is None:
+            result = known[id(raw)] = self._walk(raw, known)
+        return result
+
+    def _walk(self, raw: Expr, known: dict[int, Any]) -> Any:
+        function, arguments = raw.function, raw.arguments
+        if function == "load":
+            return self._loaded(*arguments, known)
+        if function in _INDEX_ARITHMETIC and is_index(raw):
+            return self._plain(affine(raw))
+        if function == "reduce":
+            return self._reduced(*arguments, known)
+        if function == "select":
+            return self._selected(arguments, known)
+        parts = [self._resolved(part, known) for part in arguments]
+        if function in _COMPARISONS and all(is_index(part) for part in parts):
+            settled = compared(function, *map(affine, parts))
+            if settled is not None:
+                return settled
+        if function in ("and", "or", "not"):
+            return self._logical(function, parts)
+        return self.make(function, *parts)
+
+    def _plain(self, value: Affine) -> Any:
+        result = expressed(value)
+        if not isinstance(result, Expr):
+            return result
+        return self._intern(("affine", value), result.function, result.arguments)
+
+    def _selected(self, arguments: tuple[Any, ...], known: dict[int, Any]) -> Any:
+        condition = self._resolved(arguments[0], known)
+        if isinstance(condition, bool | np.bool_):
+            return self._resolved(arguments[1 if condition else 2], known)
+        chosen, otherwise = (self._resolved(part, known) for part in arguments[1:])
+        return self.make("select", condition, chosen, otherwise)
+
+    def _logical(self, function: str, parts: list[Any]) -> Any:
+        if function == "not":
+            (only,) = parts
+            settled = isinstance(only, bool | np.bool_)
+            return (not only) if settled else self.make("not", only)
+        absorbing = function == "or"
+        settled = [bool(p) for p in parts if isinstance(p, bool | np.bool_)]
+        if absorbing in settled:
+            return absorbing
+        left = [part for part in parts if not isinstance(part, bool | np.bool_)]
+        if not left:
+            return not absorbing
+        return left[0] if len(left) == 1 else self.make(function, *left)
+
+    def _reduced(
+        self, kind: str, variables: tuple[Variable, ...], body: Any, known: dict[int, Any]
+    ) -> Any:
+        inner = self._resolved(body, known)
+        kept = tuple(variable for variable in variables if variable.extent != 1)
+        if not kept and kind in ("argmax", "argmin"):
+            return 0
+        if not kept and kind in ("sum", "prod", "max", "min"):
+            return inner
+        # A reduction binds its variables: two are never the same object unless their parts are.
+        return self.make("reduce", kind, kept or variables[:1], inner)
+
+    def _loaded(self, operand: Operand, indices: Sequence[Any], known: dict[int, Any]) -> Any:
+        node = self._operands.streams.get(operand)
+        places = [self._index(index, known) for index in indices]
+        if node is not None:
+            return self.load(self.stream_buffers[node], places[0])
+        inside = [
+            self._within(place, size) for place, size in zip(places, operand.shape, strict=True)
+        ]
+        return self.element(self._operands.tensors[operand], tuple(inside))
+
+    def _index(self, index: Any, known: dict[int, Any]) -> Affine:
+        if is_index(index):
+            return affine(index)
+        return affine(self._resolved(index, known))
+
+    def _within(self, place: Affine, size: int) -> Affine:
+        """An index that comes from data, brought into its range; others are right by construction,
+        or under a guard that keeps them from being read."""
+        if all(not isinstance(atom, Expr) for atom in _atoms(place)):
+            return place
+        low, high = place.bounds
+        if low >= 0 and high < size:
+            return place
+        assert self._node is not None
+        self.need_within(place, size, self._node)
+        above = self.make("max", self._plain(place), 0)
+        return Affine(0, {self.make("min", above, max(size - 1, 0)): 1})
+
+    def need_within(self, place: Affine, size: int, node: Node) -> None:
+        """Note that an index from data must lie in [0, size)."""
+        index = self._plain(place)
+        inside = self.make("and", self.make("ge", index, 0), self.make("lt", index, size))
+        self.needed.append(Needed(inside, node))
+
+    def need(self, node: Node) -> None:
+        """Note what a node says of its inputs' values."""
+        for requirement in node.op.requires(*self._operands.of(node)):
+            condition = self._resolved(requirement.condition, {})
+            if isinstance(condition, Expr):
+                self.needed.append(Needed(condition, node))
+            elif not condition and all(v.extent for v in requirement.variables):
+                raise NotCompiled(node, "its inputs are not what it requires")
+
+
+def _atoms(value: Affine) -> list[Any]:
+    """The atoms of a sum, those inside digits among them."""
+    found: list[Any] = []
+    for atom in value.terms:
+        found += _atoms(atom.number) if isinstance(atom, Digit) else [atom]
+    return found
+
+
+def _key(part: Any) -> Any:
+    if isinstance(part, Expr):
+        return id(part)
+    if isinstance(part, tuple):
+        return part
+    if isinstance(part, int | float | np.generic):
+        return (type(part), repr(part))
+    return str(part)
+
+
+def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
+    """The row-major number of an element."""
+    parts: list[Affine] = []
+    stride = 1
+    for index, size in zip(reversed(indices), reversed(shape), strict=True):
+        parts.append(index.scaled(stride))
+        stride *= size
+    return total(parts) if parts else number(0)
+
+
+def walk(roots: Sequence[Any], visit: Callable[[Expr], None]) -> None:
+    """Call `visit` on every expression once, those inside offsets among them."""
+    pending, seen = list(roots), set[int]()
+    while pending:
+        part = pending.pop()
+        if isinstance(part, tuple):
+            pending += part
+        elif isinstance(part, Affine):
+            pending += _atoms(part)
+        elif isinstance(part, Expr) and id(part) not in seen:
+            seen.add(id(part))
+            visit(part)
+            pending += part.arguments

@@ -1,0 +1,159 @@
+"""A region of a step on concrete shapes: what each tensor's shape is, and which values are known.
+
+The region's nodes are inferred anew, in order, from the shapes (and, for the few that decide
+shapes, the values) that came in. What follows from shapes and constants alone is computed now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph.build import add_node
+from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.shapes import TensorShape
+from thalweg.ops.basic import Const, Placeholder
+from thalweg.ops.state import VariableV2
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+_MOST_FOLDED = 1 << 16  # elements of a value that is computed once and kept with the step
+
+
+class NotCompiled(Exception):
+    """A node that cannot be part of compiled code, and why: it runs on its NumPy kernel."""
+
+    def __init__(self, node: Node, reason: str) -> None:
+        super().__init__(f"{node.name} ({node.type}): {reason}")
+        self.node = node
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Region:
+    """Nodes that are compiled together, in an order that runs, and what crosses their border."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Tensor, ...]  # values from outside: feeds, results of host ops
+    references: tuple[Tensor, ...]  # variables
+    outputs: tuple[Tensor, ...]  # what others need: fetches, inputs of host ops
+    roots: Mapping[Tensor, Tensor]  # for each reference in the region, the variable it is of
+
+
+@dataclass(frozen=True)
+class Specialised:
+    """A region whose shapes are numbers."""
+
+    region: Region
+    shapes: Mapping[Tensor, Shape]
+    values: Mapping[Tensor, Array]  # what is known before the step runs
+
+
+def specialise(
+    region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Array]
+) -> Specialised:
+    """Infer all shapes of a region from those of its inputs; `values` are inputs held fixed."""
+    return _Inference(region, shapes, values).run()
+
+
+class _Inference:
+    """The region's nodes, made again in a graph where every shape is known."""
+
+    def __init__(
+        self, region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Array]
+    ) -> None:
+        self._region = region
+        self._shapes = dict(shapes)
+        self._values = dict(values)
+        self._graph = Graph()
+        self._again: dict[Tensor, Tensor] = {}
+
+    def run(self) -> Specialised:
+        with self._graph.as_default():
+            for tensor in self._region.inputs:
+                self._enter(tensor)
+            for tensor in self._region.references:
+                kind = tensor.dtype.base_dtype
+                shape = TensorShape.of(self._shapes[tensor])
+                made = VariableV2(dtype=kind, given_shape=shape)
+                self._again[tensor] = add_node(self._graph, made, (), "v").outputs[0]
+            for tensor, root in self._region.roots.items():
+                self._again[tensor] = self._again[root]
+                self._shapes[tensor] = self._shapes[root]
+            for node in self._region.nodes:
+                self._infer(node)
+        return Specialised(self._region, self._shapes, self._values)
+
+    def _enter(self, tensor: Tensor) -> None:
+        value = self._values.get(tensor)
+        if value is not None:
+            self._fix(tensor, value)
+            return
+        shape = TensorShape.of(self._shapes[tensor])
+        made = Placeholder(dtype=tensor.dtype.base_dtype, given_shape=shape)
+        self._again[tensor] = add_node(self._graph, made, (), "x").outputs[0]
+
+    def _fix(self, tensor: Tensor, value: Array) -> None:
+        """A tensor whose value is known now."""
+        made = Const(value=value, dtype=as_dtype(tensor.dtype.base_dtype))
+        self._again[tensor] = add_node(self._graph, made, (), "c").outputs[0]
+        self._shapes[tensor] = value.shape
+        self._values[tensor] = value
+
+    def _infer(self, node: Node) -> None:
+        known = self._known(node)
+        if known is not None:
+            for tensor, value in zip(node.outputs, known, strict=True):
+                self._fix(tensor, value)
+            return
+        flat = [self._again[tensor] for tensor in node.inputs]
+        grouped = node.op.parsed.group(flat, node.input_counts())
+        try:
+            made = add_node(self._graph, node.op, tuple(grouped), "n")
+        except (ValueError, TypeError) as error:
+            raise NotCompiled(node, str(error)) from error
+        for tensor, again in zip(node.outputs, made.outputs, strict=True):
+            if not again.shape.is_fully_defined():
+                raise NotCompiled(node, f"the shape of {tensor.name} is known only when it ran")
+            self._again[tensor] = again
+            self._shapes[tensor] = tuple(again.shape.as_list())
+
+    def _known(self, node: Node) -> list[Array] | None:
+        """The outputs of a node whose value follows from shapes and constants."""
+        op = node.op
+        if isinstance(op, Const):
+            return [op.numpy()]
+        if op.stateful or not op.has("numpy") or node.control_inputs:
+            return None
+        flat = [self._again[tensor] for tensor in node.inputs]
+        grouped = op.parsed.group(flat, node.input_counts())
+        result = op.known_value(*grouped) if op.has("known_value") else None
+        if result is None and node.inputs and all(t in self._values for t in node.inputs):
+            result = _evaluated(node, [self._values[tensor] for tensor in node.inputs])
+        if result is None:
+            return None
+        several = isinstance(result, list | tuple)
+        outputs = [np.asarray(r) for r in (_flat(cast("Any", result)) if several else [result])]
+        return outputs if sum(output.size for output in outputs) <= _MOST_FOLDED else None
+
+
+def _evaluated(node: Node, values: list[Array]) -> Any:
+    try:
+        with np.errstate(all="ignore"):
+            return node.op.numpy(*node.op.parsed.group(values, node.input_counts()))
+    except Exception:  # the step itself will say what is wrong, at the node
+        return None
+
+
+def _flat(parts: Sequence[Any]) -> list[Any]:
+    flat: list[Any] = []
+    for part in parts:
+        flat += part if isinstance(part, list) else [part]
+    return flat

@@ -1,0 +1,73 @@
+"""Regions of a step as kernels of a plan: compiled for the shapes that come in.
+
+The first call with new shapes lowers and compiles. What native code cannot settle (an index out of
+range) is run again on the reference kernels, which say what is wrong, where, in words; and a node
+that cannot be compiled is run on its NumPy kernel, between what can.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from thalweg import errors
+from thalweg.graph.node import Node, Tensor
+from thalweg.lower.lowering import lower
+from thalweg.lower.specialise import NotCompiled, Region
+from thalweg.ops.context import VariableCell
+from thalweg.runtime.native import NativeStep
+
+#: (region, the node to run on its NumPy kernel or None for all, threads) -> a function that runs it
+InParts = Callable[[Region, Node | None, int], Callable[..., list[Any]]]
+
+
+class CompiledRegion:
+    """The kernel of a region: native programs by the shapes that came in."""
+
+    def __init__(self, region: Region, threads: int, in_parts: InParts) -> None:
+        self.region = region
+        self.steps: dict[Any, Callable[..., Any]] = {}
+        self._threads = threads
+        self._in_parts = in_parts
+        self._reference: Callable[..., list[Any]] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, context: Any, *values: Any) -> Any:
+        count = len(self.region.inputs)
+        return self.run(context, values[:count], values[count:])
+
+    def run(self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]) -> Any:
+        """The region's outputs."""
+        key = tuple([np.shape(a) for a in arrays])
+        step = self.steps.get(key) or self.compiled(key, cells)
+        try:
+            results = step(context, arrays, cells)
+        except errors.FailedPreconditionError:
+            results = None  # the reference kernels say which node wanted the variable
+        return self._settled(context, arrays, cells) if results is None else results
+
+    def _settled(self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]) -> Any:
+        """The region on its reference kernels, which say what native code cannot."""
+        if self._reference is None:
+            self._reference = self._in_parts(self.region, None, 1)
+        return self._reference(context, arrays, cells)
+
+    def compiled(self, key: Any, cells: Sequence[VariableCell]) -> Callable[..., Any]:
+        """What runs the region on inputs of these shapes."""
+        with self._lock:
+            if key not in self.steps:
+                self.steps[key] = self._compiled(key, cells)
+            return self.steps[key]
+
+    def _compiled(self, key: Any, cells: Sequence[VariableCell]) -> Callable[..., Any]:
+        shapes: dict[Tensor, Any] = dict(zip(self.region.inputs, key, strict=True))
+        for tensor, cell in zip(self.region.references, cells, strict=True):
+            buffer = cell.buffer
+            shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
+        try:
+            return NativeStep(lower(self.region, shapes, {}), self._threads)
+        except NotCompiled as failure:
+            return self._in_parts(self.region, failure.node, self._threads)

@@ -1,0 +1,329 @@
+"""Lowered regions as native programs.
+
+A `NativeStep` is a region compiled for one set of shapes. A call takes a frame, a copy of the
+program with memory of its own, puts the addresses of this call's arrays into its argument words,
+and runs it; any number of calls may be in flight, each in its own frame.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.codegen.cache import load
+from thalweg.codegen.emitted import Emitted
+from thalweg.codegen.kernels import emit
+from thalweg.codegen.machine import Target, host
+from thalweg.graph.node import Node, Tensor
+from thalweg.loops.expr import Expr
+from thalweg.loops.kernel import Argument, Contraction
+from thalweg.loops.types import Unsupported
+from thalweg.lower.buffers import Buffer, Kind
+from thalweg.lower.finish import Launch
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.memory import ALIGNMENT, Arena, arrange
+from thalweg.lower.schedule import SMALL, Amount, Waits, is_small
+from thalweg.lower.specialise import NotCompiled
+from thalweg.ops.context import VariableCell
+from thalweg.runtime.pool import Entry, Program, default_pool
+
+Array = NDArray[Any]
+Words = tuple[int, ...]
+
+_BRIEF = 20_000.0  # work below which a step keeps the interpreter's lock: it is done in moments
+
+_DATA = 16  # where an array object keeps the address of its elements
+_word_at = ctypes.c_int64.from_address
+
+
+def _address_by_layout(array: Array) -> int:
+    """The address of an array's elements, read where CPython's NumPy keeps it: seven times faster
+    than asking."""
+    return _word_at(id(array) + _DATA).value
+
+
+def _address_by_asking(array: Array) -> int:
+    return array.ctypes.data
+
+
+_probe = np.zeros(3)
+address_of = (
+    _address_by_layout if _address_by_layout(_probe) == _probe.ctypes.data else _address_by_asking
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A launch with its code: where its argument words are, when it waits, who runs it."""
+
+    launch: Launch
+    emitted: Emitted
+    functions: tuple[int, ...]
+    words: int
+    scratch: int
+    waits: tuple[bool, ...]
+    owner: int
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A variable of the region: where its address goes, and what becomes of it."""
+
+    words: Words
+    written: bool
+    is_set_first: bool  # its first value may come from here
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result: a fresh array, or a variable's reference."""
+
+    words: Words
+    shape: tuple[int, ...]
+    dtype: Any
+    reference: int = -1
+
+
+class NativeStep:
+    """A region, compiled for one set of shapes."""
+
+    def __init__(self, lowered: Lowered, threads: int) -> None:
+        target = host()
+        self.lowered = lowered
+        self.emitted = [_emitted(launch, target) for launch in lowered.launches]
+        addresses = load(self.emitted, target)
+        self.arena: Arena = arrange(lowered.launches, [e.scratch for e in self.emitted])
+        self.streams = list(lowered.streams.values())
+        self.constants = _constants(lowered.launches)
+        work = sum(Amount(launch.kernel).work for launch in lowered.launches)
+        self.threads = 1 if work < 2 * SMALL else threads
+        self.brief = work < _BRIEF
+        self.calls = self._calls(addresses)
+        self.word_count = sum(len(launch.buffers) + 2 for launch in lowered.launches)
+        self._frames: deque[Frame] = deque()
+        self._pool = default_pool()
+        self._find_border()
+
+    def _calls(self, addresses: Sequence[tuple[int, ...]]) -> list[Call]:
+        calls: list[Call] = []
+        words = 0
+        waits = Waits(self.arena)
+        for position, launch in enumerate(self.lowered.launches):
+            functions, emitted = addresses[position], self.emitted[position]
+            scratch = self.arena.scratch[position]
+            first = waits.before(launch, (scratch, scratch + emitted.scratch))
+            waiting = (first, *[True] * (len(functions) - 1))
+            owner = position if is_small(launch) and len(functions) == 1 else -1
+            calls.append(Call(launch, emitted, functions, words, scratch, waiting, owner))
+            words += len(launch.buffers) + 2
+        return calls
+
+    def _find_border(self) -> None:
+        """Where the addresses of arrays from outside go."""
+        lowered = self.lowered
+        region, places = lowered.spec.region, dict[Buffer, list[int]]()
+        for call in self.calls:
+            for number, buffer in enumerate(call.launch.buffers, 1):
+                places.setdefault(buffer, []).append(call.words + number)
+
+        def words(tensor: Tensor) -> Words:
+            buffer = lowered.buffers.get(tensor)
+            return () if buffer is None else tuple(places.get(buffer, ()))
+
+        self.inputs = [
+            (place, words(tensor))
+            for place, tensor in enumerate(region.inputs)
+            if tensor not in lowered.spec.values and words(tensor)
+        ]
+        self.references = [
+            (place, self._reference(tensor, words(tensor)))
+            for place, tensor in enumerate(region.references)
+            if words(tensor)
+        ]
+        self.outputs: list[Output] = []
+        for tensor in region.outputs:
+            shape = lowered.spec.shapes[tensor]
+            if tensor in region.roots:
+                root = region.references.index(region.roots[tensor])
+                self.outputs.append(Output((), shape, None, root))
+            else:
+                dtype = lowered.buffers[tensor].dtype
+                self.outputs.append(Output(words(tensor), shape, dtype))
+
+    def _reference(self, tensor: Tensor, words: Words) -> Reference:
+        buffer = self.lowered.buffers[tensor]
+        written = any(buffer in call.launch.written for call in self.calls)
+        return Reference(
+            words, written, self._is_set_first(buffer), self.lowered.spec.shapes[tensor]
+        )
+
+    def _is_set_first(self, buffer: Buffer) -> bool:
+        """Whether the first thing that happens to a variable is a whole new value."""
+        for call in self.calls:
+            if buffer in call.launch.buffers:
+                argument = call.launch.kernel.arguments[call.launch.buffers.index(buffer)]
+                return argument.written and not _is_read(call.launch, argument)
+        return False
+
+    def __call__(
+        self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
+    ) -> list[Any] | None:
+        """The region's outputs, or None where native code could not settle something."""
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = Frame(self)
+        words = frame.words
+        held = self._enter(words, values) if self.inputs else None
+        lent = self._lend(words, cells) if self.references else None
+        results = self._results(words, cells)
+        for row, buffer in enumerate(self.streams):
+            frame.streams[row] = self._stream(context, buffer.source)
+        fault = self._pool.run(frame.program)
+        if fault:
+            frame.fault[0] = 0
+            self._take_back(cells)
+        self._frames.append(frame)
+        del held, lent  # until here the arrays had to live
+        return None if fault else results
+
+    def _take_back(self, cells: Sequence[VariableCell]) -> None:
+        """After a fault: a variable that was to get its first value here has none."""
+        for place, reference in self.references:
+            if reference.is_set_first:
+                cells[place].withdraw()
+
+    def _enter(self, words: Any, values: Sequence[Any]) -> list[Array]:
+        """Put the addresses of the inputs in place; the arrays that must live meanwhile."""
+        held: list[Array] = []
+        for place, targets in self.inputs:
+            value = values[place]
+            if type(value) is not np.ndarray or not _is_plain(value):
+                value = np.require(value, requirements="CA")
+                held.append(value)
+            address = address_of(value)
+            for word in targets:
+                words[word] = address
+        return held
+
+    def _lend(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
+        """Put the addresses of the variables in place; their buffers, which must live meanwhile."""
+        lent: list[Any] = []
+        for place, reference in self.references:
+            cell = cells[place]
+            buffer = cell.buffer
+            if buffer is None or reference.is_set_first:
+                buffer = cell.prepared(reference.shape) if reference.is_set_first else cell.lend()
+            if reference.written and getrefcount(buffer) > 3:  # a reader holds a view: let it
+                buffer = None
+                buffer = cell.own()
+            address = address_of(buffer)
+            lent.append(buffer)
+            for word in reference.words:
+                words[word] = address
+        return lent
+
+    def _results(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
+        results: list[Any] = []
+        for output in self.outputs:
+            if output.reference >= 0:
+                results.append(cells[output.reference])
+                continue
+            array = np.empty(output.shape, output.dtype)
+            address = address_of(array)
+            for word in output.words:
+                words[word] = address
+            results.append(array)
+        return results
+
+    def _stream(self, context: Any, node: Node) -> Array:
+        """The place in a random stream that this run takes."""
+        values = self.lowered.spec.values
+        inputs = [values.get(tensor) for tensor in node.inputs]
+        return node.op.stream(context.at(node), *inputs)
+
+
+class Frame:
+    """A program with memory of its own: what one call in flight needs."""
+
+    def __init__(self, step: NativeStep) -> None:
+        memory = np.empty(step.arena.size + 2 * ALIGNMENT, np.uint8)
+        base = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
+        self.fault = np.zeros(8, np.int64)
+        self.streams = np.zeros((max(len(step.streams), 1), 6), np.uint32)
+        words = np.zeros(max(step.word_count, 1), np.int64)
+        self.words = memoryview(words)
+        self._kept = (memory, step, words)
+        entries: list[Entry] = []
+        for call in step.calls:
+            count = len(call.launch.buffers)
+            words[call.words] = self.fault.ctypes.data
+            for number, buffer in enumerate(call.launch.buffers, 1):
+                words[call.words + number] = self._address(step, buffer, base)
+            words[call.words + count + 1] = base + call.scratch
+            arguments = words.ctypes.data + 8 * call.words
+            for function, waits in zip(call.functions, call.waits, strict=True):
+                entries.append(Entry(function, arguments, waits, call.owner))
+        fault = self.fault.ctypes.data
+        self.program = Program(default_pool(), entries, fault, step.threads, step.brief)
+
+    def _address(self, step: NativeStep, buffer: Buffer, base: int) -> int:
+        match buffer.kind:
+            case Kind.TEMPORARY:
+                return base + step.arena.offsets[buffer]
+            case Kind.CONSTANT:
+                return step.constants[buffer].ctypes.data
+            case Kind.STREAM:
+                return self.streams[step.streams.index(buffer)].ctypes.data
+            case _:
+                return 0  # known when a call runs
+
+
+def _is_plain(array: Array) -> bool:
+    flags = array.flags
+    return flags.c_contiguous and flags.aligned
+
+
+def _emitted(launch: Launch, target: Target) -> Emitted:
+    try:
+        return emit(launch.kernel, target)
+    except Unsupported as error:
+        raise NotCompiled(launch.nodes[0], str(error)) from error
+
+
+def _constants(launches: Sequence[Launch]) -> dict[Buffer, Array]:
+    return {
+        buffer: np.ascontiguousarray(buffer.source)
+        for launch in launches
+        for buffer in launch.buffers
+        if buffer.kind is Kind.CONSTANT
+    }
+
+
+def _is_read(launch: Launch, argument: Argument) -> bool:
+    """Whether a launch reads an argument that it writes."""
+    kernel = launch.kernel
+    if any(s.combine != "set" for s in kernel.stores if s.argument is argument):
+        return True
+    pending: list[Any] = [store.value for store in kernel.stores]
+    if isinstance(kernel, Contraction):
+        pending += [kernel.a.value, kernel.b.value]
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, Expr):
+            continue
+        if part.function != "load":
+            pending += part.arguments
+        elif part.arguments[0] is argument:
+            return True
+        else:
+            pending += [term for _, term in part.arguments[1].terms]
+    return False
