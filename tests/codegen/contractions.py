@@ -1,7 +1,6 @@
 """Contractions for tests: builders of the common ones, a NumPy oracle, and a runner of code."""
 
 import ctypes
-from dataclasses import replace
 from threading import Barrier, Thread
 
 import numpy as np
@@ -290,7 +289,3 @@ def dynamic(value, word):
     made = Dynamic(value)
     made.word = word
     return made
-
-
-__all__ = [name for name in dir() if not name.startswith("_")]
-_ = replace

@@ -1,5 +1,7 @@
 """Contraction kernels against a NumPy oracle, over odd shapes, layouts, targets and threads."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from tests.codegen.contractions import (
     random_arrays,
 )
 from thalweg.codegen.contraction import emit_contraction, schedules
+from thalweg.codegen.contraction_form import form_of
+from thalweg.codegen.contraction_schedule import Setting
 from thalweg.codegen.machine import named, runs_here
 from thalweg.loops.expr import Expr, select
 from thalweg.loops.expr import call as expr
@@ -117,7 +121,8 @@ def phase(conv_stride, py, px):
     s = conv_stride
     taps_y, taps_x = (len(range(p, k, s)) for p in (py, px))
     v = {name: Variable(extent, name) for name, extent in (
-        ("n", n), ("h", oh), ("w", ow), ("c", ci), ("o", co), ("r", taps_y), ("s", taps_x))}  # fmt: skip
+        ("n", n), ("h", oh), ("w", ow), ("c", ci), ("o", co), ("r", taps_y),
+        ("s", taps_x))}  # fmt: skip
     dy, f = argument(0, np.float32, (n, oh, ow, co)), argument(1, np.float32, (k, k, ci, co))
     dx = argument(2, np.float32, (n, oh * s, ow * s, ci), True)
     windows = [[v["h"], (-1, v["r"])], [v["w"], (-1, v["s"])]]
@@ -141,7 +146,8 @@ def test_phase_of_strided_input_gradient(native, py, px):
 
 def depthwise(n, h, c, k, gradient=False, pad=1):
     v = {name: Variable(extent, name) for name, extent in (
-        ("n", n), ("p", h + 2 * pad - k + 1), ("q", h + 2 * pad - k + 1), ("c", c), ("r", k), ("s", k))}  # fmt: skip
+        ("n", n), ("p", h + 2 * pad - k + 1), ("q", h + 2 * pad - k + 1), ("c", c), ("r", k),
+        ("s", k))}  # fmt: skip
     y = (n, v["p"].extent, v["q"].extent, c)
     windows = [[v["p"], v["r"], (-pad, 1)], [v["q"], v["s"], (-pad, 1)]]
     bounds = tuple((0, at((1,), window), h) for window in windows)
@@ -170,7 +176,8 @@ def grouped(groups, pad):
     n, h, ci, co, k = 2, 8, 5, 6, 3
     size = h + 2 * pad - k + 1
     v = {name: Variable(extent, name) for name, extent in (
-        ("g", groups), ("n", n), ("p", size), ("q", size), ("c", ci), ("o", co), ("r", k), ("s", k))}  # fmt: skip
+        ("g", groups), ("n", n), ("p", size), ("q", size), ("c", ci), ("o", co), ("r", k),
+        ("s", k))}  # fmt: skip
     shape, kernel, result = (
         (n, h, h, groups, ci),
         (k, k, ci, groups, co),
@@ -383,12 +390,13 @@ def test_any_dynamic_extent(target, which, size):
     np.testing.assert_allclose(y, a @ b, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_dynamic_batch_of_images(native, n):
-    made = Conv(2, 9, 8, 12, 20, 3, 3, pad=(1, 1))
+@pytest.mark.parametrize("n", [0, 1, 3])
+@pytest.mark.parametrize("size", [9, 50])
+def test_dynamic_batch_of_images(native, n, size):
+    made = Conv(2, size, 8, 12, 20, 3, 3, pad=(1, 1))
     made.v["n"] = Variable(dynamic(2, 5), "n")
     kernels = [made.forward(), made.filter_gradient(), made.input_gradient()]
-    fixed = Conv(n, 9, 8, 12, 20, 3, 3, pad=(1, 1))
+    fixed = Conv(n, size, 8, 12, 20, 3, 3, pad=(1, 1))
     known = [fixed.forward(), fixed.filter_gradient(), fixed.input_gradient()]
     for kernel, oracle in zip(kernels, known, strict=True):
         arrays = random_arrays(oracle, np.random.default_rng(0))
@@ -432,6 +440,39 @@ def test_every_schedule_gives_the_sums(native, kernel):
     assert len(listed) > 1
     for made in listed:
         check(kernel, native, schedule=made)
+
+
+VARIED = [
+    matmul(37, 70, 130),
+    matmul(37, 70, 130, ta=True, tb=True, batch=(2,)),
+    Conv(2, 11, 9, 5, 40, 3, 3, pad=(1, 1)).forward(),
+    Conv(2, 11, 9, 5, 40, 3, 2, 2, pad=(1, 0)).filter_gradient(),
+    Conv(2, 11, 9, 5, 40, 3, 3, 1, 2, pad=(2, 1)).input_gradient(),
+    depthwise(2, 9, 40, 3),
+]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_odd_schedules(native, seed):
+    """Blocks, splits and copies that the cost model would not choose."""
+    rng = np.random.default_rng(seed)
+    kernel = VARIED[seed % len(VARIED)]
+    setting = Setting(form_of(kernel), native)
+    listed = schedules(kernel, native)
+    made = listed[rng.integers(len(listed))]
+    at = int(rng.integers(made.tile_at + 1))
+    step = made.tile if at == made.tile_at else 1
+    made = replace(
+        made,
+        block_at=at,
+        block=step * int(rng.integers(1, 4)),
+        panels=int(rng.integers(1, 4)),
+        split_at=int(rng.integers(len(setting.form.reduced))),
+        split=int(rng.choice([0, 1, 2, 5, 100])),
+        copy_b=str(rng.choice(["shared", "block"])),
+        unroll=int(rng.integers(1, 4)),
+    )
+    check(kernel, native, threads=int(rng.integers(1, 6)), schedule=made)
 
 
 def test_code_for_another_processor():

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 import thalweg as tf
 from tests.random_graphs.sketch import Sketch
@@ -92,7 +91,7 @@ def reshape(s: Sketch) -> Any:
 
 def transpose(s: Sketch) -> Any:
     x = s.pick()
-    order = s.draw(st.permutations(range(s.values[x].ndim)))
+    order = s.order(s.values[x].ndim)
     return tf.transpose(x, order if order and s.flip() else None)
 
 
@@ -163,7 +162,7 @@ def gather(s: Sketch) -> Any:
     whole = [t for t in s.tensors if s.kind(t) == "i" and s.values[t].size < 10]
     if whole and s.flip():
         return tf.gather(x, tf.floormod(s.choose(whole), size), axis=axis)
-    rows = s.draw(st.lists(st.integers(0, size - 1), max_size=4))
+    rows = s.places(size)
     return tf.gather(x, np.array(rows, s.choose([np.int32, np.int64])), axis=axis)
 
 

@@ -7,6 +7,7 @@ kernels give it: so each step knows the real shapes and values, also where the g
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from random import Random
 from typing import Any
 
 import ml_dtypes
@@ -27,6 +28,8 @@ DTYPES = (
     np.float64,
     np.float16,
     ml_dtypes.bfloat16,
+    np.int8,
+    np.int16,
     np.int32,
     np.int64,
     np.uint8,
@@ -81,14 +84,26 @@ class Sketch:
         """An integer between low and high, both included."""
         return self.draw(st.integers(low, high))
 
+    def order(self, count: int) -> list[int]:
+        """The numbers below count in some order."""
+        return self.draw(st.permutations(range(count)))
+
+    def places(self, size: int, most: int = 4) -> list[int]:
+        """Some numbers below size, perhaps one of them twice."""
+        return self.draw(st.lists(st.integers(0, size - 1), max_size=most))
+
     def pick(self, kinds: str = "fiucbV", rank: int = 0) -> tf.Tensor:
         """A tensor whose dtype is of a kind and whose rank is at least `rank`; a new one if none
         is."""
         fitting = [t for t in self.tensors if self.kind(t) in kinds and self.values[t].ndim >= rank]
         if fitting:
-            return self.choose(fitting)
+            return self.preferred(fitting)
         allowed = [d for d in self.dtypes if _kind(np.dtype(d)) in kinds]
         return self.placeholder(self.choose(allowed), self.shape(rank))
+
+    def preferred(self, tensors: list[tf.Tensor]) -> tf.Tensor:
+        """One of the tensors."""
+        return self.choose(tensors)
 
     def kind(self, tensor: tf.Tensor) -> str:
         """The letter of the tensor's dtype: f, i, u, c or b."""
@@ -105,7 +120,8 @@ class Sketch:
             return self._rng.integers(0, 9, shape).astype(dtype)
         if np.dtype(dtype).kind == "b":
             return self._rng.random(shape) < 0.5
-        return np.asarray(self._rng.normal(size=shape)).astype(dtype)
+        # Quarters: their sums and products are exact, in any order, and some are equal.
+        return np.asarray(self._rng.integers(-9, 10, shape) / 4).astype(dtype)
 
     # Growth
 
@@ -135,11 +151,57 @@ class Sketch:
         return result
 
     def grow(self, rules: Mapping[str, Callable[[Sketch], Any]], count: int) -> None:
-        """Apply `count` random rules; a rule that does not fit gives None."""
+        """Apply `count` random rules; one that does not fit gives None or is refused."""
         for _ in range(count):
-            result = rules[self.choose(rules)](self)
+            try:
+                result = rules[self.choose(rules)](self)
+            except TypeError:  # the op is not made for this dtype
+                result = None
             if result is not None:
                 self.note(result)
+
+
+class Seeded(Sketch):
+    """A sketch whose choices all follow from one seed: a shorter one begins a longer one.
+
+    Graphs grow larger, deeper and more various than those that are drawn choice by choice.
+    """
+
+    def __init__(self, seed: int, dtypes: tuple[Any, ...] = DTYPES) -> None:
+        super().__init__(lambda _: seed, dtypes)
+        self._random = Random(seed)
+
+    def choose(self, options: Any) -> Any:
+        return self._random.choice(list(options))
+
+    def flip(self) -> bool:
+        return self._random.random() < 0.5
+
+    def number(self, low: int, high: int) -> int:
+        return self._random.randint(low, high)
+
+    def order(self, count: int) -> list[int]:
+        return self._random.sample(range(count), count)
+
+    def places(self, size: int, most: int = 4) -> list[int]:
+        return self._random.choices(range(size), k=self._random.randint(0, most))
+
+    def shape(self, least_rank: int = 0) -> tuple[int, ...]:
+        """A small shape; what is empty stays so, and tells little about what follows: few are."""
+        rank = self.number(least_rank, max(3, least_rank))
+        sizes = (0, *[1] * 6, *[2, 3, 5, 7] * 3, 17)
+        return tuple(self.choose(sizes) for _ in range(rank))
+
+    def preferred(self, tensors: list[tf.Tensor]) -> tf.Tensor:
+        """One of the tensors, mostly one that was computed late."""
+        computed = [t for t in tensors if t.op.inputs]
+        return self.choose(computed[-3:] if computed and self._random.random() < 0.7 else tensors)
+
+    def constant_like(self, tensor: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
+        """A new constant or, as well, a new input."""
+        if self.flip():
+            return super().constant_like(tensor, shape)
+        return self.note(self.fed(self.array(self.values[tensor].dtype, shape), shape))
 
 
 def _kind(dtype: np.dtype[Any]) -> str:

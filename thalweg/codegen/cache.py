@@ -1,7 +1,8 @@
-"""Native kernels by their content: compiled once, kept in memory and on disk.
+"""Native kernels by what they are: made and compiled once, kept in memory and on disk.
 
-What comes in are emitted modules; what goes out are the addresses of their functions. An object
-on disk is shared by all processes of the user, and one that is damaged counts as not there.
+What comes in are requests: a key, and how to emit the module that it names. What goes out are the
+addresses of its functions. A module that is in the cache is not even emitted. An object on disk is
+shared by all processes of the user, and one that is damaged counts as not there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from thalweg.codegen.progress import progress
 from thalweg.codegen.worker import compile_all
 from thalweg.platform import tf_logging
 
-_MAGIC = b"thalweg object 1"
+_MAGIC = b"thalweg object 2"
 _HASH_BYTES = 32
 _HOUR = 3600.0
 _DEFAULT_LIMIT = 1 << 30
@@ -46,9 +47,35 @@ class Statistics:
         return self.memory_hits + self.disk_hits
 
 
+@dataclass(frozen=True)
+class Request:
+    """A kernel that is wanted: a key that stands for its code, and how to make it."""
+
+    key: str
+    make: Callable[[], Emitted]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A kernel in memory: the addresses of its functions, and the scratch memory a call needs."""
+
+    functions: Addresses
+    scratch: int
+
+
 def load(modules: Sequence[Emitted], target: Target) -> list[Addresses]:
     """The native addresses of the functions of each module, which stay valid for good."""
-    return _shared().load(modules, target)
+    return [kernel.functions for kernel in load_all([as_request(m) for m in modules], target)]
+
+
+def load_all(requests: Sequence[Request], target: Target) -> list[Loaded]:
+    """The kernels asked for, which stay in memory for good."""
+    return _shared().load(requests, target)
+
+
+def as_request(module: Emitted) -> Request:
+    """A module that is there already, named by its text."""
+    return Request("\0".join((*module.functions, str(module.scratch), module.text)), lambda: module)
 
 
 def statistics() -> Statistics:
@@ -61,14 +88,14 @@ class Kernels:
 
     def __init__(self, disk: Disk | None) -> None:
         self._disk = disk
-        self._known: dict[str, Future[Addresses]] = {}
+        self._known: dict[str, Future[Loaded]] = {}
         self._lock = threading.Lock()
         self.statistics = Statistics()
 
-    def load(self, modules: Sequence[Emitted], target: Target) -> list[Addresses]:
-        """The addresses of the functions of each module; every module is compiled only once."""
-        keys = [_key(module, target) for module in modules]
-        wanted = dict(zip(keys, modules, strict=True))
+    def load(self, requests: Sequence[Request], target: Target) -> list[Loaded]:
+        """The kernels asked for; each is compiled only once."""
+        keys = [_key(request, target) for request in requests]
+        wanted = dict(zip(keys, requests, strict=True))
         futures, mine = self._claim(wanted)
         try:
             self._fulfil(mine, futures, target)
@@ -83,31 +110,31 @@ class Kernels:
         self._known = {key: future for key, future in self._known.items() if future.done()}
 
     def _claim(
-        self, wanted: dict[str, Emitted]
-    ) -> tuple[dict[str, Future[Addresses]], dict[str, Emitted]]:
+        self, wanted: dict[str, Request]
+    ) -> tuple[dict[str, Future[Loaded]], dict[str, Request]]:
         """The futures of all kernels wanted, and those that this thread has to fulfil itself."""
         with self._lock:
-            mine = {key: module for key, module in wanted.items() if key not in self._known}
+            mine = {key: request for key, request in wanted.items() if key not in self._known}
             self._known.update({key: Future() for key in mine})
             futures = {key: self._known[key] for key in wanted}
         self._count(memory_hits=len(wanted) - len(mine))
         return futures, mine
 
     def _fulfil(
-        self, mine: dict[str, Emitted], futures: dict[str, Future[Addresses]], target: Target
+        self, mine: dict[str, Request], futures: dict[str, Future[Loaded]], target: Target
     ) -> None:
-        missing: dict[str, Emitted] = {}
-        for key, module in mine.items():
-            found = self._from_disk(key, module, target)
+        missing: dict[str, Request] = {}
+        for key, request in mine.items():
+            found = self._from_disk(key, target)
             if found is None:
-                missing[key] = module
+                missing[key] = request
             else:
                 futures[key].set_result(found)
-        for key, addresses in self._compiled(missing, target):
-            futures[key].set_result(addresses)
+        for key, kernel in self._compiled(missing, target):
+            futures[key].set_result(kernel)
 
     def _give_up(
-        self, mine: Iterable[str], futures: dict[str, Future[Addresses]], error: BaseException
+        self, mine: Iterable[str], futures: dict[str, Future[Loaded]], error: BaseException
     ) -> None:
         """Whoever waits for what was not made hears why; the next one to ask tries again."""
         for key in (key for key in mine if not futures[key].done()):
@@ -115,32 +142,36 @@ class Kernels:
                 self._known.pop(key, None)
             futures[key].set_exception(error)
 
-    def _from_disk(self, key: str, module: Emitted, target: Target) -> Addresses | None:
-        code = self._disk.read(key) if self._disk else None
-        if code is None:
+    def _from_disk(self, key: str, target: Target) -> Loaded | None:
+        content = self._disk.read(key) if self._disk else None
+        if content is None:
             return None
+        head, _, code = content.partition(b"\n")
+        scratch, *functions = head.decode().split()
         try:
-            addresses = place(code, module.functions, target)
+            kernel = Loaded(place(code, functions, target), int(scratch))
         except RuntimeError:
             tf_logging.info("The cached kernel %s does not link; it is compiled again.", key)
             return None
         self._count(disk_hits=1, code_bytes=len(code))
-        return addresses
+        return kernel
 
     def _compiled(
-        self, missing: dict[str, Emitted], target: Target
-    ) -> Iterator[tuple[str, Addresses]]:
+        self, missing: dict[str, Request], target: Target
+    ) -> Iterator[tuple[str, Loaded]]:
         keys, start = list(missing), time.perf_counter()
-        objects = compile_all([missing[key].text for key in keys], target)
+        modules = [missing[key].make() for key in keys]
+        objects = compile_all([module.text for module in modules], target)
         for index, code in progress(objects, len(keys)):
-            key = keys[index]
+            key, module = keys[index], modules[index]
             if self._disk:
-                self._disk.write(key, code)
-            addresses = place(code, missing[key].functions, target)
+                head = " ".join((str(module.scratch), *module.functions))
+                self._disk.write(key, head.encode() + b"\n" + code)
+            kernel = Loaded(place(code, module.functions, target), module.scratch)
             now = time.perf_counter()
             self._count(misses=1, compile_seconds=now - start, code_bytes=len(code))
             start = now
-            yield key, addresses
+            yield key, kernel
 
     def _count(self, **more: float) -> None:
         with self._lock:
@@ -248,9 +279,8 @@ def _touch(path: Path) -> None:
         return
 
 
-def _key(module: Emitted, target: Target) -> str:
-    parts = (target.key, *module.functions, module.text)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+def _key(request: Request, target: Target) -> str:
+    return hashlib.sha256(f"{target.key}\0{request.key}".encode()).hexdigest()
 
 
 def _shared() -> Kernels:

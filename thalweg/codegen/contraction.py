@@ -1,55 +1,30 @@
 """Contractions as machine code: matrix products, convolutions and their gradients.
 
 What comes in is a `Contraction` and the target; what goes out is LLVM text. A phase that packs the
-columns' factor, where that pays, comes first; then every thread takes its pieces of the result,
-copies what it must of the rows' factor, and runs the micro-kernel on tile after tile, with what is
-to be done with the finished sums still in registers.
+columns' factor, where that pays, comes first; then every thread multiplies its pieces of the
+result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
-from math import ceil, prod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
 
-from thalweg.codegen.builder import Module, Value, constant
-from thalweg.codegen.contraction_form import (
-    Form,
-    NotContraction,
-    argument_of,
-    form_of,
-    is_static,
-    times,
-    variables_of,
-)
-from thalweg.codegen.contraction_plan import (
-    SLOTS,
-    Schedule,
-    Setting,
-    best,
-    check,
-    packing_of_b,
-    range_of,
-    schedule,
-    schedules,
-    spans_of_a,
-    spans_of_b,
-    spans_of_rows,
-    uses,
-)
-from thalweg.codegen.elements import register_type, storage_type, to_memory
+from thalweg.codegen.builder import Module, Value
+from thalweg.codegen.contraction_form import NotContraction, form_of, times
+from thalweg.codegen.contraction_plan import best, check, schedule, schedules
+from thalweg.codegen.contraction_schedule import SLOTS, Schedule, Setting
 from thalweg.codegen.emitted import Emitted
-from thalweg.codegen.frame import Frame, Leaves
+from thalweg.codegen.frame import Frame
 from thalweg.codegen.machine import Target
-from thalweg.codegen.microkernel import DotKernel, Factors, Level, MicroKernel, merged
-from thalweg.codegen.packing import Box, Copy, Span
-from thalweg.loops.kernel import Contraction, Offset, Store
+from thalweg.codegen.multiply import Multiply
+from thalweg.codegen.packing import Span
+from thalweg.codegen.scratch import Scratch
+from thalweg.loops.kernel import Contraction
 from thalweg.loops.loop import Variable
 
 __all__ = ["NotContraction", "Schedule", "emit_contraction", "schedule", "schedules"]
-
-At = dict[Variable, Value]
 
 
 def emit_contraction(
@@ -57,549 +32,60 @@ def emit_contraction(
 ) -> Emitted:
     """The code of a contraction, by the given schedule or the one the cost model likes best.
 
-    Raises `NotContraction` where plain loops serve better: a result of one element.
+    Raises `NotContraction` where copies would have several extents that are not known.
     """
-    form = form_of(kernel)
-    made = schedule or best(Setting(form, target))
-    check(form, made)
-    return _Code(form, target, made).emitted()
+    setting = Setting(form_of(kernel), target)
+    made = schedule or best(setting)
+    check(setting.form, made)
+    return _emitted(Scratch(setting, made))
+
+
+def _emitted(scratch: Scratch) -> Emitted:
+    module, names, kernel = Module(), ["multiply"], scratch.form.kernel
+    if scratch.made.copy_b == "shared":
+        names.insert(0, "pack")
+        _Pack(scratch, Frame(module, "pack", kernel, True)).emit()
+    Multiply(scratch, Frame(module, "multiply", kernel, scratch.size > 0)).emit()
+    return Emitted(tuple(names), module.text, scratch.size)
 
 
 @dataclass(frozen=True)
-class _Memory:
-    """Scratch memory in elements: one shared part, then a part for each thread."""
+class _Pack:
+    """The phase that packs the columns' factor for all threads.
 
-    shared: int
-    a: int
-    b: int
-    partial: int
-
-    @property
-    def private(self) -> int:
-        """What each thread has for itself."""
-        return self.a + self.b + self.partial
-
-
-@dataclass(frozen=True)
-class _Operand:
-    """A factor as the tiles see it: an address, and how far each variable moves from it.
-
-    Variables count from their origin (the start of a copied box).
+    They share its slices: of the first reduced variable where columns lie side by side, so that
+    memory is read in order, else of the columns.
     """
 
-    base: Value
-    factors: Mapping[Variable, int]
-    origin: Mapping[Variable, Value]
-    rows: Mapping[Variable, int]  # the factors inside of a tile
+    scratch: Scratch
+    frame: Frame
 
-
-class _Code:
-    """The phases of one contraction."""
-
-    def __init__(self, form: Form, target: Target, made: Schedule) -> None:
-        self.form, self.target, self.made = form, target, made
-        self.setting = Setting(form, target)
-        self.lanes, self.dtype = self.setting.lanes, form.kernel.dtype
-        self.width = self.setting.width(made)
-        self.scalar = register_type(self.dtype).scalar
-        self.packed_a = self.setting.packing_of_a(made)
-        self.packed_b = packing_of_b(self.setting, made) if made.copy_b else None
-        self.memory = self._memory()
-
-    def emitted(self) -> Emitted:
-        """All phases as one module."""
-        module, names = Module(), ["multiply"]
-        if self.made.copy_b == "shared":
-            self._pack(Frame(module, "pack", self.form.kernel, True))
-            names.insert(0, "pack")
-        scratch = self.memory.shared + SLOTS * self.memory.private
-        self._multiply(Frame(module, "multiply", self.form.kernel, scratch > 0))
-        return Emitted(tuple(names), module.text, scratch * self.setting.itemsize)
-
-    # Sizes
-
-    def _memory(self) -> _Memory:
-        shared = block = 0
-        made = self.made
-        if self.packed_b:
-            size = self.packed_b.size(spans_of_b(self.setting, made))
-            whole = prod(int(v.extent) for v in self._outer_in_b()) * size
-            shared, block = (whole, 0) if made.copy_b == "shared" else (0, size)
-        a = self.packed_a.size(spans_of_a(self.setting, made)) if self.packed_a else 0
-        rows = prod(spans_of_rows(self.form, made).values())
-        partial = rows * made.panels * self.width if made.split else 0
-        return _Memory(*(_rounded(n) for n in (shared, a, block, partial)))
-
-    def _outer_in_b(self) -> list[Variable]:
-        used = uses(self.form.kernel.b)
-        return [v for v in self.form.outer if v in used]
-
-    # The phase that packs the columns' factor
-
-    def _pack(self, frame: Frame) -> None:
-        """Every thread packs slices of the first reduced variable, or else of the panels."""
-        assert self.packed_b
-        outer, spans = self._outer_in_b(), spans_of_b(self.setting, self.made)
-        sliced, unit = (self.packed_b.axes[1].coordinate, 1)
-        if sliced is self.packed_b.axes[-1].coordinate or not self.packed_b.along:
-            sliced, unit = self.form.lane, self.width
-        length = ceil(spans[sliced] / unit / 16) * unit
-        extents = [*(v.extent for v in outer), ceil(spans[sliced] / max(length, 1))]
+    def emit(self) -> None:
+        """All slices of a thread."""
+        frame, outer = self.frame, self.scratch.outer
+        variable, length, count = self._slices()
+        extents = [*(v.extent for v in outer), count]
         start, stop = frame.share(frame.integer(times(*extents)), SLOTS)
         with frame.b.loop(start, stop, frame.integer(1)) as loop:
             *places, part = frame.parts(loop.index, map(frame.integer, extents))
             at = dict(zip(outer, places, strict=True))
-            first = frame.multiply(part, length)
-            box = {v: Span(frame.integer(0), span) for v, span in spans.items()}
-            box[sliced] = Span(first, length)
-            place = frame.multiply(first, self.packed_b.factors(spans)[sliced])
-            base = frame.b.element(self.panels_at(frame, at), self.scalar, place)
-            Copy(frame, self.packed_b, box, at, base, self.lanes, self.dtype, spans).emit()
+            self._slice(at, variable, Span(frame.multiply(part, length), length))
         frame.b.ret()
 
-    def panels_at(self, frame: Frame, at: Mapping[Variable, Value]) -> Value:
-        """Where the packed panels start that belong to these values of the outer variables."""
-        assert self.packed_b
-        number = frame.integer(0)
-        for variable in self._outer_in_b():
-            number = frame.add(frame.multiply(number, variable.extent), at[variable])
-        size = self.packed_b.size(spans_of_b(self.setting, self.made))
-        return frame.b.element(frame.scratch, self.scalar, frame.multiply(number, size))
+    def _slices(self) -> tuple[Variable, int, int]:
+        """The variable that is cut, the length of a slice, and how many there are."""
+        scratch, packing = self.scratch, self.scratch.packed_b
+        assert packing
+        first = packing.axes[1].coordinate
+        if first is packing.axes[-1].coordinate or not packing.along:
+            return scratch.form.lane, scratch.width, scratch.setting.panels(scratch.made)
+        length = ceil(first.extent / 16)
+        return first, length, ceil(first.extent / max(length, 1))
 
-    # The phase that multiplies
-
-    def _multiply(self, frame: Frame) -> None:
-        _Multiply(self, frame).emit()
-
-
-class _Multiply:
-    """The multiplying phase in the making."""
-
-    def __init__(self, code: _Code, frame: Frame) -> None:
-        self.code, self.frame, self.b = code, frame, frame.b
-        self.form, self.made = code.form, code.made
-        self.kind = register_type(code.dtype, code.lanes)
-        self.at: At = {}
-        self.last: Value | None = None  # whether sums are complete after this block of the sum
-        self.start: dict[Variable, Value] = {}  # where the piece of work and of the sum start
-        memory, thread = code.memory, frame.thread
-        place = frame.add(frame.integer(memory.shared), frame.multiply(thread, memory.private))
-        self.copy_a = self._scratch(place)
-        self.copy_b = self._scratch(frame.add(place, frame.integer(memory.a)))
-        self.partial = self._scratch(frame.add(place, frame.integer(memory.a + memory.b)))
-
-    def _scratch(self, place: Value) -> Value:
-        return self.b.element(self.frame.scratch, self.code.scalar, place)
-
-    def emit(self) -> None:
-        """All pieces of work of a thread."""
-        frame, form, made = self.frame, self.form, self.made
-        rows = form.rows[: made.block_at]
-        blocks = frame.integer(1)
-        if form.rows:
-            blocks = self._chunks(form.rows[made.block_at], made.block)
-        columns = self._chunks(form.lane, made.panels * self.code.width)
-        extents = [*(frame.integer(v.extent) for v in (*form.outer, *rows)), blocks, columns]
-        count = frame.integer(1)
-        for extent in extents:
-            count = self._product(count, extent)
-        start, stop = frame.share(count, SLOTS)
-        with self.b.loop(start, stop, frame.integer(1)) as loop:
-            *places, block, column = frame.parts(loop.index, extents)
-            self.at = dict(zip((*form.outer, *rows), places, strict=True))
-            self._piece(block, column)
-        self.b.ret()
-
-    def _product(self, a: Value, b: Value) -> Value:
-        if a.text == "1":
-            return b
-        return a if b.text == "1" else self.b.binary("mul", a, b)
-
-    def _chunks(self, variable: Variable, size: int) -> Value:
-        """How many chunks of a size cover a variable."""
-        if is_static(variable.extent):
-            return self.frame.integer(ceil(variable.extent / size))
-        extent = self.frame.add(self.frame.integer(variable.extent), self.frame.integer(size - 1))
-        return self.b.binary("udiv", extent, self.frame.integer(size))
-
-    def _piece(self, block: Value, column: Value) -> None:
-        form, made = self.form, self.made
-        self.start = {}
-        if form.rows:
-            self.start[form.rows[made.block_at]] = self.frame.multiply(block, made.block)
-        self.first_panel = self.frame.multiply(column, made.panels)
-        if made.split:
-            self._clear_partial()
-            self._split()
-        else:
-            self._block_of_sum()
-
-    # Sums in several steps
-
-    def _clear_partial(self) -> None:
-        zero = constant(self.kind, 0)
-        count = self.frame.integer(self.code.memory.partial)
-        step = self.frame.integer(self.code.lanes)
-        with self.b.loop(self.frame.integer(0), count, step) as loop:
-            self.b.store(zero, self.b.element(self.partial, self.code.scalar, loop.index))
-
-    def _split(self) -> None:
-        frame, made, reduced = self.frame, self.made, self.form.reduced
-        outer, variable = reduced[: made.split_at], reduced[made.split_at]
-        one = frame.integer(1)
-        chunks = frame.most(self._chunks(variable, made.split), one)
-        extents = [*(frame.most(frame.integer(v.extent), one) for v in outer), chunks]
-        count = extents[0]
-        for extent in extents[1:]:
-            count = self._product(count, extent)
-        before = dict(self.at)
-        with self.b.loop(frame.integer(0), count, one) as loop:
-            *places, chunk = frame.parts(loop.index, extents)
-            self.at |= dict(zip(outer, places, strict=True))
-            self.start[variable] = frame.multiply(chunk, made.split)
-            self.last = self.b.compare("eq", frame.add(loop.index, one), count)
-            self._block_of_sum()
-        self.at = before
-
-    def _block_of_sum(self) -> None:
-        """Copy what this block needs, then run over its panels."""
-        code = self.code
-        self.a = self._operand_a()
-        if code.packed_a:
-            box = self._box_a()
-            Copy(
-                self.frame, code.packed_a, box, self.at, self.copy_a, code.lanes, code.dtype
-            ).emit()
-        self.operand_b = self._operand_b()
-        self._panel_loops()
-
-    def _box_a(self) -> Box:
-        zero, spans = self.frame.integer(0), spans_of_a(self.code.setting, self.made)
-        box = {v: Span(self.start.get(v, zero), length) for v, length in spans.items()}
-        if self.form.depthwise:
-            start = self.frame.multiply(self.first_panel, self.code.width)
-            box[self.form.lane] = Span(start, self.made.panels * self.code.width)
-        return box
-
-    def _operand_a(self) -> _Operand:
-        code, form = self.code, self.form
-        if code.packed_a:
-            spans = spans_of_a(code.setting, self.made)
-            place = self.frame.integer(code.packed_a.constant(spans))
-            base = self.b.element(self.copy_a, code.scalar, place)
-            origin = {v: span.start for v, span in self._box_a().items()}
-            factors = code.packed_a.factors(spans)
-            # variables of a single value in the copy do not move it
-            factors = {v: f for v, f in factors.items() if v in spans}
-            return _Operand(base, factors, origin, code.packed_a.row_factors(spans))
-        return self._direct(*argument_of(form.kernel.a))
-
-    def _direct(self, argument: object, offset: Offset) -> _Operand:
-        base = self.frame.pointers[argument]  # pyright: ignore[reportArgumentType] an Argument
-        base = self.b.element(base, self.code.scalar, self.frame.integer(offset.constant))
-        factors = {v: f for f, v in offset.terms if isinstance(v, Variable)}
-        return _Operand(base, factors, {}, factors)
-
-    def _operand_b(self) -> _Operand:
-        code, form, frame = self.code, self.form, self.frame
-        if not code.packed_b:
-            return self._direct(*argument_of(form.kernel.b))
-        spans, zero = spans_of_b(code.setting, self.made), frame.integer(0)
-        factors = {v: f for v, f in code.packed_b.factors(spans).items() if v in spans}
-        if self.made.copy_b == "shared":
-            return _Operand(code.panels_at(frame, self.at), factors, {}, factors)
-        box = {v: Span(self.start.get(v, zero), length) for v, length in spans.items()}
-        first = frame.multiply(self.first_panel, code.width)
-        box[form.lane] = Span(first, spans[form.lane])
-        Copy(frame, code.packed_b, box, self.at, self.copy_b, code.lanes, code.dtype).emit()
-        origin = {v: span.start for v, span in box.items()}
-        return _Operand(self.copy_b, factors, origin, factors)
-
-    # Panels of columns
-
-    def _panel_loops(self) -> None:
-        frame, made, lane = self.frame, self.made, self.form.lane
-        last = frame.add(self.first_panel, frame.integer(made.panels))
-        if not is_static(lane.extent):
-            stop = frame.least(last, self._chunks(lane, self.code.width))
-            self._panels(stop, made.vectors, made.vectors)
-            return
-        unit = 1 if made.dots else self.code.lanes
-        whole, rest = divmod(ceil(lane.extent / unit), made.vectors)
-        ragged = int(lane.extent % unit > 0)
-        if whole:
-            stop = frame.least(last, frame.integer(whole))
-            self._panels(stop, made.vectors, 0 if rest else ragged)
-        if rest:
-            with self.b.when(self.b.compare("sgt", last, frame.integer(whole))):
-                self._panel(frame.integer(whole), rest, ragged)
-
-    def _panels(self, stop: Value, vectors: int, masked: int) -> None:
-        with self.b.loop(self.first_panel, stop, self.frame.integer(1)) as loop:
-            self._panel(loop.index, vectors, masked)
-
-    def _panel(self, panel: Value, vectors: int, masked: int) -> None:
-        """A panel of which the last `masked` vectors may go beyond the last column."""
-        frame, lanes, lane = self.frame, self.code.lanes, self.form.lane
-        column = frame.multiply(panel, self.code.width)
-        self.at[lane] = column
-        masks: list[Value | None] = [None] * vectors
-        for j in range(vectors - masked, vectors):
-            start = frame.add(column, frame.integer(j * lanes))
-            masks[j] = frame.below(start, frame.integer(lane.extent), lanes)
-        self.panel, self.masks = panel, masks
-        self._rows(self.made.block_at)
-
-    # Tiles of rows
-
-    def _rows(self, position: int) -> None:
-        """Loops over the rows of the piece, from this row variable on."""
-        form, made, frame = self.form, self.made, self.frame
-        if not form.rows:
-            self._tile([{}])
-            return
-        variable = form.rows[position]
-        start, stop = frame.integer(0), frame.integer(variable.extent)
-        if position == made.block_at:
-            start = self.start[variable]
-            stop = frame.least(frame.add(start, frame.integer(made.block)), stop)
-        if position == made.tile_at:
-            self._tiles(variable, start, stop)
-            return
-        with self.b.loop(start, stop, frame.integer(1)) as loop:
-            self.at[variable] = loop.index
-            self._rows(position + 1)
-
-    def _tiles(self, variable: Variable, start: Value, stop: Value) -> None:
-        """Whole tiles, then smaller ones for the rows that are left."""
-        for size in self._heights(variable):
-            start = self._tile_loop(variable, start, stop, size)
-
-    def _heights(self, variable: Variable) -> list[int]:
-        tile = self.made.tile
-        if is_static(variable.extent):
-            whole, rest = divmod(variable.extent, tile)
-            return [size for size, there in ((tile, whole), (rest, rest)) if there]
-        halves = [size for size in (16, 8, 4, 2, 1) if size < tile]
-        return [tile, *halves]
-
-    def _tile_loop(self, variable: Variable, start: Value, stop: Value, size: int) -> Value:
-        """The tiles of one size; gives the first row that is left."""
-        frame = self.frame
-        count = frame.subtract(stop, start)
-        whole = frame.b.binary("srem", count, frame.integer(size)) if size > 1 else frame.integer(0)
-        end = frame.subtract(stop, whole)
-        with self.b.loop(start, end, frame.integer(size)) as loop:
-            self.at[variable] = loop.index
-            self._tile(self._tile_rows(variable, size))
-        return end
-
-    def _tile_rows(self, variable: Variable, size: int) -> list[dict[Variable, int]]:
-        inner = self.form.rows[self.made.tile_at + 1 :]
-        for covered in inner:
-            self.at[covered] = self.frame.integer(0)
-        ranges = [range(size), *(range(v.extent) for v in inner)]
-        return [dict(zip((variable, *inner), numbers, strict=True)) for numbers in product(*ranges)]
-
-    def _tile(self, rows: Sequence[Mapping[Variable, int]]) -> None:
-        distances = [self._distance(self.a.rows, row) for row in rows]
-        at = Factors(self._address(self.a), self._address(self.operand_b))
-        levels = merged(self._levels())
-        if self.made.dots:
-            self._store_dots(rows, self._dot_products(distances, levels, at))
-            return
-        kernel = MicroKernel(
-            self.frame,
-            self.kind,
-            distances,
-            len(self.masks),
-            self.masks,
-            masked_loads=not self.made.copy_b,
-            vector_a=self.form.depthwise,
-            fma=self.code.target.fma,
-            unroll=self.made.unroll,
-        )
-        self._finish(rows, kernel.sums(levels, at, self._initial(rows)))
-
-    def _dot_products(
-        self, rows: Sequence[Value], levels: Sequence[Level], at: Factors
-    ) -> list[Value]:
-        """The finished sums of a tile of dot products, row by row."""
-        step = self.operand_b.factors.get(self.form.lane, 0)
-        count = len(self.masks)
-        columns = [self.frame.scaled(j, step) for j in range(count)]
-        kernel = DotKernel(self.frame, self.kind, rows, columns, self.code.target.fma)
-        start = [constant(self.kind, 0)] * (len(rows) * count)
-        return [kernel.total(spread) for spread in kernel.sums(levels, at, start)]
-
-    def _distance(self, factors: Mapping[Variable, int], row: Mapping[Variable, int]) -> Value:
-        frame, distance = self.frame, self.frame.integer(0)
-        for variable, number in row.items():
-            distance = frame.plus(distance, frame.scaled(number, factors.get(variable, 0)))
-        return distance
-
-    def _address(self, operand: _Operand) -> Value:
-        """Where a factor of this tile starts: at the first of everything that is summed."""
-        frame, place = self.frame, self.frame.integer(0)
-        for variable, factor in operand.factors.items():
-            if variable in self.at:
-                here = self.at[variable]
-            elif variable in operand.origin:
-                continue  # a copied block of the sum starts at its origin
-            else:
-                here = self.start.get(variable, frame.integer(0))
-            here = frame.subtract(here, operand.origin.get(variable, frame.integer(0)))
-            place = frame.add(place, frame.multiply(here, factor))
-        return self.b.element(operand.base, self.code.scalar, place)
-
-    # Loops of the sum
-
-    def _levels(self) -> list[Level]:
-        inner = self.form.reduced[self.made.split_at if self.made.split else 0 :]
-        return [self._level(variable) for variable in inner]
-
-    def _level(self, variable: Variable) -> Level:
-        """The loop over a reduced variable; it counts from the start of the block."""
-        frame = self.frame
-        steps = self.a.factors.get(variable, 0), self.operand_b.factors.get(variable, 0)
-        start, stop = frame.integer(0), frame.integer(variable.extent)
-        extent = variable.extent if is_static(variable.extent) else None
-        if variable in self.start:
-            stop = frame.subtract(stop, self.start[variable])
-            stop = frame.least(stop, frame.integer(self.made.split))
-            extent = None
-        for low, high in self._ranges(variable):
-            start, stop, extent = frame.most(start, low), frame.least(stop, high), None
-        return Level(start, stop, *steps, extent)
-
-    def _ranges(self, variable: Variable) -> Iterator[tuple[Value, Value]]:
-        """What the bounds of a factor that is read in place leave of a reduced variable."""
-        if self.made.copy_a:
-            return
-        for low, offset, high in self.form.kernel.a.bounds:
-            if range_of(self.form, offset, ()) is variable:
-                yield self._range(variable, low, offset, high)
-
-    def _range(
-        self, variable: Variable, low: int, offset: Offset, high: int
-    ) -> tuple[Value, Value]:
-        """The solution of low <= rest + factor · variable < high, from the start of the block."""
-        frame, factor = self.frame, offset.factor(variable)
-        rest = Offset(offset.constant, tuple(t for t in offset.terms if t[1] is not variable))
-        zero = frame.integer(0)
-        place = frame.place(rest, {v: self.at.get(v, zero) for v in variables_of(rest)})
-        if variable in self.start:
-            place = frame.add(place, frame.multiply(self.start[variable], factor))
-        least, most = (frame.subtract(frame.integer(limit), place) for limit in (low, high))
-        if factor > 0:
-            return frame.ceiling(least, factor), frame.ceiling(most, factor)
-        one = frame.integer(1)
-        least, most = (frame.subtract(one, limit) for limit in (least, most))
-        return frame.ceiling(most, -factor), frame.ceiling(least, -factor)
-
-    def _initial(self, rows: Sequence[Mapping[Variable, int]]) -> list[Value]:
-        if not self.made.split:
-            return [constant(self.kind, 0)] * (len(rows) * len(self.masks))
-        return [self.b.load(self.kind, address) for address in self._partials(rows)]
-
-    def _partials(self, rows: Sequence[Mapping[Variable, int]]) -> list[Value]:
-        """Where the unfinished sums of a tile are kept."""
-        frame, code = self.frame, self.code
-        strides, step = dict[Variable, int](), code.width
-        for variable, length in reversed(spans_of_rows(self.form, self.made).items()):
-            strides[variable] = step
-            step *= length
-        place = frame.multiply(frame.subtract(self.panel, self.first_panel), step)
-        zero = frame.integer(0)
-        for variable, stride in strides.items():
-            here = frame.subtract(self.at[variable], self.start.get(variable, zero))
-            place = frame.add(place, frame.multiply(here, stride))
-        base = self.b.element(self.partial, code.scalar, place)
-        return [
-            self.b.element(
-                base,
-                code.scalar,
-                frame.plus(self._distance(strides, row), frame.integer(j * code.lanes)),
-            )
-            for row in rows
-            for j in range(len(self.masks))
-        ]
-
-    # What becomes of the sums
-
-    def _finish(self, rows: Sequence[Mapping[Variable, int]], sums: Sequence[Value]) -> None:
-        if self.last is None or not self.made.split:
-            self._store_all(rows, sums)
-            return
-        more = self.b.binary("xor", self.last, constant(self.last.type, True))
-        with self.b.when(more):
-            for value, address in zip(sums, self._partials(rows), strict=True):
-                self.b.store(value, address)
-        with self.b.when(self.last):
-            self._store_all(rows, sums)
-
-    def _store_all(self, rows: Sequence[Mapping[Variable, int]], sums: Sequence[Value]) -> None:
-        width, lane, lanes = len(self.masks), self.form.lane, self.code.lanes
-        tile = Leaves(self.frame, dict(self.at), lane, lanes)
-        for i, row in enumerate(rows):
-            for j, mask in enumerate(self.masks):
-                beyond = {**row, lane: j * lanes}
-                total = sums[i * width + j]
-                self._store_sums(replace(tile, whole=mask, sum=total, beyond=beyond))
-
-    def _store_dots(self, rows: Sequence[Mapping[Variable, int]], sums: Sequence[Value]) -> None:
-        """The sums of a row are the lanes of one vector."""
-        count = len(self.masks)
-        tile = Leaves(self.frame, dict(self.at), self.form.lane, count)
-        for i, row in enumerate(rows):
-            total = self._together(sums[i * count : (i + 1) * count])
-            self._store_sums(replace(tile, sum=total, beyond=row))
-
-    def _together(self, numbers: Sequence[Value]) -> Value:
-        """A vector of scalars."""
-        if len(numbers) == 1:
-            return numbers[0]
-        kind = numbers[0].type.of(len(numbers))
-        vector = Value(kind, "poison")
-        for lane, number in enumerate(numbers):
-            vector = self.b.emit(kind, f"insertelement {vector}, {number}, i64 {lane}")
-        return vector
-
-    def _store_sums(self, leaves: Leaves) -> None:
-        """Every store of the kernel at one place of the result."""
-        mask = leaves.whole
-        evaluator = leaves.evaluator(self.code.dtype)
-        values = [
-            evaluator.value_as(store.value, store.argument.dtype, mask)
-            for store in self.form.kernel.stores
-        ]
-        for store, value in zip(self.form.kernel.stores, values, strict=True):
-            inside = mask
-            if store.inside is not None:
-                inside = evaluator.value_as(store.inside, bool, mask)
-                inside = inside if mask is None else self.b.binary("and", inside, mask)
-            self._store(store, leaves, value, inside)
-
-    def _store(self, store: Store, leaves: Leaves, value: Value, mask: Value | None) -> None:
-        b, argument = self.b, store.argument
-        raw = to_memory(b, value, argument.dtype)
-        scalar = storage_type(argument.dtype).scalar
-        address, spread = leaves.address(argument, store.offset, mask)
-        if raw.type.lanes == 1:
-            with b.when(mask or constant(raw.type.like("i1"), True)):
-                b.store(raw, address)
-            return
-        if isinstance(spread, int) and spread == 1:
-            if mask is None:
-                b.store(raw, address)
-            else:
-                b.store_masked(raw, address, mask)
-            return
-        steps = leaves.distances(0 if spread is None else spread)
-        every = mask or constant(raw.type.like("i1"), True)
-        b.scatter(raw, b.element(address, scalar, steps), every)
-
-
-def _rounded(count: int) -> int:
-    """A number of elements that keeps what follows aligned to a cache line."""
-    return -(-count // 16) * 16
+    def _slice(self, at: Mapping[Variable, Value], variable: Variable, span: Span) -> None:
+        frame, scratch, spans = self.frame, self.scratch, self.scratch.spans_b
+        assert scratch.packed_b
+        box = {v: Span(frame.integer(0), length) for v, length in spans.items()}
+        place = frame.multiply(span.start, scratch.packed_b.factors(spans)[variable])
+        base = frame.b.element(scratch.panels_at(frame, at), scratch.scalar, place)
+        scratch.copy(frame, scratch.packed_b, {**box, variable: span}, at, base, spans)

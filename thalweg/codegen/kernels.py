@@ -1,15 +1,44 @@
-"""Any kernel to LLVM text: contractions by the micro-kernel where it takes them, loops otherwise."""
+"""Any kernel to machine code: contractions by the micro-kernel where it takes them, else loops.
+
+A kernel's key is its structure, its integers and the text of the generators themselves: what was
+made before is found without being emitted again.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+
+from thalweg.codegen.cache import Request
 from thalweg.codegen.contraction import emit_contraction
 from thalweg.codegen.contraction_form import NotContraction
 from thalweg.codegen.emitted import Emitted
 from thalweg.codegen.loops import emit_loops
 from thalweg.codegen.machine import Target
+from thalweg.loops import kernel as kernels
 from thalweg.loops.expr import Expr, call
-from thalweg.loops.kernel import Access, Contraction, Kernel, Loops, Offset, Store
+from thalweg.loops.kernel import Access, Contraction, Dynamic, Kernel, Loops, Offset, Store
 from thalweg.loops.loop import Variable
+from thalweg.loops.parametric import integers, shape_of
+
+
+def request(kernel: Kernel, target: Target) -> Request:
+    """The kernel as the cache is asked for it."""
+    words = [number.word if isinstance(number, Dynamic) else number for number in integers(kernel)]
+    marks = "".join("d" if isinstance(n, Dynamic) else "." for n in integers(kernel))
+    key = f"{_generators()} {shape_of(kernel).hex()} {words} {marks}"
+    return Request(key, lambda: emit(kernel, target))
+
+
+@cache
+def _generators() -> str:
+    """A digest of the code that makes code: kernels made by other versions of it do not count."""
+    digest = blake2b(digest_size=16)
+    folders = [Path(__file__).parent, Path(kernels.__file__).parent]
+    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def emit(kernel: Kernel, target: Target) -> Emitted:

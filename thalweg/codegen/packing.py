@@ -217,7 +217,8 @@ class Copy:
         layout: Mapping[Variable, int] | None = None,
     ) -> None:
         """`layout` are the spans of the whole copy, where the box is a part of it."""
-        self.frame, self.packing, self.box, self.at = frame, packing, box, dict(at)
+        self.frame, self.packing, self.box = frame, packing, box
+        self.around, self.at = at, dict(at)
         self.destination, self.lanes, self.dtype = destination, lanes, dtype
         spans = {v: span.length for v, span in box.items()}
         lengths, strides = packing.lengths(spans), packing.strides(layout or spans)
@@ -288,7 +289,7 @@ class Copy:
         return result
 
     def _span(self, variable: Variable) -> Span:
-        return self.box.get(variable) or Span(self.at[variable], 1)
+        return self.box.get(variable) or Span(self.around[variable], 1)
 
     def _count(self, depth: int) -> Value:
         """How many coordinates to copy: none beyond the extent of a variable on its own."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.errors import OpError
 from thalweg.graph.node import Node, Tensor
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import NotLowered, Place, Scatter, Variable, lowered
@@ -58,6 +59,15 @@ class Drafting:
             self._decide(position, node)
         for node in self._spec.region.nodes:
             self._draft(node)
+        left = self._needed()
+        if left:
+            self.drafts.append(Draft((), (), (left[0].node,), None, left))
+
+    def _needed(self) -> tuple[Needed, ...]:
+        """What has to be checked since the last time this was asked."""
+        needed = tuple(self._resolver.needed)
+        self._resolver.needed.clear()
+        return needed
 
     # What comes in
 
@@ -123,7 +133,7 @@ class Drafting:
             return lowered(node.op, at, self._operands.of(node))
         except NotLowered as error:
             raise NotCompiled(node, str(error)) from error
-        except (ValueError, TypeError, IndexError) as error:
+        except (ValueError, TypeError, IndexError, OpError) as error:
             # An input the op does not take: its NumPy kernel says so in the right words.
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
 
@@ -322,10 +332,9 @@ class Drafting:
 
     def _add(self, node: Node, variables: tuple[Variable, ...], writes: Sequence[Write]) -> None:
         """A draft of these writes, with reductions that do not fit its loops taken out."""
-        needed = tuple(self._resolver.needed)
-        self._resolver.needed.clear()
         if any(v.extent == 0 for v in variables):
             return
+        needed = self._needed()
         apart = reductions.Apart(variables, self._reductions, lambda n, v, w: self._add(n, v, w))
         taken = [_with_value(write, apart.of(node, write.value)) for write in writes]
         self.drafts.append(_contracted(variables, taken, node, needed))

@@ -44,7 +44,8 @@ def finish(
         for need in draft.needed:
             checked.append(need.node)
             launches.append(_check(need, len(checked), memory))
-        launches.append(_finished(draft, memory))
+        if draft.writes:
+            launches.append(_finished(draft, memory))
     return launches, checked
 
 

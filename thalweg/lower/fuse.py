@@ -178,7 +178,7 @@ def _without_dead(drafts: list[Draft]) -> list[Draft]:
             for write in draft.writes
             if write.buffer.kind is not Kind.TEMPORARY or write.buffer in alive
         )
-        if not writes:
+        if not writes and not draft.needed:
             continue
         if len(writes) < len(draft.writes):
             draft = Draft(

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from thalweg.graph.dtypes import DType
+from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
 from thalweg.ops.basic import Const, NoOp
@@ -57,13 +57,13 @@ def compilable(node: Node) -> bool:
         return True
     if op.host_only or not (op.has("loop") or op.has("element") or op.of_shapes):
         return False
-    return all(_is_plain(tensor.dtype) for tensor in (*node.inputs, *node.outputs))
+    return all(_is_plain(tensor) for tensor in (*node.inputs, *node.outputs))
 
 
-def _is_plain(dtype: DType) -> bool:
-    base = dtype.base_dtype
-    if base.is_quantized:
-        return False
+def _is_plain(tensor: Tensor) -> bool:
+    base = tensor.dtype.base_dtype
+    if base.is_quantized or (tensor.dtype.is_ref_dtype and not tensor.shape.is_fully_defined()):
+        return False  # a variable without a fixed shape may change it between any two steps
     kind = np.dtype(base.as_numpy_dtype)
     return kind.kind in _KINDS or kind.name == "bfloat16"
 
@@ -87,13 +87,14 @@ def ordered(nodes: Sequence[Node], feeds: Collection[Tensor]) -> dict[Node, set[
     before: dict[Node, set[Node]] = {}
     variables = _Accesses(reference_roots(nodes))
     host: Node | None = None
+    blocks = any(node.op.blocking for node in nodes)  # then only what is asked for orders them
     for node in nodes:
         found = {tensor.op for tensor in node.inputs if tensor not in fed}
         found |= set(node.control_inputs)
         for place, tensor in enumerate(node.inputs):
             if tensor.dtype.is_ref_dtype and tensor not in fed:
                 found |= variables.accessed(node, tensor, place in node.op.parsed.references)
-        if node.op.stateful and node.op.host_only and node.inputs and not node.op.blocking:
+        if node.op.stateful and node.op.host_only and node.inputs and not blocks:
             found |= set() if host is None else {host}
             host = node
         before[node] = (found & inside) - {node}
@@ -111,6 +112,8 @@ class _Accesses:
     def accessed(self, node: Node, tensor: Tensor, writes: bool) -> set[Node]:
         """Note an access; what it must come after."""
         root = self._roots.get(tensor, tensor)
+        if root.dtype.base_dtype is dtypes.string:
+            return set()  # the handle of a queue or an accumulator, which has an order of its own
         found = {self._writer[root]} if root in self._writer else set[Node]()
         if writes:
             found |= set(self._readers.pop(root, ()))
@@ -135,6 +138,7 @@ def _grouped(
         if not waiting[node]:
             ready[node in compiled].append(node)
     units: list[Node | list[Node]] = []
+    awaited = _awaited(nodes, order)
     compiling = False
     while ready[False] or ready[True]:
         taken: list[Node] = []
@@ -146,9 +150,30 @@ def _grouped(
                 if not waiting[later]:
                     ready[later in compiled].append(later)
         taken.sort(key=lambda node: node.index)
-        units += [taken] if compiling and taken else taken
+        units += _apart(taken, awaited) if compiling else taken
         compiling = not compiling
     return units
+
+
+def _awaited(nodes: Sequence[Node], order: Order) -> dict[Node, frozenset[Node]]:
+    """For each node, those before it that may block."""
+    found: dict[Node, frozenset[Node]] = {}
+    if not any(node.op.blocking for node in nodes):
+        return found
+    for node in nodes:
+        before = [found.get(earlier, frozenset[Node]()) for earlier in order[node]]
+        own = [node] if node.op.blocking else []
+        found[node] = frozenset[Node]().union(*before, own)
+    return found
+
+
+def _apart(taken: list[Node], awaited: Mapping[Node, frozenset[Node]]) -> list[Node | list[Node]]:
+    """Nodes that wait for different things in regions of their own: what a blocked node waits for
+    must never stand in a region behind it."""
+    groups: dict[frozenset[Node], list[Node]] = {}
+    for node in taken:
+        groups.setdefault(awaited.get(node, frozenset()), []).append(node)
+    return [groups[key] for key in sorted(groups, key=len)]
 
 
 def _region(

@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.errors import OpError
 from thalweg.graph.node import Node, Tensor
 from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Place, Scatter, Variable, lowered
+from thalweg.loops.loop import NotLowered, Operand, Place, Scatter, Variable, lowered
 from thalweg.lower.affine import Affine, Digit, affine, compared, expressed, is_index, number, total
 from thalweg.lower.buffers import Buffer
 from thalweg.lower.specialise import NotCompiled, Specialised
+from thalweg.ops.basic import Const
 
 STREAM_WORDS = 6  # the place in a random stream that an op takes: key and counter
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
@@ -78,6 +80,7 @@ class Resolver:
         self._interned: dict[Any, Expr] = {}
         self._elements: dict[tuple[Tensor, tuple[Affine, ...]], Any] = {}
         self._node: Node | None = None
+        self._guards = 0
 
     def form(self, node: Node, at: Place) -> Any:
         """An output of a node at a place: an expression over buffers, or a Scatter of them."""
@@ -107,7 +110,7 @@ class Resolver:
     def _element(self, tensor: Tensor, indices: tuple[Affine, ...]) -> Any:
         shape = self._spec.shapes[tensor]
         value = self._spec.values.get(tensor)
-        if value is not None and all(index.is_constant for index in indices):
+        if value is not None and _is_literal(tensor, value, indices):
             return value[tuple(index.constant for index in indices)]
         buffer = self.buffers.get(tensor)
         if buffer is not None:
@@ -168,7 +171,9 @@ class Resolver:
         condition = self._resolved(arguments[0], known)
         if isinstance(condition, bool | np.bool_):
             return self._resolved(arguments[1 if condition else 2], known)
+        self._guards += 1  # what is read here may be left out, whatever its index is
         chosen, otherwise = (self._resolved(part, known) for part in arguments[1:])
+        self._guards -= 1
         return self.make("select", condition, chosen, otherwise)
 
     def _logical(self, function: str, parts: list[Any]) -> Any:
@@ -203,7 +208,8 @@ class Resolver:
         if node is not None:
             return self.load(self.stream_buffers[node], places[0])
         inside = [
-            self._within(place, size) for place, size in zip(places, operand.shape, strict=True)
+            self._within(place, size, index)
+            for place, size, index in zip(places, operand.shape, indices, strict=True)
         ]
         return self.element(self._operands.tensors[operand], tuple(inside))
 
@@ -212,16 +218,21 @@ class Resolver:
             return affine(index)
         return affine(self._resolved(index, known))
 
-    def _within(self, place: Affine, size: int) -> Affine:
+    def _within(self, place: Affine, size: int, index: Any) -> Affine:
         """An index that comes from data, brought into its range; others are right by construction,
         or under a guard that keeps them from being read."""
         if all(not isinstance(atom, Expr) for atom in _atoms(place)):
+            outside = place.is_constant and not 0 <= place.constant < size
+            if outside and not is_index(index):
+                assert self._node is not None
+                raise NotCompiled(self._node, f"the index {place.constant} is out of range")
             return place
         low, high = place.bounds
         if low >= 0 and high < size:
             return place
         assert self._node is not None
-        self.need_within(place, size, self._node)
+        if not self._guards:
+            self.need_within(place, size, self._node)
         above = self.make("max", self._plain(place), 0)
         return Affine(0, {self.make("min", above, max(size - 1, 0)): 1})
 
@@ -233,12 +244,23 @@ class Resolver:
 
     def need(self, node: Node) -> None:
         """Note what a node says of its inputs' values."""
-        for requirement in node.op.requires(*self._operands.of(node)):
+        try:
+            required = list(node.op.requires(*self._operands.of(node)))
+        except (ValueError, TypeError, IndexError, NotLowered, OpError) as error:
+            raise NotCompiled(node, f"its inputs do not fit: {error}") from error
+        for requirement in required:
             condition = self._resolved(requirement.condition, {})
             if isinstance(condition, Expr):
                 self.needed.append(Needed(condition, node))
             elif not condition and all(v.extent for v in requirement.variables):
                 raise NotCompiled(node, "its inputs are not what it requires")
+
+
+def _is_literal(tensor: Tensor, value: Any, indices: tuple[Affine, ...]) -> bool:
+    """Whether a known element goes into the code as a number. One that follows from sizes is read
+    from memory: other sizes, the same code."""
+    fixed = isinstance(tensor.op.op, Const) or value.dtype.kind in "iub"
+    return fixed and all(index.is_constant for index in indices)
 
 
 def _atoms(value: Affine) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.errors import OpError
 from thalweg.graph.build import add_node
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph
@@ -117,7 +118,7 @@ class _Inference:
         grouped = node.op.parsed.group(flat, node.input_counts())
         try:
             made = add_node(self._graph, node.op, tuple(grouped), "n")
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OpError) as error:
             raise NotCompiled(node, str(error)) from error
         for tensor, again in zip(node.outputs, made.outputs, strict=True):
             if not again.shape.is_fully_defined():

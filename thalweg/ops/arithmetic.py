@@ -15,8 +15,9 @@ from thalweg.graph.node import Node, Tensor, operator, operators
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.loops import loop
 from thalweg.loops.expr import Expr, call
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, Requirement
 from thalweg.ops import basic, broadcast, choosing, compare, complexes, filling, transcendental
 from thalweg.ops.elementwise import Binary, Elementwise, Unary, binary, unary
 from thalweg.ops.overloads import overload

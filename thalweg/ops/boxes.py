@@ -18,9 +18,10 @@ from thalweg.graph.scopes import get_seed
 from thalweg.graph.shapes import TensorShape, vector
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, Requirement
 from thalweg.ops import casting, shaping
 from thalweg.ops.context import Context
+from thalweg.ops.indexing import are_within
 from thalweg.ops.resizing import two_neighbours
 from thalweg.public import public
 
@@ -323,6 +324,11 @@ class CropAndResize(Op):
 
         mixed = loop.reduce("sum", _TAPS[self.method], part)
         return select(crop.inside, mixed, self.extrapolation_value).cast(np.float32)
+
+    def requires(
+        self, image: Operand, boxes: Operand, box_ind: Operand, crop_size: Operand
+    ) -> list[Requirement]:
+        return [are_within(box_ind, image.shape[0])]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         image, boxes, box_ind, _ = node.inputs

@@ -254,7 +254,11 @@ class ToFilter(Convolution, abstract=True):
     def shape(self, input: Tensor, filter_sizes: Tensor, out_backprop: Tensor) -> TensorShape:
         input.shape.assert_has_rank(self.rank + 2)
         out_backprop.shape.assert_has_rank(self.rank + 2)
-        return constant_value_as_shape(filter_sizes).with_rank(self.rank + 2)
+        known = constant_value_as_shape(filter_sizes).with_rank(self.rank + 2)
+        if known.is_fully_defined() and input.shape.is_fully_defined():
+            wanted = self.output_shape(input.shape, known)
+            wanted.assert_is_compatible_with(out_backprop.shape)
+        return known
 
     def numpy(self, input: Array, filter_sizes: Array, out_backprop: Array) -> Array:
         sizes: list[int] = np.asarray(filter_sizes).tolist()

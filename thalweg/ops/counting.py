@@ -17,7 +17,7 @@ from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, vector
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, call
-from thalweg.loops.loop import Operand, Place, Scatter
+from thalweg.loops.loop import Operand, Place, Requirement, Scatter
 from thalweg.ops import arithmetic, casting, reduce, shaping
 from thalweg.public import public
 

@@ -22,7 +22,7 @@ from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, unknown_shape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, call, select
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, Requirement
 from thalweg.ops import arithmetic, filling, joining, reduce, shaping
 from thalweg.public import public
 
@@ -368,9 +368,7 @@ class MatrixBandPart(Op):
         inside = ((lower < 0) | (above >= -lower)) & ((upper < 0) | (above <= upper))
         return select(inside, input[at], 0)
 
-    def requires(
-        self, input: Operand, num_lower: Operand, num_upper: Operand
-    ) -> list[Requirement]:
+    def requires(self, input: Operand, num_lower: Operand, num_upper: Operand) -> list[Requirement]:
         rows, columns = input.shape[-2:]
         return [Requirement((), (num_lower[()] <= rows) & (num_upper[()] <= columns))]
 

@@ -13,8 +13,9 @@ from thalweg.graph.convert import has_conversion
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
+from thalweg.loops import loop
 from thalweg.loops.expr import Expr, call, select
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, Requirement
 from thalweg.ops import broadcast, casting, complexes
 from thalweg.ops.elementwise import Binary, binary
 from thalweg.ops.overloads import aligned, overload

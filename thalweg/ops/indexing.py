@@ -20,7 +20,7 @@ from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place, Scatter
+from thalweg.loops.loop import Operand, Place, Requirement, Scatter
 from thalweg.ops import broadcast, choosing, filling, joining, reduce, shaping, slicing
 from thalweg.public import public
 
@@ -39,11 +39,21 @@ def check_within(indices: Array, limit: int, what: str = "indices") -> None:
         )
 
 
-def _known_within(indices: Operand, limits: Any) -> list[Requirement]:
-    """That indices known now lie in [0, limits); others are looked at where they are read."""
-    if indices.value is None:
-        return []
-    return [Requirement((), bool(np.all((indices.value >= 0) & (indices.value < limits))))]
+def are_within(indices: Operand, limit: Any) -> Requirement:
+    """That every index lies in [0, limit)."""
+    return loop.require(indices.shape, lambda *k: (indices[k] >= 0) & (indices[k] < limit))
+
+
+def are_coordinates(indices: Operand, sizes: Sequence[Any]) -> list[Requirement]:
+    """That every row along the last axis of `indices` lies in a tensor of these sizes."""
+
+    def inside(axis: int, size: Any) -> Requirement:
+        def within(*row: Expr) -> Expr:
+            return (indices[(*row, axis)] >= 0) & (indices[(*row, axis)] < size)
+
+        return loop.require(indices.shape[:-1], within)
+
+    return [inside(axis, size) for axis, size in enumerate(sizes[: indices.shape[-1]])]
 
 
 # Along an axis
@@ -129,7 +139,7 @@ class GatherV2(Along):
 
     def requires(self, params: Operand, indices: Operand, axis: Operand) -> list[Requirement]:
         place, _ = self.axes(axis.constant(), params.rank, indices.rank)
-        return _known_within(indices, params.shape[place])
+        return [are_within(indices, params.shape[place])]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Any]:
         params, indices, axis = node.inputs
@@ -273,7 +283,7 @@ class GatherNd(Op):
         return params.or_else(coordinate_source(at, indices), filling.zero_of(params.dtype))
 
     def requires(self, params: Operand, indices: Operand) -> list[Requirement]:
-        return _known_within(indices, params.shape[: indices.shape[-1]])
+        return are_coordinates(indices, params.shape)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Any]:
         params, indices = node.inputs
@@ -404,10 +414,10 @@ class UnravelIndex(Op):
         return indices.flat(rest[0] if rest else 0) // step % dims[axis]
 
     def requires(self, indices: Operand, dims: Operand) -> list[Requirement]:
-        size = loop.reduce("prod", dims.shape, lambda k: dims[k].cast(np.int64))
+        size = loop.reduce("prod", dims.shape, lambda *k: dims[k].cast(np.int64))
         return [
-            loop.require(dims.shape, lambda k: dims[k] >= 0),
-            loop.require(indices.shape, lambda *at: (indices[at] >= 0) & (indices[at] < size)),
+            loop.require(dims.shape, lambda *k: dims[k] >= 0),
+            are_within(indices, size),
         ]
 
 

@@ -61,6 +61,12 @@ class Morphology(Op, abstract=True):
         )
         return (len(x), *positions, x.shape[-1]), sums
 
+    def check_gradient(self, x: Operand, w: Operand, dy: Operand) -> None:
+        """Raise unless dy has the shape that x and w give."""
+        wanted = self.output_shape(TensorShape.of(x.shape), TensorShape.of(w.shape)).sizes
+        if dy.shape != wanted:
+            raise ValueError(f"out_backprop has shape {dy.shape}, the output {wanted}")
+
     def pads(self, sizes: Sequence[int], slides: Sequence[Slide]) -> list[tuple[int, int]]:
         """The border of the images."""
         return [(0, 0), *windows.all_pads(slides, sizes[1:3]), (0, 0)]
@@ -150,6 +156,7 @@ class Dilation2DBackpropInput(Morphology):
         return padded[windows.inside(pads, x.shape)].astype(input.dtype, copy=False)
 
     def loop(self, at: Place, input: Operand, filter: Operand, out_backprop: Operand) -> Expr:
+        self.check_gradient(input, filter, out_backprop)
         batch, *elements, channel = at
         window, positions = filter.shape[:2], out_backprop.shape[1:3]
         slides = self.slides(window)
@@ -184,6 +191,7 @@ class Dilation2DBackpropFilter(Morphology):
         return np.stack(totals).reshape(w.shape).astype(input.dtype, copy=False)
 
     def loop(self, at: Place, input: Operand, filter: Operand, out_backprop: Operand) -> Expr:
+        self.check_gradient(input, filter, out_backprop)
         taps, (channel,) = at.split(2)
         number = loop.ravel(taps, filter.shape[:2])
 

@@ -83,6 +83,12 @@ class Pooling(Op, abstract=True):
 
         return loop.reduce("argmax", [math.prod(self.ksize)], element)
 
+    def check_gradient(self, x: tuple[int, ...], y: tuple[int, ...]) -> None:
+        """Raise unless y is the shape that pooling x gives."""
+        wanted = self.pooled_shape(TensorShape.of(x)).sizes
+        if y != wanted:
+            raise ValueError(f"a gradient of shape {y} for a pooled shape of {wanted}")
+
     def over_windows(
         self, at: Place, positions: Sequence[int], body: Callable[[Any, Any], Expr]
     ) -> Expr:
@@ -184,6 +190,8 @@ class MaxPoolingGrad(Pooling, abstract=True):
         return dx.result
 
     def loop(self, at: Place, orig_input: Operand, orig_output: Operand, grad: Operand) -> Expr:
+        self.check_gradient(orig_input.shape, grad.shape)
+
         def part(places: Any, taps: Any) -> Expr:
             first = self.first_largest(orig_input, places)
             return select(first.eq(loop.ravel(taps, self.ksize)), grad[places], 0)
@@ -224,6 +232,7 @@ class MaxPoolingGradGrad(Pooling, abstract=True):
         return total
 
     def loop(self, at: Place, orig_input: Operand, orig_output: Operand, grad: Operand) -> Expr:
+        self.check_gradient(grad.shape, orig_output.shape)
         first = self.first_largest(orig_input, at)
         return self.seen(grad, at, loop.unravel(first, self.ksize), 0)
 
@@ -445,6 +454,8 @@ class MaxPoolGradGradWithArgmax(Pooling):
         return grad.ravel()[places].reshape(argmax.shape)
 
     def loop(self, at: Place, input: Operand, grad: Operand, argmax: Operand) -> Expr:
+        if grad.shape != input.shape:
+            raise ValueError(f"a gradient of shape {grad.shape} for an input of {input.shape}")
         return grad[_place(argmax, at, input.shape, self.include_batch_in_index)]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
@@ -553,6 +564,8 @@ class AvgPoolingGrad(Pooling, abstract=True):
         return dx.result.astype(grad.dtype, copy=False)
 
     def loop(self, at: Place, orig_input_shape: Operand, grad: Operand) -> Expr:
+        self.check_gradient(at.shape, grad.shape)
+
         def part(places: Any, taps: Any) -> Expr:
             share = covered(self.slides, at.shape, places).cast(_wide(grad.dtype))
             return widened(grad[places], grad.dtype) / share

@@ -36,7 +36,7 @@ from thalweg.loops.either import (
     sign,
 )
 from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, Requirement
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -138,9 +138,7 @@ class QuantizeV2(Op):
         x = input[at].cast(np.float64) if at.output == 0 else 0.0
         return self._quantized(x, *wide(min_range, max_range))[at.output]
 
-    def requires(
-        self, input: Operand, min_range: Operand, max_range: Operand
-    ) -> list[Requirement]:
+    def requires(self, input: Operand, min_range: Operand, max_range: Operand) -> list[Requirement]:
         return [Requirement((), min_range[()] <= max_range[()])]
 
     def _quantized(self, x: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:

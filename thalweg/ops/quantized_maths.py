@@ -21,7 +21,7 @@ from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.loops import loop
 from thalweg.loops.either import cast, greater, maximum, minimum, select
 from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, Requirement
 from thalweg.ops import bias, matmul, shaping
 from thalweg.ops.quantize import (
     first_dequantized,

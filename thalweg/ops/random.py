@@ -23,7 +23,7 @@ from thalweg.graph.scopes import get_seed, name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, Requirement
 from thalweg.loops.philox import Generator
 from thalweg.ops import arithmetic, basic, checks, distributions, reduce, shaping, slicing
 from thalweg.ops.context import Context

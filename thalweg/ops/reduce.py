@@ -19,7 +19,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
 from thalweg.loops import loop
-from thalweg.loops.expr import Expr
+from thalweg.loops.expr import Expr, call
 from thalweg.loops.loop import Operand, Place
 from thalweg.ops import (
     arithmetic,
@@ -236,8 +236,10 @@ class Mean(Reduction):
 
     def loop(self, at: Place, input: Operand, reduction_indices: Operand) -> Expr:
         axes = normal_axes(reduction_indices.constant(), input.rank)
-        count = np.prod([input.shape[axis] for axis in axes], dtype=np.int64)
-        mean = super().loop(at, input, reduction_indices) / float(count)
+        count = int(np.prod([input.shape[axis] for axis in axes], dtype=np.int64))
+        whole = np.dtype(input.dtype).kind in "iu"
+        kind = np.float64 if whole or np.dtype(input.dtype).itemsize > 4 else np.float32
+        mean = super().loop(at, input, reduction_indices) / call("cast", count, kind)
         return mean.cast(input.dtype)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:

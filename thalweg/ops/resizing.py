@@ -136,6 +136,11 @@ def _check_not_empty(images: Array) -> None:
         )
 
 
+def _check_pixels(*shapes: Sequence[int]) -> None:
+    if any(0 in shape[1:3] for shape in shapes):
+        raise ValueError("an image without pixels")
+
+
 @dataclass(frozen=True)
 class Axis:
     """One axis of a resize in a loop: `target` pixels made of `size`."""
@@ -211,6 +216,7 @@ class Resize(Op, abstract=True):
         )
 
     def loop(self, at: Place, images: Operand, size: Operand) -> Expr:
+        _check_pixels(images.shape, at.shape)
         batch, row, column, channel = at
         extents, taps = self.taps(images.shape[1:3], at.shape[1:3])
 
@@ -343,6 +349,7 @@ class ResizeNearestNeighbor(Op):
         return images[:, rows][:, :, columns]
 
     def loop(self, at: Place, images: Operand, size: Operand) -> Expr:
+        _check_pixels(images.shape, at.shape)
         batch, row, column, channel = at
         options = self.align_corners, self.half_pixel_centers
         rows, columns = axes(images.shape[1:3], at.shape[1:3], *options)
@@ -385,6 +392,7 @@ class ResizeNearestNeighborGrad(Op):
         return result
 
     def loop(self, at: Place, grads: Operand, size: Operand) -> loop.Scatter:
+        _check_pixels(at.shape)
         options = self.align_corners, self.half_pixel_centers
         rows, columns = axes(at.shape[1:3], grads.shape[1:3], *options)
 

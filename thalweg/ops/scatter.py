@@ -90,6 +90,9 @@ class ScatterOp(PartialUpdate, abstract=True):
         return ref
 
     def loop(self, at: Place, ref: Operand, indices: Operand, updates: Operand) -> Scatter:
+        if not ref.rank:
+            raise ValueError("a scalar has no rows")
+
         def write(*k: Expr) -> tuple[tuple[Expr, ...], Expr]:
             row, rest = indices[k[: indices.rank]], k[indices.rank :]
             return (row, *rest), self.update(updates.broadcast(k))

@@ -18,8 +18,8 @@ from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, unknown_shape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, call
-from thalweg.loops.loop import Operand, Place, Scatter
-from thalweg.ops import shaping, transposing
+from thalweg.loops.loop import Operand, Place, Requirement, Scatter
+from thalweg.ops import indexing, shaping, transposing
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -248,6 +248,9 @@ class InTopKV2(Op):
             loop.reduce("all", classes, is_finite),
         )
         return finite & (above < k[()])
+
+    def requires(self, predictions: Operand, targets: Operand, k: Operand) -> list[Requirement]:
+        return [indexing.are_within(targets, predictions.shape[1])]
 
 
 def _check_targets(targets: Array, classes: int) -> None:

@@ -21,7 +21,7 @@ from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, unknown_shape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place, Scatter
+from thalweg.loops.loop import Operand, Place, Requirement, Scatter
 from thalweg.ops import (
     casting,
     choosing,
@@ -73,7 +73,11 @@ def check_sorted(ids: Array, count: int) -> None:
 
 def are_sorted(ids: Operand) -> list[Requirement]:
     """That no id is smaller than the one before it."""
-    return [loop.require([max(ids.size - 1, 0)], lambda k: ids[k] <= ids[k + 1])]
+
+    def follows(k: Expr) -> Expr:
+        return ids[k] <= ids[k + 1]
+
+    return [loop.require([max(ids.size - 1, 0)], follows)]
 
 
 def scattered(kind: str, data: Operand, ids: Operand, initial: Any) -> Scatter:
@@ -297,6 +301,12 @@ class GatherSegments(Op):
         segment = segment_ids[row]
         inside = (segment >= 0) & (segment < values.shape[0])
         return select(inside, values[(segment, *rest)], 0)
+
+    def requires(self, values: Operand, segment_ids: Operand) -> list[Requirement]:
+        count = values.shape[0]
+        if not count:
+            return []
+        return [loop.require(segment_ids.shape, lambda *k: segment_ids[k] < count)]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         values, ids = node.inputs

@@ -7,6 +7,7 @@ the description becomes a NumPy index, and the rules that NumPy does not share a
 from __future__ import annotations
 
 import builtins
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from types import EllipsisType
@@ -23,8 +24,8 @@ from thalweg.graph.node import Node, Tensor, operator
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape, unknown_shape
-from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.expr import Expr, call, select
+from thalweg.loops.loop import Operand, Place, Requirement
 from thalweg.ops import basic, casting, filling, joining, shaping
 from thalweg.ops.context import Context, VariableCell
 from thalweg.public import public, publish_value
@@ -122,6 +123,26 @@ class Strided(Op, abstract=True):
             element = select(inside, element, otherwise)
         return element
 
+    def fitting(
+        self,
+        sizes: Sequence[int],
+        part: Sequence[int] | None,
+        begin: Operand,
+        end: Operand,
+        strides: Operand,
+    ) -> list[Requirement]:
+        """That bounds which only the step knows lie inside, and cut out a part of this shape."""
+        steps: list[int] = strides.constant().tolist()
+        *entries, _ = self.index(sizes, _loop_bounds(begin), _loop_bounds(end), steps)
+        left, counts = iter(sizes), itertools.repeat(None) if part is None else iter(part)
+        conditions: list[Any] = []
+        for entry in entries:
+            size = None if entry is newaxis else next(left)
+            count = next(counts) if size is None or isinstance(entry, builtins.slice) else None
+            if size is not None:
+                conditions.append(_fits(entry, size, count))
+        return [Requirement((), condition) for condition in conditions]
+
     def static_shape(
         self, input: TensorShape, begin: Tensor, end: Tensor, strides: Tensor
     ) -> TensorShape:
@@ -205,6 +226,24 @@ def _length(cut: builtins.slice[Any, Any, Any], size: Size) -> Size:
     return len(range(size)[cut])
 
 
+def _fits(entry: Any, size: int, count: Size) -> Any:
+    """Whether an entry is an index of an axis, or a range of `count` (None: any number) of it.
+
+    False also for ranges that count from the end, where only the step knows their bounds.
+    """
+    if isinstance(entry, Expr):
+        return (entry >= -size) & (entry < size)
+    if not isinstance(entry, builtins.slice) or count is None:
+        return True
+    cut = cast("builtins.slice[Any, Any, int]", entry)
+    if not isinstance(cut.start, Expr) and not isinstance(cut.stop, Expr):
+        return len(range(size)[cut]) == count
+    start = 0 if cut.start is None else cut.start
+    stop = size if cut.stop is None else cut.stop
+    inside = call("and", call("ge", start, 0), call("le", stop, size))
+    return cut.step == 1 and inside & call("eq", stop - start, count)
+
+
 def _static_bounds(begin: Tensor, end: Tensor, strides: Tensor) -> list[Bounds] | None:
     count = begin.shape.merge_with(end.shape).merge_with(strides.shape).with_rank(1)[0].value
     if count is None:
@@ -263,6 +302,13 @@ class StridedSlice(Strided):
                 indices.append(moved)
         return input[indices]
 
+    def requires(
+        self, input: Operand, begin: Operand, end: Operand, strides: Operand
+    ) -> list[Requirement]:
+        if begin.value is not None:
+            return []  # the shape says it all
+        return self.fitting(input.shape, None, begin, end, strides)
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         x, begin, end, strides = node.inputs
         shape = shaping.shape(x, out_type=begin.dtype)
@@ -299,6 +345,17 @@ class StridedSliceGrad(Strided):
         dy: Operand,
     ) -> Expr:
         return self.written(at, begin, strides, dy, filling.zero_of(dy.dtype))
+
+    def requires(
+        self,
+        shape: Operand,
+        begin: Operand,
+        end: Operand,
+        strides: Operand,
+        dy: Operand,
+    ) -> list[Requirement]:
+        sizes: list[int] = shape.constant().tolist()
+        return self.fitting(sizes, dy.shape, begin, end, strides)
 
     def gradient(self, node: Node, dx: Tensor) -> list[Tensor | None]:
         _, begin, end, strides, _ = node.inputs
@@ -492,6 +549,16 @@ class StridedSliceAssign(Strided):
     ) -> Expr:
         return self.written(at, begin, strides, value, ref[at])
 
+    def requires(
+        self,
+        ref: Operand,
+        begin: Operand,
+        end: Operand,
+        strides: Operand,
+        value: Operand,
+    ) -> list[Requirement]:
+        return self.fitting(ref.shape, value.shape, begin, end, strides)
+
 
 @operator("slice_assign")
 def slice_assign(slice_: Tensor, value: Any, name: str | None = None) -> Tensor:
@@ -539,6 +606,15 @@ class Slice(Op):
     def loop(self, at: Place, input: Operand, begin: Operand, size: Operand) -> Expr:
         starts = map(_first, _loop_bounds(begin), [1] * at.rank, input.shape)
         return input[[index + start for index, start in zip(at, starts, strict=True)]]
+
+    def requires(self, input: Operand, begin: Operand, size: Operand) -> list[Requirement]:
+        if begin.value is not None:
+            return []  # the shape says it all
+        parts = zip(_loop_bounds(begin), _loop_bounds(size), input.shape, strict=True)
+        return [
+            Requirement((), (start >= 0) & (start <= whole - length))
+            for start, length, whole in parts
+        ]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         x, begin, _ = node.inputs

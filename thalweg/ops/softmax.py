@@ -21,8 +21,8 @@ from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place, widened
-from thalweg.ops import basic, casting, filling, joining, reduce, shaping, transposing
+from thalweg.loops.loop import Operand, Place, Requirement, widened
+from thalweg.ops import basic, casting, filling, indexing, joining, reduce, shaping, transposing
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -362,8 +362,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
         return select(at[1].eq(label), probability - 1, probability).cast(features.dtype)
 
     def requires(self, features: Operand, labels: Operand) -> list[Requirement]:
-        classes = features.shape[1]
-        return [loop.require(labels.shape, lambda k: (labels[k] >= 0) & (labels[k] < classes))]
+        return [indexing.are_within(labels, features.shape[1])]
 
     def gradient(self, node: Node, dloss: Tensor, _: Tensor) -> list[Tensor | None]:
         # Through a fused gradient a second derivative would silently miss its own terms.

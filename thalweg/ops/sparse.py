@@ -6,7 +6,6 @@ row-major order where they come in that order. Arithmetic is in `sparse_maths`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +21,8 @@ from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape, matrix, unknown_shape, vector
 from thalweg.loops import loop
-from thalweg.loops.expr import Expr, call, select
-from thalweg.loops.loop import Operand, Place, Scatter
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place, Requirement, Scatter
 from thalweg.ops import (
     basic,
     casting,
@@ -196,6 +195,10 @@ class SparseToDense(Op):
         self, at: Place, indices: Operand, shape: Operand, values: Operand, default: Operand
     ) -> Expr | Scatter:
         count = indices.shape[0] if indices.rank == 2 else indices.size
+        if (indices.shape[1] if indices.rank == 2 else 1) != at.rank:
+            raise ValueError(f"indices of shape {indices.shape} into {at.rank} dimensions")
+        if values.shape not in ((), (count,)):
+            raise ValueError(f"values of shape {values.shape} for {count} indices")
         if not at.rank:  # the last value wins
             return values.flat(values.size - 1) if count else default[()]
 
@@ -203,6 +206,21 @@ class SparseToDense(Op):
             return _index_row(indices, k), values.broadcast([k])
 
         return loop.scatter("set", [count], write, default[()])
+
+    def requires(
+        self, indices: Operand, shape: Operand, values: Operand, default: Operand
+    ) -> list[Requirement]:
+        if not self.validate_indices:
+            return []
+        count = indices.shape[0] if indices.rank == 2 else indices.size
+        sizes = [shape[axis] for axis in range(shape.size)]
+
+        def rises(k: Expr) -> Expr:
+            return _number(_index_row(indices, k), sizes) < _number(
+                _index_row(indices, k + 1), sizes
+            )
+
+        return [loop.require([max(count - 1, 0)], rises)]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         indices, _, values, _ = node.inputs
@@ -221,6 +239,14 @@ def _index_row(indices: Operand, k: Expr) -> tuple[Expr, ...]:
     if indices.rank != 2:
         return (indices.flat(k),)
     return index_row(indices, k)
+
+
+def _number(row: Sequence[Expr], sizes: Sequence[Expr]) -> Any:
+    """The row-major number of an index."""
+    number: Any = 0
+    for index, size in zip(row, sizes, strict=True):
+        number = number * size + index.cast(np.int64)
+    return number
 
 
 def index_row(indices: Operand, k: Expr) -> tuple[Expr, ...]:
@@ -375,6 +401,7 @@ class SparseReshape(Op):
         "-> output_indices: int64, output_shape: int64"
     )
     not_differentiable = True
+    host_only = True
 
     def shape(self, indices: Tensor, input_shape: Tensor, new_shape: Tensor) -> list[TensorShape]:
         static_rank(indices, input_shape)
@@ -387,27 +414,6 @@ class SparseReshape(Op):
         rows = np.stack(np.unravel_index(places, shape), axis=1) if len(places) else None
         found = np.zeros((0, len(shape)), np.int64) if rows is None else rows.astype(np.int64)
         return found, np.array(shape, np.int64)
-
-    def loop(self, at: Place, indices: Operand, input_shape: Operand, new_shape: Operand) -> Expr:
-        old = [input_shape[axis] for axis in range(input_shape.size)]
-        sizes = _completed_elements(old, [new_shape[axis] for axis in range(new_shape.size)])
-        if at.output == 1:
-            return option(at[0], sizes)
-        number: Any = 0
-        for index, size in zip(index_row(indices, at[0]), old, strict=True):
-            number = number * size + index
-        columns: list[Expr] = []
-        for size in reversed(sizes):
-            columns.insert(0, call("remainder", number, size))
-            number = number // size
-        return option(at[1], columns)
-
-
-def _completed_elements(old: list[Expr], new: list[Expr]) -> list[Expr]:
-    """As `_completed`, of sizes that are known to be right."""
-    elements: Any = math.prod(old)
-    known: Any = math.prod(select(size.eq(-1), 1, size) for size in new)
-    return [select(size.eq(-1), elements // known, size) for size in new]
 
 
 def _completed(old: Array, new: Array) -> tuple[int, ...]:

@@ -20,8 +20,8 @@ from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, matrix, vector
 from thalweg.loops import loop
-from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place, Scatter
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Operand, Place, Requirement, Scatter
 from thalweg.ops import casting, indexing, matmul, reduce, segment, shaping, transposing
 from thalweg.ops.sparse import (
     as_sparse,
@@ -154,6 +154,8 @@ class SparseTensorDenseAdd(Op):
     def loop(
         self, at: Place, a_indices: Operand, a_values: Operand, a_shape: Operand, b: Operand
     ) -> Expr | Scatter:
+        if a_indices.shape != (a_values.size, b.rank) or a_shape.shape != (b.rank,):
+            raise ValueError(f"indices of shape {a_indices.shape} into {b.rank} dimensions")
         if not at.rank:
             return b[at] + loop.reduce("sum", a_values.shape, a_values.__getitem__)
 
@@ -161,6 +163,11 @@ class SparseTensorDenseAdd(Op):
             return index_row(a_indices, k), a_values[k]
 
         return loop.scatter("sum", a_values.shape, write, b[at])
+
+    def requires(
+        self, a_indices: Operand, a_values: Operand, a_shape: Operand, b: Operand
+    ) -> list[Requirement]:
+        return [Requirement((), a_shape[axis].eq(size)) for axis, size in enumerate(b.shape)]
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [None, values_at(dy, node.inputs[0]), None, dy]
@@ -195,16 +202,13 @@ class BroadcastPlaces(Op):
 
     signature = "indices: int64, shape: int64, dense_shape: int64 -> places: int64"
     not_differentiable = True
+    host_only = True
 
     def shape(self, indices: Tensor, shape: Tensor, dense_shape: Tensor) -> TensorShape:
         return matrix(indices.shape.with_rank(2)[0], dense_shape.shape.with_rank(1)[0])
 
     def numpy(self, indices: Array, shape: Array, dense_shape: Array) -> Array:
         return broadcast_places(indices, shape, dense_shape)
-
-    def loop(self, at: Place, indices: Operand, shape: Operand, dense_shape: Operand) -> Expr:
-        missing = shape.size - dense_shape.size
-        return select(dense_shape[at[1]].eq(1), 0, indices[at[0], at[1] + missing])
 
 
 def broadcast_places(indices: Array, shape: Array, dense_shape: Array) -> Array:
@@ -221,6 +225,13 @@ def broadcast_places(indices: Array, shape: Array, dense_shape: Array) -> Array:
 def _places_of(node: Node) -> Tensor:
     indices, _, shape, dense = node.inputs
     return BroadcastPlaces()(indices, shape, shaping.shape(dense, out_type=dtypes.int64))
+
+
+def _dense_element(k: Expr, indices: Operand, shape: Operand, dense: Operand) -> Expr:
+    """What a dense tensor, broadcast to a sparse one, has at index k of the latter."""
+    if indices.shape[1] != shape.size or dense.rank > shape.size:
+        raise ValueError(f"indices of shape {indices.shape} beside a tensor of {dense.shape}")
+    return dense.broadcast(index_row(indices, k))
 
 
 class SparseDenseCwise(Op, abstract=True):
@@ -244,8 +255,16 @@ class SparseDenseCwise(Op, abstract=True):
     def loop(
         self, at: Place, sp_indices: Operand, sp_values: Operand, sp_shape: Operand, dense: Operand
     ) -> Expr:
-        element = dense.broadcast(index_row(sp_indices, at[0]))
+        element = _dense_element(at[0], sp_indices, sp_shape, dense)
         return type(self).function(sp_values[at], element)
+
+    def requires(
+        self, sp_indices: Operand, sp_values: Operand, sp_shape: Operand, dense: Operand
+    ) -> list[Requirement]:
+        known = [sp_shape[axis] for axis in range(sp_shape.size)]
+        sizes = enumerate(dense.shape, sp_shape.size - dense.rank)
+        fits = [Requirement((), known[axis].eq(size)) for axis, size in sizes if size != 1]
+        return [*indexing.are_coordinates(sp_indices, known), *fits]
 
     def spread(self, node: Node, places: Tensor, gradient: Tensor) -> Tensor:
         """A gradient of values, summed into the shape of the dense operand."""
@@ -292,7 +311,7 @@ class SparseDenseCwiseDiv(SparseDenseCwise):
     def loop(
         self, at: Place, sp_indices: Operand, sp_values: Operand, sp_shape: Operand, dense: Operand
     ) -> Expr:
-        x, y = sp_values[at], dense.broadcast(index_row(sp_indices, at[0]))
+        x, y = sp_values[at], _dense_element(at[0], sp_indices, sp_shape, dense)
         if sp_values.dtype.kind not in "iu":
             return x / y
         return x.abs() // y.abs() * x.sign() * y.sign()
@@ -467,6 +486,11 @@ class SparseTensorDenseMatMul(Op):
             return (row, column), value * element
 
         return loop.scatter("sum", [*a_values.shape, at.shape[1]], write, 0)
+
+    def requires(
+        self, a_indices: Operand, a_values: Operand, a_shape: Operand, b: Operand
+    ) -> list[Requirement]:
+        return indexing.are_coordinates(a_indices, [a_shape[0], a_shape[1]])
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         indices, values, shape, b = node.inputs

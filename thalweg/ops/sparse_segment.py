@@ -18,7 +18,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import Size, TensorShape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Place, Scatter
+from thalweg.loops.loop import Operand, Place, Requirement, Scatter
 from thalweg.ops import indexing, segment, shaping, transcendental
 from thalweg.public import public
 

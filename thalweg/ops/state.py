@@ -21,7 +21,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
 from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import NotLowered, Operand, Place
 from thalweg.ops.context import Cancellation, Context, VariableCell
 from thalweg.public import public
 
@@ -151,6 +151,8 @@ class Assign(Update):
         return ref
 
     def loop(self, at: Place, ref: Operand, value: Operand) -> Expr:
+        if ref.shape != value.shape:
+            raise NotLowered("the variable gets another shape")
         return value[at]
 
 

@@ -19,7 +19,7 @@ from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, vector
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Place
+from thalweg.loops.loop import Operand, Place, Requirement
 from thalweg.loops.philox import Generator
 from thalweg.ops import arithmetic, distributions
 from thalweg.ops.philox import Philox

@@ -17,7 +17,7 @@ from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
-from thalweg.loops.loop import Operand, Place, Scatter
+from thalweg.loops.loop import NotLowered, Operand, Place, Requirement, Scatter
 from thalweg.ops import arithmetic, filling, joining, shaping
 from thalweg.public import public
 
@@ -160,7 +160,7 @@ class InvertPermutation(Op):
             return (k <= other) | ((x[k] - x[other]) % x.size).ne(0)
 
         return [
-            loop.require(x.shape, lambda k: (x[k] >= -x.size) & (x[k] < x.size)),
+            loop.require(x.shape, lambda *k: (x[k] >= -x.size) & (x[k] < x.size)),
             loop.require([x.size, x.size], is_new),
         ]
 
@@ -283,7 +283,7 @@ class ReverseSequence(Op):
     def requires(self, input: Operand, seq_lengths: Operand) -> list[Requirement]:
         most = input.shape[self.seq_dim]
         inside = loop.require(
-            seq_lengths.shape, lambda k: (seq_lengths[k] >= 0) & (seq_lengths[k] <= most)
+            seq_lengths.shape, lambda *k: (seq_lengths[k] >= 0) & (seq_lengths[k] <= most)
         )
         return [inside]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from thalweg import errors
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled, Region
+from thalweg.lower.varying import Varying
 from thalweg.ops.context import VariableCell
 from thalweg.runtime.native import NativeStep
 
@@ -33,6 +33,7 @@ class CompiledRegion:
         self._threads = threads
         self._in_parts = in_parts
         self._reference: Callable[..., list[Any]] | None = None
+        self._varying = Varying()
         self._lock = threading.Lock()
 
     def __call__(self, context: Any, *values: Any) -> Any:
@@ -43,10 +44,7 @@ class CompiledRegion:
         """The region's outputs."""
         key = tuple([np.shape(a) for a in arrays])
         step = self.steps.get(key) or self.compiled(key, cells)
-        try:
-            results = step(context, arrays, cells)
-        except errors.FailedPreconditionError:
-            results = None  # the reference kernels say which node wanted the variable
+        results = step(context, arrays, cells)
         return self._settled(context, arrays, cells) if results is None else results
 
     def _settled(self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]) -> Any:
@@ -68,6 +66,7 @@ class CompiledRegion:
             buffer = cell.buffer
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
         try:
-            return NativeStep(lower(self.region, shapes, {}), self._threads)
+            lowered = lower(self.region, shapes, {})
+            return NativeStep(lowered, self._varying.adapt(lowered.launches), self._threads)
         except NotCompiled as failure:
             return self._in_parts(self.region, failure.node, self._threads)

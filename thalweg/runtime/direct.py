@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from thalweg import errors
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.context import VariableCell
 from thalweg.runtime.cancellation import Cancellation
@@ -67,10 +66,7 @@ class DirectStep:
         return [_fresh(results[place]) for place in self._fetches]
 
     def _run_native(self, step: NativeStep, arrays: Sequence[Any]) -> list[Any]:
-        try:
-            results = step(self._context, arrays, self._cells)
-        except errors.FailedPreconditionError:
-            results = None
+        results = step(self._context, arrays, self._cells)
         if results is None:
             return self._region.run(self._context, arrays, self._cells)
         return results

@@ -52,6 +52,7 @@ def execute(
                 call(instruction)
         else:
             run(plan.instructions, slots, resources, cancellation)
+            cancellation.check()  # native code does not look: a step that ended late is late
         return [_fetched(slots[slot], slot, plan) for slot in plan.fetches]
 
 

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.codegen.cache import load
+from thalweg import errors
+from thalweg.codegen.cache import Request, load_all
 from thalweg.codegen.emitted import Emitted
-from thalweg.codegen.kernels import emit
+from thalweg.codegen.kernels import emit, request
 from thalweg.codegen.machine import Target, host
 from thalweg.graph.node import Node, Tensor
 from thalweg.loops.expr import Expr
-from thalweg.loops.kernel import Argument, Contraction
+from thalweg.loops.kernel import Argument, Contraction, Kernel
 from thalweg.loops.types import Unsupported
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.finish import Launch
@@ -31,6 +32,7 @@ from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
 from thalweg.lower.schedule import SMALL, Amount, Waits, is_small
 from thalweg.lower.specialise import NotCompiled
+from thalweg.lower.varying import Adapted
 from thalweg.ops.context import VariableCell
 from thalweg.runtime.pool import Entry, Program, default_pool
 
@@ -59,17 +61,31 @@ address_of = (
 )
 
 
+class OtherShape(Exception):
+    """A variable was given another shape than the graph says."""
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """A launch with its code: where its argument words are, when it waits, who runs it."""
 
     launch: Launch
-    emitted: Emitted
+    adapted: Adapted
     functions: tuple[int, ...]
     words: int
     scratch: int
     waits: tuple[bool, ...]
     owner: int
+
+    @property
+    def word_count(self) -> int:
+        """How many words its arguments take: the fault word, buffers, scratch and sizes."""
+        return len(self.launch.buffers) + 2 + len(self.adapted.words)
+
+    @property
+    def emitted(self) -> Emitted:
+        """Its code as LLVM text, made anew."""
+        return emit(self.adapted.kernel, host())
 
 
 @dataclass(frozen=True)
@@ -95,35 +111,37 @@ class Output:
 class NativeStep:
     """A region, compiled for one set of shapes."""
 
-    def __init__(self, lowered: Lowered, threads: int) -> None:
+    def __init__(self, lowered: Lowered, adapted: Sequence[Adapted], threads: int) -> None:
         target = host()
         self.lowered = lowered
-        self.emitted = [_emitted(launch, target) for launch in lowered.launches]
-        addresses = load(self.emitted, target)
-        self.arena: Arena = arrange(lowered.launches, [e.scratch for e in self.emitted])
+        self.adapted = adapted
+        pairs = zip(lowered.launches, adapted, strict=True)
+        requests = [_request(launch, kernel.kernel, target) for launch, kernel in pairs]
+        self._loaded = load_all(requests, target)
+        self.arena: Arena = arrange(lowered.launches, [kernel.scratch for kernel in self._loaded])
         self.streams = list(lowered.streams.values())
         self.constants = _constants(lowered.launches)
         work = sum(Amount(launch.kernel).work for launch in lowered.launches)
         self.threads = 1 if work < 2 * SMALL else threads
         self.brief = work < _BRIEF
-        self.calls = self._calls(addresses)
-        self.word_count = sum(len(launch.buffers) + 2 for launch in lowered.launches)
+        self.calls = self._calls()
+        self.word_count = sum(call.word_count for call in self.calls)
         self._frames: deque[Frame] = deque()
         self._pool = default_pool()
         self._find_border()
 
-    def _calls(self, addresses: Sequence[tuple[int, ...]]) -> list[Call]:
+    def _calls(self) -> list[Call]:
         calls: list[Call] = []
         words = 0
         waits = Waits(self.arena)
         for position, launch in enumerate(self.lowered.launches):
-            functions, emitted = addresses[position], self.emitted[position]
-            scratch = self.arena.scratch[position]
-            first = waits.before(launch, (scratch, scratch + emitted.scratch))
+            loaded, adapted = self._loaded[position], self.adapted[position]
+            functions, scratch = loaded.functions, self.arena.scratch[position]
+            first = waits.before(launch, (scratch, scratch + loaded.scratch))
             waiting = (first, *[True] * (len(functions) - 1))
             owner = position if is_small(launch) and len(functions) == 1 else -1
-            calls.append(Call(launch, emitted, functions, words, scratch, waiting, owner))
-            words += len(launch.buffers) + 2
+            calls.append(Call(launch, adapted, functions, words, scratch, waiting, owner))
+            words += calls[-1].word_count
         return calls
 
     def _find_border(self) -> None:
@@ -146,7 +164,6 @@ class NativeStep:
         self.references = [
             (place, self._reference(tensor, words(tensor)))
             for place, tensor in enumerate(region.references)
-            if words(tensor)
         ]
         self.outputs: list[Output] = []
         for tensor in region.outputs:
@@ -182,8 +199,12 @@ class NativeStep:
         except IndexError:
             frame = Frame(self)
         words = frame.words
+        try:
+            lent = self._lend(words, cells) if self.references else None
+        except (errors.FailedPreconditionError, OtherShape):
+            self._frames.append(frame)
+            return None
         held = self._enter(words, values) if self.inputs else None
-        lent = self._lend(words, cells) if self.references else None
         results = self._results(words, cells)
         for row, buffer in enumerate(self.streams):
             frame.streams[row] = self._stream(context, buffer.source)
@@ -222,6 +243,8 @@ class NativeStep:
             buffer = cell.buffer
             if buffer is None or reference.is_set_first:
                 buffer = cell.prepared(reference.shape) if reference.is_set_first else cell.lend()
+            if buffer.shape != reference.shape:
+                raise OtherShape
             if reference.written and getrefcount(buffer) > 3:  # a reader holds a view: let it
                 buffer = None
                 buffer = cell.own()
@@ -269,6 +292,7 @@ class Frame:
             for number, buffer in enumerate(call.launch.buffers, 1):
                 words[call.words + number] = self._address(step, buffer, base)
             words[call.words + count + 1] = base + call.scratch
+            words[call.words + count + 2 : call.words + call.word_count] = call.adapted.words
             arguments = words.ctypes.data + 8 * call.words
             for function, waits in zip(call.functions, call.waits, strict=True):
                 entries.append(Entry(function, arguments, waits, call.owner))
@@ -292,11 +316,16 @@ def _is_plain(array: Array) -> bool:
     return flags.c_contiguous and flags.aligned
 
 
-def _emitted(launch: Launch, target: Target) -> Emitted:
-    try:
-        return emit(launch.kernel, target)
-    except Unsupported as error:
-        raise NotCompiled(launch.nodes[0], str(error)) from error
+def _request(launch: Launch, kernel: Kernel, target: Target) -> Request:
+    wanted = request(kernel, target)
+
+    def make() -> Emitted:
+        try:
+            return wanted.make()
+        except Unsupported as error:
+            raise NotCompiled(launch.nodes[0], str(error)) from error
+
+    return Request(wanted.key, make)
 
 
 def _constants(launches: Sequence[Launch]) -> dict[Buffer, Array]:

@@ -225,9 +225,9 @@ def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..
     places = [region.references.index(region.roots[tensor]) for tensor in outside]
     # A reference that comes in is read when it is used, unlike a value that was fed in its place.
     instructions = tuple(
-        instruction._replace(references=_dereferenced(instruction.node, set(region.inputs)))
-        if instruction.nodes == (instruction.node,)
-        else instruction
+        instruction
+        if isinstance(instruction.call, CompiledRegion)
+        else instruction._replace(references=_dereferenced(instruction.node, set(region.inputs)))
         for instruction in step.instructions
     )
 

@@ -25,7 +25,8 @@ from thalweg.runtime import trace
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import ConfigProto, RunOptions, as_config
 from thalweg.runtime.direct import DirectStep, direct_step
-from thalweg.runtime.executor import Timing, execute
+from thalweg.runtime.executor import execute
+from thalweg.runtime.explain import StepPlan, explain
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step, plan
@@ -112,11 +113,26 @@ class BaseSession:
             self._remember(key, parsed, step)
         return parsed.result(values)
 
+    def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> StepPlan:
+        """How a step would run: an object to print and to measure. No state changes."""
+        self._check_open()
+        parsed = Fetches(self._graph, fetches)
+        feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
+        step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
+        size, threads = len(self._graph.nodes), self._config.intra_op_parallelism_threads
+        planned, values = self._plan(step), list(feeds.values())
+        return explain(planned, step, values, self._resources, size, threads)
+
     def _remember(self, key: Any, parsed: Fetches, step: Step) -> None:
         """Note a call whose step can be run directly the next time."""
-        direct = direct_step(self._plans[step], step, self._resources, feed_value)
+        direct = self._direct_step(self._plans[step], step)
         if direct is not None:
             self._direct[key] = parsed, direct
+
+    def _direct_step(self, planned: Plan, step: Step) -> DirectStep | None:
+        if self._config.operation_timeout_in_ms:
+            return None  # somebody has to look at the clock
+        return direct_step(planned, step, self._resources, feed_value)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
@@ -137,13 +153,15 @@ class BaseSession:
         metadata: RunMetadata | None,
     ) -> list[Any]:
         cancellation = Cancellation()
-        timing = Timing() if metadata is not None and options and options.trace_level else None
+        traced = metadata is not None and options and options.trace_level
+        timing = trace.Trace(step) if traced else None
         timer = self._start_timer(cancellation, options)
         with self._lock:
             self._steps.add(cancellation)
         started = time.time_ns()
         try:
-            return execute(step, feeds, self._resources, cancellation, timing)
+            planned = step if timing is None else timing.plan
+            return execute(planned, feeds, self._resources, cancellation, timing)
         finally:
             with self._lock:
                 self._steps.discard(cancellation)
@@ -176,7 +194,7 @@ class BaseSession:
         tensors = [feed_tensor(self._graph, feed) for feed in feed_list or ()]
         signature = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(tensors))
         step = self._plan(signature)
-        direct = direct_step(step, signature, self._resources, feed_value)
+        direct = self._direct_step(step, signature)
         if direct is not None and not accept_options:
             return self._direct_call(parsed, direct)
 

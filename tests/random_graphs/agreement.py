@@ -1,0 +1,117 @@
+"""When two computations of a graph agree: within what rounding alone could have done.
+
+How much rounding matters is found by trembling: the graph is interpreted again with every inexact
+result shaken by a few units in its last place. What that moves may differ as far as it was moved;
+what it flips (a comparison of nearly equal numbers, an overflow) is not judged at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+import thalweg as tf
+from tests.random_graphs.sketch import Values, call
+from thalweg.graph.node import Node
+
+Array = NDArray[Any]
+
+_TREMBLES = 3
+_ULPS = 4.0
+
+
+def tremblings(nodes: Sequence[Node], given: Mapping[tf.Tensor, Array]) -> list[Values]:
+    """The values of all tensors of these nodes, shaken in a few ways."""
+    return [_trembled(nodes, given, np.random.default_rng(seed)) for seed in range(_TREMBLES)]
+
+
+def _trembled(nodes: Sequence[Node], given: Mapping[tf.Tensor, Array], rng: Any) -> Values:
+    values = dict(given)
+    for node in nodes:
+        if all(tensor in values for tensor in node.outputs):
+            continue
+        sources = [values[tensor] for tensor in node.inputs]
+        for tensor, value in zip(node.outputs, call(node, values), strict=True):
+            values.setdefault(tensor, _shaken(node, value, sources, rng))
+    return values
+
+
+def _shaken(node: Node, value: Array, sources: Sequence[Array], rng: Any) -> Array:
+    if not is_inexact(value.dtype) or not value.size or _is_moved(value, sources):
+        return value
+    size = np.abs(widened(value))
+    if not node.op.has("element"):  # sums that cancel are as inexact as what they are of
+        size = size + max((_largest(source) for source in sources), default=0.0)
+    noise = rng.uniform(-1, 1, value.shape) * _ULPS * epsilon(value.dtype) * size
+    with np.errstate(all="ignore"):
+        return (widened(value) + noise).astype(value.dtype)
+
+
+def _is_moved(value: Array, sources: Sequence[Array]) -> bool:
+    """Whether every element is one of an input, or a plain number: nothing was rounded."""
+    known = [np.array([0.0, 1.0, -1.0]), *(widened(s).ravel() for s in sources if s.dtype != bool)]
+    return bool(sources) and bool(np.isin(widened(value), np.concatenate(known)).all())
+
+
+def _largest(array: Array) -> float:
+    wide = np.abs(widened(array)) if array.dtype.kind not in "OSU" else np.zeros(0)
+    return float(np.max(wide, initial=0.0, where=np.isfinite(wide)))
+
+
+def is_inexact(dtype: np.dtype[Any]) -> bool:
+    """Whether numbers of a dtype are rounded."""
+    return dtype.kind in "fc" or dtype.name == "bfloat16"
+
+
+def epsilon(dtype: np.dtype[Any]) -> float:
+    """The distance from 1 to the next number."""
+    if dtype.name == "bfloat16":
+        return float(ml_dtypes.finfo(dtype).eps)
+    return float(np.finfo(dtype).eps)
+
+
+def widened(array: Array) -> Array:
+    """Numbers in a type that holds them all and that NumPy knows."""
+    if array.dtype.kind == "c":
+        return array.astype(np.complex128)
+    return array.astype(np.float64) if array.dtype.kind not in "OSU" else np.zeros(0)
+
+
+def assert_agree(actual: Any, wanted: Array, shaken: Sequence[Array]) -> None:
+    """Hold a value to the right one, with what came of it under trembling."""
+    found = np.asarray(actual)
+    assert found.dtype == wanted.dtype, f"dtype {found.dtype}, expected {wanted.dtype}"
+    assert found.shape == wanted.shape, f"shape {found.shape}, expected {wanted.shape}"
+    if not is_inexact(wanted.dtype):
+        judged = np.all([other == wanted for other in shaken], axis=0)
+        np.testing.assert_array_equal(found[judged], wanted[judged])
+        return
+    with np.errstate(all="ignore"):
+        right = widened(wanted)
+        spreads = [np.abs(widened(other) - right) for other in shaken]
+        same = [np.isfinite(widened(other)) == np.isfinite(right) for other in shaken]
+    _assert_near(widened(found), right, np.max(spreads, axis=0), np.all(same, axis=0), wanted.dtype)
+
+
+def _assert_near(
+    found: Array, right: Array, spread: Array, judged: Array, dtype: np.dtype[Any]
+) -> None:
+    finite = judged & np.isfinite(right)
+    np.testing.assert_array_equal(found[judged & ~finite], right[judged & ~finite])
+    unit = 4 * _ULPS * epsilon(dtype)
+    room = unit * (1 + np.abs(right)) + 6 * spread
+    with np.errstate(all="ignore"):
+        wrong = finite & ~(np.abs(found - right) <= room)
+    assert not wrong.any(), (
+        f"{wrong.sum()} of {wrong.size} {dtype} differ at {np.argwhere(wrong)[:3].tolist()}: "
+        f"{found[wrong][:5]} instead of {right[wrong][:5]}, room {room[wrong][:5]}"
+    )
+
+
+def bits(value: Any) -> bytes:
+    """A value to the last bit."""
+    return np.ascontiguousarray(value).tobytes()

@@ -1,0 +1,123 @@
+"""Random graphs, compiled: steps agree with the NumPy kernels, to the bit with themselves.
+
+Fetched are any tensors, so that what lies between may be fused, inlined and laid in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import thalweg as tf
+from tests.random_graphs import examples
+from tests.random_graphs.agreement import assert_agree, bits, tremblings
+from tests.random_graphs.layers import COMPILED
+from tests.random_graphs.sketch import Seeded, Sketch, interpret
+from thalweg.lower import schedule
+from thalweg.runtime import native
+
+
+@st.composite
+def sketches(draw: Any, most: int = 30) -> Sketch:
+    """A graph of some ops that are mostly compiled, with at least one tensor."""
+    sketch = Seeded(draw(st.integers(0, 2**63)))
+    with sketch.graph.as_default():
+        sketch.placeholder(np.float32, sketch.shape())
+        sketch.grow(COMPILED, draw(st.sampled_from(range(1, most + 1))))
+    return sketch
+
+
+def some(sketch: Sketch, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """A few of the tensors, mostly late ones."""
+    computed = [tensor for tensor in tensors if tensor.op.inputs] or tensors
+    return list(dict.fromkeys(sketch.choose(computed[-6:]) for _ in range(3)))
+
+
+def on_threads(count: int) -> tf.ConfigProto:
+    return tf.ConfigProto(intra_op_parallelism_threads=count)
+
+
+@contextmanager
+def sharing_everything() -> Iterator[None]:
+    """Kernels are shared by all threads, however small they are."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(native, "SMALL", 0.0))
+        stack.enter_context(mock.patch.object(schedule, "SMALL", 0.0))
+        yield
+
+
+@examples(200)
+@given(sketches())
+def test_a_compiled_step_agrees_with_the_numpy_kernels(sketch: Sketch) -> None:
+    fetches = some(sketch, sketch.tensors)
+    shaken = tremblings(sketch.graph.nodes, sketch.feeds)
+    with tf.Session(graph=sketch.graph) as session:
+        found = session.run(fetches, sketch.feeds)
+    for value, tensor in zip(found, fetches, strict=True):
+        assert_agree(value, sketch.values[tensor], [values[tensor] for values in shaken])
+
+
+@examples(60, soak=2000)
+@given(sketches())
+def test_steps_are_equal_to_the_bit_again_and_on_any_threads(sketch: Sketch) -> None:
+    fetches = some(sketch, sketch.tensors)
+    results: list[list[bytes]] = []
+    with sharing_everything():
+        for threads in (1, 2, 3):
+            with tf.Session(graph=sketch.graph, config=on_threads(threads)) as session:
+                for _ in range(2):
+                    found = session.run(fetches, sketch.feeds)
+                    results.append([bits(value) for value in found])
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
+@examples(80, soak=3000)
+@given(sketches(most=20))
+def test_gradients_agree_with_the_numpy_kernels(sketch: Sketch) -> None:
+    with sketch.graph.as_default():
+        gradients = gradients_of(sketch)
+    if not gradients:
+        return
+    nodes = sketch.graph.nodes
+    wanted = interpret(nodes, sketch.feeds)
+    shaken = tremblings(nodes, sketch.feeds)
+    with tf.Session(graph=sketch.graph) as session:
+        found = session.run(gradients, sketch.feeds)
+    for value, tensor in zip(found, gradients, strict=True):
+        assert_agree(value, wanted[tensor], [values[tensor] for values in shaken])
+
+
+def gradients_of(sketch: Sketch) -> list[tf.Tensor]:
+    """The slopes of some tensors by the inputs of their dtypes, as far as there are any."""
+    smooth = [t for t in sketch.tensors if t.dtype.is_floating]
+    inputs = [t for t in sketch.feeds if t.dtype.is_floating]
+    if not smooth or not inputs:
+        return []
+    outputs = [tf.tanh(tensor) for tensor in some(sketch, smooth)]
+    try:
+        slopes = tf.gradients(outputs, inputs)
+    except LookupError:  # an op without a gradient
+        return []
+    return [tf.convert_to_tensor(slope) for slope in slopes if slope is not None]
+
+
+@examples(30, soak=500)
+@given(st.integers(1, 3), st.integers(1, 40_001), st.sampled_from(["f4", "f8", "i4", "i8"]))
+def test_long_reductions_agree(rows: int, length: int, dtype: str) -> None:
+    values = (np.arange(rows * length) % 23 - 11).reshape(rows, length).astype(dtype)
+    with tf.Graph().as_default():
+        x = tf.placeholder(values.dtype, [None, None])
+        fetches = [tf.reduce_sum(x, 1), tf.reduce_max(x, 0), tf.reduce_min(x), tf.reduce_sum(x)]
+        with tf.Session() as session:
+            found = session.run(fetches, {x: values})
+    wanted = [values.sum(1), values.max(0), values.min(), values.sum()]
+    for value, right in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(value, right)

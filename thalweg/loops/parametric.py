@@ -1,0 +1,264 @@
+"""Kernels up to their integers: the same loops over other sizes.
+
+`integers` lists every size, stride, bound and number in a kernel, in one fixed order; `shape_of`
+names the kernel without them. Two kernels of one shape differ in some of those integers at most:
+with these replaced by `Dynamic` ones, read when the kernel runs, both are the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from thalweg.loops.expr import Expr
+from thalweg.loops.kernel import (
+    Access,
+    Argument,
+    Check,
+    Contraction,
+    Dynamic,
+    Kernel,
+    Loops,
+    Offset,
+    Store,
+)
+from thalweg.loops.loop import Variable
+
+Change = Callable[[int], int]
+
+
+def integers(kernel: Kernel) -> tuple[int, ...]:
+    """All integers of a kernel."""
+    found: list[int] = []
+
+    def note(number: int) -> int:
+        found.append(number)
+        return number
+
+    _Walk(note).kernel(kernel)
+    return tuple(found)
+
+
+def shape_of(kernel: Kernel) -> bytes:
+    """A digest of everything in a kernel but its integers."""
+    return _Digest().of(kernel)
+
+
+def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Kernel:
+    """The kernel with the integers at some places (of `integers`) read from its argument words."""
+    words = {place: first_word + number for number, place in enumerate(sorted(places))}
+    count = -1
+
+    def change(number: int) -> int:
+        nonlocal count
+        count += 1
+        if count not in words:
+            return number
+        made = Dynamic(number)
+        made.word = words[count]
+        return made
+
+    return _Walk(change).kernel(kernel)
+
+
+class _Walk:
+    """A kernel with its integers changed, each visited once and in one order."""
+
+    def __init__(self, change: Change) -> None:
+        self._change = change
+        self._variables: dict[Variable, Variable] = {}
+        self._arguments: dict[Argument, Argument] = {}
+        self._known: dict[int, Any] = {}
+        self._kept: list[Any] = []
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        arguments = tuple(self._argument(argument) for argument in kernel.arguments)
+        if isinstance(kernel, Loops):
+            variables = self._all(kernel.variables)
+            return Loops(
+                arguments,
+                variables,
+                tuple(self._store(store) for store in kernel.stores),
+                tuple(self._check(check) for check in kernel.checks),
+                frozenset(self._variable(variable) for variable in kernel.serial),
+            )
+        groups = [
+            self._all(group)
+            for group in (kernel.batch, kernel.rows, kernel.columns, kernel.reduced)
+        ]
+        return Contraction(
+            arguments,
+            *groups,
+            self._access(kernel.a),
+            self._access(kernel.b),
+            kernel.dtype,
+            tuple(self._store(store) for store in kernel.stores),
+        )
+
+    def _argument(self, argument: Argument) -> Argument:
+        made = replace(argument, size=self._change(argument.size))
+        self._arguments[argument] = made
+        return made
+
+    def _all(self, variables: Sequence[Variable]) -> tuple[Variable, ...]:
+        return tuple(self._variable(variable) for variable in variables)
+
+    def _variable(self, variable: Variable) -> Variable:
+        if variable not in self._variables:
+            extent = self._change(variable.extent)
+            self._variables[variable] = Variable(extent, variable.name)
+        return self._variables[variable]
+
+    def _store(self, store: Store) -> Store:
+        return Store(
+            self._arguments[store.argument],
+            self._all(store.variables),
+            self._offset(store.offset),
+            self._value(store.value),
+            store.combine,
+            self._value(store.inside),
+        )
+
+    def _check(self, check: Check) -> Check:
+        return Check(self._all(check.variables), self._value(check.condition), check.fault)
+
+    def _access(self, access: Access) -> Access:
+        bounds = [
+            (self._change(low), self._offset(place), self._change(high))
+            for low, place, high in access.bounds
+        ]
+        return Access(self._value(access.value), tuple(bounds))
+
+    def _offset(self, offset: Offset) -> Offset:
+        constant = self._change(offset.constant)
+        terms = [
+            (
+                self._change(factor),
+                self._variable(term) if isinstance(term, Variable) else self._value(term),
+            )
+            for factor, term in offset.terms
+        ]
+        return Offset(constant, tuple(terms))
+
+    def _value(self, part: Any) -> Any:
+        if type(part) is int or type(part) is Dynamic:
+            return self._change(part)
+        if not isinstance(part, Expr):
+            return part
+        if id(part) not in self._known:
+            self._kept.append(part)
+            self._known[id(part)] = self._expression(part)
+        return self._known[id(part)]
+
+    def _expression(self, part: Expr) -> Expr:
+        match part.function:
+            case "load":
+                argument, offset = part.arguments
+                return Expr("load", (self._arguments[argument], self._offset(offset)))
+            case "index":
+                return Expr("index", (self._variable(part.arguments[0]),))
+            case "reduce":
+                kind, variables, body = part.arguments
+                return Expr("reduce", (kind, self._all(variables), self._value(body)))
+            case "cast" | "bitcast":
+                return Expr(part.function, (self._value(part.arguments[0]), part.arguments[1]))
+            case function:
+                return Expr(function, tuple(self._value(piece) for piece in part.arguments))
+
+
+class _Digest:
+    """A kernel's structure: variables and arguments by number, integers left out."""
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=16)
+        self._numbers: dict[Any, int] = {}
+        self._seen: dict[int, int] = {}
+        self._kept: list[Any] = []
+
+    def of(self, kernel: Kernel) -> bytes:
+        self._say(type(kernel).__name__)
+        for argument in kernel.arguments:
+            self._say(f"a{self._number(argument)}{argument.dtype}{argument.written}")
+        if isinstance(kernel, Loops):
+            self._variables(kernel.variables)
+            for check in kernel.checks:
+                self._say(f"check{check.fault}")
+                self._variables(check.variables)
+                self._value(check.condition)
+            self._say(str(sorted(self._number(v) for v in kernel.serial)))
+        else:
+            self._say(str(kernel.dtype))
+            for group in (kernel.batch, kernel.rows, kernel.columns, kernel.reduced):
+                self._variables(group)
+            for access in (kernel.a, kernel.b):
+                self._value(access.value)
+                for _, place, _ in access.bounds:
+                    self._offset(place)
+        for store in kernel.stores:
+            self._say(f"s{self._number(store.argument)}{store.combine}")
+            self._variables(store.variables)
+            self._offset(store.offset)
+            self._value(store.value)
+            self._value(store.inside)
+        return self._hash.digest()
+
+    def _say(self, text: str) -> None:
+        self._hash.update(text.encode())
+        self._hash.update(b";")
+
+    def _number(self, thing: Any) -> int:
+        return self._numbers.setdefault(thing, len(self._numbers))
+
+    def _variables(self, variables: Sequence[Variable]) -> None:
+        # Extents 0 and 1 mean other loops, not other sizes.
+        self._say("v" + ",".join(f"{self._number(v)}{_special(v.extent)}" for v in variables))
+
+    def _offset(self, offset: Offset) -> None:
+        self._say(f"o{len(offset.terms)}{'' if offset.constant else 'z'}")
+        for factor, term in offset.terms:
+            self._say("u" if factor == 1 else "f")
+            if isinstance(term, Variable):
+                self._say(f"v{self._number(term)}")
+            else:
+                self._value(term)
+
+    def _value(self, part: Any) -> None:
+        if not isinstance(part, Expr):
+            self._leaf(part)
+            return
+        if id(part) in self._seen:
+            self._say(f"@{self._seen[id(part)]}")
+            return
+        self._kept.append(part)
+        self._seen[id(part)] = len(self._seen)
+        self._say(part.function)
+        match part.function:
+            case "load":
+                self._say(f"a{self._number(part.arguments[0])}")
+                self._offset(part.arguments[1])
+            case "index":
+                self._say(f"v{self._number(part.arguments[0])}")
+            case "reduce":
+                kind, variables, body = part.arguments
+                self._say(kind)
+                self._variables(variables)
+                self._value(body)
+            case _:
+                for piece in part.arguments:
+                    self._value(piece)
+
+    def _leaf(self, part: Any) -> None:
+        if type(part) is int or type(part) is Dynamic:
+            self._say("#")
+        elif isinstance(part, np.generic):
+            self._say(f"{part.dtype}{part!r}")
+        else:
+            self._say(f"{type(part).__name__}{part!r}")
+
+
+def _special(extent: int) -> str:
+    return f"={extent}" if extent < 2 else ""

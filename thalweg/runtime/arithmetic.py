@@ -1,0 +1,81 @@
+"""How much arithmetic a kernel does, counted from its expressions.
+
+Every operation on data counts once for each value of the variables that it depends on: what does
+not change in a loop is taken out of it. Arithmetic on indices is not counted, and a function such
+as exp counts as one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from thalweg.loops.expr import Expr
+from thalweg.loops.kernel import Contraction, Kernel, Offset
+from thalweg.loops.loop import Variable
+
+_NOTHING: frozenset[Variable] = frozenset()
+_FREE = {"load", "index", "sum", "cast"}
+
+
+def operations(kernel: Kernel) -> float:
+    """The operations of one call, a multiplication with its addition being two."""
+    if not isinstance(kernel, Contraction):
+        roots = [*(s.value for s in kernel.stores), *(c.condition for c in kernel.checks)]
+        return _Count(_NOTHING).all(roots)
+    results = frozenset((*kernel.batch, *kernel.rows, *kernel.columns))
+    products = 2.0 * _times(results.union(kernel.reduced))
+    return products + _Count(results).all([store.value for store in kernel.stores])
+
+
+def _times(variables: Iterable[Variable]) -> int:
+    return prod(int(variable.extent) for variable in variables)
+
+
+class _Count:
+    """Expressions seen once each: what they depend on, and whether data is in them."""
+
+    def __init__(self, of_sum: frozenset[Variable]) -> None:
+        self._of_sum = of_sum  # what the sum of a contraction depends on
+        self._known: dict[int, tuple[frozenset[Variable], bool]] = {}
+        self._total = 0.0
+
+    def all(self, roots: Iterable[Any]) -> float:
+        """The operations of some expressions."""
+        for root in roots:
+            self._visit(root)
+        return self._total
+
+    def _visit(self, part: Any) -> tuple[frozenset[Variable], bool]:
+        if isinstance(part, Variable):
+            return frozenset([part]), False
+        if isinstance(part, Offset):
+            return self._together(term for _, term in part.terms)
+        if not isinstance(part, Expr):
+            return _NOTHING, False
+        if id(part) not in self._known:
+            self._known[id(part)] = self._expression(part)
+        return self._known[id(part)]
+
+    def _together(self, parts: Iterable[Any]) -> tuple[frozenset[Variable], bool]:
+        seen = [self._visit(part) for part in parts]
+        return _NOTHING.union(*(variables for variables, _ in seen)), any(d for _, d in seen)
+
+    def _expression(self, part: Expr) -> tuple[frozenset[Variable], bool]:
+        if part.function == "sum":
+            return self._of_sum, True
+        if part.function == "load":
+            return self._visit(part.arguments[1])[0], True
+        if part.function == "reduce":
+            _, bound, body = part.arguments
+            variables, data = self._visit(body)
+            self._add(variables.union(bound), data)
+            return variables.difference(bound), data
+        variables, data = self._together(part.arguments)
+        if part.function not in _FREE:
+            self._add(variables, data)
+        return variables, data
+
+    def _add(self, variables: frozenset[Variable], data: bool) -> None:
+        self._total += _times(variables) if data else 0

@@ -1,0 +1,444 @@
+"""Steps measured: the time of every kernel, next to what the machine can do.
+
+A profile runs a plan's native programs again and again on the real feeds and on copies of the
+variables, so nothing that lasts changes. Host ops that have effects are left out: what they would
+give is taken to be zeros. Goes out: a table, its rows as data, and a Chrome trace.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.loops.kernel import Contraction
+from thalweg.ops.context import VariableCell
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.compiled import CompiledRegion
+from thalweg.runtime.kernels import Context
+from thalweg.runtime.native import NativeStep
+from thalweg.runtime.parts import cell_of, is_variable, static_shape
+from thalweg.runtime.peaks import arithmetic_peak, copy_peak
+from thalweg.runtime.plan import Instruction, Plan
+from thalweg.runtime.planned import PlannedKernel, kernels_of, snake_case
+from thalweg.runtime.printed import clipped, plural, table
+from thalweg.runtime.resources import Resources
+from thalweg.runtime.timed import TimedRegion, Times, run_single, timed
+
+_MOST_ROWS = 40
+_GROUP_HEAD = ("all kernels of the same ops", "count", "time", "share", "of peak")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One run of a native program: its kernels, and when they ran."""
+
+    kernels: Sequence[PlannedKernel]
+    times: Times
+
+    @property
+    def ran(self) -> Times:
+        """When its entries began and ended, in nanoseconds, without those that did not run."""
+        return self.times[self.times > 0]
+
+    @property
+    def span(self) -> int:
+        """Nanoseconds from the first begin to the last end."""
+        return int(self.ran.max() - self.ran.min()) if self.ran.size else 0
+
+    def entries(self) -> list[tuple[PlannedKernel, slice]]:
+        """Each kernel with its entries in the program: one for each of its phases."""
+        found: list[tuple[PlannedKernel, slice]] = []
+        start = 0
+        for kernel in self.kernels:
+            found.append((kernel, slice(start, start + kernel.phases)))
+            start += kernel.phases
+        return found
+
+    def waits(self) -> Times:
+        """For each entry and thread, the time since what the thread did before."""
+        begun = int(self.ran.min()) if self.ran.size else 0
+        free = np.full(self.times.shape[1], begun)
+        waits = np.zeros(self.times.shape[:2], np.int64)
+        for entry, (begin, end) in enumerate(self.times.transpose(0, 2, 1)):
+            called = end > 0
+            waits[entry, called] = begin[called] - free[called]
+            free[called] = end[called]
+        return waits
+
+
+@dataclass(frozen=True)
+class Host:
+    """One run of a host op."""
+
+    node: Node
+    start: int
+    end: int
+
+
+Event = Program | Host
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a profile: seconds are those of the slowest thread, rates of the best run."""
+
+    number: int
+    name: str
+    kind: str
+    iterations: str
+    best: float
+    median: float
+    wait: float  # of a thread, in the mean, before it could begin
+    share: float  # of the threads' time in the step
+    flops: float
+    bytes: int
+    peak: float  # how much of what the machine can do, 1 being all
+    bound: str  # what that is measured by: "flops" or "bytes"
+    ops: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def flops_per_second(self) -> float:
+        """Arithmetic operations per second."""
+        return self.flops / self.best if self.best else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes read and written per second."""
+        return self.bytes / self.best if self.best else 0.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of kernels that have the same ops."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+    @property
+    def seconds(self) -> float:
+        """What they take together, by their medians."""
+        return sum(row.median for row in self.rows)
+
+    @property
+    def share(self) -> float:
+        """Their share of the threads' time."""
+        return sum(row.share for row in self.rows)
+
+    @property
+    def peak(self) -> float:
+        """How much of what the machine can do, in the mean over their time."""
+        done = sum(row.peak * row.median for row in self.rows)
+        return done / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What every kernel of a step takes; `print` it, or write a `chrome_trace`."""
+
+    runs: Sequence[Sequence[Event]]  # in each run, what ran, in order
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Kernels and host ops, those that take longest first."""
+        found: list[Row] = []
+        for place, event in enumerate(self.runs[0]):
+            events = [run[place] for run in self.runs]
+            if isinstance(event, Host):
+                found.append(self._host_row(event, [_span(e) for e in events]))
+            else:
+                programs = [e for e in events if isinstance(e, Program)]
+                first = 1 + sum(row.number > 0 for row in found)
+                found += self._kernel_rows(programs, first)
+        return sorted(found, key=lambda row: row.median, reverse=True)
+
+    @property
+    def seconds(self) -> list[float]:
+        """The time of each run, in its kernels and host ops."""
+        return [sum(map(_span, run)) / 1e9 for run in self.runs]
+
+    @cached_property
+    def capacity(self) -> float:
+        """The time of all threads in all runs, in nanoseconds."""
+        return max(sum(_capacity(event) for run in self.runs for event in run), 1)
+
+    @property
+    def waiting(self) -> float:
+        """Which share of the threads' time nothing ran in: at barriers, or one thread alone."""
+        return max(1.0 - sum(row.share for row in self.rows), 0.0)
+
+    def _kernel_rows(self, programs: Sequence[Program], first: int) -> list[Row]:
+        waits = [program.waits() for program in programs]
+        return [
+            self._kernel_row(
+                number, kernel, [p.times[part] for p in programs], [w[part] for w in waits]
+            )
+            for number, (kernel, part) in enumerate(programs[0].entries(), first)
+        ]
+
+    def _kernel_row(
+        self, number: int, kernel: PlannedKernel, times: Sequence[Times], waits: Sequence[Times]
+    ) -> Row:
+        spans = [_phases_span(part) / 1e9 for part in times]
+        busy = sum(float((part[..., 1] - part[..., 0]).sum()) for part in times)
+        best = min(spans)
+        peak, bound = _of_peak(kernel, best)
+        return Row(
+            number,
+            kernel.name,
+            kernel.kind,
+            kernel.space,
+            best,
+            median(spans),
+            median(float(w.sum()) / kernel.users for w in waits) / 1e9,
+            busy / self.capacity,
+            kernel.flops,
+            kernel.bytes,
+            peak,
+            bound,
+            kernel.ops,
+            kernel.lines,
+        )
+
+    def _host_row(self, host: Host, spans: Sequence[int]) -> Row:
+        node, seconds = host.node, [span / 1e9 for span in spans]
+        times = min(seconds), median(seconds), 0.0, sum(spans) / self.capacity
+        name = snake_case(node.type)
+        return Row(0, name, "host", "", *times, 0.0, 0, 0.0, "", (node.name,), (node.origin,))
+
+    def text(self, most: int | None = _MOST_ROWS) -> str:
+        """The profile as a table of at most so many rows, the longest first."""
+        shown = self.rows[:most]
+        head = ("#", "kernel", "iterations", "best", "median", "wait", "share")
+        head = (*head, "GFLOP/s", "GB/s", "of peak")
+        lines = [*self._summary(), "", *table(head, map(_cells, shown), left=(1, 2))]
+        rest = self.rows[len(shown) :]
+        if rest:
+            share = sum(row.share for row in rest)
+            lines.append(f"  … and {len(rest)} more, {share:.1%} of the time together")
+            lines += ["", *table(_GROUP_HEAD, map(_group_cells, self.groups), left=(0,))]
+        return "\n".join(lines)
+
+    @property
+    def groups(self) -> list[Group]:
+        """Kernels of the same ops taken together, those that take longest first."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.name, []).append(row)
+        groups = [Group(name, tuple(rows)) for name, rows in found.items()]
+        return sorted(groups, key=lambda group: group.seconds, reverse=True)
+
+    def _summary(self) -> list[str]:
+        times = self.seconds
+        flops = sum(row.flops for row in self.rows)
+        rate = flops / min(times) / 1e9 if min(times) else 0.0
+        programs = [event for event in self.runs[0] if isinstance(event, Program)]
+        threads = max((event.times.shape[1] for event in programs), default=1)
+        return [
+            f"profile  {plural(len(self.runs), 'run')} on {plural(threads, 'thread')}: best "
+            f"{_time(min(times))}, median {_time(median(times))}, {rate:.1f} GFLOP/s",
+            f"threads  {1 - self.waiting:.1%} of their time in kernels, {self.waiting:.1%} waiting",
+            f"machine  {arithmetic_peak(threads) / 1e9:.0f} GFLOP/s of float32 in registers, "
+            f"{copy_peak(1 << 26, threads) / 1e9:.1f} GB/s of copies from memory to memory",
+        ]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def chrome_trace(self, path: str | Path) -> None:
+        """Write the fastest run as a Chrome trace: a row for each thread, an event per kernel."""
+        fastest = self.runs[int(np.argmin(self.seconds))]
+        events = [item for event in fastest for item in _trace_events(event)]
+        begun = min((event["ts"] for event in events), default=0.0)
+        for event in events:
+            event["ts"] -= begun
+        threads = sorted({event["tid"] for event in events})
+        names = [_named("process_name", 0, "step"), *(_thread(number) for number in threads)]
+        Path(path).write_text(json.dumps({"traceEvents": [*names, *events]}, indent=1))
+
+
+def _group_cells(group: Group) -> tuple[str, ...]:
+    times = _time(group.seconds), f"{group.share:.1%}"
+    return clipped(group.name), str(len(group.rows)), *times, f"{group.peak:.0%}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        str(row.number or ""),
+        clipped(row.name),
+        row.iterations,
+        _time(row.best),
+        _time(row.median),
+        _time(row.wait),
+        f"{row.share:.1%}",
+        f"{row.flops_per_second / 1e9:.1f}" if row.flops else "",
+        f"{row.bytes_per_second / 1e9:.1f}" if row.bytes else "",
+        f"{row.peak:.0%} {row.bound}" if row.bound else "",
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
+
+
+def _span(event: Event) -> int:
+    return event.span if isinstance(event, Program) else event.end - event.start
+
+
+def _capacity(event: Event) -> int:
+    threads = event.times.shape[1] if isinstance(event, Program) else 1
+    return threads * _span(event)
+
+
+def _phases_span(times: Times) -> int:
+    """The time of the slowest thread in each phase, added up."""
+    return int((times[..., 1] - times[..., 0]).max(axis=1).sum())
+
+
+def _of_peak(kernel: PlannedKernel, seconds: float) -> tuple[float, str]:
+    """How near a kernel comes to the nearer one of its two limits."""
+    if seconds <= 0:
+        return 0.0, ""
+    form = kernel.kernel
+    dtype = form.dtype if isinstance(form, Contraction) else np.float32
+    limits = (
+        (kernel.flops, arithmetic_peak(kernel.users, np.dtype(dtype)), "flops"),
+        (kernel.bytes, copy_peak(kernel.bytes, kernel.users), "bytes"),
+    )
+    return max((done / limit / seconds if limit else 0.0, name) for done, limit, name in limits)
+
+
+def _trace_events(event: Event) -> list[dict[str, Any]]:
+    if isinstance(event, Host):
+        about = {"ops": [event.node.name], "lines": [event.node.origin]}
+        return [_shown(snake_case(event.node.type), "host", 0, (event.start, event.end), about)]
+    waits = event.waits()
+    found: list[dict[str, Any]] = []
+    for kernel, part in event.entries():
+        about = _about(kernel)
+        for entry in range(part.start, part.stop):
+            for thread, (begin, end) in enumerate(event.times[entry]):
+                if end:
+                    waited = {"waited_us": int(waits[entry, thread]) / 1e3}
+                    name, when = kernel.name, (int(begin), int(end))
+                    found.append(_shown(name, kernel.kind, thread, when, about | waited))
+    return found
+
+
+def _about(kernel: PlannedKernel) -> dict[str, Any]:
+    return {
+        "ops": list(kernel.ops),
+        "lines": list(kernel.lines),
+        "iterations": kernel.space,
+        "flops": kernel.flops,
+        "bytes": kernel.bytes,
+    }
+
+
+def _shown(
+    name: str, kind: str, thread: int, when: tuple[int, int], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    begin, end = when
+    place = {"pid": 0, "tid": thread, "ts": begin / 1e3, "dur": (end - begin) / 1e3}
+    return {"ph": "X", "name": name, "cat": kind, "args": about} | place
+
+
+def _thread(number: int) -> dict[str, Any]:
+    return _named("thread_name", number, f"thread {number}")
+
+
+def _named(what: str, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": {"name": name}}
+
+
+def profile(plan: Plan, feeds: Sequence[Any], resources: Resources, runs: int) -> Profile:
+    """Run a plan's kernels so many times (and once before, to warm up), changing nothing."""
+    if runs < 1:
+        raise ValueError(f"A profile takes one run or more, not {runs}.")
+    private = _Private(resources)
+    private.run(plan, feeds)
+    return Profile([private.run(plan, feeds) for _ in range(runs)])
+
+
+@dataclass
+class _Private:
+    """A step's world for a profile: variables are copies, and what else has state is fresh."""
+
+    resources: Resources
+    own: Resources = field(default_factory=Resources)
+    events: list[Event] = field(default_factory=list[Event])
+    _cells: dict[int, VariableCell] = field(default_factory=dict[int, VariableCell])
+    _kernels: dict[int, list[PlannedKernel]] = field(default_factory=dict[int, list[PlannedKernel]])
+
+    def run(self, plan: Plan, feeds: Sequence[Any]) -> list[Event]:
+        """One run: what ran, in order."""
+        self.events = []
+        slots: list[Any] = [None] * plan.slot_count
+        for slot, value in zip(plan.feeds, feeds, strict=True):
+            slots[slot] = value
+        cancellation = Cancellation()
+        with np.errstate(all="ignore"):
+            for instruction in plan.instructions:
+                context = Context(instruction.node, self.own, cancellation)
+                self._single(timed(instruction, self._ran, self._single), slots, context)
+        return self.events
+
+    def _single(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
+        node = instruction.node
+        if any(slots[slot] is None for slot in instruction.inputs):
+            return  # it takes what a host op would give that a profile does not run
+        if is_variable(node) and instruction.nodes == (node,):
+            slots[instruction.output] = self._copy(node)
+        elif len(instruction.nodes) > 1 or _may_run(node):
+            self._timed(instruction, slots, context)
+        else:
+            for place, tensor in enumerate(node.outputs, instruction.output):
+                slots[place] = _zeros(tensor)
+
+    def _timed(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
+        start = time.perf_counter_ns()
+        run_single(instruction._replace(frees=()), slots, context)
+        if instruction.nodes == (instruction.node,) and _is_host(instruction):
+            self.events.append(Host(instruction.node, start, time.perf_counter_ns()))
+
+    def _ran(self, step: NativeStep, times: Times) -> None:
+        if id(step) not in self._kernels:  # steps live as long as their plan, so ids stay theirs
+            self._kernels[id(step)] = kernels_of(step)
+        self.events.append(Program(self._kernels[id(step)], times))
+
+    def _copy(self, node: Node) -> VariableCell:
+        cell = cell_of(node, self.resources)
+        if id(cell) not in self._cells:
+            copy = self._cells[id(cell)] = VariableCell(cell.name, cell.dtype, cell.shape)
+            if cell.is_initialized:
+                copy.assign(cell.read())
+        return self._cells[id(cell)]
+
+
+def _is_host(instruction: Instruction) -> bool:
+    return not isinstance(instruction.call, CompiledRegion | TimedRegion)
+
+
+def _may_run(node: Node) -> bool:
+    """Whether a host op changes nothing but its own state, which is fresh in a profile."""
+    op = node.op
+    return (op.has("numpy") and not op.stateful) or not op.host_only
+
+
+def _zeros(tensor: Tensor) -> Any:
+    """What stands for the value of a node that is not run."""
+    shape = static_shape(tensor)
+    if shape is None or tensor.dtype.is_ref_dtype:
+        return None
+    return np.zeros(shape, tensor.dtype.as_numpy_dtype)
