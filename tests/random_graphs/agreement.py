@@ -22,6 +22,7 @@ Array = NDArray[Any]
 
 _TREMBLES = 3
 _ULPS = 4.0
+_EXACT = ("Const", "OneHot", "OnesLike", "Sign", "Shape")
 
 
 def tremblings(nodes: Sequence[Node], given: Mapping[tf.Tensor, Array]) -> list[Values]:
@@ -41,7 +42,9 @@ def _trembled(nodes: Sequence[Node], given: Mapping[tf.Tensor, Array], rng: Any)
 
 
 def _shaken(node: Node, value: Array, sources: Sequence[Array], rng: Any) -> Array:
-    if not is_inexact(value.dtype) or not value.size or _is_moved(value, sources):
+    if not is_inexact(value.dtype) or not value.size or node.type in _EXACT:
+        return value
+    if _is_moved(value, sources):
         return value
     size = np.abs(widened(value))
     if not node.op.has("element"):  # sums that cancel are as inexact as what they are of
@@ -52,8 +55,8 @@ def _shaken(node: Node, value: Array, sources: Sequence[Array], rng: Any) -> Arr
 
 
 def _is_moved(value: Array, sources: Sequence[Array]) -> bool:
-    """Whether every element is one of an input, or a plain number: nothing was rounded."""
-    known = [np.array([0.0, 1.0, -1.0]), *(widened(s).ravel() for s in sources if s.dtype != bool)]
+    """Whether every element is one of an input, or zero: nothing was rounded."""
+    known = [np.zeros(1), *(widened(s).ravel() for s in sources if s.dtype != bool)]
     return bool(sources) and bool(np.isin(widened(value), np.concatenate(known)).all())
 
 

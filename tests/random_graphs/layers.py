@@ -24,7 +24,7 @@ def image(s: Sketch) -> tf.Tensor:
     if fitting and s.flip():
         return s.choose(fitting)
     shape = (s.choose((0, 1, 2)), s.number(1, 7), s.number(1, 6), s.choose(SMALL))
-    return s.placeholder(s.choose(WINDOW_DTYPES), shape)
+    return s.placeholder(s.choose([d for d in WINDOW_DTYPES if d in s.dtypes]), shape)
 
 
 def strides(s: Sketch) -> list[int]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import thalweg as tf
 from tests.random_graphs import examples
-from tests.random_graphs.agreement import assert_agree, bits, tremblings
+from tests.random_graphs.agreement import assert_agree, bits, tremblings, widened
 from tests.random_graphs.layers import COMPILED
 from tests.random_graphs.sketch import Seeded, Sketch, interpret
 from thalweg.lower import schedule
@@ -88,6 +88,8 @@ def test_gradients_agree_with_the_numpy_kernels(sketch: Sketch) -> None:
         return
     nodes = sketch.graph.nodes
     wanted = interpret(nodes, sketch.feeds)
+    if not all(np.isfinite(widened(value)).all() for value in wanted.values()):
+        return  # infinity times the zeros of padding: it matters which zeros are really there
     shaken = tremblings(nodes, sketch.feeds)
     with tf.Session(graph=sketch.graph) as session:
         found = session.run(gradients, sketch.feeds)

@@ -12,7 +12,7 @@ import pytest
 import thalweg as tf
 from thalweg.codegen.machine import host
 from thalweg.runtime import session as sessions
-from thalweg.runtime.arithmetic import operations
+from thalweg.runtime.amounts import moved_bytes, operations
 from thalweg.runtime.peaks import arithmetic_peak, copy_peak
 from thalweg.runtime.planned import short_name, snake_case
 from thalweg.runtime.printed import amount, size
@@ -184,13 +184,22 @@ def test_a_region_of_unknown_shapes_waits_for_the_step():
         assert "[2]" in str(session.plan(y, feeds))
 
 
-def test_a_node_that_cannot_be_compiled_is_shown_with_the_reason():
-    x = tf.placeholder(tf.float32, [4])
-    kept = tf.unique(x + 1.0)[0] * 2.0
+def test_a_region_with_a_node_that_cannot_be_compiled_runs_in_parts():
+    x, sizes = tf.placeholder(tf.float32, [4]), tf.placeholder(tf.int32, [2])
+    y = tf.reshape(x + 1.0, sizes * 1, name="formed") * 2.0
+    feeds = {x: np.ones(4, np.float32), sizes: np.array([2, 2])}
+    metadata = tf.RunMetadata()
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
     with tf.Session() as session:
-        plan = session.plan(kept, {x: np.ones(4, np.float32)})
-        assert "Unique" in str(plan)
-        assert plan.host_ops[0].reason
+        plan = session.plan(y, feeds)
+        (host_op,) = plan.host_ops
+        assert host_op.node.name == "formed"
+        assert "known only when it ran" in host_op.reason
+        assert len(plan.regions) == 2
+        assert [row.ops for row in plan.profile(1).rows if row.kind == "host"] == [("formed",)]
+        session.run(y, feeds, options=options, run_metadata=metadata)
+    (device,) = metadata.step_stats.dev_stats
+    assert {"add", "formed", "mul"} <= {node.node_name for node in device.node_stats}
 
 
 def test_pure_host_ops_are_measured_too():
@@ -236,6 +245,15 @@ def test_arithmetic_that_does_not_change_in_a_loop_counts_once():
         plan = session.plan(x / total, {x: np.ones((7, 11), np.float32)})
     counted = sum(operations(kernel.kernel) for kernel in plan.kernels)
     assert counted == 7 * 11 + 7 * 11
+
+
+def test_what_is_moved_is_what_is_touched():
+    table, rows = tf.placeholder(tf.float32, [1000, 8]), tf.placeholder(tf.int32, [3])
+    feeds = {table: np.ones((1000, 8), np.float32), rows: np.zeros(3, np.int32)}
+    with tf.Session() as session:
+        plan = session.plan(tf.gather(table, rows) + 1.0, feeds)
+    kernel = next(k.kernel for k in plan.kernels if k.kind == "loops")
+    assert moved_bytes(kernel) == 4 * (3 * 8 + 3 + 3 * 8)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

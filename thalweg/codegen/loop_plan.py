@@ -124,7 +124,8 @@ def _meeting(store: Store, facts: Facts) -> set[Variable]:
         *(facts.free(term) for _, term in offset.terms if isinstance(term, Expr))
     )
     apart = plain_variables(offset) - computed
-    return {v for v in store.variables if v not in apart} | (apart & _overlapping(store))
+    meeting = {v for v in store.variables if v not in apart} | (apart & _overlapping(store))
+    return meeting - store.distinct
 
 
 def _overlapping(store: Store) -> set[Variable]:

@@ -147,7 +147,8 @@ class _Simplify(Rebuild):
     def rebuilt(self, expr: Expr) -> Any:
         if expr.function == "reduce" and expr.arguments[0] not in ("argmax", "argmin"):
             kind, variables, body = expr.arguments
-            if all(extent_of(v) == 1 for v in variables) and isinstance(body, Expr):
+            typed = isinstance(body, Expr | np.generic | bool)
+            if typed and all(extent_of(v) == 1 for v in variables):
                 return self._alone(kind, self.new(body))
         return super().rebuilt(expr)
 

@@ -69,7 +69,8 @@ class Store:
     """An element that is written: for every value of `variables`, `value` goes to `offset`.
 
     `combine` other than "set" folds it into what is there. Where `inside` is given and false,
-    nothing is stored.
+    nothing is stored. Two values of a `distinct` variable never lead to the same element, even
+    where the offset is computed.
     """
 
     argument: Argument
@@ -78,6 +79,7 @@ class Store:
     value: Any
     combine: str = "set"
     inside: Any = None
+    distinct: frozenset[Variable] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)

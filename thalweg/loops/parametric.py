@@ -121,6 +121,7 @@ class _Walk:
             self._value(store.value),
             store.combine,
             self._value(store.inside),
+            frozenset(self._variable(variable) for variable in store.distinct),
         )
 
     def _check(self, check: Check) -> Check:
@@ -204,6 +205,7 @@ class _Digest:
             self._offset(store.offset)
             self._value(store.value)
             self._value(store.inside)
+            self._say(str(sorted(self._number(v) for v in store.distinct)))
         return self._hash.digest()
 
     def _say(self, text: str) -> None:

@@ -110,7 +110,9 @@ def bounds_of(atom: Atom) -> Bounds:
 
 
 def _range_of(expression: Expr) -> Bounds:
-    """What is known of an opaque integer: clamps have limits, everything else may be anything."""
+    """What is known of an opaque integer: clamps have limits, and places of extremes too."""
+    if expression.function == "reduce" and expression.arguments[0] in ("argmax", "argmin"):
+        return 0, max(math.prod(v.extent for v in expression.arguments[1]) - 1, 0)
     if expression.function not in ("min", "max"):
         return _ANY
     parts = [_range_of(p) if isinstance(p, Expr) else (p, p) for p in expression.arguments]

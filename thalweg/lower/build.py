@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from thalweg.lower.contract import product_of
 from thalweg.lower.cost import MOST_PARTS, Costs, Form, analysed, worth_inlining
 from thalweg.lower.drafts import SUM, Draft, Renaming, Write, free_variables, renaming
 from thalweg.lower.phases import is_nothing, phases, strides_of
-from thalweg.lower.resolve import STREAM_WORDS, Needed, Operands, Resolver, flat
+from thalweg.lower.resolve import STREAM_WORDS, Needed, Operands, Resolver, flat, is_from_data
 from thalweg.lower.specialise import NotCompiled, Specialised
 
 
@@ -310,25 +311,21 @@ class Drafting:
         initial = form.initial
         if not (isinstance(initial, Expr) and initial.arguments == (buffer, identity)):
             self._write(node, buffer, at, initial)
-        inside: list[Any] = []
-        places: list[Affine] = []
+        condition: Any = None
         for place, size in zip(form.index, at.shape, strict=True):
             low, high = place.bounds
             if low < 0 or high >= size:
                 index = expressed(place)
-                inside.append(Expr("and", (Expr("ge", (index, 0)), Expr("lt", (index, size)))))
-                self._resolver.need_within(place, size, node)
-            places.append(place)
-        condition: Any = None
-        for part in inside:
-            condition = part if condition is None else Expr("and", (condition, part))
+                within = Expr("and", (Expr("ge", (index, 0)), Expr("lt", (index, size))))
+                condition = within if condition is None else Expr("and", (condition, within))
+                if is_from_data(place):
+                    self._resolver.need_within(place, size, node)
         variables = tuple(v for v in form.variables if v.extent != 1)
-        offset = flat(places, at.shape)
-        self._add(
-            node,
-            variables,
-            [Write(buffer, variables, offset, form.value, form.combine, condition)],
-        )
+        # A variable that is one of the indices leads to places of its own.
+        distinct = frozenset(v for v in variables if Affine(0, {v: 1}) in form.index)
+        offset = flat(form.index, at.shape)
+        write = Write(buffer, variables, offset, form.value, form.combine, condition, distinct)
+        self._add(node, variables, [write])
 
     def _add(self, node: Node, variables: tuple[Variable, ...], writes: Sequence[Write]) -> None:
         """A draft of these writes, with reductions that do not fit its loops taken out."""
@@ -348,7 +345,7 @@ def node_of(tensor: Tensor) -> Node:
 def _with_value(write: Write, value: Any) -> Write:
     if value is write.value:
         return write
-    return Write(write.buffer, write.variables, write.offset, value, write.combine, write.inside)
+    return replace(write, value=value)
 
 
 def _contracted(

@@ -60,6 +60,7 @@ class Write:
     value: Any
     combine: str = "set"
     inside: Any = None
+    distinct: frozenset[Variable] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,6 +113,7 @@ def _finished(draft: Draft, memory: Mapping[Buffer, Buffer]) -> Launch:
             arguments.value(write.value),
             write.combine,
             arguments.value(write.inside),
+            write.distinct,
         )
         for write in draft.writes
     )

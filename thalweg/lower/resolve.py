@@ -256,6 +256,12 @@ class Resolver:
                 raise NotCompiled(node, "its inputs are not what it requires")
 
 
+def is_from_data(place: Affine) -> bool:
+    """Whether an index was read from memory; one that is the place of an extreme was not."""
+    found = [atom for atom in _atoms(place) if isinstance(atom, Expr)]
+    return any(atom.function != "reduce" for atom in found)
+
+
 def _is_literal(tensor: Tensor, value: Any, indices: tuple[Affine, ...]) -> bool:
     """Whether a known element goes into the code as a number. One that follows from sizes is read
     from memory: other sizes, the same code."""

@@ -189,14 +189,16 @@ class MaxPoolingGrad(Pooling, abstract=True):
                 view += grad * first
         return dx.result
 
-    def loop(self, at: Place, orig_input: Operand, orig_output: Operand, grad: Operand) -> Expr:
+    def loop(
+        self, at: Place, orig_input: Operand, orig_output: Operand, grad: Operand
+    ) -> loop.Scatter:
         self.check_gradient(orig_input.shape, grad.shape)
 
-        def part(places: Any, taps: Any) -> Expr:
-            first = self.first_largest(orig_input, places)
-            return select(first.eq(loop.ravel(taps, self.ksize)), grad[places], 0)
+        def update(*places: Expr) -> tuple[Sequence[Any], Expr]:
+            tap = loop.unravel(self.first_largest(orig_input, places), self.ksize)
+            return met(self.slides, at.shape, places, tap), grad[places]
 
-        return self.over_windows(at, grad.shape, part)
+        return loop.scatter("sum", grad.shape, update, filling.zero_of(grad.dtype))
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
         x, y, _ = node.inputs

@@ -222,7 +222,7 @@ def host_reason(node: Node) -> str:
     if op.host_only:
         return "its op works on the host: files, strings, Python, or state of its own"
     if compilable(node):
-        return "it is not part of any region"
+        return "nothing is compiled in this process (THALWEG_COMPILE=0)"
     if not (op.has("loop") or op.has("element") or op.of_shapes):
         return "its op has no loop form"
     dtypes = {t.dtype.base_dtype.name for t in (*node.inputs, *node.outputs)}

@@ -22,8 +22,7 @@ from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Contraction, Kernel, Loops
 from thalweg.lower.finish import Launch
 from thalweg.lower.lowering import Lowered
-from thalweg.lower.schedule import Amount
-from thalweg.runtime.arithmetic import operations
+from thalweg.runtime.amounts import moved_bytes, operations
 from thalweg.runtime.native import Call, NativeStep
 from thalweg.runtime.pool import default_pool
 
@@ -92,10 +91,10 @@ class PlannedKernel:
         """Arithmetic operations of a call."""
         return operations(self.kernel)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
-        """What a call reads and writes, each buffer counted once."""
-        return Amount(self.kernel).bytes
+        """What a call reads and writes, each element counted once."""
+        return moved_bytes(self.kernel)
 
     @cached_property
     def emitted(self) -> Emitted:

@@ -123,29 +123,28 @@ def memory_lines(step: NativeStep, kernels: Sequence[PlannedKernel]) -> list[str
     kinds = (Kind.INPUT, Kind.VARIABLE, Kind.CONSTANT, Kind.OUTPUT)
     told = [_held(kind, [b for b in buffers if b.kind is kind]) for kind in kinds]
     updated = sum(b.kind is Kind.VARIABLE for b in written)
-    temporaries = [b for b in buffers if b.kind is Kind.TEMPORARY]
-    in_place = sum(written[b] > 1 for b in temporaries)
-    return [
-        "memory   " + ", ".join(part for part in told if part),
-        f"         {plural(updated, 'variable')} updated in place",
-        f"arena    {size(step.arena.size)} at its peak, for {_held_temporaries(temporaries)}, "
-        f"{in_place} of them in place; scratch {_scratch(kernels)}",
-    ]
+    if updated:
+        told.append(f"{plural(updated, 'variable')} updated in place")
+    lines = ["memory   " + ", ".join(part for part in told if part)]
+    return [*lines, _arena_line(step, kernels, written)] if step.arena.size else lines
+
+
+def _arena_line(
+    step: NativeStep, kernels: Sequence[PlannedKernel], written: Mapping[Buffer, int]
+) -> str:
+    temporaries = [buffer for buffer in written if buffer.kind is Kind.TEMPORARY]
+    total = size(sum(buffer.bytes for buffer in temporaries))
+    in_place = sum(written[buffer] > 1 for buffer in temporaries)
+    scratch = size(max(kernel.scratch for kernel in kernels))
+    return (
+        f"arena    {size(step.arena.size)} at its peak: {len(temporaries)} temporaries of {total} "
+        f"in all ({in_place} written in place), scratch of up to {scratch}"
+    )
 
 
 def _held(kind: Kind, buffers: Sequence[Buffer]) -> str:
     total = size(sum(b.bytes for b in buffers))
     return f"{plural(len(buffers), kind.value)} {total}" if buffers else ""
-
-
-def _held_temporaries(buffers: Sequence[Buffer]) -> str:
-    total = size(sum(b.bytes for b in buffers))
-    word = "temporary" if len(buffers) == 1 else "temporaries"
-    return f"{len(buffers)} {word} of {total} in all"
-
-
-def _scratch(kernels: Sequence[PlannedKernel]) -> str:
-    return size(max((kernel.scratch for kernel in kernels), default=0))
 
 
 def kernel_lines(kernels: Sequence[PlannedKernel], first: int, most: int | None) -> list[str]:

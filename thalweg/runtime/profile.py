@@ -20,6 +20,7 @@ import numpy as np
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.loops.kernel import Contraction
+from thalweg.ops.basic import Const
 from thalweg.ops.context import VariableCell
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import CompiledRegion
@@ -34,6 +35,8 @@ from thalweg.runtime.resources import Resources
 from thalweg.runtime.timed import TimedRegion, Times, run_single, timed
 
 _MOST_ROWS = 40
+_INSIDE = 0.8
+_UNDISTURBED = 0.85
 _GROUP_HEAD = ("all kernels of the same ops", "count", "time", "share", "of peak")
 
 
@@ -146,6 +149,8 @@ class Profile:
     """What every kernel of a step takes; `print` it, or write a `chrome_trace`."""
 
     runs: Sequence[Sequence[Event]]  # in each run, what ran, in order
+    wall: float = 0.0  # seconds of all runs, with what is between kernels
+    processor: float = 0.0  # seconds that the system gave this process meanwhile
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -246,10 +251,19 @@ class Profile:
         return [
             f"profile  {plural(len(self.runs), 'run')} on {plural(threads, 'thread')}: best "
             f"{_time(min(times))}, median {_time(median(times))}, {rate:.1f} GFLOP/s",
+            *self._disturbance(threads),
             f"threads  {1 - self.waiting:.1%} of their time in kernels, {self.waiting:.1%} waiting",
             f"machine  {arithmetic_peak(threads) / 1e9:.0f} GFLOP/s of float32 in registers, "
             f"{copy_peak(1 << 26, threads) / 1e9:.1f} GB/s of copies from memory to memory",
         ]
+
+    def _disturbance(self, threads: int) -> list[str]:
+        """A warning where other processes had a good part of the processors."""
+        inside = sum(self.seconds) > _INSIDE * self.wall  # else Python's time would tell nothing
+        if not inside or self.processor > _UNDISTURBED * threads * self.wall:
+            return []
+        given = self.processor / self.wall
+        return [f"busy     the system gave the {plural(threads, 'thread')} {given:.1f} processors"]
 
     def __str__(self) -> str:
         return self.text()
@@ -368,7 +382,9 @@ def profile(plan: Plan, feeds: Sequence[Any], resources: Resources, runs: int) -
         raise ValueError(f"A profile takes one run or more, not {runs}.")
     private = _Private(resources)
     private.run(plan, feeds)
-    return Profile([private.run(plan, feeds) for _ in range(runs)])
+    start, given = time.perf_counter(), time.process_time()
+    measured = [private.run(plan, feeds) for _ in range(runs)]
+    return Profile(measured, time.perf_counter() - start, time.process_time() - given)
 
 
 @dataclass
@@ -398,9 +414,9 @@ class _Private:
         node = instruction.node
         if any(slots[slot] is None for slot in instruction.inputs):
             return  # it takes what a host op would give that a profile does not run
-        if is_variable(node) and instruction.nodes == (node,):
+        if is_variable(node):
             slots[instruction.output] = self._copy(node)
-        elif len(instruction.nodes) > 1 or _may_run(node):
+        elif isinstance(instruction.call, TimedRegion) or _may_run(node):
             self._timed(instruction, slots, context)
         else:
             for place, tensor in enumerate(node.outputs, instruction.output):
@@ -409,7 +425,7 @@ class _Private:
     def _timed(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
         start = time.perf_counter_ns()
         run_single(instruction._replace(frees=()), slots, context)
-        if instruction.nodes == (instruction.node,) and _is_host(instruction):
+        if _is_host(instruction):
             self.events.append(Host(instruction.node, start, time.perf_counter_ns()))
 
     def _ran(self, step: NativeStep, times: Times) -> None:
@@ -427,7 +443,8 @@ class _Private:
 
 
 def _is_host(instruction: Instruction) -> bool:
-    return not isinstance(instruction.call, CompiledRegion | TimedRegion)
+    is_region = isinstance(instruction.call, CompiledRegion | TimedRegion)
+    return not is_region and not isinstance(instruction.node.op, Const)
 
 
 def _may_run(node: Node) -> bool:

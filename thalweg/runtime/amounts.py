@@ -1,8 +1,8 @@
-"""How much arithmetic a kernel does, counted from its expressions.
+"""How much a kernel computes and moves, counted from its expressions.
 
 Every operation on data counts once for each value of the variables that it depends on: what does
 not change in a loop is taken out of it. Arithmetic on indices is not counted, and a function such
-as exp counts as one operation.
+as exp counts as one operation. Of a buffer, the elements that are touched count, each once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from thalweg.loops.expr import Expr
-from thalweg.loops.kernel import Contraction, Kernel, Offset
+from thalweg.loops.kernel import Argument, Contraction, Kernel, Offset
 from thalweg.loops.loop import Variable
 
 _NOTHING: frozenset[Variable] = frozenset()
@@ -29,6 +31,22 @@ def operations(kernel: Kernel) -> float:
     return products + _Count(results).all([store.value for store in kernel.stores])
 
 
+def moved_bytes(kernel: Kernel) -> int:
+    """What one call reads and writes."""
+    count = _Count(_NOTHING)
+    roots: list[Any] = [part for s in kernel.stores for part in (s.value, s.offset, s.inside)]
+    if isinstance(kernel, Contraction):
+        roots += [kernel.a.value, kernel.b.value]
+    else:
+        roots += [check.condition for check in kernel.checks]
+    count.all(roots)
+    touched = count.touched
+    for store in kernel.stores:
+        times = touched.get(store.argument, 0) + _times(store.variables)
+        touched[store.argument] = times
+    return sum(min(times, int(a.size)) * np.dtype(a.dtype).itemsize for a, times in touched.items())
+
+
 def _times(variables: Iterable[Variable]) -> int:
     return prod(int(variable.extent) for variable in variables)
 
@@ -40,6 +58,7 @@ class _Count:
         self._of_sum = of_sum  # what the sum of a contraction depends on
         self._known: dict[int, tuple[frozenset[Variable], bool]] = {}
         self._total = 0.0
+        self.touched: dict[Argument, int] = {}  # how often elements are loaded
 
     def all(self, roots: Iterable[Any]) -> float:
         """The operations of some expressions."""
@@ -66,7 +85,10 @@ class _Count:
         if part.function == "sum":
             return self._of_sum, True
         if part.function == "load":
-            return self._visit(part.arguments[1])[0], True
+            argument, offset = part.arguments
+            variables, _ = self._visit(offset)
+            self.touched[argument] = self.touched.get(argument, 0) + _times(variables)
+            return variables, True
         if part.function == "reduce":
             _, bound, body = part.arguments
             variables, data = self._visit(body)

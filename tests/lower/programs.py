@@ -1,0 +1,61 @@
+"""Small graphs as the kernels they become, in words: what tests of the lowering compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import thalweg as tf
+from thalweg.graph.node import Node, Tensor
+from thalweg.lower.lowering import Lowered, lower
+from thalweg.lower.specialise import Region
+from thalweg.lower.varying import Varying
+from thalweg.place.placer import local_devices
+from thalweg.runtime.compiled import CompiledRegion
+from thalweg.runtime.native import NativeStep
+from thalweg.runtime.plan import Plan, Step, plan
+from thalweg.runtime.planned import kernels_of
+
+
+def planned(*fetches: Any) -> Plan:
+    """The plan of a step in which every placeholder is fed."""
+    tensors = tuple(tf.convert_to_tensor(f) for f in fetches if not isinstance(f, Node))
+    targets = tuple(f for f in fetches if isinstance(f, Node))
+    graph = (tensors[0] if tensors else targets[0]).graph
+    feeds = tuple(n.outputs[0] for n in graph.nodes if n.type == "Placeholder")
+    return plan(Step(tensors, targets, feeds), local_devices({}))
+
+
+def units(*fetches: Any) -> list[Any]:
+    """What a step runs in turn: host nodes by their type, regions by the types of their nodes."""
+    return [
+        sorted(node.type for node in i.nodes) if isinstance(i.call, CompiledRegion) else i.node.type
+        for i in planned(*fetches).instructions
+    ]
+
+
+def regions_of(*fetches: Any) -> list[Region]:
+    """The regions of a step."""
+    calls = [instruction.call for instruction in planned(*fetches).instructions]
+    return [call.region for call in calls if isinstance(call, CompiledRegion)]
+
+
+def lowered(*fetches: Any) -> Lowered:
+    """The one region of a step, lowered for the shapes its graph knows."""
+    (region,) = regions_of(*fetches)
+    return lower(region, {t: shape(t) for t in (*region.inputs, *region.references)}, {})
+
+
+def shape(tensor: Tensor) -> tuple[int, ...]:
+    """The whole shape of a tensor, which the graph must know."""
+    return tuple(tensor.shape.as_list())
+
+
+def native(*fetches: Any, threads: int = 1) -> NativeStep:
+    """The one region of a step, compiled."""
+    made = lowered(*fetches)
+    return NativeStep(made, Varying().adapt(made.launches), threads)
+
+
+def kernels(*fetches: Any) -> list[str]:
+    """The kernels of a step in order: `contraction matmul+relu`, `loops sum`."""
+    return [f"{kernel.kind} {kernel.name}" for kernel in kernels_of(native(*fetches))]

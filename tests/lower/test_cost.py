@@ -1,0 +1,93 @@
+"""The rule that decides what is stored: reads · cost <= size · (cost + STORE) + reads · LOAD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from thalweg.loops.expr import Expr, call
+from thalweg.loops.loop import Operand, Place, reduce, scatter
+from thalweg.lower.cost import LOAD, STORE, analysed, worth_inlining
+
+N = 1000
+
+# size, cost of an element, reads in all; whether it is computed where it is read
+RULE: list[tuple[str, int, float, float, bool]] = [
+    ("one reader", N, 1, N, True),
+    ("an expensive one with one reader", N, 40, N, True),
+    ("cheap with two readers", N, 1, 2 * N, True),
+    ("as cheap as a load with many readers", N, LOAD, 100 * N, True),
+    ("expensive with two readers", N, 30, 2 * N, False),
+    ("expensive with two readers of a part each", N, 30, N, True),
+    ("a few operations with two readers", N, 6, 2 * N, True),
+    ("just too many with two readers", N, 8, 2 * N, False),
+    ("expensive and stretched over rows", N, 12, 50 * N, False),
+    ("an addition stretched over rows", N, 1, 50 * N, True),
+    ("a scalar that everything reads", 1, 5, N, False),
+    ("a cheap scalar that everything reads", 1, 2, N, True),
+    ("nothing to compute", 0, 10, 0, True),
+]
+
+
+@pytest.mark.parametrize(("size", "cost", "reads", "inlined"), [r[1:] for r in RULE], ids=[r[0] for r in RULE])
+def test_the_rule(size: int, cost: float, reads: float, inlined: bool) -> None:
+    assert worth_inlining(size, cost, reads) is inlined
+    stored = size * (cost + STORE) + reads * LOAD
+    assert inlined is (reads * cost <= stored)
+
+
+def operand(*shape: int) -> Operand:
+    return Operand(0, shape, np.dtype(np.float32))
+
+
+def test_every_part_counts_once() -> None:
+    x = operand(4)
+    (i,) = Place.over((4,))
+    value = x[i].exp()
+    form = analysed(value + value)
+    assert form.cost == analysed(value).cost + 1
+    assert form.loads == {x: 1.0}
+
+
+def test_a_reduction_counts_what_it_repeats() -> None:
+    x = operand(4, 10)
+    (i,) = Place.over((4,))
+    form = analysed(reduce("sum", [10], lambda k: x[i, k] * x[i, k]))
+    assert form.reduces and form.loads == {x: 20.0}
+    assert form.cost >= 10
+
+
+def test_arithmetic_on_indices_is_free() -> None:
+    x = operand(12)
+    at = Place.over((3, 4))
+    form = analysed(x[at[0] * 4 + at[1],])
+    assert form.cost == 0 and form.moves_only
+
+
+def test_an_index_from_memory_is_read() -> None:
+    x, places = operand(12), operand(5)
+    (i,) = Place.over((5,))
+    form = analysed(x[places[i],])
+    assert set(form.loads) == {x, places}
+    assert not form.moves_only
+
+
+def test_dear_functions_cost_more() -> None:
+    def cost(function: str, *more: Any) -> float:
+        return analysed(call(function, operand(1)[0], *more)).cost
+
+    assert cost("add", 1.0) < cost("div", 1.0) < cost("exp") < cost("pow", 1.5)
+
+
+def test_a_scatter_is_known_as_one() -> None:
+    x = operand(4)
+    form = analysed(scatter("sum", [4], lambda k: ((k // 2,), x[k]), 0))
+    assert form.scatters and not form.moves_only
+
+
+def test_a_number_is_nothing() -> None:
+    form = analysed(1.5)
+    assert (form.cost, dict(form.loads), form.parts) == (0, {}, 0)
+    assert analysed(Expr("cast", (1, np.float32))).parts == 1

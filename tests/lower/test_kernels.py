@@ -1,0 +1,225 @@
+"""Small graphs and the kernels they become: what is fused into what, and what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.lower.programs import kernels, lowered, native
+from thalweg.loops.kernel import Contraction, Loops
+from thalweg.lower.buffers import Kind
+
+
+def given(*shape: int, dtype: Any = tf.float32) -> Any:
+    return tf.placeholder(dtype, shape)
+
+
+def variable(*shape: int) -> Any:
+    return tf.Variable(np.ones(shape, np.float32))
+
+
+def dense(x: Any, width: int) -> Any:
+    return tf.nn.bias_add(tf.matmul(x, variable(int(x.shape[-1]), width)), variable(width))
+
+
+def residual() -> Any:
+    x = given(64, 64)
+    return tf.nn.relu(x + tf.matmul(x, variable(64, 64)))
+
+
+def convolution() -> Any:
+    y = tf.nn.conv2d(given(4, 16, 16, 8), variable(3, 3, 8, 16), [1, 1, 1, 1], "SAME")
+    return tf.nn.relu(tf.nn.bias_add(y, variable(16)))
+
+
+def layer_norm() -> Any:
+    x = given(64, 32)
+    mean, variance = tf.nn.moments(x, [1], keep_dims=True)
+    return (x - mean) * tf.rsqrt(variance + 1e-5) * variable(32)
+
+
+def expensive_with_two_readers() -> Any:
+    y = tf.exp(tf.sin(given(1000)))
+    return [tf.reduce_sum(y * 2), tf.reverse(y, [0]) + y]
+
+
+def cheap_with_two_readers() -> Any:
+    y = given(1000) + 1
+    return [y * 2, tf.reverse(y, [0])]
+
+
+def reductions_of_one_input() -> Any:
+    x = given(64, 100)
+    return [tf.reduce_sum(x, 1), tf.reduce_max(x, 1), tf.reduce_sum(tf.square(x), 1)]
+
+
+# A graph, and its kernels in order.
+BECOMES: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "a chain of elements": (
+        lambda: tf.tanh(tf.exp(given(50, 20)) * 2 + 1),
+        ["loops exp+mul+add+tanh"],
+    ),
+    "bias and activation": (
+        lambda: tf.nn.relu(dense(given(64, 100), 50)),
+        ["contraction matmul+bias_add+relu"],
+    ),
+    "a residual": (residual, ["contraction matmul+add+relu"]),
+    "a convolution's epilogue": (convolution, ["contraction conv2d+bias_add+relu"]),
+    "a product too small to pack": (
+        lambda: tf.nn.relu(tf.matmul(given(3, 4), given(4, 5))),
+        ["loops matmul+relu"],
+    ),
+    "a cast after a product": (
+        lambda: tf.cast(tf.matmul(given(64, 64), given(64, 64)), tf.float16),
+        ["contraction matmul+cast"],
+    ),
+    "a softmax": (lambda: tf.nn.softmax(given(64, 100)), ["loops softmax"]),
+    "rows normalised": (
+        layer_norm,
+        ["loops mean×2+squared_difference+add+rsqrt", "loops sub+mul×2"],
+    ),
+    "several reductions of one input": (
+        reductions_of_one_input,
+        ["loops sum×2+max+square"],
+    ),
+    "what only moves": (
+        lambda: tf.transpose(tf.reshape(given(10, 20, 30), [200, 30])),
+        ["loops transpose"],
+    ),
+    "cheap, with two readers": (cheap_with_two_readers, ["loops add+mul+reverse_v2"]),
+    "expensive, with two readers": (
+        expensive_with_two_readers,
+        ["loops sin+exp", "loops mul+sum", "loops reverse_v2+add"],
+    ),
+    "expensive, broadcast": (
+        lambda: tf.expand_dims(tf.exp(given(100)), 0) * given(50, 100),
+        ["loops exp", "loops mul"],
+    ),
+    "cheap, broadcast": (
+        lambda: tf.expand_dims(given(100) + 1, 0) * given(50, 100),
+        ["loops add+mul"],
+    ),
+    "indices are checked first": (
+        lambda: tf.gather(given(100, 10), given(5, dtype=tf.int32)),
+        ["check check_gather_v2", "loops gather_v2"],
+    ),
+    "indices brought into range need no check": (
+        lambda: tf.one_hot(given(5, dtype=tf.int32), 7),
+        ["loops one_hot"],
+    ),
+    "what only shapes decide": (
+        lambda: given(5, 6) * tf.cast(tf.size(given(5, 6)), tf.float32),
+        ["loops mul"],
+    ),
+    "a mean of products is one contraction": (
+        lambda: tf.einsum("bij,bjk->bik", given(4, 16, 32), given(4, 32, 16)),
+        ["contraction batch_matmul_v2"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BECOMES)
+def test_a_graph_becomes_these_kernels(case: str) -> None:
+    build, wanted = BECOMES[case]
+    with tf.Graph().as_default():
+        fetches = build()
+        assert kernels(*(fetches if isinstance(fetches, list) else [fetches])) == wanted
+
+
+def training(optimizer: Any) -> list[str]:
+    """The kernels of a step that trains one layer."""
+    with tf.Graph().as_default():
+        logits = dense(given(64, 100), 50)
+        labels = given(64, dtype=tf.int32)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        return kernels(optimizer().minimize(tf.reduce_mean(losses)))
+
+
+def test_descent_is_part_of_the_gradients_product() -> None:
+    found = training(lambda: tf.train.GradientDescentOptimizer(0.1))
+    assert found[0] == "contraction matmul+bias_add"
+    assert found[-1] == "contraction matmul+mul+assign_sub"
+    assert sum("assign" in kernel for kernel in found) == 2  # the weights, the bias
+
+
+def test_momentum_is_part_of_the_gradients_product() -> None:
+    found = training(lambda: tf.train.MomentumOptimizer(0.1, 0.9))
+    assert found[-1] == "contraction matmul+mul×2+add+assign+assign_sub"
+
+
+def test_adam_is_part_of_the_gradients_product() -> None:
+    with tf.Graph().as_default():
+        w = variable(100, 50)
+        loss = tf.reduce_mean(tf.matmul(given(64, 100), w) * given(64, 50))
+        step = native(tf.train.AdamOptimizer(0.1).minimize(loss))
+        updates = [call.launch for call in step.calls if isinstance(call.launch.kernel, Contraction)]
+        (update,) = [u for u in updates if any(b.kind is Kind.VARIABLE for b in u.written)]
+        assert sum(b.kind is Kind.VARIABLE for b in update.written) == 3  # the weights, two moments
+
+
+def test_a_loss_and_its_gradient_come_from_one_read_of_the_logits() -> None:
+    with tf.Graph().as_default():
+        logits, labels = given(64, 10), tf.nn.softmax(given(64, 10))
+        loss = tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        (slope,) = tf.gradients(loss, logits)
+        assert len(kernels(loss, slope)) <= 3
+
+
+def test_a_reduction_that_many_read_is_computed_once() -> None:
+    with tf.Graph().as_default():
+        x = given(64, 32)
+        mean = tf.reduce_mean(tf.exp(x), 0)
+        made = lowered(x - mean, x * mean)
+        reducing = [launch for launch in made.launches if reductions(launch.kernel)]
+        assert len(reducing) == 1
+
+
+def reductions(kernel: Any) -> int:
+    """How many reductions the stores of loops hold."""
+    assert isinstance(kernel, Loops)
+    found, pending = 0, [store.value for store in kernel.stores]
+    while pending:
+        part = pending.pop()
+        if hasattr(part, "arguments"):
+            found += part.function == "reduce"
+            pending += part.arguments
+    return found
+
+
+def test_long_reductions_are_cut_into_parts_that_do_not_depend_on_threads() -> None:
+    with tf.Graph().as_default():
+        total = tf.reduce_sum(given(1 << 17))
+        steps = [native(total, threads=threads) for threads in (1, 2, 8)]
+        first, *others = [[int(v.extent) for v in parts_of(step)] for step in steps]
+        assert first and all(other == first for other in others)
+
+
+def parts_of(step: Any) -> Any:
+    kernel = step.calls[0].launch.kernel
+    return kernel.variables
+
+
+def test_short_reductions_are_not_cut() -> None:
+    with tf.Graph().as_default():
+        assert kernels(tf.reduce_sum(given(1 << 10))) == ["loops sum"]
+    with tf.Graph().as_default():
+        assert kernels(tf.reduce_sum(given(1 << 12, 64), 1)) == ["loops sum"]
+
+
+def test_results_that_nobody_wants_are_not_written() -> None:
+    with tf.Graph().as_default():
+        first, *_ = tf.split(tf.exp(given(10, 30)), 3, 1)
+        (launch,) = lowered(first).launches
+        assert [buffer.size for buffer in launch.written] == [100]
+
+
+def test_a_tensor_under_another_shape_is_the_same_memory() -> None:
+    with tf.Graph().as_default():
+        stored = tf.matmul(given(64, 64), given(64, 64))
+        again = tf.reshape(stored, [16, 256])
+        (first, second) = lowered(tf.matmul(again, given(256, 32))).launches
+        assert first.written[0] in second.buffers

@@ -1,0 +1,110 @@
+"""Random training steps: gradients, updates and reads in one step, compiled and on NumPy kernels.
+
+Both sessions start from the same variables and take the same steps; losses, gradients and all that
+the optimizer keeps stay together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import thalweg as tf
+from tests.random_graphs import examples
+from tests.random_graphs.layers import convolution, pooling, softmax
+from tests.random_graphs.rules import SMOOTH
+from tests.random_graphs.sketch import Seeded
+from thalweg.runtime import session as sessions
+
+STEPS = 3
+RULES = SMOOTH | {"convolution": convolution, "pooling": pooling, "softmax": softmax}
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "descent": lambda: tf.train.GradientDescentOptimizer(0.05),
+    "momentum": lambda: tf.train.MomentumOptimizer(0.05, 0.9, use_nesterov=True),
+    "adam": lambda: tf.train.AdamOptimizer(0.01, epsilon=0.1),
+    "adagrad": lambda: tf.train.AdagradOptimizer(0.05),
+    "rmsprop": lambda: tf.train.RMSPropOptimizer(0.01, momentum=0.5, epsilon=0.1),
+    "ftrl": lambda: tf.train.FtrlOptimizer(0.05, l2_regularization_strength=0.01),
+}
+
+
+class Training:
+    """A graph of bounded functions over variables and inputs, a loss and an optimizer."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        self.sketch = sketch = Seeded(seed, (np.float32,))
+        with sketch.graph.as_default():
+            self.variables = [self._variable() for _ in range(sketch.number(1, 3))]
+            sketch.placeholder(np.float32, sketch.shape(1))
+            for _ in range(count):
+                sketch.grow(RULES, 1)
+                self._bound()
+            self._finish()
+
+    def _variable(self) -> Any:
+        sketch = self.sketch
+        shape = tuple(size or 1 for size in sketch.shape(1))
+        variable = tf.Variable(sketch.array(np.float32, shape))
+        value = variable.read_value() if sketch.flip() else tf.identity(variable)
+        sketch.feeds[value] = sketch.values[value] = sketch.array(np.float32, shape)
+        for node in sketch.graph.nodes:  # variables have no NumPy kernel: the sketch skips them
+            for tensor in node.outputs:
+                sketch.values.setdefault(tensor, sketch.feeds[value])
+        sketch.tensors.append(value)
+        return variable
+
+    def _bound(self) -> None:
+        last = self.sketch.tensors[-1]
+        if np.abs(self.sketch.values[last]).max(initial=0) > 3:
+            self.sketch.tensors.remove(last)
+            self.sketch.note(tf.tanh(last))
+
+    def _finish(self) -> None:
+        sketch = self.sketch
+        results = [t for t in sketch.tensors[-4:] if sketch.values[t].size]
+        everything = [tf.reduce_mean(tf.sin(t)) for t in results]
+        decay = [0.01 * tf.nn.l2_loss(variable) for variable in self.variables]
+        self.loss = tf.add_n([*everything, *decay])
+        self.optimizer = sketch.choose(OPTIMIZERS)
+        optimizer = OPTIMIZERS[self.optimizer]()
+        pairs = optimizer.compute_gradients(self.loss)
+        self.gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
+        self.train = optimizer.apply_gradients(pairs)
+        self.saved = tf.global_variables()
+        self.initialise = tf.global_variables_initializer()
+
+    def feeds(self) -> dict[Any, Any]:
+        inputs = self.sketch.feeds.items()
+        return {tensor: value for tensor, value in inputs if tensor.op.type == "Placeholder"}
+
+    def trajectory(self, compiled: bool) -> list[Any]:
+        """What every step fetched, and what the variables hold afterwards."""
+        found: list[Any] = []
+        with (
+            mock.patch.object(sessions, "COMPILES", compiled),
+            tf.Session(graph=self.sketch.graph) as session,
+        ):
+            session.run(self.initialise)
+            for _ in range(STEPS):
+                loss, gradients, _ = session.run(
+                    [self.loss, self.gradients, self.train], self.feeds()
+                )
+                found += [loss, *gradients]
+            return found + session.run(self.saved)
+
+
+@pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
+@examples(60, soak=2000)
+@given(st.integers(0, 2**63), st.sampled_from(range(1, 13)))
+def test_training_goes_the_same_way(seed: int, count: int) -> None:
+    training = Training(seed, count)
+    pairs = zip(training.trajectory(True), training.trajectory(False), strict=True)
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, 2e-3, 2e-4, err_msg=training.optimizer)
