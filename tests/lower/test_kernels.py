@@ -99,9 +99,13 @@ BECOMES: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: tf.expand_dims(tf.exp(given(100)), 0) * given(50, 100),
         ["loops exp", "loops mul"],
     ),
-    "cheap, broadcast": (
-        lambda: tf.expand_dims(given(100) + 1, 0) * given(50, 100),
-        ["loops add+mul"],
+    "cheap, broadcast over a few rows": (
+        lambda: tf.expand_dims(tf.abs(given(100)), 0) * given(3, 100),
+        ["loops abs+mul"],
+    ),
+    "cheap, broadcast over many rows": (
+        lambda: tf.expand_dims(tf.abs(given(100)), 0) * given(50, 100),
+        ["loops abs", "loops mul"],
     ),
     "indices are checked first": (
         lambda: tf.gather(given(100, 10), given(5, dtype=tf.int32)),

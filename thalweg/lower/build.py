@@ -23,7 +23,7 @@ from thalweg.lower import reductions
 from thalweg.lower.affine import Affine, affine, expressed
 from thalweg.lower.affine import variable as index_of
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.contract import product_of
+from thalweg.lower.contract import product_of, splits_of
 from thalweg.lower.cost import MOST_PARTS, Costs, Form, analysed, worth_inlining
 from thalweg.lower.drafts import SUM, Draft, Renaming, Write, free_variables, renaming
 from thalweg.lower.phases import is_nothing, phases, strides_of
@@ -364,10 +364,50 @@ def _contracted(
         return plain
     product = product_of(found[0], variables)
     if product is None:
-        return plain
+        again = _split(variables, writes, found[0])
+        return plain if again is None else _contracted(*again, node, needed)
     taken = Renaming({}, lambda part: SUM if part is found[0] else None)
     kept = tuple(_with_value(write, taken.of(write.value)) for write in writes)
     return Draft(variables, kept, (node,), product, needed)
+
+
+def _split(
+    variables: tuple[Variable, ...], writes: Sequence[Write], total: Expr
+) -> tuple[tuple[Variable, ...], list[Write]] | None:
+    """The same writes with some variables split, if that makes a contraction of them."""
+    if total.arguments[0] != "sum":
+        return None
+    places = splits_of(total, variables)
+    if not places:
+        return None
+    parts = {v: (Variable.fresh(v.extent // at), Variable.fresh(at)) for v, at in places.items()}
+    sums = {
+        v: index_of(outer).scaled(places[v]) + index_of(inner)
+        for v, (outer, inner) in parts.items()
+    }
+    kind, reduced, body = total.arguments
+    renamed = Renaming(sums)
+    again = Expr("reduce", (kind, _opened(reduced, parts), renamed.of(body)))
+    loops = _opened(variables, parts)
+    if product_of(again, loops) is None:
+        return None
+    moved = Renaming(sums, lambda part: again if part is total else None)
+    return loops, [
+        replace(
+            write,
+            variables=_opened(write.variables, parts),
+            offset=moved.affine(write.offset),
+            value=moved.of(write.value),
+        )
+        for write in writes
+    ]
+
+
+def _opened(
+    variables: tuple[Variable, ...], parts: dict[Variable, tuple[Variable, Variable]]
+) -> tuple[Variable, ...]:
+    pairs = [parts.get(variable, (variable,)) for variable in variables]
+    return tuple(part for pair in pairs for part in pair if part.extent != 1)
 
 
 def _is_contraction(raw: Any) -> bool:

@@ -13,9 +13,10 @@ import numpy as np
 
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Variable
-from thalweg.lower.affine import Affine, affine, is_index
+from thalweg.lower.affine import Affine, Digit, affine, is_index
 from thalweg.lower.buffers import Buffer
 from thalweg.lower.drafts import Bound, Factor, Product, is_float
+from thalweg.lower.resolve import walk
 
 _LEAST_WORK = 2048  # multiplications below which a plain loop does as well
 
@@ -57,6 +58,41 @@ def _roles(
     if math.prod(v.extent for v in reduced) <= 2 or set(variables) - set(batch + rows + columns):
         return None
     return Product(batch, rows, columns, reduced, first, second, dtype)
+
+
+def splits_of(part: Expr, variables: tuple[Variable, ...]) -> dict[Variable, int]:
+    """Where variables of a sum of products must be split in two for its places to be plain sums.
+
+    Heads of attention that were merged into one axis are read at `k // 64` and `k % 64`: split at
+    64, both are variables.
+    """
+    _, reduced, body = part.arguments
+    found: dict[Variable, int] = {}
+    fits = True
+
+    def visit(piece: Expr) -> None:
+        nonlocal fits
+        if piece.function == "load":
+            for atom in piece.arguments[1].terms:
+                if isinstance(atom, Digit):
+                    fits = fits and _note_split(atom, (*variables, *reduced), found)
+
+    walk([body], visit)
+    return found if fits else {}
+
+
+def _note_split(digit: Digit, variables: tuple[Variable, ...], found: dict[Variable, int]) -> bool:
+    """Note where one digit wants its variable split; whether that can be."""
+    terms = list(digit.number.terms.items())
+    if len(terms) != 1 or digit.number.constant:
+        return False
+    ((variable, factor),) = terms
+    at = digit.divisor if digit.divisor > 1 else digit.modulus
+    if not isinstance(variable, Variable) or variable not in variables or factor != 1:
+        return False
+    if digit.divisor > 1 and digit.modulus:
+        return False
+    return variable.extent % at == 0 and found.setdefault(variable, at) == at
 
 
 def _factor(part: Any) -> Factor | None:

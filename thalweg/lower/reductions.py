@@ -62,16 +62,21 @@ class Apart:
         self._stored = stored
         self._add = add
         self._known: dict[int, frozenset[Variable]] = {}
+        self._kept: list[Expr] = []  # what `_known` tells of must stay the object it was
 
     def of(self, node: Node, value: Any) -> Any:
-        """The value, with what has to be stored stored."""
-        found = outermost([value])
-        if not found:
-            return value
-        replaced = {id(part): self._replacement(node, part) for part in found}
-        if all(new is None for new in replaced.values()):
-            return value
-        return Renaming({}, lambda part: replaced.get(id(part))).of(value)
+        """The value, with what has to be stored stored: inner reductions before outer ones."""
+        replaced: dict[int, Any] = {}
+        for part in _inner_first(value):
+            kind, bound, body = part.arguments
+            inner = _with(replaced, body)
+            again = part if inner is body else Expr("reduce", (kind, bound, inner))
+            stays = free_variables(again, self._known) - frozenset(self._variables)
+            new = None if stays else self._replacement(node, again)
+            self._kept.append(again)
+            if new is not None or again is not part:
+                replaced[id(part)] = again if new is None else new
+        return _with(replaced, value)
 
     def _replacement(self, node: Node, part: Expr) -> Expr | None:
         free = free_variables(part, self._known)
@@ -128,6 +133,32 @@ class Apart:
         place = _place(nest)
         self._add(node, nest, [Write(buffer, nest, place, partial)])
         return Expr("reduce", (kind, (outer,), Expr("load", (buffer, place))))
+
+
+def _with(replaced: dict[int, Any], value: Any) -> Any:
+    if not replaced:
+        return value
+    return Renaming({}, lambda part: replaced.get(id(part))).of(value)
+
+
+def _inner_first(value: Any) -> list[Expr]:
+    """All reductions of an expression, those inside others before them."""
+    found: list[Expr] = []
+    seen: set[int] = set()
+    pending: list[tuple[Any, bool]] = [(value, False)]
+    while pending:
+        part, is_done = pending.pop()
+        if is_done:
+            found.append(part)
+        elif isinstance(part, Expr) and id(part) not in seen:
+            seen.add(id(part))
+            if part.function == "reduce":
+                pending += [(part, True), (part.arguments[2], False)]
+            elif part.function == "load":
+                pending += [(atom, False) for atom in part.arguments[1].terms]
+            else:
+                pending += [(piece, False) for piece in part.arguments]
+    return found
 
 
 def _split(variable: Variable) -> tuple[Variable, Variable, Affine, Expr | None]:
