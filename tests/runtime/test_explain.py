@@ -11,8 +11,8 @@ import pytest
 
 import thalweg as tf
 from thalweg.codegen.machine import host
+from thalweg.lower.amounts import moved_bytes, operations
 from thalweg.runtime import session as sessions
-from thalweg.runtime.amounts import moved_bytes, operations
 from thalweg.runtime.peaks import arithmetic_peak, copy_peak
 from thalweg.runtime.planned import short_name, snake_case
 from thalweg.runtime.printed import amount, size

@@ -111,7 +111,9 @@ def _ready_value(node: Node) -> list[Any] | None:
     if known is None:
         return None
     value = known(*_grouped(node))
-    return value if value is None or isinstance(value, list) else [value]
+    if value is None:
+        return None
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 
 def _can_evaluate(node: Node) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -86,13 +86,12 @@ class _Walk:
                 tuple(self._check(check) for check in kernel.checks),
                 frozenset(self._variable(variable) for variable in kernel.serial),
             )
-        groups = [
-            self._all(group)
-            for group in (kernel.batch, kernel.rows, kernel.columns, kernel.reduced)
-        ]
         return Contraction(
             arguments,
-            *groups,
+            self._all(kernel.batch),
+            self._all(kernel.rows),
+            self._all(kernel.columns),
+            self._all(kernel.reduced),
             self._access(kernel.a),
             self._access(kernel.b),
             kernel.dtype,
@@ -257,7 +256,7 @@ class _Digest:
         if type(part) is int or type(part) is Dynamic:
             self._say("#")
         elif isinstance(part, np.generic):
-            self._say(f"{part.dtype}{part!r}")
+            self._say(f"{type(cast('Any', part)).__name__}{part!r}")
         else:
             self._say(f"{type(part).__name__}{part!r}")
 

@@ -246,6 +246,26 @@ def _cast(expression: Expr, value: Any, dtype: Any) -> Affine:
     return Affine(0, {expression: 1})
 
 
+def _itself(_: Expr, value: Affine) -> Affine:
+    return value
+
+
+def _index(_: Expr, index: Variable) -> Affine:
+    return variable(index)
+
+
+def _sum(_: Expr, left: Any, right: Any) -> Affine:
+    return affine(left) + affine(right)
+
+
+def _difference(_: Expr, left: Any, right: Any) -> Affine:
+    return affine(left) + affine(right).scaled(-1)
+
+
+def _negated(_: Expr, value: Any) -> Affine:
+    return affine(value).scaled(-1)
+
+
 def _product(expression: Expr, *factors: Any) -> Affine:
     left, right = map(affine, factors)
     if right.is_constant:
@@ -279,11 +299,11 @@ def _plain(expression: Expr, left: Affine, right: Affine) -> Expr:
 
 
 _RULES: dict[str, Callable[..., Affine]] = {
-    "affine": lambda _, value: value,
-    "index": lambda _, index: variable(index),
-    "add": lambda _, x, y: affine(x) + affine(y),
-    "sub": lambda _, x, y: affine(x) + affine(y).scaled(-1),
-    "neg": lambda _, x: affine(x).scaled(-1),
+    "affine": _itself,
+    "index": _index,
+    "add": _sum,
+    "sub": _difference,
+    "neg": _negated,
     "mul": _product,
     "floor_div": _division,
     "remainder": _division,

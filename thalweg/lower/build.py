@@ -173,9 +173,11 @@ class Drafting:
         found: set[Tensor] = set()
         for operand in form.loads:
             tensor = self._operands.tensors.get(operand)
+            if tensor is None:
+                continue
             if tensor in self._roots:
                 found.add(self._roots[tensor])
-            elif tensor is not None:
+            else:
                 found |= self._variables_read.get(tensor, frozenset())
         return frozenset(found)
 

@@ -216,7 +216,7 @@ def free_variables(part: Any, known: dict[int, frozenset[Variable]]) -> frozense
 
 
 def _union(sets: Sequence[frozenset[Variable]]) -> frozenset[Variable]:
-    return frozenset().union(*sets) if sets else frozenset()
+    return frozenset[Variable]().union(*sets)
 
 
 def is_float(dtype: Any) -> bool:

@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Variable
+from thalweg.lower.affine import Affine
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.cost import MOST_PARTS
 from thalweg.lower.drafts import Draft, Renaming, Write, renaming
@@ -143,14 +145,14 @@ def _merge(
     first: Draft,
     second: Draft,
     places: dict[Buffer, list[Write]],
-    rename: dict[object, object],
+    rename: dict[Variable, Affine],
 ) -> Draft:
     def replace(part: Expr) -> object:
         if part.function != "load" or part.arguments[0] not in places:
             return None
         return places[part.arguments[0]][-1].value
 
-    renamed = Renaming(rename, replace)  # pyright: ignore[reportArgumentType]
+    renamed = Renaming(rename, replace)
     writes = list(first.writes)
     for write in second.writes:
         variables = tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class _Digest:
                 self._known[id(part)] = self._join(part.function, part.arguments)
             return self._known[id(part)]
         if isinstance(part, tuple):
-            return self._join("", part)
+            return self._join("", cast("tuple[Any, ...]", part))
         if isinstance(part, Affine):
             terms = sorted(self.of(atom) + str(f).encode() for atom, f in part.terms.items())
             return _hash(str(part.constant).encode(), *terms)
@@ -49,7 +49,7 @@ class _Digest:
         if isinstance(part, Buffer):
             return f"b{id(part)}".encode()
         if isinstance(part, np.generic):
-            return f"{part.dtype}{part!r}".encode()
+            return f"{type(cast('Any', part)).__name__}{part!r}".encode()
         return f"{type(part).__name__}{part!r}".encode()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -145,16 +145,18 @@ class Resolver:
     def _walk(self, raw: Expr, known: dict[int, Any]) -> Any:
         function, arguments = raw.function, raw.arguments
         if function == "load":
-            return self._loaded(*arguments, known)
+            operand, indices = arguments
+            return self._loaded(operand, indices, known)
         if function in _INDEX_ARITHMETIC and is_index(raw):
             return self._plain(affine(raw))
         if function == "reduce":
-            return self._reduced(*arguments, known)
+            kind, variables, body = arguments
+            return self._reduced(kind, variables, body, known)
         if function == "select":
             return self._selected(arguments, known)
         parts = [self._resolved(part, known) for part in arguments]
         if function in _COMPARISONS and all(is_index(part) for part in parts):
-            settled = compared(function, *map(affine, parts))
+            settled = compared(function, affine(parts[0]), affine(parts[1]))
             if settled is not None:
                 return settled
         if function in ("and", "or", "not"):
@@ -182,7 +184,7 @@ class Resolver:
             settled = isinstance(only, bool | np.bool_)
             return (not only) if settled else self.make("not", only)
         absorbing = function == "or"
-        settled = [bool(p) for p in parts if isinstance(p, bool | np.bool_)]
+        settled = [bool(cast("Any", p)) for p in parts if isinstance(p, bool | np.bool_)]
         if absorbing in settled:
             return absorbing
         left = [part for part in parts if not isinstance(part, bool | np.bool_)]
@@ -281,9 +283,9 @@ def _key(part: Any) -> Any:
     if isinstance(part, Expr):
         return id(part)
     if isinstance(part, tuple):
-        return part
+        return cast("Any", part)
     if isinstance(part, int | float | np.generic):
-        return (type(part), repr(part))
+        return type(cast("Any", part)).__name__, repr(cast("Any", part))
     return str(part)
 
 

@@ -7,16 +7,10 @@ any order. A launch too small to share is one thread's.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
-import numpy as np
-
-from thalweg.loops.expr import Expr
-from thalweg.loops.kernel import Contraction, Kernel, Loops
+from thalweg.loops.kernel import Kernel, Loops
+from thalweg.lower.amounts import moved_bytes, operations
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.finish import Launch
 from thalweg.lower.memory import Arena
@@ -27,62 +21,14 @@ SMALL = 1_500.0
 Extent = Buffer | tuple[int, int]
 
 
-@dataclass(frozen=True, eq=False)
-class Amount:
-    """What a kernel computes and moves."""
-
-    kernel: Kernel
-
-    @cached_property
-    def flops(self) -> float:
-        """Arithmetic operations, a multiplication with its addition counting as two."""
-        kernel = self.kernel
-        if isinstance(kernel, Contraction):
-            nest = (*kernel.batch, *kernel.rows, *kernel.columns)
-            results = _count(nest)
-            products = results * _count(kernel.reduced)
-            return 2.0 * products + results * _weight([s.value for s in kernel.stores])
-        roots = [*(s.value for s in kernel.stores), *(c.condition for c in kernel.checks)]
-        return _count(kernel.variables) * _weight(roots)
-
-    @cached_property
-    def bytes(self) -> int:
-        """What is read and written, each buffer counted once."""
-        return sum(int(a.size) * np.dtype(a.dtype).itemsize for a in self.kernel.arguments)
-
-    @property
-    def work(self) -> float:
-        """About how many vector instructions of 16 lanes it takes."""
-        return max(self.flops / 24, self.bytes / 48)
-
-
-def _count(variables: Sequence[Any]) -> int:
-    return math.prod(int(variable.extent) for variable in variables)
-
-
-def _weight(roots: Sequence[Any]) -> float:
-    """Operations per element, those of reductions counted as often as they are done."""
-    total, seen = 0.0, set[int]()
-    pending: list[tuple[Any, float]] = [(root, 1.0) for root in roots]
-    while pending:
-        part, times = pending.pop()
-        if not isinstance(part, Expr) or id(part) in seen:
-            continue
-        seen.add(id(part))
-        if part.function == "load":
-            continue
-        if part.function == "reduce":
-            times *= _count(part.arguments[1])
-            pending.append((part.arguments[2], times))
-        else:
-            pending += [(piece, times) for piece in part.arguments]
-        total += times if part.function not in ("index", "sum") else 0.0
-    return total
+def work_of(kernel: Kernel) -> float:
+    """About how many vector instructions of 16 lanes a call takes."""
+    return max(operations(kernel) / 24, moved_bytes(kernel) / 48)
 
 
 def is_small(launch: Launch) -> bool:
     """Whether a launch is better left to one thread."""
-    return Amount(launch.kernel).work < SMALL
+    return work_of(launch.kernel) < SMALL
 
 
 class Waits:

@@ -124,7 +124,7 @@ class _Inference:
             if not again.shape.is_fully_defined():
                 raise NotCompiled(node, f"the shape of {tensor.name} is known only when it ran")
             self._again[tensor] = again
-            self._shapes[tensor] = tuple(again.shape.as_list())
+            self._shapes[tensor] = cast("Shape", tuple(again.shape.as_list()))
 
     def _known(self, node: Node) -> list[Array] | None:
         """The outputs of a node whose value follows from shapes and constants."""
@@ -135,13 +135,14 @@ class _Inference:
             return None
         flat = [self._again[tensor] for tensor in node.inputs]
         grouped = op.parsed.group(flat, node.input_counts())
-        result = op.known_value(*grouped) if op.has("known_value") else None
+        known: Any = getattr(op, "known_value", None)
+        result: Any = None if known is None else known(*grouped)
         if result is None and node.inputs and all(t in self._values for t in node.inputs):
             result = _evaluated(node, [self._values[tensor] for tensor in node.inputs])
         if result is None:
             return None
-        several = isinstance(result, list | tuple)
-        outputs = [np.asarray(r) for r in (_flat(cast("Any", result)) if several else [result])]
+        parts = _flat(cast("Any", result)) if isinstance(result, list | tuple) else [result]
+        outputs: list[Array] = [np.asarray(part) for part in parts]
         return outputs if sum(output.size for output in outputs) <= _MOST_FOLDED else None
 
 

@@ -7,7 +7,7 @@ program by their shapes, and gives the fetched values: a few microseconds around
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class DirectStep:
                 self._convert(tensor, value)
             results = self._region.run(self._context, arrays, self._cells)
         else:
-            results = self._run_native(step, arrays)
+            results = self._run_native(cast("NativeStep", step), arrays)
         return [_fresh(results[place]) for place in self._fetches]
 
     def _run_native(self, step: NativeStep, arrays: Sequence[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from sys import getrefcount
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.finish import Launch
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
-from thalweg.lower.schedule import SMALL, Amount, Waits, is_small
+from thalweg.lower.schedule import SMALL, Waits, is_small, work_of
 from thalweg.lower.specialise import NotCompiled
 from thalweg.lower.varying import Adapted
 from thalweg.ops.context import VariableCell
@@ -121,7 +121,7 @@ class NativeStep:
         self.arena: Arena = arrange(lowered.launches, [kernel.scratch for kernel in self._loaded])
         self.streams = list(lowered.streams.values())
         self.constants = _constants(lowered.launches)
-        work = sum(Amount(launch.kernel).work for launch in lowered.launches)
+        work = sum(work_of(launch.kernel) for launch in lowered.launches)
         self.threads = 1 if work < 2 * SMALL else threads
         self.brief = work < _BRIEF
         self.calls = self._calls()
@@ -226,9 +226,9 @@ class NativeStep:
         """Put the addresses of the inputs in place; the arrays that must live meanwhile."""
         held: list[Array] = []
         for place, targets in self.inputs:
-            value = values[place]
+            value: Any = values[place]
             if type(value) is not np.ndarray or not _is_plain(value):
-                value = np.require(value, requirements="CA")
+                value = np.require(value, requirements=["C", "A"])
                 held.append(value)
             address = address_of(value)
             for word in targets:
@@ -283,7 +283,7 @@ class Frame:
         self.fault = np.zeros(8, np.int64)
         self.streams = np.zeros((max(len(step.streams), 1), 6), np.uint32)
         words = np.zeros(max(step.word_count, 1), np.int64)
-        self.words = memoryview(words)
+        self.words: Any = memoryview(cast("Any", words))
         self._kept = (memory, step, words)
         entries: list[Entry] = []
         for call in step.calls:

@@ -20,9 +20,9 @@ from thalweg.codegen.machine import host
 from thalweg.graph.node import Node
 from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Contraction, Kernel, Loops
+from thalweg.lower.amounts import moved_bytes, operations
 from thalweg.lower.finish import Launch
 from thalweg.lower.lowering import Lowered
-from thalweg.runtime.amounts import moved_bytes, operations
 from thalweg.runtime.native import Call, NativeStep
 from thalweg.runtime.pool import default_pool
 

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 from thalweg import errors
 from thalweg.graph import context
@@ -353,7 +353,7 @@ def get_default_session() -> Any:
 def _call_key(fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
     """What tells calls apart that need not be looked at again, or None: tensors, nodes and names,
     alone or in one list or tuple, and fed tensors."""
-    kind = type(fetches)
+    kind = cast("Any", type(fetches))
     items = fetches if kind is list or kind is tuple else (fetches,)
     for item in items:
         if type(item) is not Tensor and type(item) is not Node and type(item) is not str:
