@@ -82,7 +82,7 @@ def test_the_third_size_compiles_nothing(build: Callable[[Any], Any]) -> None:
         for size in (32, 48):
             session.run(y, {x: batch(size)})
         before = statistics()
-        found = {size: session.run(y, {x: batch(size)}) for size in (7, 64, 33, 2, 100)}
+        found = {size: session.run(y, {x: batch(size)}) for size in (64, 33, 100, 21, 50)}
         now = statistics()
     assert (now.misses, now.disk_hits) == (before.misses, before.disk_hits)
     for size, value in found.items():
@@ -118,6 +118,18 @@ def test_batches_of_an_epoch_with_a_smaller_last_one() -> None:
         assert statistics().misses == before.misses
         model -= 0.05 * 2 * data[:11].T @ (data[:11] @ model - 1) / 11
         np.testing.assert_allclose(session.run(w), model, 1e-4, 1e-5)
+
+
+def test_batches_too_small_to_be_packed_are_a_family_of_their_own() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None, 20])
+        y = classifier(x)
+        for size in (32, 48, 2, 3):
+            session.run(y, {x: batch(size)})
+        before = statistics()
+        for size in (64, 2, 100, 3):
+            session.run(y, {x: batch(size)})
+        assert statistics().misses == before.misses
 
 
 def test_two_sizes_may_vary() -> None:

@@ -22,6 +22,7 @@ Array = NDArray[Any]
 
 _TREMBLES = 3
 _ULPS = 4.0
+_TINY = 1e-7  # which even float16 tells from zero
 #: ops that move and choose numbers: nothing is rounded
 _EXACT = frozenset(
     ["Abs", "ConcatV2", "Const", "ExpandDims", "Fill", "Floor", "GatherNd", "GatherV2", "Identity", "Max", "MaxPool", "Maximum", "Min", "Minimum", "MirrorPad", "Neg", "OneHot", "OnesLike", "Pack", "Pad", "Placeholder", "Relu", "Reshape", "ReverseV2", "Round", "Select", "Shape", "Sign", "Slice", "SplitV", "Squeeze", "StopGradient", "StridedSlice", "Tile", "Transpose", "Unpack", "ZerosLike"]
@@ -50,7 +51,9 @@ def _shaken(node: Node, value: Array, sources: Sequence[Array], rng: Any) -> Arr
     size = np.abs(widened(value))
     if not node.op.has("element"):  # sums that cancel are as inexact as what they are of
         size = size + max((_largest(source) for source in sources), default=0.0)
-    noise = rng.uniform(-1, 1, value.shape) * _ULPS * epsilon(value.dtype) * size
+    shake = rng.uniform(-1, 1, value.shape)
+    noise = shake * _ULPS * epsilon(value.dtype) * size
+    noise = np.where(size == 0, np.sign(shake) * _TINY, noise)  # zero is of either sign
     with np.errstate(all="ignore"):
         return (widened(value) + noise).astype(value.dtype)
 
