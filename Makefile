@@ -6,8 +6,10 @@ BIN := .venv/bin
 TF_TESTS ?=
 TF_LIST ?=
 BENCH ?=
+TARGETS ?= x86-64-v3 x86-64-v2
+TARGET_TESTS ?= tests/ops tests/nn tests/lower tests/random_graphs
 
-.PHONY: install lint format test soak demo bench bench-peers docs conformance clean
+.PHONY: install lint format test test-targets soak demo bench bench-peers docs conformance clean
 
 install: .venv/.stamp
 
@@ -30,8 +32,14 @@ format: .venv/.stamp
 test: .venv/.stamp
 	$(BIN)/python -m pytest -n auto
 
+test-targets: .venv/.stamp
+	for target in $(TARGETS); do \
+		echo "on $$target:"; \
+		THALWEG_TARGET=$$target $(BIN)/python -m pytest -n auto $(TARGET_TESTS) || exit 1; \
+	done
+
 soak: .venv/.stamp
-	THALWEG_SOAK=1 $(BIN)/python -m pytest tests/random_graphs
+	THALWEG_SOAK=1 $(BIN)/python -m pytest tests/random_graphs tests/lower tests/soak
 
 demo: .venv/.stamp
 	$(BIN)/python examples/digits.py

@@ -31,7 +31,9 @@ RULE: list[tuple[str, int, float, float, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("size", "cost", "reads", "inlined"), [r[1:] for r in RULE], ids=[r[0] for r in RULE])
+@pytest.mark.parametrize(
+    ("size", "cost", "reads", "inlined"), [r[1:] for r in RULE], ids=[r[0] for r in RULE]
+)
 def test_the_rule(size: int, cost: float, reads: float, inlined: bool) -> None:
     assert worth_inlining(size, cost, reads) is inlined
     stored = size * (cost + STORE) + reads * LOAD

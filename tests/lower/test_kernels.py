@@ -160,7 +160,9 @@ def test_adam_is_part_of_the_gradients_product() -> None:
         w = variable(100, 50)
         loss = tf.reduce_mean(tf.matmul(given(64, 100), w) * given(64, 50))
         step = native(tf.train.AdamOptimizer(0.1).minimize(loss))
-        updates = [call.launch for call in step.calls if isinstance(call.launch.kernel, Contraction)]
+        updates = [
+            call.launch for call in step.calls if isinstance(call.launch.kernel, Contraction)
+        ]
         (update,) = [u for u in updates if any(b.kind is Kind.VARIABLE for b in u.written)]
         assert sum(b.kind is Kind.VARIABLE for b in update.written) == 3  # the weights, two moments
 

@@ -71,7 +71,7 @@ def temporaries(region: Lowered) -> dict[Buffer, tuple[int, int]]:
 def test_no_two_live_buffers_overlap(seed: int, count: int) -> None:
     for region in random_regions(seed, count):
         sizes = scratches(region, seed % 1000)
-        arena = arrange(region.launches, sizes)
+        arena = arrange(region.launches, sizes, region.pieces)
         lives = temporaries(region)
         assert set(arena.offsets) == set(lives)
         for position in range(len(region.launches)):
@@ -96,7 +96,7 @@ def assert_apart(pieces: list[tuple[int, int]], arena: Arena) -> None:
 def test_launches_that_do_not_wait_touch_nothing_that_another_writes(seed: int, count: int) -> None:
     for region in random_regions(seed, count):
         sizes = scratches(region, seed % 1000)
-        arena = arrange(region.launches, sizes)
+        arena = arrange(region.launches, sizes, region.pieces)
         waits = Waits(arena)
         touched: list[tuple[Any, bool]] = []  # since the last wait: what, and whether written
         for launch, start, size in zip(region.launches, arena.scratch, sizes, strict=True):

@@ -67,9 +67,13 @@ def test_gradients_are_the_adjoint(
             continue
         with tf.Graph().as_default(), tf.Session() as session:
             (dx, dw), (x, w, dy) = slope(size, window, stride, pad)
-            feeds = {t: rng.integers(-3, 4, t.shape.as_list()).astype(np.float32) for t in (x, w, dy)}
+            feeds = {
+                t: rng.integers(-3, 4, t.shape.as_list()).astype(np.float32) for t in (x, w, dy)
+            }
             y = tf.nn.conv2d(x, w, [1, *stride, 1], pad)
-            found = session.run([tf.reduce_sum(y * dy), tf.reduce_sum(dx * x), tf.reduce_sum(dw * w)], feeds)
+            found = session.run(
+                [tf.reduce_sum(y * dy), tf.reduce_sum(dx * x), tf.reduce_sum(dw * w)], feeds
+            )
         assert found[0] == found[1] == found[2]
 
 

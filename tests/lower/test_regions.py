@@ -32,9 +32,7 @@ def on_host(x: Any) -> Any:
 
 def test_a_step_without_host_ops_is_one_region() -> None:
     x = given(3)
-    assert units(tf.exp(x) + tf.reduce_sum(x)) == [
-        sorted(["Const", "Exp", "Sum", "Add"])
-    ]
+    assert units(tf.exp(x) + tf.reduce_sum(x)) == [sorted(["Const", "Exp", "Sum", "Add"])]
 
 
 def test_host_ops_part_regions() -> None:
@@ -98,7 +96,9 @@ def test_control_dependencies_hold_across_the_border() -> None:
     with tf.control_dependencies([before]):
         updated = variable.assign_add(1.0)
     with tf.control_dependencies([updated]):
-        (after,) = tf.py_func(lambda v: (seen.append(float(v)), v)[1], [variable.read_value()], [tf.float32])
+        (after,) = tf.py_func(
+            lambda v: (seen.append(float(v)), v)[1], [variable.read_value()], [tf.float32]
+        )
     with tf.Session() as session:
         session.run(variable.initializer)
         for _ in range(2):

@@ -25,35 +25,73 @@ _ULPS = 4.0
 _TINY = 1e-7  # which even float16 tells from zero
 #: ops that move and choose numbers: nothing is rounded
 _EXACT = frozenset(
-    ["Abs", "ConcatV2", "Const", "ExpandDims", "Fill", "Floor", "GatherNd", "GatherV2", "Identity", "Max", "MaxPool", "Maximum", "Min", "Minimum", "MirrorPad", "Neg", "OneHot", "OnesLike", "Pack", "Pad", "Placeholder", "Relu", "Reshape", "ReverseV2", "Round", "Select", "Shape", "Sign", "Slice", "SplitV", "Squeeze", "StopGradient", "StridedSlice", "Tile", "Transpose", "Unpack", "ZerosLike"]
+    [
+        "Abs",
+        "ConcatV2",
+        "Const",
+        "ExpandDims",
+        "Fill",
+        "Floor",
+        "GatherNd",
+        "GatherV2",
+        "Identity",
+        "Max",
+        "MaxPool",
+        "Maximum",
+        "Min",
+        "Minimum",
+        "MirrorPad",
+        "Neg",
+        "OneHot",
+        "OnesLike",
+        "Pack",
+        "Pad",
+        "Placeholder",
+        "Relu",
+        "Reshape",
+        "ReverseV2",
+        "Round",
+        "Select",
+        "Shape",
+        "Sign",
+        "Slice",
+        "SplitV",
+        "Squeeze",
+        "StopGradient",
+        "StridedSlice",
+        "Tile",
+        "Transpose",
+        "Unpack",
+        "ZerosLike",
+    ]
 )
 
 
 def tremblings(nodes: Sequence[Node], given: Mapping[tf.Tensor, Array]) -> list[Values]:
     """The values of all tensors of these nodes, shaken in a few ways."""
-    return [_trembled(nodes, given, np.random.default_rng(seed)) for seed in range(_TREMBLES)]
+    return [_trembled(nodes, given, seed) for seed in range(_TREMBLES)]
 
 
-def _trembled(nodes: Sequence[Node], given: Mapping[tf.Tensor, Array], rng: Any) -> Values:
+def _trembled(nodes: Sequence[Node], given: Mapping[tf.Tensor, Array], seed: int) -> Values:
+    rng, zero = np.random.default_rng(seed), _TINY * (-1) ** seed  # zero is of either sign
     values = dict(given)
     for node in nodes:
         if all(tensor in values for tensor in node.outputs):
             continue
         sources = [values[tensor] for tensor in node.inputs]
         for tensor, value in zip(node.outputs, call(node, values), strict=True):
-            values.setdefault(tensor, _shaken(node, value, sources, rng))
+            values.setdefault(tensor, _shaken(node, value, sources, rng, zero))
     return values
 
 
-def _shaken(node: Node, value: Array, sources: Sequence[Array], rng: Any) -> Array:
+def _shaken(node: Node, value: Array, sources: Sequence[Array], rng: Any, zero: float) -> Array:
     if not is_inexact(value.dtype) or not value.size or node.type in _EXACT:
         return value
     size = np.abs(widened(value))
     if not node.op.has("element"):  # sums that cancel are as inexact as what they are of
         size = size + max((_largest(source) for source in sources), default=0.0)
-    shake = rng.uniform(-1, 1, value.shape)
-    noise = shake * _ULPS * epsilon(value.dtype) * size
-    noise = np.where(size == 0, np.sign(shake) * _TINY, noise)  # zero is of either sign
+    noise = rng.uniform(-1, 1, value.shape) * _ULPS * epsilon(value.dtype) * size
+    noise = np.where(widened(value) == 0, zero, noise)
     with np.errstate(all="ignore"):
         return (widened(value) + noise).astype(value.dtype)
 

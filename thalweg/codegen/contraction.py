@@ -46,7 +46,7 @@ def _emitted(scratch: Scratch) -> Emitted:
         names.insert(0, "pack")
         _Pack(scratch, Frame(module, "pack", kernel, True)).emit()
     Multiply(scratch, Frame(module, "multiply", kernel, scratch.size > 0)).emit()
-    return Emitted(tuple(names), module.text, scratch.size)
+    return Emitted(tuple(names), module.text, scratch.size, "tiles")
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class Schedule:
     copy_a: str = ""  # "", "window" (as in memory, padded), "tiles" or "dense"
     copy_b: str = ""  # "", "shared" (once, by all threads) or "block" (for each piece of work)
     unroll: int = 1
+    ahead: int = 0  # how many steps of the sum ahead columns are called for
     dots: bool = False  # vectors along the last reduced variable; `vectors` counts columns
 
 

@@ -1,8 +1,15 @@
-"""What a code generator gives: LLVM text with one function for each phase of a kernel."""
+"""What a code generator gives, LLVM text with one function for each phase of a kernel, and the
+order for it: the kernel's key, and how to make it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
+
+#: What a module wants of LLVM before machine code is made of it. "loops" are simple: what they
+#: repeat is found and moved out by passes. "tiles" are written as they are to run.
+Passes = Literal["loops", "tiles"]
 
 
 @dataclass(frozen=True)
@@ -16,3 +23,23 @@ class Emitted:
     functions: tuple[str, ...]
     text: str
     scratch: int = 0
+    passes: Passes = "loops"
+
+
+def unexplained(error: Exception) -> Exception:
+    """An error as it is."""
+    return error
+
+
+@dataclass(frozen=True)
+class Request:
+    """A kernel that is wanted: a key that stands for its code, and how to make it.
+
+    Another process may make it, where `make` can be pickled. `cost` is about what making and
+    compiling it takes, in seconds; `explain` gives the error that the user sees for one of `make`.
+    """
+
+    key: str
+    make: Callable[[], Emitted]
+    cost: float = 0.01
+    explain: Callable[[Exception], Exception] = unexplained

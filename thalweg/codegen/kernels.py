@@ -6,14 +6,13 @@ made before is found without being emitted again.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 
-from thalweg.codegen.cache import Request
 from thalweg.codegen.contraction import emit_contraction
 from thalweg.codegen.contraction_form import NotContraction
-from thalweg.codegen.emitted import Emitted
+from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.loops import emit_loops
 from thalweg.codegen.machine import Target
 from thalweg.loops import kernel as kernels
@@ -22,13 +21,18 @@ from thalweg.loops.kernel import Access, Contraction, Dynamic, Kernel, Loops, Of
 from thalweg.loops.loop import Variable
 from thalweg.loops.parametric import integers, shape_of
 
+#: About what a kernel takes to make and compile, measured.
+_SECONDS = {Contraction: 20e-3, Loops: 8e-3}
+_SECONDS_PER_INTEGER = 0.2e-3
+
 
 def request(kernel: Kernel, target: Target) -> Request:
     """The kernel as the cache is asked for it."""
-    words = [number.word if isinstance(number, Dynamic) else number for number in integers(kernel)]
-    marks = "".join("d" if isinstance(n, Dynamic) else "." for n in integers(kernel))
-    key = f"{_generators()} {shape_of(kernel).hex()} {words} {marks}"
-    return Request(key, lambda: emit(kernel, target))
+    numbers = integers(kernel)
+    words = [f"w{n.word}" if isinstance(n, Dynamic) else n for n in numbers]
+    key = f"{_generators()} {shape_of(kernel).hex()} {words}"
+    cost = _SECONDS[type(kernel)] + _SECONDS_PER_INTEGER * len(numbers)
+    return Request(key, partial(emit, kernel, target), cost)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from thalweg.codegen.builder import Type, Value, constant, suffix
+from thalweg.codegen.builder import I32, VOID, Type, Value, constant, suffix
 from thalweg.codegen.contraction_form import is_static
 from thalweg.codegen.frame import Frame
 
@@ -69,6 +69,7 @@ class MicroKernel:
     vector_a: bool  # whether `a` has an element per lane
     fma: bool
     unroll: int = 1
+    ahead: int = 0  # how many steps before they are used the columns are called for; 0: never
 
     def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row."""
@@ -104,7 +105,15 @@ class MicroKernel:
             self._address(base, self.frame.multiply(index, step))
             for base, step in ((at.a, level.step_a), (at.b, level.step_b))
         )
+        if self.ahead:
+            self._call_for(b, self.frame.scaled(self.ahead, level.step_b))
         return Factors(a, b)
+
+    def _call_for(self, base: Value, distance: Value) -> None:
+        """Ask the caches for the columns of a later step; past the end that does nothing."""
+        later = self._address(base, distance)
+        for j in range(self.vectors):
+            prefetch(self.frame, self._address(later, self.frame.integer(j * self.kind.lanes)))
 
     def _address(self, base: Value, distance: Value) -> Value:
         if distance.text == "0":
@@ -205,6 +214,12 @@ class DotKernel:
         if distance.text == "0":
             return base
         return self.frame.b.element(base, self.kind.scalar, distance)
+
+
+def prefetch(frame: Frame, address: Value) -> None:
+    """Ask for a line of memory that is read soon; any address will do."""
+    near, data = constant(I32, 3), constant(I32, 1)
+    frame.b.call("llvm.prefetch.p0", VOID, address, constant(I32, 0), near, data)
 
 
 def multiply_add(frame: Frame, fma: bool, a: Value, b: Value, c: Value) -> Value:

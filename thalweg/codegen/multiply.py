@@ -295,6 +295,7 @@ class Multiply:
             vector_a=self.form.depthwise,
             fma=self.fma,
             unroll=self.made.unroll,
+            ahead=self.made.ahead,
         )
         self._finish(rows, kernel.sums(levels, at, self._initial(rows)))
 

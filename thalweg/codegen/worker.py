@@ -1,13 +1,14 @@
-"""Many modules compiled at once, in processes of their own, as LLVM lets in one thread at a time.
+"""Many kernels made at once, in processes of their own, as Python and LLVM use one thread each.
 
-What comes in are texts; what goes out are objects, as they get ready. A worker is this Python
+What comes in are requests; what goes out are objects, as they get ready. A worker is this Python
 running `serve`: it reads requests from its standard input and ends with it. Workers are kept
-for the life of the process; where none can be started, the process compiles alone.
+for the life of the process; where none can be started, the process makes all kernels alone.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import pickle
 import signal
@@ -16,16 +17,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from thalweg.codegen.compile import object_code
+from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.machine import Target, llvm
 
-#: What compiling takes, measured: seconds for each module and for each character of its text.
-_SECONDS_PER_MODULE, _SECONDS_PER_CHARACTER = 4e-3, 0.8e-6
-_FEW_MODULES = 6
+_FEW = 6  # kernels
 _START_SECONDS = 0.3  # what a worker takes to be ready
 
 #: A worker imports this file and those it needs, not the whole package.
@@ -40,55 +41,62 @@ serve()
 _PACKAGE = Path(__file__).parent.parent
 _LENGTH = struct.Struct("<Q")
 
-Job = tuple[int, str]
-#: A job's number and its object, or why there is none (None: the worker is gone).
-Outcome = tuple[int, bytes | str | None]
+Make = Callable[[], Emitted]
+Job = tuple[int, Request]
 
 
-def compile_all(texts: Sequence[str], target: Target) -> Iterator[tuple[int, bytes]]:
-    """The object of each text, with its number, in the order in which they get ready."""
-    helpers, workers = _worth_starting(texts), _workers
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel as an object file, with the names of its functions and the scratch it needs."""
+
+    code: bytes
+    functions: tuple[str, ...]
+    scratch: int
+
+
+#: A job's number and what came of it (None: the worker could not take it, or is gone).
+Outcome = tuple[int, Compiled | Exception | None]
+
+
+def compile_all(requests: Sequence[Request], target: Target) -> Iterator[tuple[int, Compiled]]:
+    """The kernel of each request, with its number, in the order in which they get ready."""
+    helpers, workers = _worth_starting(requests), _workers
     jobs, outcomes = SimpleQueue[Job](), SimpleQueue[Outcome]()
-    for job in sorted(enumerate(texts), key=lambda job: -len(job[1])):
+    for job in sorted(enumerate(requests), key=lambda job: -job[1].cost):
         jobs.put(job)
     for _ in range(helpers):
         _in_background(lambda: _delegate(workers, jobs, outcomes, target))
     try:
-        for _ in texts:
-            yield _next_object(jobs, outcomes, texts, target)
+        for _ in requests:
+            yield _next_kernel(jobs, outcomes, requests, target)
     finally:
-        while _taken(jobs):  # given up half way: nobody compiles what is left
+        while _taken(jobs):  # given up half way: nobody makes what is left
             pass
 
 
-def seconds_estimated(texts: Sequence[str]) -> float:
-    """About what the texts take to compile, one after the other."""
-    return _SECONDS_PER_MODULE * len(texts) + _SECONDS_PER_CHARACTER * sum(map(len, texts))
-
-
-def _worth_starting(texts: Sequence[str]) -> int:
+def _worth_starting(requests: Sequence[Request]) -> int:
     """How many workers shorten the work."""
-    if len(texts) <= _FEW_MODULES:
+    if len(requests) <= _FEW:
         return 0
     idle = len(os.sched_getaffinity(0)) - 1
-    return min(idle, int(seconds_estimated(texts) / _START_SECONDS))
+    return min(idle, int(sum(request.cost for request in requests) / _START_SECONDS))
 
 
-def _next_object(
+def _next_kernel(
     jobs: SimpleQueue[Job],
     outcomes: SimpleQueue[Outcome],
-    texts: Sequence[str],
+    requests: Sequence[Request],
     target: Target,
-) -> tuple[int, bytes]:
+) -> tuple[int, Compiled]:
     """What a worker has ready, else a job done here, else what a worker finishes next."""
     done = _taken(outcomes)
     job = None if done else _taken(jobs)
-    if job:
-        return job[0], object_code(job[1], target)
-    number, code = done or outcomes.get()
-    if isinstance(code, str):
-        raise RuntimeError(code)
-    return number, object_code(texts[number], target) if code is None else code
+    number, result = (job[0], None) if job else done or outcomes.get()
+    if result is None:
+        result = _attempt(requests[number].make, target)
+    if isinstance(result, Exception):
+        raise requests[number].explain(result) from result
+    return number, result
 
 
 def _taken(queue: SimpleQueue[Any]) -> Any:
@@ -111,7 +119,7 @@ def _delegate(
         return
     while job := _taken(jobs):
         try:
-            outcomes.put((job[0], worker.compile(job[1], target)))
+            outcomes.put((job[0], worker.compile(job[1].make, target)))
         except (OSError, EOFError):
             worker.close()
             outcomes.put((job[0], None))
@@ -142,9 +150,15 @@ class Worker:
         """The process number."""
         return self._process.pid
 
-    def compile(self, text: str, target: Target) -> bytes | str:
-        """The object of a text, or why there is none. Raises OSError or EOFError when gone."""
-        _send(self._stdin.fileno(), pickle.dumps((text, target)))
+    def compile(self, make: Make, target: Target) -> Compiled | Exception | None:
+        """The kernel, or why there is none; None where a worker cannot be told what to make.
+
+        Raises OSError or EOFError when it is gone.
+        """
+        message = _pickled((make, target))
+        if message is None:
+            return None
+        _send(self._stdin.fileno(), message)
         return pickle.loads(_receive(self._stdout.fileno()))
 
     def close(self) -> None:
@@ -231,20 +245,31 @@ def serve() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # whatever prints must not get between the answers
     llvm()
+    importlib.import_module("thalweg.codegen.kernels")  # most requests are for those
     _send(answers, b"ready")
     while True:
         try:
-            text, target = pickle.loads(_receive(0))
-            _send(answers, pickle.dumps(_attempt(text, target)))
+            make, target = pickle.loads(_receive(0))
+            _send(answers, _pickled(_attempt(make, target)) or pickle.dumps(None))
         except (EOFError, BrokenPipeError):
             return
 
 
-def _attempt(text: str, target: Target) -> bytes | str:
+def _attempt(make: Make, target: Target) -> Compiled | Exception:
     try:
-        return object_code(text, target)
-    except RuntimeError as error:
-        return str(error)
+        module = make()
+        code = object_code(module.text, target, module.passes)
+    except Exception as error:
+        return error
+    return Compiled(code, module.functions, module.scratch)
+
+
+def _pickled(thing: object) -> bytes | None:
+    """What is sent to another process; None where it cannot be (a function made on the spot)."""
+    try:
+        return pickle.dumps(thing)
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError):
+        return None
 
 
 def _send(pipe: int, message: bytes) -> None:

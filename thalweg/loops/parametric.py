@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -33,6 +34,35 @@ Change = Callable[[int], int]
 
 def integers(kernel: Kernel) -> tuple[int, ...]:
     """All integers of a kernel."""
+    return _remembered(_integers, kernel, _known_integers)
+
+
+def shape_of(kernel: Kernel) -> bytes:
+    """A digest of everything in a kernel but its integers."""
+    return _remembered(lambda kernel: _Digest().of(kernel), kernel, _known_shapes)
+
+
+def places_of_offsets(kernel: Kernel) -> frozenset[int]:
+    """Which of a kernel's integers are where a load or store begins: the constants of offsets."""
+    return _Starts().of(kernel)
+
+
+_T = TypeVar("_T")
+_known_integers = WeakKeyDictionary[Kernel, "tuple[int, ...]"]()
+_known_shapes = WeakKeyDictionary[Kernel, bytes]()
+
+
+def _remembered(
+    find: Callable[[Kernel], _T], kernel: Kernel, known: WeakKeyDictionary[Kernel, _T]
+) -> _T:
+    """What is found once for each kernel, as long as it lives."""
+    found = known.get(kernel)
+    if found is None:
+        known[kernel] = found = find(kernel)
+    return found
+
+
+def _integers(kernel: Kernel) -> tuple[int, ...]:
     found: list[int] = []
 
     def note(number: int) -> int:
@@ -43,26 +73,22 @@ def integers(kernel: Kernel) -> tuple[int, ...]:
     return tuple(found)
 
 
-def shape_of(kernel: Kernel) -> bytes:
-    """A digest of everything in a kernel but its integers."""
-    return _Digest().of(kernel)
-
-
 def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Kernel:
     """The kernel with the integers at some places (of `integers`) read from its argument words."""
     words = {place: first_word + number for number, place in enumerate(sorted(places))}
-    count = -1
+    numbers = [
+        _dynamic(number, words[place]) if place in words else number
+        for place, number in enumerate(integers(kernel))
+    ]
+    made = _Walk(lambda _, following=iter(numbers): next(following)).kernel(kernel)
+    _known_integers[made], _known_shapes[made] = tuple(numbers), shape_of(kernel)
+    return made
 
-    def change(number: int) -> int:
-        nonlocal count
-        count += 1
-        if count not in words:
-            return number
-        made = Dynamic(number)
-        made.word = words[count]
-        return made
 
-    return _Walk(change).kernel(kernel)
+def _dynamic(number: int, word: int) -> Dynamic:
+    made = Dynamic(number)
+    made.word = word
+    return made
 
 
 class _Walk:
@@ -128,10 +154,13 @@ class _Walk:
 
     def _access(self, access: Access) -> Access:
         bounds = [
-            (self._change(low), self._offset(place), self._change(high))
+            (self._change(low), self._bound(place), self._change(high))
             for low, place, high in access.bounds
         ]
         return Access(self._value(access.value), tuple(bounds))
+
+    def _bound(self, place: Offset) -> Offset:
+        return self._offset(place)
 
     def _offset(self, offset: Offset) -> Offset:
         constant = self._change(offset.constant)
@@ -168,6 +197,30 @@ class _Walk:
                 return Expr(part.function, (self._value(part.arguments[0]), part.arguments[1]))
             case function:
                 return Expr(function, tuple(self._value(piece) for piece in part.arguments))
+
+
+class _Starts(_Walk):
+    """The places of the integers that say where a load or a store begins."""
+
+    def __init__(self) -> None:
+        super().__init__(self._count)
+        self._places: set[int] = set()
+        self._next = 0
+
+    def of(self, kernel: Kernel) -> frozenset[int]:
+        self.kernel(kernel)
+        return frozenset(self._places)
+
+    def _count(self, number: int) -> int:
+        self._next += 1
+        return number
+
+    def _offset(self, offset: Offset) -> Offset:
+        self._places.add(self._next)
+        return super()._offset(offset)
+
+    def _bound(self, place: Offset) -> Offset:
+        return super()._offset(place)  # nothing begins there
 
 
 class _Digest:

@@ -73,6 +73,7 @@ class Draft:
     product: Product | None = None
     needed: tuple[Needed, ...] = ()
     serial: frozenset[Variable] = field(default_factory=frozenset[Variable])
+    behind: frozenset[Buffer] = frozenset()  # pieces of a buffer it reads, written on their own
 
     @cached_property
     def loads(self) -> dict[Buffer, list[Affine]]:
@@ -98,7 +99,7 @@ class Draft:
     def reads(self) -> frozenset[Buffer]:
         """The buffers it reads; one that is combined into is read as well."""
         combined = [write.buffer for write in self.writes if write.combine != "set"]
-        return frozenset([*self.loads, *combined])
+        return frozenset([*self.loads, *combined]) | self.behind
 
     @cached_property
     def written(self) -> frozenset[Buffer]:

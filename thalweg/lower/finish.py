@@ -10,7 +10,7 @@ from thalweg.graph.node import Node
 from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Offset, Store
 from thalweg.loops.loop import Variable
-from thalweg.lower.affine import Affine, atom_expression, expressed
+from thalweg.lower.affine import Affine, atom_expression, expressed, number
 from thalweg.lower.buffers import Buffer
 from thalweg.lower.drafts import Draft, Factor, Product, free_variables
 from thalweg.lower.resolve import Needed, walk
@@ -18,11 +18,16 @@ from thalweg.lower.resolve import Needed, walk
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A kernel and the buffers it is called on, one for each of its arguments."""
+    """A kernel and the buffers it is called on, one for each of its arguments.
+
+    An argument begins at an element of its buffer: kernels that differ only in where they begin
+    (the steps of an unrolled loop) are one kernel.
+    """
 
     kernel: Kernel
     buffers: tuple[Buffer, ...]
     nodes: tuple[Node, ...]
+    starts: tuple[int, ...]
 
     @property
     def written(self) -> list[Buffer]:
@@ -53,23 +58,40 @@ class _Arguments:
     """Buffers as the arguments of one kernel."""
 
     def __init__(
-        self, used: Sequence[Buffer], written: frozenset[Buffer], memory: Mapping[Buffer, Buffer]
+        self,
+        used: Sequence[tuple[Buffer, Affine]],
+        written: frozenset[Buffer],
+        memory: Mapping[Buffer, Buffer],
     ) -> None:
         self._memory = memory
         homes = {memory.get(buffer, buffer) for buffer in written}
-        self.buffers = tuple(dict.fromkeys(memory.get(buffer, buffer) for buffer in used))
+        offsets: dict[Buffer, list[Affine]] = {}
+        for buffer, offset in used:
+            offsets.setdefault(memory.get(buffer, buffer), []).append(offset)
+        self.buffers = tuple(offsets)
+        self._starts = {b: max(min(o.constant for o in os), 0) for b, os in offsets.items()}
         self._of = {
-            buffer: Argument(place, buffer.dtype, buffer.size, buffer in homes)
-            for place, buffer in enumerate(self.buffers)
+            buffer: Argument(place, buffer.dtype, self._reach(buffer, places), buffer in homes)
+            for place, (buffer, places) in enumerate(offsets.items())
         }
         self._known: dict[
             int, tuple[Expr, Any]
         ] = {}  # an id means something while its object lives
 
+    def _reach(self, buffer: Buffer, offsets: Sequence[Affine]) -> int:
+        """How many elements of a buffer the kernel may touch, from where its argument begins."""
+        last = max(offset.bounds[1] for offset in offsets)
+        return int(min(last + 1, buffer.size)) - self._starts[buffer]
+
     @property
     def all(self) -> tuple[Argument, ...]:
         """In the order of their positions."""
         return tuple(self._of.values())
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The element of its buffer at which each argument begins."""
+        return tuple(self._starts.values())
 
     def of(self, buffer: Buffer) -> Argument:
         """The argument that stands for a buffer."""
@@ -88,10 +110,15 @@ class _Arguments:
     def _converted(self, part: Expr) -> Expr:
         if part.function == "load":
             buffer, offset = part.arguments
-            return Expr("load", (self.of(buffer), self.offset(offset)))
+            return Expr("load", (self.of(buffer), self.place(buffer, offset)))
         if part.function == "affine":
             return self.value(expressed(part.arguments[0]))
         return Expr(part.function, tuple(self.value(piece) for piece in part.arguments))
+
+    def place(self, buffer: Buffer, offset: Affine) -> Offset:
+        """An element of a buffer, counted from where the argument begins."""
+        start = self._starts[self._memory.get(buffer, buffer)]
+        return self.offset(offset + number(-start))
 
     def offset(self, place: Affine) -> Offset:
         """A sum as an offset."""
@@ -103,13 +130,14 @@ class _Arguments:
 
 
 def _finished(draft: Draft, memory: Mapping[Buffer, Buffer]) -> Launch:
-    used = [*(write.buffer for write in draft.writes), *draft.loads]
+    used = [(write.buffer, write.offset) for write in draft.writes]
+    used += [(buffer, offset) for buffer, places in draft.loads.items() for offset in places]
     arguments = _Arguments(used, draft.written, memory)
     stores = tuple(
         Store(
             arguments.of(write.buffer),
             write.variables,
-            arguments.offset(write.offset),
+            arguments.place(write.buffer, write.offset),
             arguments.value(write.value),
             write.combine,
             arguments.value(write.inside),
@@ -121,7 +149,7 @@ def _finished(draft: Draft, memory: Mapping[Buffer, Buffer]) -> Launch:
         kernel: Kernel = Loops(arguments.all, draft.variables, stores, (), draft.serial)
     else:
         kernel = _contraction(draft.product, arguments, stores)
-    return Launch(kernel, arguments.buffers, draft.nodes)
+    return Launch(kernel, arguments.buffers, draft.nodes, arguments.starts)
 
 
 def _contraction(product: Product, arguments: _Arguments, stores: tuple[Store, ...]) -> Contraction:
@@ -144,11 +172,11 @@ def _contraction(product: Product, arguments: _Arguments, stores: tuple[Store, .
 
 def _check(need: Needed, fault: int, memory: Mapping[Buffer, Buffer]) -> Launch:
     """A kernel that looks whether a condition on data holds."""
-    used: list[Buffer] = []
+    used: list[tuple[Buffer, Affine]] = []
 
     def visit(part: Expr) -> None:
         if part.function == "load":
-            used.append(part.arguments[0])
+            used.append(part.arguments)
 
     walk([need.condition], visit)
     arguments = _Arguments(used, frozenset(), memory)
@@ -156,4 +184,4 @@ def _check(need: Needed, fault: int, memory: Mapping[Buffer, Buffer]) -> Launch:
     variables = tuple(sorted(free, key=lambda v: int(v.name[1:])))
     check = Check(variables, arguments.value(need.condition), fault)
     kernel = Loops(arguments.all, variables, (), (check,))
-    return Launch(kernel, arguments.buffers, (need.node,))
+    return Launch(kernel, arguments.buffers, (need.node,), arguments.starts)

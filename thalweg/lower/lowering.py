@@ -13,6 +13,7 @@ from thalweg.lower.finish import Launch, finish
 from thalweg.lower.fuse import fuse
 from thalweg.lower.memory import in_place
 from thalweg.lower.specialise import Region, Shape, Specialised, specialise
+from thalweg.lower.stack import Pieces, stacked
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Lowered:
     checked: tuple[Node, ...]  # the node behind each fault code, from 1
     buffers: Mapping[Tensor, Buffer]
     streams: Mapping[Node, Buffer]
+    pieces: Pieces  # buffers that lie inside others
     drafted: int  # kernels before fusion
 
 
@@ -32,13 +34,15 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor
     spec = specialise(region, shapes, values)
     drafting = Drafting(spec)
     drafting.run()
-    drafts = fuse(drafting.drafts)
-    launches, checked = finish(drafts, in_place(drafts))
+    joined, pieces = stacked(drafting.drafts)
+    drafts = fuse(joined)
+    launches, checked = finish(drafts, in_place(drafts, pieces))
     return Lowered(
         spec,
         tuple(launches),
         tuple(checked),
         drafting.buffers,
         drafting.streams,
+        pieces,
         len(drafting.drafts),
     )

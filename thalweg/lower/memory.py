@@ -11,14 +11,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.drafts import Draft
 from thalweg.lower.finish import Launch
+from thalweg.lower.stack import Pieces
 
 ALIGNMENT = 64
 
 
-def in_place(drafts: Sequence[Draft]) -> dict[Buffer, Buffer]:
+def in_place(drafts: Sequence[Draft], pieces: Pieces) -> dict[Buffer, Buffer]:
     """For each temporary that takes over another one's memory, whose it is."""
     last: dict[Buffer, int] = {}
     first: dict[Buffer, int] = {}
@@ -32,11 +35,14 @@ def in_place(drafts: Sequence[Draft]) -> dict[Buffer, Buffer]:
         for write in draft.writes:
             if write.buffer.kind is not Kind.TEMPORARY or first[write.buffer] != position:
                 continue
+            if write.buffer in pieces:
+                continue
             for buffer, offsets in draft.loads.items():
                 if (
                     buffer.kind is Kind.TEMPORARY
                     and buffer not in taken
                     and buffer not in draft.written
+                    and buffer not in pieces
                     and last[buffer] == position
                     and (buffer.dtype, buffer.size) == (write.buffer.dtype, write.buffer.size)
                     and all(offset == write.offset for offset in offsets)
@@ -73,29 +79,38 @@ class Arena:
     scratch: tuple[int, ...]
 
 
-def arrange(launches: Sequence[Launch], scratch: Sequence[int]) -> Arena:
+def arrange(launches: Sequence[Launch], scratch: Sequence[int], pieces: Pieces) -> Arena:
     """Offsets for all temporaries and for the scratch memory of each launch."""
-    last: dict[Buffer, int] = {}
-    for position, launch in enumerate(launches):
-        for buffer in launch.buffers:
-            if buffer.kind is Kind.TEMPORARY:
-                last[buffer] = position
-    dying: dict[int, list[Buffer]] = defaultdict(list)
-    for buffer, position in last.items():
-        dying[position].append(buffer)
     space = _Space()
+    dying = _dying(launches, pieces)
     offsets: dict[Buffer, int] = {}
     scratches: list[int] = []
     for position, launch in enumerate(launches):
         for buffer in launch.buffers:
             if buffer.kind is Kind.TEMPORARY and buffer not in offsets:
-                offsets[buffer] = space.take(buffer.bytes)
+                home, start = pieces.get(buffer, (buffer, 0))
+                if home not in offsets:
+                    offsets[home] = space.take(home.bytes)
+                offsets[buffer] = offsets[home] + start * np.dtype(home.dtype).itemsize
         scratches.append(space.take(scratch[position]) if scratch[position] else 0)
         if scratch[position]:
             space.give(scratches[-1], scratch[position])
         for buffer in dying[position]:
             space.give(offsets[buffer], buffer.bytes)
     return Arena(space.size, offsets, tuple(scratches))
+
+
+def _dying(launches: Sequence[Launch], pieces: Pieces) -> dict[int, list[Buffer]]:
+    """After each launch, the temporaries that no later one touches, not even in pieces."""
+    last: dict[Buffer, int] = {}
+    for position, launch in enumerate(launches):
+        for buffer in launch.buffers:
+            if buffer.kind is Kind.TEMPORARY:
+                last[pieces.get(buffer, (buffer, 0))[0]] = position
+    dying: dict[int, list[Buffer]] = defaultdict(list)
+    for buffer, position in last.items():
+        dying[position].append(buffer)
+    return dying
 
 
 class _Space:

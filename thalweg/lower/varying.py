@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thalweg.loops.kernel import Kernel
-from thalweg.loops.parametric import integers, shape_of, with_dynamic
+from thalweg.loops.parametric import integers, places_of_offsets, shape_of, with_dynamic
 from thalweg.lower.finish import Launch
 
 
@@ -41,7 +41,7 @@ class Varying:
     def adapt(self, launches: Sequence[Launch]) -> list[Adapted]:
         """The kernels of a new lowering, with what varies to be read at run time."""
         family = tuple(shape_of(launch.kernel) for launch in launches)
-        found = [_Seen(integers(launch.kernel)) for launch in launches]
+        found = _alike([launch.kernel for launch in launches], family)
         before = self._families.get(family)
         if before is not None:
             found = [_together(*pair) for pair in zip(before, found, strict=True)]
@@ -49,10 +49,43 @@ class Varying:
         return [_adapted(*pair) for pair in zip(launches, found, strict=True)]
 
 
+def _alike(kernels: Sequence[Kernel], shapes: Sequence[bytes]) -> list[_Seen]:
+    """The kernels of a lowering; those that differ only in where they load and store are one.
+
+    A row of a sequence, a part of a longer buffer: its place is added when the kernel runs.
+    """
+    of_shape: dict[bytes, list[int]] = {}
+    for number, shape in enumerate(shapes):
+        of_shape.setdefault(shape, []).append(number)
+    found = [_Seen(integers(kernel)) for kernel in kernels]
+    for numbers in of_shape.values():
+        if len({found[number].integers for number in numbers}) > 1:
+            places = places_of_offsets(kernels[numbers[0]])
+            for group in _groups([found[number].integers for number in numbers], places):
+                _share([numbers[position] for position in group], found)
+    return found
+
+
+def _groups(all_integers: Sequence[tuple[int, ...]], free: frozenset[int]) -> list[list[int]]:
+    """The positions of those that are equal but for the integers at the free places."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for position, numbers in enumerate(all_integers):
+        fixed = tuple([n for place, n in enumerate(numbers) if place not in free])
+        groups.setdefault(fixed, []).append(position)
+    return list(groups.values())
+
+
+def _share(group: Sequence[int], found: list[_Seen]) -> None:
+    columns = zip(*[found[number].integers for number in group], strict=True)
+    varying = frozenset(place for place, column in enumerate(columns) if len(set(column)) > 1)
+    for number in group:
+        found[number] = _Seen(found[number].integers, varying)
+
+
 def _together(old: _Seen, new: _Seen) -> _Seen:
     pairs = enumerate(zip(old.integers, new.integers, strict=True))
     differing = {place for place, (before, now) in pairs if before != now}
-    return _Seen(new.integers, old.varying | differing)
+    return _Seen(new.integers, old.varying | new.varying | differing)
 
 
 def _adapted(launch: Launch, seen: _Seen) -> Adapted:

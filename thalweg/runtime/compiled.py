@@ -23,6 +23,8 @@ from thalweg.runtime.native import NativeStep
 #: (region, the node to run on its NumPy kernel or None for all, threads) -> a function that runs it
 InParts = Callable[[Region, Node | None, int], Callable[..., list[Any]]]
 
+_MOST_STEPS = 128  # sets of shapes that a region keeps programs for; the oldest ones go first
+
 
 class CompiledRegion:
     """The kernel of a region: native programs by the shapes that came in."""
@@ -56,9 +58,13 @@ class CompiledRegion:
     def compiled(self, key: Any, cells: Sequence[VariableCell]) -> Callable[..., Any]:
         """What runs the region on inputs of these shapes."""
         with self._lock:
-            if key not in self.steps:
-                self.steps[key] = self._compiled(key, cells)
-            return self.steps[key]
+            found = self.steps.get(key)
+            if found is None:
+                found = self._compiled(key, cells)
+                if len(self.steps) >= _MOST_STEPS:
+                    del self.steps[next(iter(self.steps))]
+                self.steps[key] = found
+            return found
 
     def _compiled(self, key: Any, cells: Sequence[VariableCell]) -> Callable[..., Any]:
         shapes: dict[Tensor, Any] = dict(zip(self.region.inputs, key, strict=True))

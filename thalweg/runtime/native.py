@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from sys import getrefcount
 from typing import Any, cast
 
@@ -18,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.codegen.cache import Request, load_all
-from thalweg.codegen.emitted import Emitted
+from thalweg.codegen.cache import load_all
+from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.kernels import emit, request
 from thalweg.codegen.machine import Target, host
 from thalweg.graph.node import Node, Tensor
@@ -37,7 +38,8 @@ from thalweg.ops.context import VariableCell
 from thalweg.runtime.pool import Entry, Program, default_pool
 
 Array = NDArray[Any]
-Words = tuple[int, ...]
+#: Argument words that hold an address: which, and how far from the array's start it points.
+Words = tuple[tuple[int, int], ...]
 
 _BRIEF = 20_000.0  # work below which a step keeps the interpreter's lock: it is done in moments
 
@@ -82,6 +84,13 @@ class Call:
         """How many words its arguments take: the fault word, buffers, scratch and sizes."""
         return len(self.launch.buffers) + 2 + len(self.adapted.words)
 
+    def addresses(self) -> Iterator[tuple[int, Buffer, int]]:
+        """For each argument its word, its buffer, and how many bytes into it it begins."""
+        launch = self.launch
+        for number, buffer in enumerate(launch.buffers):
+            shift = launch.starts[number] * np.dtype(buffer.dtype).itemsize
+            yield self.words + 1 + number, buffer, shift
+
     @property
     def emitted(self) -> Emitted:
         """Its code as LLVM text, made anew."""
@@ -118,7 +127,8 @@ class NativeStep:
         pairs = zip(lowered.launches, adapted, strict=True)
         requests = [_request(launch, kernel.kernel, target) for launch, kernel in pairs]
         self._loaded = load_all(requests, target)
-        self.arena: Arena = arrange(lowered.launches, [kernel.scratch for kernel in self._loaded])
+        scratch = [kernel.scratch for kernel in self._loaded]
+        self.arena: Arena = arrange(lowered.launches, scratch, lowered.pieces)
         self.streams = list(lowered.streams.values())
         self.constants = _constants(lowered.launches)
         work = sum(work_of(launch.kernel) for launch in lowered.launches)
@@ -147,10 +157,10 @@ class NativeStep:
     def _find_border(self) -> None:
         """Where the addresses of arrays from outside go."""
         lowered = self.lowered
-        region, places = lowered.spec.region, dict[Buffer, list[int]]()
+        region, places = lowered.spec.region, dict[Buffer, list[tuple[int, int]]]()
         for call in self.calls:
-            for number, buffer in enumerate(call.launch.buffers, 1):
-                places.setdefault(buffer, []).append(call.words + number)
+            for word, buffer, shift in call.addresses():
+                places.setdefault(buffer, []).append((word, shift))
 
         def words(tensor: Tensor) -> Words:
             buffer = lowered.buffers.get(tensor)
@@ -231,8 +241,8 @@ class NativeStep:
                 value = np.require(value, requirements=["C", "A"])
                 held.append(value)
             address = address_of(value)
-            for word in targets:
-                words[word] = address
+            for word, shift in targets:
+                words[word] = address + shift
         return held
 
     def _lend(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
@@ -250,8 +260,8 @@ class NativeStep:
                 buffer = cell.own()
             address = address_of(buffer)
             lent.append(buffer)
-            for word in reference.words:
-                words[word] = address
+            for word, shift in reference.words:
+                words[word] = address + shift
         return lent
 
     def _results(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
@@ -262,8 +272,8 @@ class NativeStep:
                 continue
             array = np.empty(output.shape, output.dtype)
             address = address_of(array)
-            for word in output.words:
-                words[word] = address
+            for word, shift in output.words:
+                words[word] = address + shift
             results.append(array)
         return results
 
@@ -289,8 +299,8 @@ class Frame:
         for call in step.calls:
             count = len(call.launch.buffers)
             words[call.words] = self.fault.ctypes.data
-            for number, buffer in enumerate(call.launch.buffers, 1):
-                words[call.words + number] = self._address(step, buffer, base)
+            for word, buffer, shift in call.addresses():
+                words[word] = self._address(step, buffer, base) + shift
             words[call.words + count + 1] = base + call.scratch
             words[call.words + count + 2 : call.words + call.word_count] = call.adapted.words
             arguments = words.ctypes.data + 8 * call.words
@@ -317,15 +327,14 @@ def _is_plain(array: Array) -> bool:
 
 
 def _request(launch: Launch, kernel: Kernel, target: Target) -> Request:
-    wanted = request(kernel, target)
+    return replace(request(kernel, target), explain=partial(_explained, launch))
 
-    def make() -> Emitted:
-        try:
-            return wanted.make()
-        except Unsupported as error:
-            raise NotCompiled(launch.nodes[0], str(error)) from error
 
-    return Request(wanted.key, make)
+def _explained(launch: Launch, error: Exception) -> Exception:
+    """What has no machine code is run on NumPy kernels."""
+    if isinstance(error, Unsupported):
+        return NotCompiled(launch.nodes[0], str(error))
+    return error
 
 
 def _constants(launches: Sequence[Launch]) -> dict[Buffer, Array]:

@@ -1,0 +1,187 @@
+"""Regions as kernels of a plan: programs by shapes, and what happens where native code gives up."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from thalweg.runtime import compiled
+from thalweg.runtime import session as sessions
+from thalweg.runtime.compiled import CompiledRegion
+from thalweg.runtime.native import NativeStep
+
+
+@pytest.fixture
+def session() -> Any:
+    with tf.Graph().as_default(), tf.Session() as session:
+        yield session
+
+
+def regions(session: Any) -> list[CompiledRegion]:
+    """The regions of all steps the session has planned."""
+    calls = [i.call for step in session._plans.values() for i in step.instructions]
+    return [call for call in calls if isinstance(call, CompiledRegion)]
+
+
+def test_every_set_of_shapes_has_a_program(session: Any) -> None:
+    x = tf.placeholder(tf.float32, [None])
+    y = tf.exp(x)
+    for size in (3, 5, 3, 5, 3):
+        np.testing.assert_allclose(session.run(y, {x: np.zeros(size)}), np.ones(size))
+    (region,) = regions(session)
+    assert sorted(region.steps) == [((3,),), ((5,),)]
+    assert all(isinstance(step, NativeStep) for step in region.steps.values())
+
+
+def test_programs_of_shapes_long_gone_are_dropped(session: Any) -> None:
+    x = tf.placeholder(tf.float32, [None])
+    y = x * 2
+    with mock.patch.object(compiled, "_MOST_STEPS", 4):
+        for size in [*range(2, 20), 2, 3]:
+            array = np.arange(size, dtype=np.float32)
+            np.testing.assert_array_equal(session.run(y, {x: array}), array * 2)
+    (region,) = regions(session)
+    assert list(region.steps) == [((18,),), ((19,),), ((2,),), ((3,),)]
+
+
+def test_feeds_of_any_layout_are_read_rightly(session: Any) -> None:
+    x = tf.placeholder(tf.float32, [None, None])
+    y = x + 0.5
+    base = np.arange(60, dtype=np.float32).reshape(6, 10)
+    unaligned = np.frombuffer(b"\0" + base.tobytes(), np.float32, offset=1, count=60)
+    feeds = [
+        base,
+        base.T,
+        base[::2, ::3],
+        base[::-1, ::-1],
+        np.asfortranarray(base),
+        base.astype(np.float64),
+        base.astype(">f4"),
+        base.tolist(),
+        np.broadcast_to(base[:1], (6, 10)),
+        unaligned.reshape(6, 10),
+    ]
+    for _ in range(2):
+        for feed in feeds:
+            wanted = np.asarray(feed, np.float32) + 0.5
+            np.testing.assert_array_equal(session.run(y, {x: feed}), wanted)
+
+
+def test_a_result_is_a_fresh_array_every_time(session: Any) -> None:
+    x = tf.placeholder(tf.float32, [4])
+    y = x * 1
+    results = [session.run(y, {x: np.full(4, n)}) for n in range(3)]
+    for number, result in enumerate(results):
+        np.testing.assert_array_equal(result, np.full(4, number))
+        assert result.flags.writeable and result.flags.owndata
+
+
+def test_one_tensor_twice_and_scalars(session: Any) -> None:
+    x = tf.placeholder(tf.float32, [])
+    y = x + 1
+    one, two, (three,) = session.run([y, y, [y * 2]], {x: 1.0})
+    assert (one, two, three) == (2, 2, 4)
+    assert isinstance(one, np.float32)
+
+
+def test_a_bad_index_is_told_in_words_and_the_next_step_is_fine(session: Any) -> None:
+    table = tf.constant(np.arange(12.0, dtype=np.float32).reshape(4, 3))
+    rows = tf.placeholder(tf.int32, [None])
+    y = tf.gather(table, rows, name="lookup") * 2
+    for _ in range(2):
+        np.testing.assert_array_equal(session.run(y, {rows: [3, 0]}), [[18, 20, 22], [0, 2, 4]])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="lookup") as caught:
+            session.run(y, {rows: [0, 4]})
+        assert caught.value.op.name.startswith("lookup")
+
+
+def test_division_of_integers_by_zero_is_an_error(session: Any) -> None:
+    x, y = tf.placeholder(tf.int32, [None]), tf.placeholder(tf.int32, [None])
+    quotient = x // y
+    np.testing.assert_array_equal(session.run(quotient, {x: [7, -7], y: [2, 2]}), [3, -4])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        session.run(quotient, {x: [7, 1], y: [2, 0]})
+    least = np.iinfo(np.int32).min
+    np.testing.assert_array_equal(session.run(quotient, {x: [least], y: [-1]}), [least])
+
+
+def test_nan_and_infinity_keep_their_meaning(session: Any) -> None:
+    x = tf.placeholder(tf.float32, [None])
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38], np.float32)
+    fetches = [x - x, x * 0, tf.maximum(x, 1.0), tf.minimum(x, 1.0), 1 / x, x * 2, tf.is_nan(x)]
+    found = session.run(fetches, {x: values})
+    with np.errstate(all="ignore"):
+        wanted = [
+            values - values,
+            values * 0,
+            np.maximum(values, 1),
+            np.minimum(values, 1),
+            np.float32(1) / values,
+            values * np.float32(2),
+            np.isnan(values),
+        ]
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+        if other.dtype != bool:
+            plain = ~np.isnan(other)
+            np.testing.assert_array_equal(np.signbit(one[plain]), np.signbit(other[plain]))
+
+
+def test_many_calls_in_flight_have_memory_of_their_own(session: Any) -> None:
+    x = tf.placeholder(tf.float32, [64, 64])
+    y = tf.matmul(tf.exp(tf.matmul(x, x) * 0), x)  # a matrix of ones times x
+
+    def call(number: int) -> Any:
+        return session.run(y, {x: np.full((64, 64), number, np.float32)})
+
+    with ThreadPoolExecutor(8) as pool:
+        for number, result in enumerate(pool.map(call, range(64))):
+            np.testing.assert_array_equal(result, np.full((64, 64), 64.0 * number))
+
+
+def test_a_callable_runs_the_same_programs(session: Any) -> None:
+    x = tf.placeholder(tf.float32, [None, 3])
+    variable = tf.Variable(np.ones(3, np.float32))
+    total = tf.reduce_sum(x * variable)
+    session.run(variable.initializer)
+    step = session.make_callable(total, [x])
+    for size in (1, 4, 2, 4):
+        array = np.arange(3.0 * size, dtype=np.float32).reshape(size, 3)
+        assert step(array) == session.run(total, {x: array}) == array.sum()
+    session.run(tf.assign(variable, [2.0, 2.0, 2.0]))
+    assert step(np.ones((1, 3), np.float32)) == 6
+
+
+def test_random_numbers_of_a_seed_are_the_same_compiled() -> None:
+    def draw(compiles: bool) -> Any:
+        with (
+            mock.patch.object(sessions, "COMPILES", compiles),
+            tf.Graph().as_default(),
+            tf.Session() as session,
+        ):
+            tf.set_random_seed(7)
+            fetches = [tf.random_normal([5]), tf.random_uniform([3, 3]), tf.truncated_normal([4])]
+            return [session.run(fetches) for _ in range(2)]
+
+    for one, other in zip(draw(True), draw(False), strict=True):
+        for ours, theirs in zip(one, other, strict=True):
+            np.testing.assert_allclose(ours, theirs, 1e-5, 1e-6)
+
+
+def test_more_threads_than_cores_give_the_same_bits() -> None:
+    results: list[bytes] = []
+    rng = np.random.default_rng(3)
+    array = rng.normal(size=(257, 129)).astype(np.float32)
+    for threads in (1, 2, 5):
+        config = tf.ConfigProto(intra_op_parallelism_threads=threads)
+        with tf.Graph().as_default(), tf.Session(config=config) as session:
+            x = tf.placeholder(tf.float32, [None, 129])
+            hidden = tf.tanh(tf.matmul(x, x, transpose_b=True))
+            results.append(session.run(tf.reduce_sum(hidden, 0), {x: array}).tobytes())
+            results.append(session.run(tf.reduce_sum(hidden, 0), {x: array}).tobytes())
+    assert len(set(results)) == 1

@@ -1,0 +1,174 @@
+"""Sums of many products as one product.
+
+A weight that is used at every step of an unrolled loop gets its gradient as a sum of products, one
+per step: dW = Σ aₜᵀ bₜ. With all the aₜ one after the other in memory, and all the bₜ, the step is
+one more variable to sum over: one long contraction instead of many short ones and their sum.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Variable
+from thalweg.lower.affine import Affine, number
+from thalweg.lower.affine import variable as index_of
+from thalweg.lower.buffers import Buffer, Kind
+from thalweg.lower.drafts import SUM, Draft, Factor, Renaming, Write
+from thalweg.lower.key import structure
+
+_FEWEST = 4  # products from which stacking is worth it
+
+#: For each buffer that lies inside another one: in which, and from which element on.
+Pieces = dict[Buffer, tuple[Buffer, int]]
+
+
+def stacked(drafts: Sequence[Draft]) -> tuple[list[Draft], Pieces]:
+    """The drafts with sums of products of one form joined, and which buffers make up others."""
+    writers: dict[Buffer, list[int]] = defaultdict(list)
+    readers: dict[Buffer, list[int]] = defaultdict(list)
+    for position, draft in enumerate(drafts):
+        for buffer in draft.written:
+            writers[buffer].append(position)
+        for buffer in draft.reads:
+            readers[buffer].append(position)
+    result: list[Draft | None] = list(drafts)
+    pieces: Pieces = {}
+    for position, draft in enumerate(drafts):
+        for group in _groups(drafts, draft, writers, readers):
+            joined = _joined([drafts[place] for place in group], draft, pieces)
+            if joined is None:
+                continue
+            for place in group:
+                result[place] = None
+            result[position], draft = joined, joined
+    return [draft for draft in result if draft is not None], pieces
+
+
+def _groups(
+    drafts: Sequence[Draft],
+    total: Draft,
+    writers: dict[Buffer, list[int]],
+    readers: dict[Buffer, list[int]],
+) -> list[list[int]]:
+    """The products of one form that a sum adds up and that nobody else reads."""
+    if total.product is not None or len(total.writes) != 1:
+        return []
+    alike: dict[Any, list[int]] = defaultdict(list)
+    for buffer in _added(total.writes[0].value):
+        if buffer.kind is not Kind.TEMPORARY or len(writers[buffer]) != 1:
+            continue
+        (place,) = writers[buffer]
+        draft = drafts[place]
+        if len(readers[buffer]) == 1 and _is_bare(draft) and draft.domain == total.domain:
+            alike[_form(draft)].append(place)
+    return [group for group in alike.values() if len(group) >= _FEWEST]
+
+
+def _added(value: Any) -> list[Buffer]:
+    """The buffers that a sum of loads adds up."""
+    found: list[Buffer] = []
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, Expr):
+            continue
+        if part.function == "add":
+            pending += part.arguments
+        elif part.function == "load":
+            found.append(part.arguments[0])
+    return found
+
+
+def _is_bare(draft: Draft) -> bool:
+    """Whether a draft is a product of two temporaries and nothing else."""
+    product = draft.product
+    if product is None or len(draft.writes) != 1 or draft.writes[0].value is not SUM:
+        return False
+    factors = [product.a, product.b]
+    loads = [factor.value for factor in factors if factor.value.function == "load"]
+    return len(loads) == 2 and all(x.arguments[0].kind is Kind.TEMPORARY for x in loads)
+
+
+def _form(draft: Draft) -> Any:
+    """What products must have in common to be joined: all but the buffers."""
+    product = draft.product
+    assert product is not None
+    nest = (*draft.variables, *product.reduced)
+    places = tuple(structure(f.value.arguments[1], nest) for f in (product.a, product.b))
+    bounds = tuple(structure(f.bounds, nest) for f in (product.a, product.b))
+    sizes = tuple(f.value.arguments[0].size for f in (product.a, product.b))
+    return places, bounds, sizes, structure(draft.writes[0].offset, nest), product.dtype
+
+
+def _joined(products: Sequence[Draft], total: Draft, pieces: Pieces) -> Draft | None:
+    """One product in place of several and of their sum."""
+    first = products[0]
+    assert first.product is not None
+    steps = Variable.fresh(len(products))
+    a, b = (_stack([_factor(draft, side) for draft in products], steps, pieces) for side in (0, 1))
+    if a is None or b is None:
+        return None
+    product = replace(first.product, reduced=(steps, *first.product.reduced), a=a, b=b)
+    gone = {draft.writes[0].buffer for draft in products}
+    rest = _without(total.writes[0].value, gone, Renaming(_onto(total, first)))
+    write = total.writes[0]
+    offset = Renaming(_onto(total, first)).affine(write.offset)
+    value = SUM if rest is None else Expr("add", (SUM, rest))
+    done = Write(write.buffer, first.variables, offset, value)
+    nodes = tuple(dict.fromkeys(n for draft in (*products, total) for n in draft.nodes))
+    needed = tuple(n for draft in (*products, total) for n in draft.needed)
+    behind = frozenset(
+        _factor(draft, side).value.arguments[0] for draft in products for side in (0, 1)
+    )
+    return Draft(first.variables, (done,), nodes, product, needed, behind=behind)
+
+
+def _onto(draft: Draft, other: Draft) -> dict[Variable, Affine]:
+    pairs = zip(draft.variables, other.variables, strict=True)
+    return {mine: index_of(theirs) for mine, theirs in pairs if mine is not theirs}
+
+
+def _factor(draft: Draft, side: int) -> Factor:
+    assert draft.product is not None
+    return draft.product.b if side else draft.product.a
+
+
+def _stack(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -> Factor | None:
+    """The factors of all steps as one over a buffer that holds them one after the other."""
+    buffers = [factor.value.arguments[0] for factor in factors]
+    offset: Affine = factors[0].value.arguments[1]
+    if all(buffer in pieces for buffer in buffers):
+        places = [pieces[buffer] for buffer in buffers]
+        strides = {now[1] - before[1] for before, now in pairwise(places)}
+        if len({home for home, _ in places}) > 1 or len(strides) > 1:
+            return None
+        home, start = places[0]
+        (stride,) = strides
+    elif len(set(buffers)) < len(buffers) or any(buffer in pieces for buffer in buffers):
+        return None
+    else:
+        size = buffers[0].size
+        home = Buffer(Kind.TEMPORARY, buffers[0].dtype, size * len(buffers), buffers[0].source)
+        pieces.update((b, (home, place * size)) for place, b in enumerate(buffers))
+        start, stride = 0, size
+    placed = offset + index_of(steps).scaled(stride)
+    value = Expr("load", (home, placed + number(start)))
+    return Factor(value, factors[0].bounds)
+
+
+def _without(value: Any, gone: set[Buffer], rename: Renaming) -> Any:
+    """A sum of loads without those of some buffers; None if nothing is left."""
+    if isinstance(value, Expr) and value.function == "add":
+        parts = [_without(part, gone, rename) for part in value.arguments]
+        left = [part for part in parts if part is not None]
+        if len(left) < 2:
+            return left[0] if left else None
+        return Expr("add", tuple(left))
+    if isinstance(value, Expr) and value.function == "load" and value.arguments[0] in gone:
+        return None
+    return rename.of(value)
