@@ -39,7 +39,7 @@ test-targets: .venv/.stamp
 	done
 
 soak: .venv/.stamp
-	THALWEG_SOAK=1 $(BIN)/python -m pytest tests/random_graphs tests/lower tests/soak
+	THALWEG_SOAK=1 $(BIN)/python -m pytest --timeout 7200 tests/random_graphs tests/lower tests/soak
 
 demo: .venv/.stamp
 	$(BIN)/python examples/digits.py

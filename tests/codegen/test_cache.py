@@ -8,26 +8,51 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from thalweg.codegen import cache, progress, worker
-from thalweg.codegen.cache import Disk, Kernels, disk_of_environment
-from thalweg.codegen.emitted import Emitted
+from thalweg.codegen.cache import Disk, Kernels, Loaded, as_request, disk_of_environment
+from thalweg.codegen.compile import object_code
+from thalweg.codegen.emitted import Emitted, Request
+from thalweg.codegen.kernels import emit, request
 from thalweg.codegen.machine import named
+from thalweg.loops.expr import Expr, call
+from thalweg.loops.kernel import Argument, Loops, Offset, Store
+from thalweg.loops.loop import Variable
+from thalweg.loops.parametric import integers, with_dynamic
+from thalweg.loops.types import Unsupported
 
 NATIVE = named("native")
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def answer(number: int) -> Emitted:
+def module(number: int) -> Emitted:
     """A kernel that returns a number."""
     return Emitted(("kernel",), f"define i64 @kernel() {{\n  ret i64 {number}\n}}\n")
 
 
-def told(addresses: Sequence[tuple[int, ...]]) -> list[int]:
-    return [ctypes.CFUNCTYPE(ctypes.c_int64)(address)() for (address,) in addresses]
+def answer(number: int) -> Request:
+    return as_request(module(number))
+
+
+BAD = as_request(Emitted(("kernel",), "define i64 @kernel( {"))
+
+
+def told(kernels: Sequence[Loaded]) -> list[int]:
+    return [ctypes.CFUNCTYPE(ctypes.c_int64)(kernel.functions[0])() for kernel in kernels]
+
+
+def scaled(dtype: type = np.float32, size: int = 40) -> Loops:
+    """y[i] = 2 x[i + 3]."""
+    i = Variable(size, "i")
+    x, y = Argument(0, np.dtype(dtype), size + 3), Argument(1, np.dtype(dtype), size, True)
+    value = call("mul", Expr("load", (x, Offset(3, ((1, i),)))), 2)
+    return Loops((x, y), (i,), (Store(y, (i,), Offset(0, ((1, i),)), value),))
 
 
 def files(root: Path) -> list[Path]:
@@ -44,13 +69,14 @@ package.__path__ = [{str(ROOT / "thalweg")!r}]
 import ctypes, os, signal
 from pathlib import Path
 from thalweg.codegen import cache, worker
-from thalweg.codegen.cache import Disk, Kernels
+from thalweg.codegen.cache import Disk, Kernels, as_request
 from thalweg.codegen.emitted import Emitted
 from thalweg.codegen.machine import named
 def answer(number):
-    return Emitted(("kernel",), f"define i64 @kernel() {{{{\\n  ret i64 {{number}}\\n}}}}\\n")
-def told(addresses):
-    return [ctypes.CFUNCTYPE(ctypes.c_int64)(address)() for (address,) in addresses]
+    text = f"define i64 @kernel() {{{{\\n  ret i64 {{number}}\\n}}}}\\n"
+    return as_request(Emitted(("kernel",), text))
+def told(kernels):
+    return [ctypes.CFUNCTYPE(ctypes.c_int64)(kernel.functions[0])() for kernel in kernels]
 root, target = Path(sys.argv[1]), named("native")
 """
     command = [sys.executable, "-c", boot + program, *map(str, arguments)]
@@ -88,9 +114,47 @@ def test_the_next_process_finds_it_on_disk(tmp_path: Path):
     assert kernels.statistics.hits == 1
 
 
+def never() -> Emitted:
+    raise AssertionError("it is in the cache")
+
+
+def test_what_is_in_the_cache_is_not_made_again(tmp_path: Path):
+    kernels = Kernels(Disk(tmp_path))
+    first = kernels.load([answer(1)], NATIVE)
+    known = replace(answer(1), make=never)
+    assert kernels.load([known], NATIVE) == first
+    assert told(Kernels(Disk(tmp_path)).load([known], NATIVE)) == [1]
+
+
+def test_the_disk_keeps_functions_and_scratch(tmp_path: Path):
+    text = "".join(f"define i64 @{name}() {{ ret i64 {n} }}\n" for n, name in enumerate("abc"))
+    wanted = as_request(Emitted(("c", "a"), text, scratch=4096))
+    Kernels(Disk(tmp_path)).load([wanted], NATIVE)
+    (found,) = Kernels(Disk(tmp_path)).load([replace(wanted, make=never)], NATIVE)
+    call_of = ctypes.CFUNCTYPE(ctypes.c_int64)
+    assert [call_of(address)() for address in found.functions] == [2, 0]
+    assert found.scratch == 4096
+
+
+def test_modules_are_loaded_by_their_text():
+    assert cache.load([module(5)], NATIVE) == cache.load([module(5)], NATIVE)
+
+
 def test_other_targets_have_other_objects():
     assert cache._key(answer(1), NATIVE) != cache._key(answer(1), named("aarch64"))
     assert cache._key(answer(1), NATIVE) != cache._key(answer(2), NATIVE)
+
+
+def test_a_key_tells_all_that_the_code_depends_on():
+    keys = {
+        as_request(replace(module(1), **change)).key
+        for change in ({}, {"passes": "tiles"}, {"scratch": 64}, {"functions": ("other",)})
+    }
+    assert len(keys) == 4
+    kernels = [scaled(), scaled(size=41), scaled(np.float64), with_dynamic(scaled(), {1}, 4)]
+    kernels.append(with_dynamic(scaled(), {1}, 5))
+    assert len({request(kernel, NATIVE).key for kernel in kernels}) == 5
+    assert request(scaled(), NATIVE).key == request(scaled(), NATIVE).key
 
 
 @pytest.mark.parametrize(
@@ -115,19 +179,27 @@ def test_a_damaged_object_is_compiled_again(tmp_path: Path, damage):
     assert path.read_bytes() == content
 
 
-def test_a_whole_file_that_is_no_object_is_compiled_again(tmp_path: Path):
-    Disk(tmp_path).write(cache._key(answer(1), NATIVE), b"not an object at all")
+@pytest.mark.parametrize("content", [b"not an object", b"0 kernel\nnot an object", b"\xff", b""])
+def test_a_whole_file_that_is_no_object_is_compiled_again(tmp_path: Path, content: bytes):
+    Disk(tmp_path).write(cache._key(answer(1), NATIVE), content)
     kernels = Kernels(Disk(tmp_path))
     assert told(kernels.load([answer(1)], NATIVE)) == [1]
     assert kernels.statistics.misses == 1
 
 
 def test_a_failed_compile_is_told_and_may_be_tried_again():
-    kernels, bad = Kernels(None), Emitted(("kernel",), "define i64 @kernel( {")
+    kernels = Kernels(None)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="expected type"):
-            kernels.load([bad], NATIVE)
+            kernels.load([BAD], NATIVE)
     assert told(kernels.load([answer(1)], NATIVE)) == [1]
+
+
+def test_what_cannot_be_made_is_explained():
+    wanted = replace(request(scaled(np.complex64), NATIVE), explain=lambda e: KeyError(str(e)))
+    with pytest.raises(KeyError) as told_so:
+        Kernels(None).load([wanted], NATIVE)
+    assert isinstance(told_so.value.__cause__, Unsupported)
 
 
 def test_threads_compile_a_kernel_once():
@@ -255,30 +327,55 @@ def test_the_environment_says_where_and_how_much(monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch):
     """Two workers however little there is to do, ended afterwards."""
-    monkeypatch.setattr(worker, "_worth_starting", lambda texts: 2)
+    monkeypatch.setattr(worker, "_worth_starting", lambda requests: 2)
     monkeypatch.setattr(worker, "_workers", workers := worker.Workers())
     yield workers
     workers.close()
 
 
-def test_a_worker_compiles_as_the_process_itself_does():
+@pytest.fixture
+def one():
     made = worker.Worker()
-    try:
-        code = made.compile(answer(1).text, NATIVE)
-        assert code == worker.object_code(answer(1).text, NATIVE)
-        assert "expected type" in str(made.compile("define i64 @kernel( {", NATIVE))
-        assert made.compile(answer(1).text + "; long\n" * 100_000, NATIVE) == code
-    finally:
-        made.close()
+    yield made
+    made.close()
+
+
+def test_a_worker_compiles_as_the_process_itself_does(one: worker.Worker):
+    code = one.compile(answer(1).make, NATIVE)
+    assert code == worker._attempt(answer(1).make, NATIVE)
+    assert "expected type" in str(one.compile(BAD.make, NATIVE))
+    long = replace(module(1), text=module(1).text + "; long\n" * 100_000)
+    assert one.compile(as_request(long).make, NATIVE) == code
+
+
+def test_a_worker_emits_as_the_process_itself_does(one: worker.Worker):
+    kernel = scaled()
+    for wanted in (kernel, with_dynamic(kernel, {2}, len(kernel.arguments) + 2)):
+        made = emit(wanted, NATIVE)
+        found = one.compile(request(wanted, NATIVE).make, NATIVE)
+        code = object_code(made.text, NATIVE, made.passes)
+        assert found == worker.Compiled(code, made.functions, made.scratch)
+    assert integers(kernel)[2] == 40
+
+
+def test_errors_of_a_worker_keep_their_type(one: worker.Worker):
+    assert isinstance(one.compile(request(scaled(np.complex64), NATIVE).make, NATIVE), Unsupported)
+    assert isinstance(one.compile(partial(int, "one"), NATIVE), ValueError)
+
+
+def test_what_cannot_be_sent_is_made_here(one: worker.Worker, eager: worker.Workers):
+    assert one.compile(lambda: module(1), NATIVE) is None
+    wanted = [replace(answer(n), make=lambda n=n: module(n)) for n in range(9)]
+    assert told(Kernels(None).load(wanted, NATIVE)) == list(range(9))
 
 
 def test_workers_share_the_work(eager: worker.Workers, monkeypatch: pytest.MonkeyPatch):
     resting = eager.take()
     assert resting
     eager.give(resting)
-    # The process itself compiles nothing: every outcome must come from a worker.
+    # The process itself makes nothing: every outcome must come from a worker.
     monkeypatch.setattr(
-        worker, "_next_object", lambda jobs, outcomes, texts, target: outcomes.get()
+        worker, "_next_kernel", lambda jobs, outcomes, requests, target: outcomes.get()
     )
     kernels = Kernels(None)
     assert told(kernels.load([answer(n) for n in range(20)], NATIVE)) == list(range(20))
@@ -295,9 +392,8 @@ def test_a_worker_that_dies_is_replaced_by_the_process_itself(eager: worker.Work
 
 
 def test_an_error_in_a_worker_is_told(eager: worker.Workers):
-    bad = Emitted(("kernel",), "define i64 @kernel( {")
     with pytest.raises(RuntimeError, match="expected type"):
-        Kernels(None).load([*(answer(n) for n in range(20)), bad], NATIVE)
+        Kernels(None).load([*(answer(n) for n in range(20)), BAD], NATIVE)
 
 
 @pytest.mark.parametrize("executable", ["", "/nonexistent/python3", "/usr/bin/some-program"])
@@ -309,14 +405,20 @@ def test_without_an_interpreter_the_process_compiles_alone(
     assert told(Kernels(None).load([answer(n) for n in range(9)], NATIVE)) == list(range(9))
 
 
-def test_few_or_small_modules_start_no_worker():
-    assert worker._worth_starting(["x" * 10**7] * 6) == 0
-    assert worker._worth_starting(["x"] * 10) == 0
+def test_few_or_small_kernels_start_no_worker():
+    assert worker._worth_starting([Request("", never, cost=9.0)] * 6) == 0
+    assert worker._worth_starting([Request("", never, cost=0.001)] * 10) == 0
+
+
+def test_the_costly_come_first(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(worker, "_worth_starting", lambda requests: 0)
+    wanted = [replace(answer(n), cost=cost) for n, cost in enumerate((0.1, 0.3, 0.2))]
+    assert [number for number, _ in worker.compile_all(wanted, NATIVE)] == [1, 2, 0]
 
 
 def test_workers_end_with_the_process_and_a_fork_begins_anew(tmp_path: Path):
     program = """
-worker._worth_starting = lambda texts: 1
+worker._worth_starting = lambda requests: 1
 made = worker._workers.take()
 worker._workers.give(made)
 print(made.number, flush=True)
@@ -327,12 +429,12 @@ if not child:
     assert not worker._workers._resting
     other = worker._workers.take()
     assert other.number != made.number
-    assert isinstance(other.compile(answer(1).text, target), bytes)
-    assert told(cache.load([answer(n) for n in wanted], target)) == wanted
+    assert isinstance(other.compile(answer(1).make, target), worker.Compiled)
+    assert told(cache.load_all([answer(n) for n in wanted], target)) == wanted
     worker._workers.close()
     os._exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert isinstance(made.compile(answer(1).text, target), bytes)
+assert isinstance(made.compile(answer(1).make, target), worker.Compiled)
 """
     number = int(finished(python(program, tmp_path)))
     with pytest.raises(ProcessLookupError):

@@ -112,6 +112,15 @@ def test_loads_that_do_not_change_leave_their_loop():
     assert seen.index("load float") < seen.index("phi")
 
 
+def test_tiles_stay_as_they_are_and_loops_after_them_do_not():
+    for passes in ("tiles", "loops"):
+        (address,) = place(object_code(scale(NATIVE.lanes), NATIVE, passes), ["kernel"], NATIVE)
+        run_scale(address, 2.5)
+    text = "define i64 @kernel(i64 %a) {\n  %b = add i64 %a, 0\n  ret i64 %b\n}"
+    assert "add" in optimised(text, NATIVE, "tiles")
+    assert "add" not in optimised(text, NATIVE)
+
+
 def test_functions_marked_so_are_inlined():
     text = """
     define internal float @twice(float %x) alwaysinline {

@@ -220,3 +220,19 @@ def test_a_feed_is_never_written() -> None:
             assert not np.shares_memory(result, array)
             result[...] = 0
         np.testing.assert_array_equal(array, START)
+
+
+def test_a_check_that_fails_after_an_update_does_not_update_twice() -> None:
+    """The step is run again to find the words for what failed: nothing may count double."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.Variable(START)
+        rows = tf.placeholder(tf.int32, [1])
+        more = variable.assign_add(tf.ones_like(START))
+        with after(more):
+            known = tf.gather(START, rows)
+            found = tf.gather(START, tf.cast(variable.read_value()[0, :1], tf.int32) + rows)
+        session.run(variable.initializer)
+        for count, fetch in enumerate([known, found, found], 1):
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                session.run(fetch, {rows: [3]})
+            np.testing.assert_array_equal(session.run(variable), START + count)

@@ -11,8 +11,10 @@ import pytest
 import thalweg as tf
 from tests.lower.programs import lowered
 from thalweg.codegen.cache import statistics
+from thalweg.codegen.kernels import request
+from thalweg.codegen.machine import host
 from thalweg.loops.kernel import Dynamic
-from thalweg.loops.parametric import integers, shape_of, with_dynamic
+from thalweg.loops.parametric import integers, places_of_offsets, shape_of, with_dynamic
 from thalweg.lower.varying import Varying
 
 
@@ -203,3 +205,40 @@ def test_a_dynamic_integer_refuses_arithmetic() -> None:
     for compute in (lambda: number + 1, lambda: 2 * number, lambda: number // 2, lambda: -number):
         with pytest.raises(TypeError, match="only at run time"):
             compute()
+
+
+def rows_in_turn(x: Any) -> Any:
+    w = tf.constant(np.linspace(-1, 1, 400, dtype=np.float32).reshape(20, 20))
+    state = tf.zeros([1, 20])
+    for row in range(6):
+        state = tf.tanh(tf.matmul(x[row : row + 1] + state, w))
+    return state
+
+
+def test_kernels_that_differ_only_in_where_they_read_are_one() -> None:
+    launches = kernels_for(6, rows_in_turn)
+    shapes = [shape_of(launch.kernel) for launch in launches]
+    repeated = [shape for shape in shapes if shapes.count(shape) > 2]
+    assert repeated
+    adapted = Varying().adapt(launches)
+    keys = {request(made.kernel, host()).key for made in adapted}
+    assert len(keys) == len(set(shapes))
+    for launch, made in zip(launches, adapted, strict=True):
+        assert integers(made.kernel) == integers(launch.kernel)
+        assert set(_dynamic(made.kernel)) <= places_of_offsets(launch.kernel)
+
+
+def _dynamic(kernel: Any) -> list[int]:
+    return [n for n, number in enumerate(integers(kernel)) if isinstance(number, Dynamic)]
+
+
+def test_rows_in_turn_are_right() -> None:
+    x = batch(6)
+    w = np.linspace(-1, 1, 400, dtype=np.float32).reshape(20, 20)
+    expected = np.zeros([1, 20], np.float32)
+    for row in range(6):
+        expected = np.tanh((x[row : row + 1] + expected) @ w)
+    with tf.Graph().as_default(), tf.Session() as session:
+        fed = tf.placeholder(tf.float32, [6, 20])
+        found = session.run(rows_in_turn(fed), {fed: x})
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -50,6 +50,8 @@ class Type:
 
 _FLOAT_BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64}
 
+_HALF_RANGES = {f"i{bits}": 1 << (bits - 1) for bits in (8, 16, 32, 64)}
+
 I1, I8, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 8, 16, 32, 64))
 HALF, BFLOAT, FLOAT, DOUBLE = (Type(name) for name in _FLOAT_BITS)
 POINTER, VOID = Type("ptr"), Type("void")
@@ -77,9 +79,8 @@ def constant(kind: Type, number: Any) -> Value:
 def _literal(scalar: str, number: Any) -> str:
     if scalar == "i1":
         return "true" if number else "false"
-    if scalar[0] == "i":
-        bits = int(scalar[1:])
-        return str((int(number) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1)))
+    if half := _HALF_RANGES.get(scalar):
+        return str((int(number) + half) % (2 * half) - half)
     if scalar == "half":
         return f"0xH{np.float16(number).view(np.uint16):04X}"
     if scalar == "bfloat":
@@ -259,10 +260,21 @@ class Builder:
     def store_masked(self, value: Value, address: Value, mask: Value) -> None:
         """Put the lanes that the mask allows at an address."""
         kind = value.type
+        mask = self._hidden(mask) if kind.bits < 32 else mask
         name = f"llvm.masked.store.{suffix(kind)}.p0"
         align = max(kind.bits // 8, 1)
         self.module.declare(name, VOID, [kind, POINTER, mask.type])
         self.line(f"call void @{name}({value}, ptr align {align} {address.text}, {mask})")
+
+    def _hidden(self, mask: Value) -> Value:
+        """A mask that LLVM cannot know: where it sees that one lane of a truncated vector is
+        stored, LLVM 22 stores the whole untruncated element, beyond the buffer's end."""
+        lanes = mask.type.lanes
+        packed = self.emit(Type(f"i{lanes}"), f"bitcast {mask} to i{lanes}")
+        wide = packed if lanes == 64 else self.emit(I64, f"zext {packed} to i64")
+        hidden = self.emit(I64, f'call i64 asm "", "=r,0"({wide})')
+        narrow = hidden if lanes == 64 else self.emit(packed.type, f"trunc {hidden} to i{lanes}")
+        return self.emit(mask.type, f"bitcast {narrow} to {mask.type}")
 
     def gather(self, kind: Type, addresses: Value, mask: Value) -> Value:
         """The elements at a vector of addresses, where the mask allows; the others are zero."""

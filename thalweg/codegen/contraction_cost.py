@@ -6,9 +6,11 @@ measures.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import ceil, prod
 
 from thalweg.codegen.contraction_form import argument_of
@@ -21,6 +23,7 @@ from thalweg.codegen.contraction_schedule import (
     spans_of_rows,
     spans_of_sum,
 )
+from thalweg.loops.kernel import Access
 from thalweg.loops.loop import Variable
 
 
@@ -55,22 +58,34 @@ def _tile_cycles(setting: Setting, height: int, width: int) -> float:
     panel = setting.depth * width * setting.target.vector_bytes
     distant = width * 2.5 if panel > setting.target.l1 / 2 else 0
     step = max(products / 2, loads * 0.6, distant, 4 if products < 8 else 0) + distant / 8
-    conflicts = 1.25 if height > 8 and crowded(setting, setting.form.rows[-1:]) else 1
+    conflicts = (
+        1.25 if height > (8 if width > 1 else 9) and crowded(setting, setting.form.rows[-1:]) else 1
+    )
     return setting.depth * step * conflicts + 10 + 3 * height + 2 * products
 
 
 def crowded(setting: Setting, variables: Sequence[Variable]) -> bool:
     """Whether elements along a variable of `a` fall into the same few lines of the first cache."""
-    kernel = setting.form.kernel
-    if not is_plain(kernel.a, kernel.dtype):
+    return _crowds(setting, setting.form.kernel.a, variables)
+
+
+def crowded_columns(setting: Setting) -> bool:
+    """Whether the rows of `b` fall into the same few lines of the first cache."""
+    return _crowds(setting, setting.form.kernel.b, setting.form.reduced[-1:])
+
+
+def _crowds(setting: Setting, access: Access, variables: Sequence[Variable]) -> bool:
+    if not is_plain(access, setting.form.kernel.dtype):
         return False
-    factors = [int(argument_of(kernel.a)[1].factor(variable)) for variable in variables]
+    factors = [int(argument_of(access)[1].factor(variable)) for variable in variables]
     return any(factor and factor * setting.itemsize % 4096 == 0 for factor in factors)
 
 
 # What it costs, in cycles: per element copied in order or turned; bytes per cycle from the second
-# cache, from beyond it in order, and from beyond it a few lines at a time.
+# cache, from beyond it in order, and from beyond it a few lines at a time. What is packed comes in
+# time for the products that need it, or nearly.
 _COPY, _TURN, _NEAR, _FAR, _SCATTERED = 0.5, 1.5, 32.0, 5.0, 1.5
+_PACKED, _SHARED = 40.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -145,19 +160,44 @@ class Work:
         copies, reads = self._copies(), self._reads_a() + self._reads_b()
         writes = max(0.0, self._writes(sums) - products / 2)
         every = products * (1 + self._waits()) + copies + reads + self._partials(sums) + writes
-        return every * _imbalance(self.pieces) + 300 * self.pieces * self.blocks
+        return every * self.imbalance + 300 * self.pieces * self.blocks
+
+    @cached_property
+    def imbalance(self) -> float:
+        """How much longer the busiest thread works than the average: of two, or of all cores."""
+        weights = self._weights()
+        return sum(_imbalance(weights, threads) for threads in (2, 2, _CORES)) / 3
+
+    def _weights(self) -> list[int]:
+        """The work in every piece, in order; of many pieces, in as many equal ones."""
+        setting, made = self.setting, self.made
+        if self.pieces > 32 * _CORES:
+            return [1] * self.pieces
+        rows = [1]
+        if setting.row_extents:
+            rows = _chunks(setting.row_extents[made.block_at], made.block)
+        across = _chunks(setting.columns, made.panels * setting.width(made))
+        again = setting.outer * prod(setting.row_extents[: made.block_at])
+        return [height * width for height in rows for width in across] * again
 
     def _copies(self) -> float:
         setting, made, cycles = self.setting, self.made, 0.0
         if made.copy_a:
-            each = _TURN if made.copy_a == "tiles" else _COPY
-            cycles += each * self.pieces * self.blocks * self.bytes_a / setting.itemsize
+            each = _COPY if made.copy_a != "tiles" or _strided(setting, made) else _TURN
+            size = self.pieces * self.blocks * self.bytes_a
+            cycles += size * (each / setting.itemsize + (made.copy_a == "tiles") / _FAR)
         if made.copy_b:
             each = _COPY if along_columns(setting) else _TURN
             again = self.pieces if made.copy_b == "block" else 1
             columns = self.columns if made.copy_b == "block" else setting.columns
             cycles += each * again * columns * setting.depth
+            cycles += self._far_b() if made.copy_b == "shared" else 0.0
         return cycles
+
+    def _far_b(self) -> float:
+        """What it takes to get the columns' factor from afar, and packed back there."""
+        size = self.setting.columns * self.setting.depth * self.setting.itemsize
+        return 0.0 if size < self.setting.target.l2 / 2 else 0.8 * size / _FAR
 
     def _reads_a(self) -> float:
         """Each panel, and each row that shares elements, reads it again: nearby if all fits."""
@@ -167,6 +207,7 @@ class Work:
         if self.bytes_a + self.bytes_b + partial < 0.7 * setting.target.l2:
             return self.pieces * self.blocks * self.bytes_a / _FAR
         rate = _SCATTERED if not made.copy_a and _strided(setting, made) else _FAR
+        rate = _PACKED if made.copy_a == "tiles" else rate
         panels = ceil(self.columns / setting.width(made))
         return self.pieces * self.rows * setting.depth * setting.itemsize * panels / rate
 
@@ -174,7 +215,9 @@ class Work:
         """Each piece of work reads it from afar, each tile of rows again."""
         setting, size = self.setting, self.setting.itemsize
         small = setting.columns * setting.depth * size < setting.target.l2 / 2
-        rate = _SCATTERED if self.strided_b and self.depth > 96 else _FAR
+        called_for = self.made.ahead > 0
+        rate = _SCATTERED if self.strided_b and self.depth > 96 and not called_for else _FAR
+        rate = _SHARED if self.made.copy_b == "shared" else rate
         bytes_of_pieces = self.pieces * self.columns * setting.depth * size
         tiles = ceil(self.rows / max(1, tile_height(setting, self.made)))
         fits = self.panel_b < (0.8 if self.strided_b else 0.4) * setting.target.l2
@@ -191,7 +234,18 @@ class Work:
         lines += width if far_b else 0
         lines += 64 * ceil(height * setting.itemsize / 64 + 0.5) if strided else height * 4
         step = height * made.vectors / 2
-        return max(0.0, lines / 24 - step) / step + 0.05 * far_b + 0.04 * self.strided_b
+        waits = max(0.0, lines / 24 - step) / step + 0.05 * far_b + 0.04 * self.strided_b
+        return waits + (self._jumps() if strided else 0.0)
+
+    def _jumps(self) -> float:
+        """How long products wait where every step of a sum needs other lines, far apart."""
+        setting = self.setting
+        argument, offset = argument_of(setting.form.kernel.a)
+        step = int(offset.factor(setting.form.reduced[-1])) if setting.form.reduced else 0
+        near = int(argument.size) * setting.itemsize <= setting.target.l2 / 2
+        if near or abs(step) * setting.itemsize < 1024:
+            return 0.0
+        return 0.45 * max(0.0, self.depth * 128 / setting.target.l1 - 0.45)
 
     def _writes(self, sums: int) -> float:
         """A large result is written in order only if few rows are in the making at a time."""
@@ -217,7 +271,16 @@ def _strided(setting: Setting, made: Schedule) -> bool:
     return argument_of(form.kernel.a)[1].factor(form.rows[made.tile_at]) == 1
 
 
-def _imbalance(pieces: int) -> float:
-    """How much longer the busiest of two or four threads works than the average."""
-    shares = [ceil(pieces / threads) * threads / max(pieces, 1) for threads in (2, 2, 2, 2, 2, 4)]
-    return sum(shares) / len(shares)
+def _chunks(extent: int, size: int) -> list[int]:
+    """The lengths of the chunks of a size that cover an extent."""
+    return [min(size, extent - start) for start in range(0, extent, size)]
+
+
+def _imbalance(weights: Sequence[int], threads: int) -> float:
+    """How much longer the busiest of some threads works than the average."""
+    ends = [len(weights) * thread // threads for thread in range(threads + 1)]
+    shares = [sum(weights[start:end]) for start, end in pairwise(ends)]
+    return max(shares) * threads / max(sum(weights), 1)
+
+
+_CORES = max(2, os.cpu_count() or 2)

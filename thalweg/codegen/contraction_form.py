@@ -243,7 +243,29 @@ def _wants_swap(kernel: Contraction) -> bool:
         return False
     if not kernel.columns:
         return batch_lane(kernel) is None and not kernel.a.bounds
-    return not _contiguous(kernel, kernel.columns) and _contiguous(kernel, kernel.rows)
+    if not _contiguous(kernel, kernel.columns) and _contiguous(kernel, kernel.rows):
+        return True
+    return _fits_lanes(kernel)
+
+
+def _fits_lanes(kernel: Contraction) -> bool:
+    """Whether a few rows had better be the lanes, so that columns along the sum stay in place.
+
+    That pays where turning the columns' factor round would cost more than to scatter the result.
+    """
+    groups = kernel.rows, kernel.columns, kernel.reduced
+    if kernel.batch or kernel.a.bounds or kernel.b.bounds or any(len(g) != 1 for g in groups):
+        return False
+    (row,), (column,), (summed,) = groups
+    if not all(is_static(v.extent) for v in (row, column, summed)):
+        return False
+    if row.extent not in (16, 32, 48) or column.extent < 4 * row.extent:
+        return False
+    if kernel.b.value.function != "load" or argument_of(kernel.b)[1].factor(summed) != 1:
+        return False
+    values = [part for store in kernel.stores for part in (store.value, store.inside)]
+    scattered = len(kernel.stores) + sum(1 for value in values for _ in loads_of(value))
+    return scattered * 200 <= summed.extent
 
 
 def _contiguous(kernel: Contraction, variables: Sequence[Variable]) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil, prod
 
-from thalweg.codegen.contraction_cost import Work, crowded, tile_cost, tile_height
+from thalweg.codegen.contraction_cost import Work, crowded, crowded_columns, tile_cost, tile_height
 from thalweg.codegen.contraction_form import (
     Form,
     NotContraction,
@@ -52,7 +53,22 @@ def best(setting: Setting) -> Schedule:
     """The schedule with the least expected time."""
     if dots := _dots(setting):
         return dots
-    return _blocked(setting, min(_tiles(setting), key=lambda tile: tile_cost(setting, tile)))
+    if streamed := _streamed(setting):
+        return streamed
+    ranked = sorted(_tiles(setting), key=lambda tile: tile_cost(setting, tile))
+    likely = _blocked(setting, ranked[0])
+    if Work(setting, likely).imbalance < 1.25 or tile_cost(setting, likely) < 1e5:
+        return likely
+    others = {tile.vectors: tile for tile in reversed(ranked) if tile.vectors != likely.vectors}
+    return min(
+        [likely, *(_blocked(setting, tile) for tile in others.values())],
+        key=partial(_whole_cost, setting),
+    )
+
+
+def _whole_cost(setting: Setting, made: Schedule) -> float:
+    """What a schedule costs, compared with those of other tiles."""
+    return Work(setting, made).cost() * tile_cost(setting, made)
 
 
 def check(form: Form, made: Schedule) -> None:
@@ -126,24 +142,67 @@ def _dot_factors(form: Form) -> bool:
     return all(argument_of(side)[1].factor(hot) == 1 for side in (kernel.a, kernel.b))
 
 
+# Few rows
+
+
+def _streamed(setting: Setting) -> Schedule | None:
+    """A few rows times columns that are read where they lie, once, and called for in time.
+
+    Columns that the second cache does not hold are read in order, some rows of them at a time.
+    """
+    form, size = setting.form, setting.itemsize
+    if len(form.rows) != 1 or len(form.reduced) != 1 or form.outer or form.depthwise:
+        return None
+    fixed = all(is_static(v.extent) for v in (*form.rows, *form.reduced, form.lane))
+    if not fixed or not 4 <= setting.height <= 32 or not direct_b(setting):
+        return None
+    wide = [tile for tile in _tiles(setting) if tile.vectors >= 3]
+    if not wide:
+        return None
+    tile = min(wide, key=lambda tile: tile_cost(setting, tile))
+    rows = ceil(setting.height / tile.tile) * tile.tile
+    made = replace(tile, block=rows, unroll=_unroll(setting, tile))
+    if not direct_a(form, made):
+        return None
+    if setting.depth * setting.columns * size <= 2 * setting.target.l2:
+        return replace(made, panels=_even(setting.panels(made), 32), ahead=8)
+    if setting.depth < 64:
+        return None
+    most = setting.target.l2 // 8 // (rows * setting.width(made) * size)  # unfinished sums stay
+    panels = _even(setting.panels(made), max(2, ceil(setting.panels(made) / most)))
+    return _split(setting, replace(made, panels=panels, beside=2), 32)
+
+
+def _even(count: int, parts: int) -> int:
+    """The size of about so many equal parts of a count."""
+    return ceil(count / min(parts, count))
+
+
+def _unroll(setting: Setting, tile: Schedule) -> int:
+    """How many steps a turn of the inner loop takes: several where one has few products."""
+    products = tile.vectors * tile_height(setting, tile)
+    return 4 if 8 <= products < 12 else max(1, 8 // products)
+
+
 # Blocks
 
 
 def _blocked(setting: Setting, tile: Schedule) -> Schedule:
     """The tile with the blocks, copies and pieces of work of least cost."""
-    small = tile.vectors * tile_height(setting, tile)
-    made = replace(tile, unroll=max(1, 8 // small))
-    first, *others = _copies_of_a(setting, made)
-    splits = [
-        _with_pieces(setting, split) for split in _splits(setting, replace(made, copy_a=first))
-    ]
-    likely = _cheapest(setting, splits)
-    copies = (_with_pieces(setting, replace(likely, copy_a=copy)) for copy in others)
-    return _cheapest(setting, [likely, *copies])
+    made = replace(tile, unroll=_unroll(setting, tile))
+    copies = [replace(made, copy_a=copy) for copy in _copies_of_a(setting, made)]
+    splits = [split for copied in copies for split in _splits(setting, copied)]
+    return _cheapest(setting, [_with_pieces(setting, split) for split in splits])
 
 
 def _cheapest(setting: Setting, choices: Iterable[Schedule]) -> Schedule:
-    return min(choices, key=lambda choice: Work(setting, choice).cost())
+    return min(choices, key=lambda choice: _cost(setting, choice))
+
+
+def _cost(setting: Setting, made: Schedule) -> float:
+    if made not in setting.costs:
+        setting.costs[made] = Work(setting, made).cost()
+    return setting.costs[made]
 
 
 def _copies_of_a(setting: Setting, made: Schedule) -> list[str]:
@@ -158,7 +217,7 @@ def _copies_of_a(setting: Setting, made: Schedule) -> list[str]:
         tiles = ["tiles"] if packing and near and not _has_dynamic_window(packing) else []
     if tiles and crowded(setting, form.reduced[-1:]):
         return tiles
-    return direct or tiles or [_copy_kind(form)]
+    return [*direct, *tiles] or [_copy_kind(form)]
 
 
 def _copy_kind(form: Form) -> str:
@@ -210,7 +269,11 @@ def _with_pieces(setting: Setting, made: Schedule) -> Schedule:
     for _ in range(2):
         likely = _cheapest(setting, _row_blocks(setting, likely))
         likely = _cheapest(setting, _column_blocks(setting, likely, copies))
-    return likely
+    if Work(setting, likely).imbalance < 1.15:
+        return likely
+    whole = next(_row_blocks(setting, likely))
+    across = _cheapest(setting, _column_blocks(setting, whole, copies))
+    return _cheapest(setting, [likely, *_row_blocks(setting, across)])
 
 
 def _row_blocks(setting: Setting, made: Schedule) -> Iterator[Schedule]:
@@ -239,7 +302,15 @@ def _row_blocks(setting: Setting, made: Schedule) -> Iterator[Schedule]:
 def _column_blocks(setting: Setting, made: Schedule, copies: Sequence[str]) -> Iterator[Schedule]:
     panels = setting.panels(made)
     for size in {ceil(panels / parts) for parts in (1, 2, 4, 8)}:
-        yield from (replace(made, panels=size, copy_b=copy) for copy in copies)
+        for copy in copies:
+            ahead = 8 if not copy and _is_far(setting) else 0
+            yield replace(made, panels=size, copy_b=copy, ahead=ahead)
+
+
+def _is_far(setting: Setting) -> bool:
+    """Whether columns come from beyond the caches, to places that do not push each other out."""
+    size = setting.columns * setting.depth * setting.itemsize
+    return size > setting.target.l2 / 2 and not crowded_columns(setting)
 
 
 def _copies_of_b(setting: Setting, made: Schedule) -> list[str]:

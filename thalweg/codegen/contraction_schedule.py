@@ -54,7 +54,8 @@ class Schedule:
     copy_a: str = ""  # "", "window" (as in memory, padded), "tiles" or "dense"
     copy_b: str = ""  # "", "shared" (once, by all threads) or "block" (for each piece of work)
     unroll: int = 1
-    ahead: int = 0  # how many steps of the sum ahead columns are called for
+    ahead: int = 0  # how many steps of the sum before they are used columns are called for
+    beside: int = 0  # how many panels before they are used columns are called for
     dots: bool = False  # vectors along the last reduced variable; `vectors` counts columns
 
 
@@ -104,6 +105,11 @@ class Setting:
     def outer(self) -> int:
         """How many contractions of rows and columns there are."""
         return prod(max(1, int(v.extent)) for v in self.form.outer)
+
+    @cached_property
+    def costs(self) -> dict[Schedule, float]:
+        """What schedules cost, as far as they have been looked at."""
+        return {}
 
     @cached_property
     def _packings(self) -> dict[tuple[str, int, int], Packing | None]:

@@ -107,19 +107,25 @@ class Evaluator:
         """The value of an expression in one lane if it is the same in all, else in all lanes."""
         if not isinstance(expr, Expr):
             return constant_of(expr, dtype_of(expr))
+        found = self._found(expr, mask)
+        if found is None:
+            self._compute(expr, mask)
+            found = self._found(expr, mask)
+        assert found is not None
+        return found
+
+    def _compute(self, expr: Expr, mask: Value | None) -> None:
+        """Write an expression and all that it needs, those first."""
         pending = [(expr, mask)]
         while pending:
             part, under = pending[-1]
-            missing = [] if self._found(part, under) else self._missing(part, under)
-            if missing:
+            if self._found(part, under) is not None:
+                pending.pop()
+            elif missing := self._missing(part, under):
                 pending += reversed(missing)
-                continue
-            pending.pop()
-            if self._found(part, under) is None:
+            else:
                 self._values[self._key(part, under)] = self._computed(part, under)
-        found = self._found(expr, mask)
-        assert found is not None
-        return found
+                pending.pop()
 
     # What is known
 

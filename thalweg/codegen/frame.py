@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from thalweg.codegen.builder import I64, POINTER, Builder, Module, Type, Value, constant
@@ -48,7 +49,7 @@ class Frame:
             return result
         if isinstance(number, Dynamic):
             return self.words[number.word]
-        return constant(I64, number)
+        return _known(number)
 
     def add(self, a: Value, b: Value) -> Value:
         """The sum of two integers."""
@@ -259,6 +260,11 @@ class Leaves:
         """An integer expression as 64 bits."""
         evaluator = self.evaluator("float32")
         return evaluator.narrow(Expr("cast", (term, "int64")), mask)
+
+
+@lru_cache(1 << 12)
+def _known(number: int) -> Value:
+    return constant(I64, number)
 
 
 def _is_number(value: Value) -> bool:

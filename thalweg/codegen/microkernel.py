@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from thalweg.codegen.builder import I32, VOID, Type, Value, constant, suffix
+from thalweg.codegen.builder import I32, POINTER, VOID, Type, Value, constant, suffix
 from thalweg.codegen.contraction_form import is_static
 from thalweg.codegen.frame import Frame
 
@@ -69,7 +69,8 @@ class MicroKernel:
     vector_a: bool  # whether `a` has an element per lane
     fma: bool
     unroll: int = 1
-    ahead: int = 0  # how many steps before they are used the columns are called for; 0: never
+    ahead: int = 0  # how many steps before they are used columns are called for; 0: never
+    beside: int = 0  # how many panels ahead columns are called for, from far away
 
     def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row."""
@@ -82,8 +83,21 @@ class MicroKernel:
     def _loop(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
         level, b = levels[0], self.frame.b
         with b.loop(level.start, level.stop, self.frame.integer(1), start) as loop:
-            loop.next = self.sums(levels[1:], self._moved(at, level, loop.index), loop.carried)
+            if len(levels) == 1:
+                loop.next = self._step(level, at, loop.index, loop.carried)
+            else:
+                moved = self._moved(at, level, loop.index)
+                loop.next = self.sums(levels[1:], moved, loop.carried)
         return loop.results
+
+    def _step(self, level: Level, at: Factors, index: Value, sums: Sequence[Value]) -> list[Value]:
+        moved = self._moved(at, level, index)
+        if self.ahead:
+            self._call_for(moved.b, self.frame.scaled(self.ahead, level.step_b), 3)
+        if self.beside:
+            width = self.vectors * self.kind.lanes
+            self._call_for(moved.b, self.frame.integer(self.beside * width), 2)
+        return self._products(moved, sums)
 
     def _unrolled(self, level: Level, at: Factors, start: Sequence[Value]) -> list[Value]:
         frame, b = self.frame, self.frame.b
@@ -94,7 +108,7 @@ class MicroKernel:
             values = loop.carried
             for turn in range(self.unroll):
                 index = frame.add(loop.index, frame.integer(turn))
-                values = self._products(self._moved(at, level, index), values)
+                values = self._step(level, at, index, values)
             loop.next = values
         with b.loop(middle, frame.add(middle, rest), frame.integer(1), loop.results) as last:
             last.next = self._products(self._moved(at, level, last.index), last.carried)
@@ -105,15 +119,15 @@ class MicroKernel:
             self._address(base, self.frame.multiply(index, step))
             for base, step in ((at.a, level.step_a), (at.b, level.step_b))
         )
-        if self.ahead:
-            self._call_for(b, self.frame.scaled(self.ahead, level.step_b))
         return Factors(a, b)
 
-    def _call_for(self, base: Value, distance: Value) -> None:
-        """Ask the caches for the columns of a later step; past the end that does nothing."""
-        later = self._address(base, distance)
+    def _call_for(self, base: Value, distance: Value, nearness: int) -> None:
+        """Ask the caches for columns of later; past the end of memory that does nothing."""
+        scalar, lanes = self.kind.scalar, self.kind.lanes
         for j in range(self.vectors):
-            prefetch(self.frame, self._address(later, self.frame.integer(j * self.kind.lanes)))
+            place = self.frame.plus(distance, self.frame.integer(j * lanes))
+            later = self.frame.b.emit(POINTER, f"getelementptr {scalar}, {base}, {place}")
+            prefetch(self.frame, later, nearness)
 
     def _address(self, base: Value, distance: Value) -> Value:
         if distance.text == "0":
@@ -216,10 +230,10 @@ class DotKernel:
         return self.frame.b.element(base, self.kind.scalar, distance)
 
 
-def prefetch(frame: Frame, address: Value) -> None:
-    """Ask for a line of memory that is read soon; any address will do."""
-    near, data = constant(I32, 3), constant(I32, 1)
-    frame.b.call("llvm.prefetch.p0", VOID, address, constant(I32, 0), near, data)
+def prefetch(frame: Frame, address: Value, nearness: int) -> None:
+    """Ask for a line of memory that is read soon, into the first cache (3) or the second (2)."""
+    to_read, data = constant(I32, 0), constant(I32, 1)
+    frame.b.call("llvm.prefetch.p0", VOID, address, to_read, constant(I32, nearness), data)
 
 
 def multiply_add(frame: Frame, fma: bool, a: Value, b: Value, c: Value) -> Value:

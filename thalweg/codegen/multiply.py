@@ -296,6 +296,7 @@ class Multiply:
             fma=self.fma,
             unroll=self.made.unroll,
             ahead=self.made.ahead,
+            beside=self.made.beside,
         )
         self._finish(rows, kernel.sums(levels, at, self._initial(rows)))
 

@@ -80,7 +80,8 @@ def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Ke
         _dynamic(number, words[place]) if place in words else number
         for place, number in enumerate(integers(kernel))
     ]
-    made = _Walk(lambda _, following=iter(numbers): next(following)).kernel(kernel)
+    following = iter(numbers)
+    made = _Walk(lambda _: next(following)).kernel(kernel)
     _known_integers[made], _known_shapes[made] = tuple(numbers), shape_of(kernel)
     return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -28,7 +29,7 @@ def dtype_of(expr: Any, sum_dtype: Any = _FLOAT32) -> Dtype:
     """The dtype of an expression by NumPy's promotion. `sum_dtype` is that of a `sum` leaf."""
     if not isinstance(expr, Expr):
         return np.asarray(expr).dtype
-    known = _DTYPES.setdefault(np.dtype(sum_dtype), WeakKeyDictionary())
+    known = _known_dtypes(np.dtype(sum_dtype))
     if (found := known.get(expr)) is not None:
         return found
     pending = [expr]
@@ -43,7 +44,10 @@ def dtype_of(expr: Any, sum_dtype: Any = _FLOAT32) -> Dtype:
     return known[expr]
 
 
-_DTYPES: dict[Dtype, WeakKeyDictionary[Expr, Dtype]] = {}
+@cache
+def _known_dtypes(sum_dtype: Dtype) -> WeakKeyDictionary[Expr, Dtype]:
+    """The dtypes found so far, where the sum has one."""
+    return WeakKeyDictionary()
 
 
 def _typing_parts(expr: Expr) -> Sequence[Any]:

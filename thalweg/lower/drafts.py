@@ -75,17 +75,29 @@ class Draft:
     serial: frozenset[Variable] = field(default_factory=frozenset[Variable])
     behind: frozenset[Buffer] = frozenset()  # pieces of a buffer it reads, written on their own
 
-    @cached_property
+    @property
     def loads(self) -> dict[Buffer, list[Affine]]:
         """Where each buffer is read."""
+        return self._seen[0]
+
+    @property
+    def parts(self) -> int:
+        """How large its expressions are."""
+        return self._seen[1]
+
+    @cached_property
+    def _seen(self) -> tuple[dict[Buffer, list[Affine]], int]:
         found: dict[Buffer, list[Affine]] = {}
+        count = 0
 
         def visit(part: Expr) -> None:
+            nonlocal count
+            count += 1
             if part.function == "load":
                 found.setdefault(part.arguments[0], []).append(part.arguments[1])
 
         walk(self._roots(), visit)
-        return found
+        return found, count
 
     def _roots(self) -> list[Any]:
         roots: list[Any] = [w for write in self.writes for w in (write.value, write.offset)]
@@ -105,18 +117,6 @@ class Draft:
     def written(self) -> frozenset[Buffer]:
         """The buffers it writes."""
         return frozenset(write.buffer for write in self.writes)
-
-    @cached_property
-    def parts(self) -> int:
-        """How large its expressions are."""
-        count = 0
-
-        def visit(_: Expr) -> None:
-            nonlocal count
-            count += 1
-
-        walk(self._roots(), visit)
-        return count
 
     @cached_property
     def has_reductions(self) -> bool:

@@ -11,9 +11,10 @@ from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Offset, Store
 from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine, atom_expression, expressed, number
-from thalweg.lower.buffers import Buffer
+from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.drafts import Draft, Factor, Product, free_variables
 from thalweg.lower.resolve import Needed, walk
+from thalweg.lower.specialise import NotCompiled
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +42,27 @@ def finish(
 ) -> tuple[list[Launch], list[Node]]:
     """The kernels in order, and the node behind each check, numbered from 1.
 
-    `memory` says which buffers live in the memory of another one.
+    `memory` says which buffers live in the memory of another one. A check runs as soon as what it
+    looks at is there: a step whose check fails is run again, so no variable may be written before.
     """
-    launches: list[Launch] = []
+    before: list[list[Launch]] = [[] for _ in drafts]  # the checks before each draft
     checked: list[Node] = []
-    for draft in drafts:
+    made_at: dict[Buffer, int] = {}
+    first_update = len(drafts)
+    for position, draft in enumerate(drafts):
         for need in draft.needed:
             checked.append(need.node)
-            launches.append(_check(need, len(checked), memory))
+            check = _check(need, len(checked), memory)
+            place = max((made_at.get(buffer, -1) for buffer in check.buffers), default=-1) + 1
+            if place > first_update:
+                raise NotCompiled(need.node, "it may fail when a variable has changed already")
+            before[place].append(check)
+        made_at |= {memory.get(buffer, buffer): position for buffer in draft.written}
+        if any(buffer.kind is Kind.VARIABLE for buffer in draft.written):
+            first_update = min(first_update, position)
+    launches: list[Launch] = []
+    for checks, draft in zip(before, drafts, strict=True):
+        launches += checks
         if draft.writes:
             launches.append(_finished(draft, memory))
     return launches, checked

@@ -304,11 +304,14 @@ def walk(roots: Sequence[Any], visit: Callable[[Expr], None]) -> None:
     pending, seen = list(roots), set[int]()
     while pending:
         part = pending.pop()
-        if isinstance(part, tuple):
-            pending += part
-        elif isinstance(part, Affine):
+        # Far quicker than asking for instances, and none is of a subclass.
+        kind = cast("type[Any]", type(part))
+        if kind is Expr:
+            if id(part) not in seen:
+                seen.add(id(part))
+                visit(part)
+                pending += part.arguments
+        elif kind is Affine:
             pending += _atoms(part)
-        elif isinstance(part, Expr) and id(part) not in seen:
-            seen.add(id(part))
-            visit(part)
-            pending += part.arguments
+        elif kind is tuple:
+            pending += part

@@ -8,6 +8,7 @@ any order. A launch too small to share is one thread's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 from thalweg.loops.kernel import Kernel, Loops
 from thalweg.lower.amounts import moved_bytes, operations
@@ -20,10 +21,14 @@ SMALL = 1_500.0
 
 Extent = Buffer | tuple[int, int]
 
+_known_work = WeakKeyDictionary[Kernel, float]()
+
 
 def work_of(kernel: Kernel) -> float:
     """About how many vector instructions of 16 lanes a call takes."""
-    return max(operations(kernel) / 24, moved_bytes(kernel) / 48)
+    if kernel not in _known_work:
+        _known_work[kernel] = max(operations(kernel) / 24, moved_bytes(kernel) / 48)
+    return _known_work[kernel]
 
 
 def is_small(launch: Launch) -> bool:

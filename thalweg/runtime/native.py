@@ -11,7 +11,7 @@ import ctypes
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from sys import getrefcount
 from typing import Any, cast
 
@@ -187,18 +187,24 @@ class NativeStep:
 
     def _reference(self, tensor: Tensor, words: Words) -> Reference:
         buffer = self.lowered.buffers[tensor]
-        written = any(buffer in call.launch.written for call in self.calls)
-        return Reference(
-            words, written, self._is_set_first(buffer), self.lowered.spec.shapes[tensor]
-        )
+        set_first = buffer in self._first_calls and self._is_set_first(buffer)
+        shape = self.lowered.spec.shapes[tensor]
+        return Reference(words, buffer in self._written, set_first, shape)
+
+    @cached_property
+    def _written(self) -> set[Buffer]:
+        return {buffer for call in self.calls for buffer in call.launch.written}
+
+    @cached_property
+    def _first_calls(self) -> dict[Buffer, Call]:
+        """The first call that touches each buffer."""
+        return {buffer: call for call in reversed(self.calls) for buffer in call.launch.buffers}
 
     def _is_set_first(self, buffer: Buffer) -> bool:
         """Whether the first thing that happens to a variable is a whole new value."""
-        for call in self.calls:
-            if buffer in call.launch.buffers:
-                argument = call.launch.kernel.arguments[call.launch.buffers.index(buffer)]
-                return argument.written and not _is_read(call.launch, argument)
-        return False
+        launch = self._first_calls[buffer].launch
+        argument = launch.kernel.arguments[launch.buffers.index(buffer)]
+        return argument.written and not _is_read(launch, argument)
 
     def __call__(
         self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]

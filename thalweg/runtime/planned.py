@@ -124,12 +124,12 @@ class PlannedKernel:
     @cached_property
     def llvm(self) -> str:
         """Its code after LLVM's passes."""
-        return optimised(self.emitted.text, host())
+        return optimised(self.emitted.text, host(), self.emitted.passes)
 
     @cached_property
     def asm(self) -> str:
         """Its code as the processor's instructions."""
-        return assembly(self.emitted.text, host())
+        return assembly(self.emitted.text, host(), self.emitted.passes)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.kind} {self.space}>"
