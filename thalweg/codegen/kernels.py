@@ -12,9 +12,11 @@ from pathlib import Path
 
 from thalweg.codegen.contraction import emit_contraction
 from thalweg.codegen.contraction_form import NotContraction
+from thalweg.codegen.contraction_schedule import Schedule
 from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.loops import emit_loops
 from thalweg.codegen.machine import Target
+from thalweg.codegen.tune import winners
 from thalweg.loops import kernel as kernels
 from thalweg.loops.expr import Expr, call
 from thalweg.loops.kernel import Access, Contraction, Dynamic, Kernel, Loops, Offset, Store
@@ -26,13 +28,25 @@ _SECONDS = {Contraction: 20e-3, Loops: 8e-3}
 _SECONDS_PER_INTEGER = 0.2e-3
 
 
-def request(kernel: Kernel, target: Target) -> Request:
-    """The kernel as the cache is asked for it."""
-    numbers = integers(kernel)
-    words = [f"w{n.word}" if isinstance(n, Dynamic) else n for n in numbers]
-    key = f"{_generators()} {shape_of(kernel).hex()} {words}"
-    cost = _SECONDS[type(kernel)] + _SECONDS_PER_INTEGER * len(numbers)
-    return Request(key, partial(emit, kernel, target), cost)
+def request(kernel: Kernel, target: Target, schedule: Schedule | None = None) -> Request:
+    """The kernel as the cache is asked for it: by a schedule that is given, or remembered."""
+    key = key_of(kernel)
+    if schedule is None and isinstance(kernel, Contraction):
+        schedule = winners().find(key, target)
+    chosen = key if schedule is None else f"{key} {schedule}"
+    cost = _SECONDS[type(kernel)] + _SECONDS_PER_INTEGER * len(integers(kernel))
+    return Request(chosen, partial(emit, kernel, target, schedule), cost)
+
+
+def remember(kernel: Contraction, target: Target, schedule: Schedule) -> None:
+    """From now on, and in later processes, make a contraction by this schedule."""
+    winners().keep(key_of(kernel), target, schedule)
+
+
+def key_of(kernel: Kernel) -> str:
+    """What a kernel is: its structure and its integers, and who makes code of it."""
+    words = [f"w{n.word}" if isinstance(n, Dynamic) else n for n in integers(kernel)]
+    return f"{_generators()} {shape_of(kernel).hex()} {words}"
 
 
 @cache
@@ -45,12 +59,12 @@ def _generators() -> str:
     return digest.hexdigest()
 
 
-def emit(kernel: Kernel, target: Target) -> Emitted:
-    """A kernel as LLVM text for a target."""
+def emit(kernel: Kernel, target: Target, schedule: Schedule | None = None) -> Emitted:
+    """A kernel as LLVM text for a target; a contraction by a schedule, or the likely best one."""
     if isinstance(kernel, Loops):
         return emit_loops(kernel, target)
     try:
-        return emit_contraction(kernel, target)
+        return emit_contraction(kernel, target, schedule)
     except NotContraction:
         return emit_loops(as_loops(kernel), target)
 

@@ -13,8 +13,8 @@ _T = TypeVar("_T")
 _PATIENCE = 2.0  # seconds before anything is shown
 
 
-def progress(items: Iterable[_T], total: int) -> Generator[_T]:
-    """The items as they come; after two seconds the terminal tells how many kernels are made."""
+def progress(items: Iterable[_T], total: int, doing: str = "compiling") -> Generator[_T]:
+    """The items as they come; after two seconds the terminal tells how many kernels are done."""
     if not _shown():
         yield from items
         return
@@ -23,7 +23,7 @@ def progress(items: Iterable[_T], total: int) -> Generator[_T]:
         for done, item in enumerate(items, start=1):
             yield item
             if bar is None and time.monotonic() - start > _PATIENCE:
-                bar = _bar(total)
+                bar = _bar(total, doing)
             if bar is not None:
                 bar.update(done - bar.n)
     finally:
@@ -37,25 +37,26 @@ def _shown() -> bool:
     )
 
 
-def _bar(total: int) -> Any:
+def _bar(total: int, doing: str) -> Any:
     try:
         tqdm = importlib.import_module("tqdm").tqdm
     except ImportError:
-        return PlainBar(total)
+        return PlainBar(total, doing)
     form = "{desc} {n_fmt}/{total_fmt} kernels |{bar}| {elapsed}<{remaining}"
-    return tqdm(total=total, desc="compiling", bar_format=form, leave=False, file=sys.stderr)
+    return tqdm(total=total, desc=doing, bar_format=form, leave=False, file=sys.stderr)
 
 
 class PlainBar:
     """One line that is written over and over: "compiling 37/120 kernels"."""
 
-    def __init__(self, total: int) -> None:
-        self.n, self._total = 0, total
+    def __init__(self, total: int, doing: str = "compiling") -> None:
+        self.n, self._total, self._doing = 0, total, doing
 
     def update(self, more: int) -> None:
         """Note that so many more are done."""
         self.n += more
-        print(f"\rcompiling {self.n}/{self._total} kernels", end="", file=sys.stderr, flush=True)
+        line = f"\r{self._doing} {self.n}/{self._total} kernels"
+        print(line, end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Leave the line."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -30,6 +31,9 @@ _FEWEST_ROWS = 8
 _LONG = 1 << 14  # elements from which a reduction is worth cutting
 _FEW = 512  # results below which threads cannot share them well
 _PARTS = 32
+
+#: the variables that count the parts of a reduction
+_parts: WeakSet[Variable] = WeakSet()
 
 Add = Callable[[Node, tuple[Variable, ...], Sequence[Write]], None]
 
@@ -112,6 +116,8 @@ class Apart:
         results = math.prod(v.extent for v in level)
         length = math.prod(v.extent for v in variables)
         dtype = np.dtype(dtype_of(part))
+        if any(v in _parts for v in level):
+            return None  # a part of one that was cut already
         if results >= _FEW or length * max(results, 1) < _LONG * 2 or length < _PARTS * 4:
             return None
         if kind not in ("sum", "max", "min", "prod") or dtype.itemsize < 4:
@@ -167,6 +173,7 @@ def _split(variable: Variable) -> tuple[Variable, Variable, Affine, Expr | None]
     each = variable.extent // parts if parts else -(-variable.extent // _PARTS)
     count = parts or -(-variable.extent // each)
     outer, inner = Variable.fresh(count), Variable.fresh(each)
+    _parts.add(outer)
     index = total([index_of(outer).scaled(each), index_of(inner)])
     if parts:
         return outer, inner, index, None

@@ -18,8 +18,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.shapes import Size, TensorShape
 from thalweg.loops import loop
-from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Place, widened
+from thalweg.loops.expr import Expr, select
+from thalweg.loops.loop import Operand, Place, widened, within
 from thalweg.ops import correlate, shaping
 from thalweg.ops.windows import Slide, containing, met, overlaps
 from thalweg.public import public
@@ -230,6 +230,7 @@ class ToInput(Convolution, abstract=True):
             places, taps = containing(slides, self.spatial(at.shape), elements, numbers)
             output = self.output_channel(filter.shape, channel, last)
             dy = out_backprop.or_else(self.full(batch, places, output), 0)
+            dy = select(within(taps, filter.shape[:-2]), dy, 0)  # infinity times no tap is nothing
             w = filter.or_else((*taps, channel, last), 0)
             return widened(dy, out_backprop.dtype) * widened(w, filter.dtype)
 

@@ -153,6 +153,10 @@ class AllAxes(Op):
     def shape(self, input: Tensor) -> TensorShape:
         return TensorShape.of((input.shape.rank,))
 
+    def known_value(self, input: Tensor) -> Array | None:
+        rank = input.shape.rank
+        return None if rank is None else np.arange(rank, dtype=np.int32)
+
     def numpy(self, input: Array) -> Array:
         return np.arange(np.ndim(input), dtype=np.int32)
 

@@ -113,7 +113,7 @@ class LogSoftmax(Op):
 
     def loop(self, at: Place, logits: Operand) -> Expr:
         row = _Row(logits, at[:-1])
-        return (-row.surprise(at[-1])).cast(logits.dtype)
+        return (0 - row.surprise(at[-1])).cast(logits.dtype)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return dy - reduce.reduce_sum(dy, -1, keepdims=True) * Softmax()(node.inputs[0])

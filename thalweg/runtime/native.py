@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.codegen.cache import load_all
 from thalweg.codegen.emitted import Emitted, Request
-from thalweg.codegen.kernels import emit, request
+from thalweg.codegen.kernels import request
 from thalweg.codegen.machine import Target, host
 from thalweg.graph.node import Node, Tensor
 from thalweg.loops.expr import Expr
@@ -94,7 +94,7 @@ class Call:
     @property
     def emitted(self) -> Emitted:
         """Its code as LLVM text, made anew."""
-        return emit(self.adapted.kernel, host())
+        return request(self.adapted.kernel, host()).make()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+"""Schedules that were found best by measurement, kept in memory and beside the kernels on disk.
+
+What comes in is the key of a kernel and its winner; what goes out, in this process and later ones,
+is that winner. A file that is damaged, or that other generators wrote, counts as not there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from hashlib import sha256
+
+from thalweg.codegen.cache import Disk, disk_of_environment
+from thalweg.codegen.contraction_schedule import Schedule
+from thalweg.codegen.machine import Target
+
+
+class Winners:
+    """The best schedules by the keys of their kernels."""
+
+    def __init__(self, disk: Disk | None) -> None:
+        self._disk = disk
+        self._known: dict[str, Schedule | None] = {}
+
+    def find(self, key: str, target: Target) -> Schedule | None:
+        """The schedule that was kept for a kernel, if any."""
+        name = _name(key, target)
+        if name not in self._known:
+            content = self._disk.read(name) if self._disk else None
+            self._known[name] = None if content is None else parsed(content)
+        return self._known[name]
+
+    def keep(self, key: str, target: Target, schedule: Schedule) -> None:
+        """Use a schedule for a kernel from now on."""
+        name = _name(key, target)
+        self._known[name] = schedule
+        if self._disk:
+            self._disk.write(name, json.dumps(asdict(schedule)).encode())
+
+
+def winners() -> Winners:
+    """The winners that this process knows."""
+    return _process.get("winners") or _process.setdefault(
+        "winners", Winners(disk_of_environment())
+    )
+
+
+_process: dict[str, Winners] = {}
+
+
+def parsed(content: bytes) -> Schedule | None:
+    """The schedule in the content of a file, if it is one."""
+    try:
+        made = Schedule(**json.loads(content))
+    except (TypeError, ValueError):
+        return None
+    sample = Schedule(1, 0, 1)
+    types = {field.name: type(getattr(sample, field.name)) for field in fields(Schedule)}
+    return made if all(type(getattr(made, name)) is kind for name, kind in types.items()) else None
+
+
+def _name(key: str, target: Target) -> str:
+    """The file of a kernel's winner; the sizes of caches decide about it too."""
+    sizes = f"{target.l1} {target.l2} {target.l3}"
+    return sha256(f"schedule\0{target.key}\0{sizes}\0{key}".encode()).hexdigest()
