@@ -13,7 +13,7 @@ from math import ceil
 
 from thalweg.codegen.builder import Module, Value
 from thalweg.codegen.contraction_form import NotContraction, form_of, times
-from thalweg.codegen.contraction_plan import best, check, schedule, schedules
+from thalweg.codegen.contraction_plan import best, check, neighbours, schedule, schedules
 from thalweg.codegen.contraction_schedule import SLOTS, Schedule, Setting
 from thalweg.codegen.emitted import Emitted
 from thalweg.codegen.frame import Frame
@@ -24,7 +24,14 @@ from thalweg.codegen.scratch import Scratch
 from thalweg.loops.kernel import Contraction
 from thalweg.loops.loop import Variable
 
-__all__ = ["NotContraction", "Schedule", "emit_contraction", "schedule", "schedules"]
+__all__ = [
+    "NotContraction",
+    "Schedule",
+    "emit_contraction",
+    "neighbours",
+    "schedule",
+    "schedules",
+]
 
 
 def emit_contraction(

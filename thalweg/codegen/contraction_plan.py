@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil, prod
+from typing import Any
 
 from thalweg.codegen.contraction_cost import Work, crowded, crowded_columns, tile_cost, tile_height
 from thalweg.codegen.contraction_form import (
@@ -46,24 +47,39 @@ def schedules(kernel: Contraction, target: Target) -> list[Schedule]:
     """Schedules worth measuring, the likely ones first."""
     setting = Setting(form_of(kernel), target)
     ranked = sorted(_tiles(setting), key=lambda tile: tile_cost(setting, tile))
-    return [_blocked(setting, tile) for tile in ranked[:6]]
+    tiles = [*_widths(ranked, 4), *ranked[:4]]
+    every = [best(setting), *(_blocked(setting, tile) for tile in tiles), _dots(setting)]
+    return list(dict.fromkeys(made for made in every if made is not None))
+
+
+def neighbours(kernel: Contraction, target: Target, made: Schedule) -> list[Schedule]:
+    """Schedules that differ from one in one respect."""
+    setting = Setting(form_of(kernel), target)
+    changes = _resized(setting, made)
+    if not made.dots:
+        changes += _copied(setting, made)
+    sound = [replace(made, **change) for change in changes]
+    return [other for other in dict.fromkeys(sound) if other != made]
 
 
 def best(setting: Setting) -> Schedule:
     """The schedule with the least expected time."""
-    if dots := _dots(setting):
-        return dots
-    if streamed := _streamed(setting):
-        return streamed
+    if made := _dots(setting) or _streamed(setting):
+        return made
     ranked = sorted(_tiles(setting), key=lambda tile: tile_cost(setting, tile))
     likely = _blocked(setting, ranked[0])
     if Work(setting, likely).imbalance < 1.25 or tile_cost(setting, likely) < 1e5:
         return likely
-    others = {tile.vectors: tile for tile in reversed(ranked) if tile.vectors != likely.vectors}
-    return min(
-        [likely, *(_blocked(setting, tile) for tile in others.values())],
-        key=partial(_whole_cost, setting),
-    )
+    others = [_blocked(setting, tile) for tile in _widths(ranked, 3)]
+    return min([likely, *others], key=partial(_whole_cost, setting))
+
+
+def _widths(ranked: Sequence[Schedule], most: int) -> list[Schedule]:
+    """The best tiles of some widths."""
+    found: dict[int, Schedule] = {}
+    for tile in ranked:
+        found.setdefault(tile.vectors, tile)
+    return list(found.values())[:most]
 
 
 def _whole_cost(setting: Setting, made: Schedule) -> float:
@@ -78,6 +94,38 @@ def check(form: Form, made: Schedule) -> None:
         raise NotContraction("rows of several dynamic extents in a copy")
     if (made.copy_a or made.copy_b) and any(not is_static(v.extent) for v in reduced):
         raise NotContraction("sums over several dynamic extents in a copy")
+
+
+# Neighbours
+
+
+def _resized(setting: Setting, made: Schedule) -> list[dict[str, int]]:
+    """Larger and smaller pieces of work, and blocks of the sum."""
+    form, changes = setting.form, list[dict[str, int]]()
+    for panels in (made.panels // 2, made.panels * 2):
+        if 1 <= panels <= setting.panels(made):
+            changes.append({"panels": panels})
+    if form.rows:
+        step = made.tile if made.block_at == made.tile_at else 1
+        extent = setting.row_extents[made.block_at] + step - 1
+        for block in (made.block // 2 // step * step, made.block * 2):
+            if step <= block <= max(extent // step * step, step):
+                changes.append({"block": block})
+    for split in (made.split // 2, made.split * 2):
+        if made.split and 1 <= split < setting.reduced_extents[made.split_at]:
+            changes.append({"split": split})
+    return changes
+
+
+def _copied(setting: Setting, made: Schedule) -> list[dict[str, Any]]:
+    """Other copies of the factors, and columns called for earlier or not at all."""
+    changes: list[dict[str, Any]] = [{"copy_a": copy} for copy in _copies_of_a(setting, made)]
+    for copy in _copies_of_b(setting, made):
+        changes.append({"copy_b": copy} | ({} if not copy else {"ahead": 0, "beside": 0}))
+    if not made.copy_b:
+        changes += [{"ahead": steps, "beside": 0} for steps in (0, 4, 8, 16)]
+        changes += [{"ahead": 0, "beside": panels} for panels in (2, 4)]
+    return [*changes, {"unroll": made.unroll * 2}, {"unroll": max(1, made.unroll // 2)}]
 
 
 # Register tiles

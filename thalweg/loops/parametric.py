@@ -194,6 +194,9 @@ class _Walk:
             case "reduce":
                 kind, variables, body = part.arguments
                 return Expr("reduce", (kind, self._all(variables), self._value(body)))
+            case "scan":
+                kind, variable, body, *flags = part.arguments
+                return Expr("scan", (kind, self._variable(variable), self._value(body), *flags))
             case "cast" | "bitcast":
                 return Expr(part.function, (self._value(part.arguments[0]), part.arguments[1]))
             case function:
@@ -301,6 +304,10 @@ class _Digest:
                 kind, variables, body = part.arguments
                 self._say(kind)
                 self._variables(variables)
+                self._value(body)
+            case "scan":
+                kind, variable, body, exclusive, reverse = part.arguments
+                self._say(f"{kind}{self._number(variable)}{exclusive}{reverse}")
                 self._value(body)
             case _:
                 for piece in part.arguments:

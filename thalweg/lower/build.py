@@ -28,6 +28,7 @@ from thalweg.lower.cost import MOST_PARTS, Costs, Form, analysed, worth_inlining
 from thalweg.lower.drafts import SUM, Draft, Renaming, Write, free_variables, renaming
 from thalweg.lower.phases import is_nothing, phases, strides_of
 from thalweg.lower.resolve import STREAM_WORDS, Needed, Operands, Resolver, flat, is_from_data
+from thalweg.lower.scans import as_scan
 from thalweg.lower.specialise import NotCompiled, Specialised
 
 
@@ -334,6 +335,11 @@ class Drafting:
         if any(v.extent == 0 for v in variables):
             return
         needed = self._needed()
+        scan = as_scan(writes[0].value, variables) if len(writes) == 1 else None
+        if scan is not None:
+            write, along = replace(writes[0], value=scan[0]), frozenset([scan[1]])
+            self.drafts.append(Draft(variables, (write,), (node,), None, needed, along))
+            return
         apart = reductions.Apart(variables, self._reductions, lambda n, v, w: self._add(n, v, w))
         taken = [_with_value(write, apart.of(node, write.value)) for write in writes]
         self.drafts.append(_contracted(variables, taken, node, needed))

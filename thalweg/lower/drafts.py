@@ -125,7 +125,7 @@ class Draft:
 
         def visit(part: Expr) -> None:
             nonlocal found
-            found = found or part.function == "reduce"
+            found = found or part.function in ("reduce", "scan")
 
         walk([write.value for write in self.writes], visit)
         return found

@@ -88,6 +88,8 @@ class _Joining:
 
 def _joined(first: Draft, second: Draft) -> Draft | None:
     """Both drafts as one, or None where that would be wrong or useless."""
+    if first.serial or second.serial:
+        return None
     if first.domain != second.domain or any(write.combine != "set" for write in first.writes):
         return None
     if first.product is not None and second.has_reductions:
