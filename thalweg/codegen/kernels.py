@@ -32,10 +32,15 @@ def request(kernel: Kernel, target: Target, schedule: Schedule | None = None) ->
     """The kernel as the cache is asked for it: by a schedule that is given, or remembered."""
     key = key_of(kernel)
     if schedule is None and isinstance(kernel, Contraction):
-        schedule = winners().find(key, target)
+        schedule = remembered(kernel, target)
     chosen = key if schedule is None else f"{key} {schedule}"
     cost = _SECONDS[type(kernel)] + _SECONDS_PER_INTEGER * len(integers(kernel))
     return Request(chosen, partial(emit, kernel, target, schedule), cost)
+
+
+def remembered(kernel: Contraction, target: Target) -> Schedule | None:
+    """The schedule that was found best for a contraction, if it was ever measured."""
+    return winners().find(key_of(kernel), target)
 
 
 def remember(kernel: Contraction, target: Target, schedule: Schedule) -> None:

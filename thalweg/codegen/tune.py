@@ -40,9 +40,7 @@ class Winners:
 
 def winners() -> Winners:
     """The winners that this process knows."""
-    return _process.get("winners") or _process.setdefault(
-        "winners", Winners(disk_of_environment())
-    )
+    return _process.get("winners") or _process.setdefault("winners", Winners(disk_of_environment()))
 
 
 _process: dict[str, Winners] = {}
@@ -55,8 +53,9 @@ def parsed(content: bytes) -> Schedule | None:
     except (TypeError, ValueError):
         return None
     sample = Schedule(1, 0, 1)
-    types = {field.name: type(getattr(sample, field.name)) for field in fields(Schedule)}
-    return made if all(type(getattr(made, name)) is kind for name, kind in types.items()) else None
+    names = [field.name for field in fields(Schedule)]
+    same = all(type(getattr(made, name)) is type(getattr(sample, name)) for name in names)
+    return made if same else None
 
 
 def _name(key: str, target: Target) -> str:

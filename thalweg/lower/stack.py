@@ -18,7 +18,7 @@ from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine, number
 from thalweg.lower.affine import variable as index_of
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.drafts import SUM, Draft, Factor, Renaming, Write
+from thalweg.lower.drafts import SUM, Draft, Factor, Renaming
 from thalweg.lower.key import structure
 
 _FEWEST = 4  # products from which stacking is worth it
@@ -39,13 +39,14 @@ def stacked(drafts: Sequence[Draft]) -> tuple[list[Draft], Pieces]:
     result: list[Draft | None] = list(drafts)
     pieces: Pieces = {}
     for position, draft in enumerate(drafts):
-        for group in _groups(drafts, draft, writers, readers):
-            joined = _joined([drafts[place] for place in group], draft, pieces)
+        for chain, group in _groups(drafts, draft, writers, readers):
+            joined = _joined([drafts[place] for place in group], draft, chain, pieces)
             if joined is None:
                 continue
             for place in group:
                 result[place] = None
-            result[position], draft = joined, joined
+            result[position] = joined
+            break  # the nest has one product now
     return [draft for draft in result if draft is not None], pieces
 
 
@@ -54,33 +55,56 @@ def _groups(
     total: Draft,
     writers: dict[Buffer, list[int]],
     readers: dict[Buffer, list[int]],
-) -> list[list[int]]:
-    """The products of one form that a sum adds up and that nobody else reads."""
-    if total.product is not None or len(total.writes) != 1:
+) -> list[tuple[Expr, list[int]]]:
+    """The products of one form that a sum inside a draft adds up and that nobody else reads."""
+    if total.product is not None or len(total.writes) != 1 or total.has_reductions:
         return []
-    alike: dict[Any, list[int]] = defaultdict(list)
-    for buffer in _added(total.writes[0].value):
-        if buffer.kind is not Kind.TEMPORARY or len(writers[buffer]) != 1:
-            continue
-        (place,) = writers[buffer]
-        draft = drafts[place]
-        if len(readers[buffer]) == 1 and _is_bare(draft) and draft.domain == total.domain:
-            alike[_form(draft)].append(place)
-    return [group for group in alike.values() if len(group) >= _FEWEST]
+    found: list[tuple[Expr, list[int]]] = []
+    for chain in _chains(total.writes[0].value):
+        alike: dict[Any, list[int]] = defaultdict(list)
+        for buffer, offset in _added(chain):
+            if buffer.kind is not Kind.TEMPORARY or len(writers[buffer]) != 1:
+                continue
+            (place,) = writers[buffer]
+            draft = drafts[place]
+            if len(readers[buffer]) == 1 and _is_bare(draft) and _meet(draft, total, offset):
+                alike[_form(draft)].append(place)
+        found += [(chain, group) for group in alike.values() if len(set(group)) >= _FEWEST]
+    return [(chain, group) for chain, group in found if len(set(group)) == len(group)]
 
 
-def _added(value: Any) -> list[Buffer]:
-    """The buffers that a sum of loads adds up."""
-    found: list[Buffer] = []
-    pending = [value]
+def _meet(draft: Draft, total: Draft, offset: Affine) -> bool:
+    """Whether a sum reads a product at the place it was made."""
+    mine = structure(draft.writes[0].offset, draft.variables)
+    return draft.domain == total.domain and mine == structure(offset, total.variables)
+
+
+def _chains(value: Any) -> list[Expr]:
+    """The sums in an expression that are not parts of larger sums."""
+    found: list[Expr] = []
+    pending, seen = [value], set[int]()
     while pending:
         part = pending.pop()
-        if not isinstance(part, Expr):
+        if not isinstance(part, Expr) or id(part) in seen or part.function == "load":
             continue
+        seen.add(id(part))
         if part.function == "add":
+            found.append(part)
+        else:
             pending += part.arguments
-        elif part.function == "load":
-            found.append(part.arguments[0])
+    return found
+
+
+def _added(chain: Any) -> list[tuple[Buffer, Affine]]:
+    """What a sum of loads adds up."""
+    found: list[tuple[Buffer, Affine]] = []
+    pending = [chain]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Expr) and part.function == "add":
+            pending += part.arguments
+        elif isinstance(part, Expr) and part.function == "load":
+            found.append(part.arguments)
     return found
 
 
@@ -105,7 +129,7 @@ def _form(draft: Draft) -> Any:
     return places, bounds, sizes, structure(draft.writes[0].offset, nest), product.dtype
 
 
-def _joined(products: Sequence[Draft], total: Draft, pieces: Pieces) -> Draft | None:
+def _joined(products: Sequence[Draft], total: Draft, chain: Expr, pieces: Pieces) -> Draft | None:
     """One product in place of several and of their sum."""
     first = products[0]
     assert first.product is not None
@@ -115,11 +139,15 @@ def _joined(products: Sequence[Draft], total: Draft, pieces: Pieces) -> Draft | 
         return None
     product = replace(first.product, reduced=(steps, *first.product.reduced), a=a, b=b)
     gone = {draft.writes[0].buffer for draft in products}
-    rest = _without(total.writes[0].value, gone, Renaming(_onto(total, first)))
-    write = total.writes[0]
-    offset = Renaming(_onto(total, first)).affine(write.offset)
+    rest = _without(chain, gone)
     value = SUM if rest is None else Expr("add", (SUM, rest))
-    done = Write(write.buffer, first.variables, offset, value)
+    rename = Renaming(_onto(total, first), lambda part: value if part is chain else None)
+    # Within the sum's place stands what is left of it, which has to be renamed as well.
+    moved = Renaming(_onto(total, first)).of(rename.of(total.writes[0].value))
+    write = total.writes[0]
+    done = replace(
+        write, variables=first.variables, offset=rename.affine(write.offset), value=moved
+    )
     nodes = tuple(dict.fromkeys(n for draft in (*products, total) for n in draft.nodes))
     needed = tuple(n for draft in (*products, total) for n in draft.needed)
     behind = frozenset(
@@ -161,14 +189,14 @@ def _stack(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -> Factor
     return Factor(value, factors[0].bounds)
 
 
-def _without(value: Any, gone: set[Buffer], rename: Renaming) -> Any:
+def _without(value: Any, gone: set[Buffer]) -> Any:
     """A sum of loads without those of some buffers; None if nothing is left."""
     if isinstance(value, Expr) and value.function == "add":
-        parts = [_without(part, gone, rename) for part in value.arguments]
+        parts = [_without(part, gone) for part in value.arguments]
         left = [part for part in parts if part is not None]
         if len(left) < 2:
             return left[0] if left else None
         return Expr("add", tuple(left))
     if isinstance(value, Expr) and value.function == "load" and value.arguments[0] in gone:
         return None
-    return rename.of(value)
+    return value

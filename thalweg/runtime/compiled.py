@@ -84,7 +84,7 @@ class CompiledRegion:
 @contextmanager
 def _uncollected() -> Generator[None]:
     """Without the collector of cycles: lowering makes many objects, of which nearly all live on,
-    and an eighth of its time went into looking through them again and again."""
+    and about a tenth of its time went into looking through them again and again."""
     if not gc.isenabled():
         yield
         return

@@ -36,6 +36,7 @@ from thalweg.lower.specialise import NotCompiled
 from thalweg.lower.varying import Adapted
 from thalweg.ops.context import VariableCell
 from thalweg.runtime.pool import Entry, Program, default_pool
+from thalweg.runtime.tuner import TUNES, tune_new
 
 Array = NDArray[Any]
 #: Argument words that hold an address: which, and how far from the array's start it points.
@@ -124,6 +125,8 @@ class NativeStep:
         target = host()
         self.lowered = lowered
         self.adapted = adapted
+        if TUNES:
+            tune_new(adapted, threads)
         pairs = zip(lowered.launches, adapted, strict=True)
         requests = [_request(launch, kernel.kernel, target) for launch, kernel in pairs]
         self._loaded = load_all(requests, target)
