@@ -20,7 +20,7 @@ from tests.codegen.contractions import (
     matmul,
     random_arrays,
 )
-from thalweg.codegen.contraction import emit_contraction, schedules
+from thalweg.codegen.contraction import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.contraction_form import form_of
 from thalweg.codegen.contraction_schedule import Setting
 from thalweg.codegen.machine import named, runs_here
@@ -74,6 +74,35 @@ def test_zero_extents(target, shape):
 def test_long_sums_go_through_memory(target, k):
     check(matmul(19, 50, k), target, threads=2)
     check(matmul(19, 50, k, tb=True), target, threads=2)
+
+
+@pytest.mark.parametrize("shape", [(16, 64, 256), (16, 70, 1030), (32, 130, 300), (48, 200, 256)])
+@pytest.mark.parametrize("ta", [False, True])
+def test_few_rows_in_the_lanes(target, shape, ta):
+    """Columns whose sums run along memory stay in place: the rows are the lanes then."""
+    kernel = matmul(*shape, ta=ta, tb=True)
+    assert form_of(kernel).lane.extent == shape[0]
+    check(kernel, target, threads=2)
+
+
+def test_few_rows_in_the_lanes_with_an_epilogue(native):
+    check(matmul(16, 70, 1030, tb=True, epilogue=dense_layer), native, threads=2)
+
+
+@pytest.mark.parametrize("shape", [(4, 100, 70), (16, 203, 90), (17, 1029, 1040), (32, 64, 33)])
+def test_few_rows_call_for_their_columns(native, shape):
+    made = schedule(matmul(*shape), native)
+    assert made.ahead or made.beside
+    check(matmul(*shape), native, threads=3)
+
+
+@pytest.mark.parametrize("shape", [(70, 90, 300), (31, 16, 1100), (200, 40, 64)])
+@pytest.mark.parametrize("copy_b", ["", "shared", "block"])
+@pytest.mark.parametrize("split", [0, 37])
+def test_rows_packed_in_tiles(native, shape, copy_b, split):
+    kernel = matmul(*shape, ta=True)
+    made = replace(schedules(kernel, native)[0], copy_a="tiles", copy_b=copy_b, split=split)
+    check(kernel, native, threads=2, schedule=replace(made, tile=6, block=12))
 
 
 def conv(seed):
@@ -415,6 +444,9 @@ def test_dynamic_batch_of_images(native, n, size):
     [
         matmul(100, 130, 300),
         matmul(30, 70, 5000, tb=True),
+        matmul(16, 70, 1030, tb=True),
+        matmul(16, 300, 400),
+        matmul(90, 70, 1030, ta=True),
         Conv(3, 14, 14, 32, 48, 3, 3, pad=(1, 1)).forward(),
         Conv(3, 14, 14, 32, 48, 3, 3, pad=(1, 1)).filter_gradient(),
         depthwise(2, 12, 70, 3),
@@ -471,8 +503,23 @@ def test_odd_schedules(native, seed):
         split=int(rng.choice([0, 1, 2, 5, 100])),
         copy_b=str(rng.choice(["shared", "block"])),
         unroll=int(rng.integers(1, 4)),
+        ahead=int(rng.choice([0, 8])),
+        beside=int(rng.choice([0, 2])),
     )
     check(kernel, native, threads=int(rng.integers(1, 6)), schedule=made)
+
+
+@pytest.mark.parametrize(
+    "kernel", [*VARIED, matmul(16, 300, 400), matmul(16, 70, 300, tb=True), matmul(3, 40, 70)]
+)
+def test_neighbours_give_the_sums(native, kernel):
+    """A walk over schedules that differ in one respect from the one before."""
+    made = schedule(kernel, native)
+    for step in range(6):
+        near = neighbours(kernel, native, made)
+        assert made not in near
+        made = near[(7 * step) % len(near)]
+        check(kernel, native, threads=2, schedule=made)
 
 
 def test_code_for_another_processor():

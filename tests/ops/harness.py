@@ -8,7 +8,8 @@ float64, and gradients of gradients likewise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import thalweg as tf
 from tests.op_coverage import gradient_check
 from thalweg.loops.interpret import run_loop
 from thalweg.loops.loop import Operand
+from thalweg.runtime import session as sessions
 
 _STEP = 1e-5
 
@@ -90,7 +92,7 @@ def _check_static(tensor: Any, value: Any) -> None:
 
 def check_lowerings(build: Callable[..., Any], values: list[Any]) -> None:
     """Every node of the op gives by its loop form what its NumPy kernel gives."""
-    with tf.Graph().as_default() as graph, tf.Session() as session:
+    with tf.Graph().as_default() as graph, on_reference_kernels() as session:
         inputs = [tf.placeholder(v.dtype, v.shape) for v in values]
         build(*inputs)
         feeds = dict(zip(inputs, values, strict=True))
@@ -99,6 +101,17 @@ def check_lowerings(build: Callable[..., Any], values: list[Any]) -> None:
                 found = session.run([*node.inputs, *node.outputs], feeds)
                 count = len(node.inputs)
                 check_loop(node, found[:count], found[count:])
+
+
+@contextmanager
+def on_reference_kernels() -> Iterator[Any]:
+    """A session whose steps are not compiled."""
+    before, sessions.COMPILES = sessions.COMPILES, False
+    try:
+        with tf.Session() as session:
+            yield session
+    finally:
+        sessions.COMPILES = before
 
 
 def check_loop(node: Any, sources: list[Any], wanted: list[Any]) -> None:

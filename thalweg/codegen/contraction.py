@@ -56,12 +56,15 @@ def _emitted(scratch: Scratch) -> Emitted:
     return Emitted(tuple(names), module.text, scratch.size, "tiles")
 
 
+_FEW = 8  # panels that threads cannot share evenly
+
+
 @dataclass(frozen=True)
 class _Pack:
     """The phase that packs the columns' factor for all threads.
 
     They share its slices: of the first reduced variable where columns lie side by side, so that
-    memory is read in order, else of the columns.
+    memory is read in order, or are few; else of the columns.
     """
 
     scratch: Scratch
@@ -83,10 +86,12 @@ class _Pack:
         """The variable that is cut, the length of a slice, and how many there are."""
         scratch, packing = self.scratch, self.scratch.packed_b
         assert packing
-        first = packing.axes[1].coordinate
-        if first is packing.axes[-1].coordinate or not packing.along:
-            return scratch.form.lane, scratch.width, scratch.setting.panels(scratch.made)
-        length = ceil(first.extent / 16)
+        first, panels = packing.axes[1].coordinate, scratch.setting.panels(scratch.made)
+        alone = first is packing.axes[-1].coordinate
+        if alone or not (packing.along or (panels < _FEW and first.extent > 64 * _FEW)):
+            return scratch.form.lane, scratch.width, panels
+        step = 1 if packing.along else 16  # whole lines of what is turned round
+        length = ceil(first.extent / 16 / step) * step
         return first, length, ceil(first.extent / max(length, 1))
 
     def _slice(self, at: Mapping[Variable, Value], variable: Variable, span: Span) -> None:

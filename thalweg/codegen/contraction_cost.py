@@ -81,6 +81,9 @@ def _crowds(setting: Setting, access: Access, variables: Sequence[Variable]) -> 
     return any(factor and factor * setting.itemsize % 4096 == 0 for factor in factors)
 
 
+#: How many threads may work at a time, as far as schedules care.
+CORES = max(2, os.cpu_count() or 2)
+
 # What it costs, in cycles: per element copied in order or turned; bytes per cycle from the second
 # cache, from beyond it in order, and from beyond it a few lines at a time. What is packed comes in
 # time for the products that need it, or nearly.
@@ -166,12 +169,12 @@ class Work:
     def imbalance(self) -> float:
         """How much longer the busiest thread works than the average: of two, or of all cores."""
         weights = self._weights()
-        return sum(_imbalance(weights, threads) for threads in (2, 2, _CORES)) / 3
+        return sum(_imbalance(weights, threads) for threads in (2, 2, CORES)) / 3
 
     def _weights(self) -> list[int]:
         """The work in every piece, in order; of many pieces, in as many equal ones."""
         setting, made = self.setting, self.made
-        if self.pieces > 32 * _CORES:
+        if self.pieces > 32 * CORES:
             return [1] * self.pieces
         rows = [1]
         if setting.row_extents:
@@ -185,7 +188,8 @@ class Work:
         if made.copy_a:
             each = _COPY if made.copy_a != "tiles" or _strided(setting, made) else _TURN
             size = self.pieces * self.blocks * self.bytes_a
-            cycles += size * (each / setting.itemsize + (made.copy_a == "tiles") / _FAR)
+            far = 1.5 if self.bytes_a > 0.7 * setting.target.l2 else 1.0
+            cycles += size * (each / setting.itemsize + far * (made.copy_a == "tiles") / _FAR)
         if made.copy_b:
             each = _COPY if along_columns(setting) else _TURN
             again = self.pieces if made.copy_b == "block" else 1
@@ -281,6 +285,3 @@ def _imbalance(weights: Sequence[int], threads: int) -> float:
     ends = [len(weights) * thread // threads for thread in range(threads + 1)]
     shares = [sum(weights[start:end]) for start, end in pairwise(ends)]
     return max(shares) * threads / max(sum(weights), 1)
-
-
-_CORES = max(2, os.cpu_count() or 2)

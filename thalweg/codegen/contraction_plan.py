@@ -12,7 +12,14 @@ from functools import partial
 from math import ceil, prod
 from typing import Any
 
-from thalweg.codegen.contraction_cost import Work, crowded, crowded_columns, tile_cost, tile_height
+from thalweg.codegen.contraction_cost import (
+    CORES,
+    Work,
+    crowded,
+    crowded_columns,
+    tile_cost,
+    tile_height,
+)
 from thalweg.codegen.contraction_form import (
     Form,
     NotContraction,
@@ -48,8 +55,9 @@ def schedules(kernel: Contraction, target: Target) -> list[Schedule]:
     setting = Setting(form_of(kernel), target)
     ranked = sorted(_tiles(setting), key=lambda tile: tile_cost(setting, tile))
     tiles = [*_widths(ranked, 4), *ranked[:4]]
-    every = [best(setting), *(_blocked(setting, tile) for tile in tiles), _dots(setting)]
-    return list(dict.fromkeys(made for made in every if made is not None))
+    likely, dots = best(setting), _dots(setting)
+    others = [*(_blocked(setting, tile) for tile in tiles), *([dots] if dots else [])]
+    return [likely, *_as_even(setting, likely, others)]
 
 
 def neighbours(kernel: Contraction, target: Target, made: Schedule) -> list[Schedule]:
@@ -58,8 +66,14 @@ def neighbours(kernel: Contraction, target: Target, made: Schedule) -> list[Sche
     changes = _resized(setting, made)
     if not made.dots:
         changes += _copied(setting, made)
-    sound = [replace(made, **change) for change in changes]
-    return [other for other in dict.fromkeys(sound) if other != made]
+    return _as_even(setting, made, [replace(made, **change) for change in changes])
+
+
+def _as_even(setting: Setting, made: Schedule, others: Iterable[Schedule]) -> list[Schedule]:
+    """Other schedules that keep all threads busy: clocks of a busy machine may not tell."""
+    most = max(1.3, Work(setting, made).imbalance)
+    distinct = (other for other in dict.fromkeys(others) if other != made)
+    return [other for other in distinct if Work(setting, other).imbalance <= most]
 
 
 def best(setting: Setting) -> Schedule:
@@ -157,13 +171,13 @@ def _tiles_of(setting: Setting, vectors: int, room: int) -> Iterator[Schedule]:
 
 
 def _dots(setting: Setting) -> Schedule | None:
-    """Few rows whose sums run along memory in both factors need no packing."""
+    """Few rows or columns whose sums run along memory in both factors need no packing."""
     form = setting.form
     if not form.reduced or form.depthwise or not _dot_factors(form):
         return None
     if direct_b(setting) and setting.columns > 1:
         return None
-    if setting.height > 32 and setting.columns > 1:
+    if setting.height > 32 and setting.columns > setting.lanes // 4:
         return None
     columns = 1 if setting.columns == 1 else min(8 if setting.height == 1 else 4, setting.columns)
     room = (setting.target.registers - 2) // columns - 1
@@ -212,13 +226,14 @@ def _streamed(setting: Setting) -> Schedule | None:
     made = replace(tile, block=rows, unroll=_unroll(setting, tile))
     if not direct_a(form, made):
         return None
-    if setting.depth * setting.columns * size <= 2 * setting.target.l2:
+    if setting.depth * setting.columns * size <= 0.75 * setting.target.l2:
         return replace(made, panels=_even(setting.panels(made), 32), ahead=8)
     if setting.depth < 64:
         return None
-    most = setting.target.l2 // 8 // (rows * setting.width(made) * size)  # unfinished sums stay
-    panels = _even(setting.panels(made), max(2, ceil(setting.panels(made) / most)))
-    return _split(setting, replace(made, panels=panels, beside=2), 32)
+    sums = rows * setting.width(made) * size
+    most = max(1, setting.target.l2 // 8 // sums)  # unfinished sums stay near
+    panels = _even(setting.panels(made), max(CORES, ceil(setting.panels(made) / most)))
+    return _split(setting, replace(made, panels=panels, beside=2), 64)
 
 
 def _even(count: int, parts: int) -> int:
@@ -293,7 +308,8 @@ def _splits(setting: Setting, made: Schedule) -> Iterator[Schedule]:
     if not dynamic:
         yield made
     few = setting.height < 64  # columns are then read in order, a few rows of them at a time
-    for most in (2048, 512, 256, *((64,) if few else ())):
+    far = direct_b(setting) and _is_far(setting)
+    for most in (2048, 512, 256, *((128,) if far else ()), *((64,) if few else ())):
         if dynamic or setting.depth > most * 1.3:
             yield _split(setting, made, most)
 
@@ -317,11 +333,11 @@ def _with_pieces(setting: Setting, made: Schedule) -> Schedule:
     for _ in range(2):
         likely = _cheapest(setting, _row_blocks(setting, likely))
         likely = _cheapest(setting, _column_blocks(setting, likely, copies))
-    if Work(setting, likely).imbalance < 1.15:
+    if Work(setting, likely).imbalance < 1.05:
         return likely
-    whole = next(_row_blocks(setting, likely))
-    across = _cheapest(setting, _column_blocks(setting, whole, copies))
-    return _cheapest(setting, [likely, *_row_blocks(setting, across)])
+    across = list(_column_blocks(setting, likely, [likely.copy_b]))
+    every = [piece for columns in across for piece in _row_blocks(setting, columns)]
+    return _cheapest(setting, [likely, *every])
 
 
 def _row_blocks(setting: Setting, made: Schedule) -> Iterator[Schedule]:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
-from thalweg.codegen.builder import I64, Value, constant
+import numpy as np
+
+from thalweg.codegen.builder import I64, Builder, Value, constant
 from thalweg.codegen.contraction_form import (
     is_static,
     loads_of,
@@ -202,6 +204,29 @@ def _moves_along(axis: Axis, offset: Offset) -> bool:
     return len({factor // part for factor, part in factors}) == 1
 
 
+def transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
+    """Vectors, as many as each has lanes, with rows and columns swapped.
+
+    Swapping the halves off the diagonal of a square, then those of its quarters, does it.
+    """
+    vectors, count = list(rows), len(rows)
+    step = count // 2
+    while step:
+        for i in (i for i in range(count) if not i & step):
+            first, second = vectors[i], vectors[i + step]
+            low = [j if not j & step else count + j - step for j in range(count)]
+            high = [j + step if not j & step else count + j for j in range(count)]
+            vectors[i] = _shuffled(b, first, second, low)
+            vectors[i + step] = _shuffled(b, first, second, high)
+        step //= 2
+    return vectors
+
+
+def _shuffled(b: Builder, first: Value, second: Value, lanes: Sequence[int]) -> Value:
+    numbers = ", ".join(f"i32 {lane}" for lane in lanes)
+    return b.emit(first.type, f"shufflevector {first}, {second}, <{len(lanes)} x i32> <{numbers}>")
+
+
 class Copy:
     """The loops that fill a packed copy of a box."""
 
@@ -253,6 +278,8 @@ class Copy:
         """The loop over an axis; `place` is where its first element lies in the copy."""
         if depth == len(self.axes):
             self._element(place, zero)
+        elif depth == len(self.axes) - 2 and not zero and self._turns():
+            self._turned(place)
         elif depth == len(self.axes) - 1:
             self._innermost(place, zero)
         else:
@@ -269,6 +296,59 @@ class Copy:
                 self._guarded(depth, inner, bounds)
             else:
                 self._axis(depth + 1, inner, zero)
+
+    # Elements along memory that come to lie across
+
+    def _turns(self) -> bool:
+        """Whether rows of a tile are apart and what comes next is not: squares are turned round."""
+        packing, value = self.packing, self.packing.value
+        if not packing.tiling or packing.along or len(packing.bounds) != 1 or len(self.axes) < 3:
+            return False
+        along, across = self.axes[-2], self.axes[-1]
+        if value.function != "load" or along.beyond or packing.tiling.size % self.lanes:
+            return False
+        argument, offset = value.arguments
+        if not plain(offset) or np.dtype(argument.dtype) != np.dtype(self.dtype):
+            return False
+        return offset.factor(along.coordinate) == 1 and offset.factor(across.coordinate) != 1
+
+    def _turned(self, place: Value) -> None:
+        """The squares of one tile, then what is left, element by element."""
+        frame, depth, lanes = self.frame, len(self.axes) - 2, self.lanes
+        axis, stride = self.axes[depth], self.strides[depth]
+        start, count = self._start(axis), self._count(depth)
+        whole = frame.b.binary("and", count, frame.integer(-lanes))
+        with frame.b.loop(frame.integer(0), whole, frame.integer(lanes)) as loop:
+            self.at[axis.coordinate] = frame.add(start, loop.index)
+            inner = frame.add(place, frame.multiply(loop.index, stride))
+            for first in range(0, self.lengths[-1], lanes):
+                self._square(frame.add(inner, frame.integer(first)), first, stride)
+        with frame.b.loop(whole, count, frame.integer(1)) as loop:
+            self.at[axis.coordinate] = frame.add(start, loop.index)
+            self._innermost(frame.add(place, frame.multiply(loop.index, stride)), False)
+
+    def _square(self, place: Value, first: int, stride: int) -> None:
+        """Rows `first` and following of a tile, as many elements of each as there are rows."""
+        frame, b, tiling = self.frame, self.frame.b, self.packing.tiling
+        assert tiling
+        kind = register_type(self.dtype, self.lanes)
+        argument, offset = self.packing.value.arguments
+        base = frame.place(offset, {**self.at, tiling.low: frame.integer(0)})
+        base = b.element(frame.pointers[argument], self.scalar, base)
+        step, start = offset.factor(tiling.low), frame.multiply(self.at[tiling.high], tiling.size)
+        last = frame.subtract(frame.integer(tiling.variable.extent), start)
+        ragged = not is_static(tiling.variable.extent) or tiling.variable.extent % tiling.size
+        rows: list[Value] = []
+        for number in range(first, first + self.lanes):
+            row = frame.integer(number)
+            if ragged:  # beyond the last row: that one again, which is dropped below
+                row = frame.least(row, frame.subtract(last, frame.integer(1)))
+            rows.append(b.load(kind, b.element(base, self.scalar, frame.multiply(row, step))))
+        there = frame.below(frame.integer(first), last, self.lanes) if ragged else None
+        for number, vector in enumerate(transposed(b, rows)):
+            value = vector if there is None else b.select(there, vector, constant(kind, 0))
+            target = frame.add(place, frame.integer(number * stride))
+            b.store(value, b.element(self.destination, self.scalar, target))
 
     def _guarded(self, depth: int, place: Value, bounds: list[Bound]) -> None:
         b, inside = self.frame.b, self._inside(bounds)

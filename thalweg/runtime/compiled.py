@@ -8,6 +8,7 @@ that cannot be compiled is run on its NumPy kernel, between what can.
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -74,11 +75,32 @@ class CompiledRegion:
             buffer = cell.buffer
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
         try:
-            with _uncollected():
+            with _uncollected(), _deep():
                 lowered = lower(self.region, shapes, {})
                 return NativeStep(lowered, self._varying.adapt(lowered.launches), self._threads)
         except NotCompiled as failure:
             return self._in_parts(self.region, failure.node, self._threads)
+
+
+_DEPTH = 20_000  # of Python's calls while expressions, which may be deep, are walked
+_deepening = threading.Lock()
+_depths: list[int] = []  # what the limit was when the first of those that compile now began
+
+
+@contextmanager
+def _deep() -> Generator[None]:
+    """With room for deep expressions; the last to leave restores the limit."""
+    with _deepening:
+        _depths.append(sys.getrecursionlimit())
+        sys.setrecursionlimit(max(_DEPTH, _depths[0]))
+    try:
+        yield
+    finally:
+        with _deepening:
+            before = _depths[0]
+            _depths.pop()
+            if not _depths:
+                sys.setrecursionlimit(before)
 
 
 @contextmanager

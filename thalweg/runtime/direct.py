@@ -68,7 +68,7 @@ class DirectStep:
     def _array(self, value: Any, dtype: Any, tensor: Tensor) -> Any:
         """A fed value as an array; numbers, which many steps are fed, the short way."""
         is_number = type(value) is float and dtype.kind == "f"
-        if is_number or (isinstance(value, np.generic) and value.dtype is dtype):
+        if is_number or (isinstance(value, np.generic) and cast("Any", value).dtype is dtype):
             return np.array(value, dtype)
         return self._convert(tensor, value)
 
