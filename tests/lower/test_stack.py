@@ -51,7 +51,7 @@ def test_gradients_agree_with_the_reference_kernels(
 @pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
 def test_a_weight_of_all_steps_gets_its_gradient_from_one_product() -> None:
     with tf.Graph().as_default():
-        loss, _, (w,) = unrolled()
+        loss, _, _ = unrolled()
         step = native(tf.train.GradientDescentOptimizer(0.1).minimize(loss))
         kernels = [call.launch.kernel for call in step.calls]
         sums = [k for k in kernels if isinstance(k, Contraction) and len(k.reduced) == 2]

@@ -318,6 +318,8 @@ class Drafting:
         for place, size in zip(form.index, at.shape, strict=True):
             low, high = place.bounds
             if low < 0 or high >= size:
+                if place.is_constant:
+                    raise NotCompiled(node, f"the index {place.constant} is out of range")
                 index = expressed(place)
                 within = Expr("and", (Expr("ge", (index, 0)), Expr("lt", (index, size))))
                 condition = within if condition is None else Expr("and", (condition, within))

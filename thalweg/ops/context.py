@@ -18,6 +18,7 @@ from thalweg import errors
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node
 from thalweg.graph.shapes import TensorShape
+from thalweg.platform.forks import renewed_after_fork
 
 Array = NDArray[Any]
 Resource = TypeVar("Resource")
@@ -72,12 +73,17 @@ class VariableCell:
         self.name = name
         self.dtype = dtype
         self.shape = shape
-        self.lock = threading.RLock()
+        self.renew_locks()
+        renewed_after_fork(self)
         # An empty tensor has nothing to initialise.
         self._buffer: Array | None = None
         self._is_first = False  # the buffer was prepared for a first value
         if shape.num_elements() == 0:
             self._buffer = np.empty(cast("Sequence[int]", shape.sizes), dtype.as_numpy_dtype)
+
+    def renew_locks(self) -> None:
+        """Have a lock that nobody holds."""
+        self.lock = threading.RLock()
 
     @property
     def is_initialized(self) -> bool:

@@ -21,6 +21,7 @@ from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled, Region
 from thalweg.lower.varying import Varying
 from thalweg.ops.context import VariableCell
+from thalweg.platform.forks import renewed_after_fork
 from thalweg.runtime.native import NativeStep
 
 #: (region, the node to run on its NumPy kernel or None for all, threads) -> a function that runs it
@@ -39,6 +40,11 @@ class CompiledRegion:
         self._in_parts = in_parts
         self._reference: Callable[..., list[Any]] | None = None
         self._varying = Varying()
+        self.renew_locks()
+        renewed_after_fork(self)
+
+    def renew_locks(self) -> None:
+        """Have a lock that nobody holds."""
         self._lock = threading.Lock()
 
     def __call__(self, context: Any, *values: Any) -> Any:
@@ -83,24 +89,21 @@ class CompiledRegion:
 
 
 _DEPTH = 20_000  # of Python's calls while expressions, which may be deep, are walked
-_deepening = threading.Lock()
-_depths: list[int] = []  # what the limit was when the first of those that compile now began
+_depths: list[int] = []  # what the limit was when those that compile now began
 
 
 @contextmanager
 def _deep() -> Generator[None]:
     """With room for deep expressions; the last to leave restores the limit."""
-    with _deepening:
-        _depths.append(sys.getrecursionlimit())
-        sys.setrecursionlimit(max(_DEPTH, _depths[0]))
+    _depths.append(sys.getrecursionlimit())
+    sys.setrecursionlimit(max(_DEPTH, _depths[-1]))
     try:
         yield
     finally:
-        with _deepening:
-            before = _depths[0]
-            _depths.pop()
-            if not _depths:
-                sys.setrecursionlimit(before)
+        before = min(_depths)
+        _depths.pop()
+        if not _depths:
+            sys.setrecursionlimit(before)
 
 
 @contextmanager

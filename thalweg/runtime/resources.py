@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
+from thalweg.platform.forks import renewed_after_fork
+
 Resource = TypeVar("Resource")
 
 
@@ -13,10 +15,15 @@ class Resources:
     """What one session's device owns."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self.renew_locks()
+        renewed_after_fork(self)
         self._objects: dict[tuple[str, str], Any] = {}
         self._states: dict[Any, Any] = {}
         self.version = 0  # changes when an object is forgotten: what was looked up may be stale
+
+    def renew_locks(self) -> None:
+        """Have a lock that nobody holds."""
+        self._lock = threading.RLock()
 
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""
