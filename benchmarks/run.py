@@ -1,7 +1,9 @@
 """The benchmarks: works on all systems, then graphs; written to benchmarks/RESULTS.md.
 
 `--only`, `--systems`, `--rounds`, `--batch` and `--quick` are for development: a run with any of
-them prints its results and leaves the file alone. `--profile WORK` prints Thalweg's plan of a step.
+them prints its results and leaves the file alone. `--json FILE` keeps raw figures, and
+`--join FILE,FILE` writes the results of several such runs, which the file then says.
+`--profile WORK` prints Thalweg's plan of a step.
 What is known to limit a ratio that falls short of its bar stands in limits.toml.
 """
 
@@ -37,6 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one first call, short rounds")
     parser.add_argument("--cpus", help="CPU numbers, comma-separated (default: the first two)")
     parser.add_argument("--json", type=Path, help="write the raw figures here")
+    parser.add_argument("--join", help="raw figures to write the results from, comma-separated")
     parser.add_argument("--profile", metavar="WORK", help="print Thalweg's plan of a work's step")
     return parser.parse_args()
 
@@ -90,6 +93,20 @@ def document(results: list[tuple[Work, dict[str, Any]]], how: Settings, whole: b
     return "\n".join(parts)
 
 
+def join(files: list[str], how: Settings) -> None:
+    """Write the results from the raw figures of several runs."""
+    raw: dict[str, Any] = {}
+    for file in files:
+        raw |= json.loads(Path(file).read_text())
+    results = [(work, raw[work.name]) for work in choose([]) if work.name in raw]
+    left_out = [work.title for work in choose([]) if work.name not in raw]
+    note = f"Put together from {len(files)} runs of some works each, systems interleaved in each."
+    if left_out:
+        note += f" Not run: {'; '.join(left_out)}."
+    text = document(results, how, whole=True)
+    RESULTS.write_text(text.replace("# Results\n", f"# Results\n\n{note}\n", 1))
+
+
 def profile(name: str, how: Settings) -> None:
     """Print plan and profile of a Thalweg step."""
     with LOG.open("a") as log, tempfile.TemporaryDirectory() as caches:
@@ -110,6 +127,9 @@ def main() -> None:
     LOG.write_text("")
     if given.profile:
         profile(given.profile, how)
+        return
+    if given.join:
+        join(names(given.join), how)
         return
     whole = not (given.only or given.systems or given.rounds or given.batch or given.quick)
     if not PEERS_PYTHON.exists() and given.systems != "thalweg":
