@@ -15,7 +15,7 @@ import pytest
 import thalweg as tf
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOW = {"digits.py"}  # the demo: it needs packages of its own, and seconds
+SLOW = {"digits.py"}  # the demo: it draws a bar and a picture, and has a test of its own
 EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py") if p.name not in SLOW)
 
 
@@ -47,6 +47,15 @@ def test_example(name: str) -> None:
 def test_softmax_regression_learns() -> None:
     accuracy = re.search(r"accuracy ([\d.]+)%", output_of("softmax_regression.py"))
     assert accuracy and float(accuracy[1]) > 95
+
+
+def test_the_demo_learns(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "digits.py"), "--epochs", "4"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    accuracy = re.search(r"test accuracy ([\d.]+)%", done.stdout)
+    assert accuracy and float(accuracy[1]) > 90
+    assert (tmp_path / "digits_loss.png").stat().st_size > 0
 
 
 def readme_code() -> str:

@@ -28,6 +28,21 @@ def regions(session: Any) -> list[CompiledRegion]:
     return [call for call in calls if isinstance(call, CompiledRegion)]
 
 
+def test_what_both_sides_of_a_choice_read_is_there_where_neither_lane_takes_one(
+    session: Any,
+) -> None:
+    """A scalar read for the side that no lane takes must not be missing in the other."""
+    a, b = tf.placeholder(tf.float32, [64, 10]), tf.placeholder(tf.float32, [64, 10])
+    keep, gate = tf.placeholder(tf.float32, []), tf.placeholder(tf.float32, [64, 64])
+    scaled = tf.matmul(a, b, transpose_b=True) / keep
+    chosen = tf.where(gate > 0, scaled, scaled * 2.0)
+    left, right = np.ones((64, 10), np.float32), np.full((64, 10), 0.3, np.float32)
+    for sign in (-1, 1):
+        feeds = {a: left, b: right, keep: 0.75, gate: np.full((64, 64), sign, np.float32)}
+        wanted = np.full((64, 64), 4.0 if sign > 0 else 8.0)
+        np.testing.assert_allclose(session.run(chosen, feeds), wanted, rtol=1e-5)
+
+
 def test_every_set_of_shapes_has_a_program(session: Any) -> None:
     x = tf.placeholder(tf.float32, [None])
     y = tf.exp(x)

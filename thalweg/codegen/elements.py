@@ -124,7 +124,9 @@ class Evaluator:
             elif missing := self._missing(part, under):
                 pending += reversed(missing)
             else:
-                self._values[self._key(part, under)] = self._computed(part, under)
+                # What no mask matters to is kept for every mask, so none may shape it.
+                needed = under if self._is_sensitive(part) else None
+                self._values[self._key(part, under)] = self._computed(part, needed)
                 pending.pop()
 
     # What is known
