@@ -42,7 +42,7 @@ def regions_of(*fetches: Any) -> list[Region]:
 def lowered(*fetches: Any) -> Lowered:
     """The one region of a step, lowered for the shapes its graph knows."""
     (region,) = regions_of(*fetches)
-    return lower(region, {t: shape(t) for t in (*region.inputs, *region.references)}, {})
+    return lower(region, {t: shape(t) for t in (*region.inputs, *region.references)})
 
 
 def shape(tensor: Tensor) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ def random_regions(seed: int, count: int) -> list[Lowered]:
     for call in calls:
         shapes = {tensor: sketch.values[tensor].shape for tensor in call.region.inputs}
         try:
-            found.append(lower(call.region, shapes, {}))
+            found.append(lower(call.region, shapes))
         except NotCompiled:
             continue
     return found

@@ -153,7 +153,7 @@ def key_of(part: Any) -> Any:
     if isinstance(part, Dynamic):
         return Dynamic, part.word
     if isinstance(part, tuple):
-        return tuple(map(key_of, part))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] parts of any kind
+        return tuple(map(key_of, part))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - parts of any kind
     if isinstance(part, Offset):
         return key_of(part.constant), key_of(part.terms)
     if isinstance(part, int | float | np.number | np.bool_):

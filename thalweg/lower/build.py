@@ -219,7 +219,7 @@ class Drafting:
         (index,) = variables = (Variable.fresh(size),)
         value = self._resolver.load(self.buffers[tensor], index_of(index))
         buffer = self._buffer(Kind.OUTPUT, tensor, tensor)
-        self._add(node_of(tensor), variables, [Write(buffer, variables, index_of(index), value)])
+        self._add(tensor.op, variables, [Write(buffer, variables, index_of(index), value)])
         self.buffers[tensor] = buffer
 
     def _draft_tensor(self, tensor: Tensor) -> None:
@@ -345,11 +345,6 @@ class Drafting:
         apart = reductions.Apart(variables, self._reductions, lambda n, v, w: self._add(n, v, w))
         taken = [_with_value(write, apart.of(node, write.value)) for write in writes]
         self.drafts.append(_contracted(variables, taken, node, needed))
-
-
-def node_of(tensor: Tensor) -> Node:
-    """The node that makes a tensor."""
-    return tensor.op
 
 
 def _with_value(write: Write, value: Any) -> Write:

@@ -178,11 +178,8 @@ def _dtype(factor: Factor) -> Any:
 
 def _variables(factor: Factor) -> set[Variable] | None:
     """The variables of a factor, or None where a place is more than a sum of variables."""
-    value = factor.value
-    while value.function == "cast":
-        value = value.arguments[0]
     found: set[Variable] = set()
-    for place in [value.arguments[1], *(bound[1] for bound in factor.bounds)]:
+    for place in [factor.load.arguments[1], *(bound[1] for bound in factor.bounds)]:
         for atom in place.terms:
             if not isinstance(atom, Variable):
                 return None

@@ -36,6 +36,19 @@ class Factor:
     value: Expr
     bounds: tuple[Bound, ...]
 
+    @property
+    def load(self) -> Expr:
+        """The load itself, without casts."""
+        value = self.value
+        while value.function == "cast":
+            value = value.arguments[0]
+        return value
+
+    @property
+    def buffer(self) -> Buffer:
+        """What is read."""
+        return self.load.arguments[0]
+
 
 @dataclass(frozen=True, eq=False)
 class Product:

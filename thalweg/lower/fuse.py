@@ -124,23 +124,13 @@ def _meet(first: Draft, second: Draft, places: dict[Buffer, list[Write]], moved:
             return False
         if first.product is not None and write.buffer in _factors(first):
             return False
-    return not (first.has_reductions and _reads_in_reduction(first, second.written))
+    # A reduction sees other places than its own: nothing it reads may be written in its nest.
+    return not (first.has_reductions and first.reads & second.written)
 
 
 def _factors(draft: Draft) -> set[Buffer]:
     assert draft.product is not None
-    found: set[Buffer] = set()
-    for factor in (draft.product.a, draft.product.b):
-        value = factor.value
-        while value.function == "cast":
-            value = value.arguments[0]
-        found.add(value.arguments[0])
-    return found
-
-
-def _reads_in_reduction(draft: Draft, buffers: frozenset[Buffer]) -> bool:
-    """A reduction sees other places than its own: nothing it reads may be written in its nest."""
-    return bool(draft.reads & buffers)
+    return {draft.product.a.buffer, draft.product.b.buffer}
 
 
 def _merge(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.buffers import Buffer
@@ -29,9 +28,9 @@ class Lowered:
     drafted: int  # kernels before fusion
 
 
-def lower(region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Any]) -> Lowered:
+def lower(region: Region, shapes: Mapping[Tensor, Shape]) -> Lowered:
     """Shapes made concrete, nodes drafted as loops, drafts fused, kernels finished."""
-    spec = specialise(region, shapes, values)
+    spec = specialise(region, shapes, {})
     drafting = Drafting(spec)
     drafting.run()
     joined, pieces = stacked(drafting.drafts)

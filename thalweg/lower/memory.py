@@ -58,15 +58,8 @@ def _may_replace(draft: Draft, buffer: Buffer) -> bool:
     """A factor of a product, and what a reduction sees, is read at other places than its own."""
     if draft.has_reductions or any(write.combine != "set" for write in draft.writes):
         return False
-    if draft.product is None:
-        return True
-    for factor in (draft.product.a, draft.product.b):
-        value = factor.value
-        while value.function == "cast":
-            value = value.arguments[0]
-        if value.arguments[0] is buffer:
-            return False
-    return True
+    product = draft.product
+    return product is None or buffer not in (product.a.buffer, product.b.buffer)
 
 
 @dataclass(frozen=True)

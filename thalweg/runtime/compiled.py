@@ -82,7 +82,7 @@ class CompiledRegion:
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
         try:
             with _uncollected(), _deep():
-                lowered = lower(self.region, shapes, {})
+                lowered = lower(self.region, shapes)
                 return NativeStep(lowered, self._varying.adapt(lowered.launches), self._threads)
         except NotCompiled as failure:
             return self._in_parts(self.region, failure.node, self._threads)

@@ -1,8 +1,8 @@
 """From a step's signature to what the executor runs.
 
-`plan(step, devices)` prunes the graph to what the fetches need, places it, gives every tensor a
-slot, and frees each slot after its last use. A plan is immutable: any number of threads may run
-it at once.
+`plan(step, devices)` prunes the graph to what the fetches need, places it, gathers what is compiled
+together in regions, gives what flows between regions and host ops a slot, and frees each slot after
+its last use. Any number of threads may run a plan at once.
 """
 
 from __future__ import annotations
