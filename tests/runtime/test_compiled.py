@@ -28,19 +28,18 @@ def regions(session: Any) -> list[CompiledRegion]:
     return [call for call in calls if isinstance(call, CompiledRegion)]
 
 
-def test_what_both_sides_of_a_choice_read_is_there_where_neither_lane_takes_one(
-    session: Any,
-) -> None:
+def test_what_both_sides_of_a_choice_read_is_there_when_only_one_is_taken(session: Any) -> None:
     """A scalar read for the side that no lane takes must not be missing in the other."""
     a, b = tf.placeholder(tf.float32, [64, 10]), tf.placeholder(tf.float32, [64, 10])
+    table, at = tf.placeholder(tf.float32, [50, 64]), tf.placeholder(tf.int32, [64])
     keep, gate = tf.placeholder(tf.float32, []), tf.placeholder(tf.float32, [64, 64])
-    scaled = tf.matmul(a, b, transpose_b=True) / keep
-    chosen = tf.where(gate > 0, scaled, scaled * 2.0)
-    left, right = np.ones((64, 10), np.float32), np.full((64, 10), 0.3, np.float32)
-    for sign in (-1, 1):
-        feeds = {a: left, b: right, keep: 0.75, gate: np.full((64, 64), sign, np.float32)}
-        wanted = np.full((64, 64), 4.0 if sign > 0 else 8.0)
-        np.testing.assert_allclose(session.run(chosen, feeds), wanted, rtol=1e-5)
+    chosen = tf.where(gate > 0, tf.gather(table, at) / keep, gate)
+    total = chosen + tf.matmul(a, b, transpose_b=True) / keep
+    ones = np.ones([64, 10], np.float32)
+    feeds = {a: ones, b: ones, table: np.ones([50, 64]), at: np.arange(64) % 50, keep: 0.5}
+    for sign, wanted in ((-1, 19.0), (1, 22.0)):
+        found = session.run(total, {**feeds, gate: np.full([64, 64], sign)})
+        np.testing.assert_array_equal(found, np.full([64, 64], wanted))
 
 
 def test_every_set_of_shapes_has_a_program(session: Any) -> None:
