@@ -5,8 +5,11 @@ from typing import Any as _Any
 
 from thalweg import (
     autodiff,
+    control,
+    data,
     distributions,
     errors,
+    functions,
     graph,
     image,
     layers,
@@ -17,6 +20,8 @@ from thalweg import (
     platform,
     public,
     runtime,
+    saved,
+    summary,
     testing,
     train,
     variables,
@@ -26,8 +31,11 @@ from thalweg.version import __version__
 #: The packages whose import registers the public names.
 _PARTS = (
     autodiff,
+    control,
+    data,
     distributions,
     errors,
+    functions,
     graph,
     image,
     layers,
@@ -37,6 +45,8 @@ _PARTS = (
     ops,
     platform,
     runtime,
+    saved,
+    summary,
     testing,
     train,
     variables,
