@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from thalweg.autodiff.registry import gradient_function
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import string
-from thalweg.graph.graph import Graph
+from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops import arithmetic, basic, filling, joining, shaping
@@ -93,6 +93,30 @@ def _source(x: Any) -> Tensor:
     return convert_to_tensor(x, name="x")
 
 
+class InnerGradient(NamedTuple):
+    """The gradient of a tensor inside a control node, on its way to the gradient of that node."""
+
+    tensor: Tensor
+    gradient: Any
+
+
+def backward(
+    ys: Sequence[Tensor],
+    seeds: Sequence[Any],
+    xs: Sequence[Tensor],
+    totals: Sequence[Any] | None = None,
+) -> list[Any]:
+    """The gradients of xs, added to `totals` where those are given.
+
+    The nodes between xs and ys may lie in another graph than the current one, which then takes
+    what it needs from there by its `sources`.
+    """
+    walk = _Backward(list(ys), list(xs), set(), False, False, None)
+    for x, total in zip(xs, totals or (), strict=totals is not None):
+        walk.add(x, total)
+    return walk.run(seeds)
+
+
 class _Backward:
     """One call of `gradients`: what lies between xs and ys, and what was accumulated so far."""
 
@@ -113,6 +137,11 @@ class _Backward:
         self._aggregation = aggregation
         self._found: dict[Tensor, list[Gradient]] = defaultdict(list)
         self._total: dict[Tensor, Gradient] = {}
+        self._inner: dict[Node, list[InnerGradient]] = defaultdict(list)
+
+    def add(self, tensor: Tensor, gradient: Any) -> None:
+        """Note a part of the gradient of a tensor."""
+        self._found[tensor].append(gradient)
 
     def run(self, seeds: Sequence[Any]) -> list[Any]:
         for y, seed in zip(self._ys, seeds, strict=True):
@@ -151,31 +180,34 @@ class _Backward:
         return sorted(reached & behind, key=lambda n: n.index, reverse=True)
 
     def _visit(self, node: Node, wanted: set[Tensor]) -> None:
-        if not any(self._found.get(t) for t in node.outputs):
+        inner = self._inner.get(node)
+        if not inner and not any(self._found.get(t) for t in node.outputs):
             return
         totals = [self._sum(t) for t in node.outputs]
         if node in self._stops or not node.inputs:
             return
-        if not any(_carries(t) for t in node.outputs):
+        if not any(carries(t) for t in node.outputs):
             return
         function = gradient_function(node)
         if function is None:
             return
-        graph = node.graph
-        with graph.name_scope(f"{node.name}_grad"), self._on_device_of(node):
-            results = _as_gradients(function(node, *self._filled(node, totals)), node)
+        found = {} if inner is None else {"inner": inner}
+        with get_default_graph().name_scope(f"{node.name}_grad"), self._on_device_of(node):
+            results = _as_gradients(function(node, *self._filled(node, totals), **found), node)
             if self._gate:
                 results = _gated(results)
         for tensor, gradient in zip(node.inputs, results, strict=True):
-            if gradient is not None and _carries(tensor):
+            if isinstance(gradient, InnerGradient):
+                self._inner[tensor.op].append(gradient)
+            elif gradient is not None and carries(tensor):
                 self._found[tensor].append(_shaped(gradient, tensor))
 
     def _filled(self, node: Node, totals: Sequence[Gradient | None]) -> list[Any]:
         """What a gradient function takes: zeros where no gradient came, slices made dense."""
         filled: list[Any] = []
         for tensor, total in zip(node.outputs, totals, strict=True):
-            if total is None and _carries(tensor):
-                filled.append(filling.zeros_like(tensor))
+            if total is None and carries(tensor):
+                filled.append(zeros(tensor))
             elif isinstance(total, IndexedSlices) and not node.op.passes_slices:
                 filled.append(convert_to_tensor(total))
             else:
@@ -194,8 +226,7 @@ class _Backward:
         return total
 
     def _on_device_of(self, node: Node) -> AbstractContextManager[Any]:
-        graph: Graph = node.graph
-        return graph.colocate_with(node) if self._colocate else nullcontext()
+        return get_default_graph().colocate_with(node) if self._colocate else nullcontext()
 
 
 def _ancestors(nodes: Iterable[Node]) -> set[Node]:
@@ -209,13 +240,18 @@ def _ancestors(nodes: Iterable[Node]) -> set[Node]:
     return found
 
 
-def _carries(tensor: Tensor) -> bool:
+def zeros(tensor: Tensor) -> Tensor:
+    """The gradient of a tensor that nothing depends on."""
+    return filling.zeros_like(tensor)
+
+
+def carries(tensor: Tensor) -> bool:
     """Whether gradients can flow along a tensor of this dtype."""
     base = tensor.dtype.base_dtype
     return base.is_floating or base.is_complex
 
 
-def _as_gradients(result: Any, node: Node) -> list[Gradient | None]:
+def _as_gradients(result: Any, node: Node) -> list[Any]:
     gradients = _as_list(result)
     if len(gradients) != len(node.inputs):
         raise ValueError(
@@ -225,13 +261,13 @@ def _as_gradients(result: Any, node: Node) -> list[Gradient | None]:
     return [_as_gradient(gradient) for gradient in gradients]
 
 
-def _as_gradient(gradient: Any) -> Gradient | None:
-    if gradient is None or isinstance(gradient, Tensor | IndexedSlices):
+def _as_gradient(gradient: Any) -> Any:
+    if gradient is None or isinstance(gradient, Tensor | IndexedSlices | InnerGradient):
         return gradient
     return convert_to_tensor(gradient)
 
 
-def _gated(gradients: list[Gradient | None]) -> list[Any]:
+def _gated(gradients: list[Any]) -> list[Any]:
     present = [g for g in gradients if g is not None]
     return basic.tuple_(gradients) if len(present) > 1 else gradients
 

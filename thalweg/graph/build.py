@@ -18,6 +18,7 @@ from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.signature import Argument
+from thalweg.graph.subgraph import SubGraph, check_open
 
 _UNKNOWN = unknown_shape()
 _ANYWHERE = nullcontext()
@@ -26,6 +27,8 @@ _ANYWHERE = nullcontext()
 def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
     """Add a node with `op` to the graph of its inputs; return its outputs as a user wants them."""
     graph = graph_of(arguments)
+    if op.of_shapes and isinstance(graph, SubGraph) and graph.sources:
+        graph = _where_known(graph, arguments)
     if graphs.top is graph or (not graphs.items and get_default_graph() is graph):
         return results(add_node(graph, op, arguments, name))
     with graph.as_default():
@@ -36,7 +39,9 @@ def add_node(graph: Graph, op: Op, arguments: tuple[Any, ...], name: str | None)
     """Add a node with `op` to `graph`, which is the default one."""
     given = name or op.type_name
     inputs, grouped, bound, counts = _convert_inputs(op, arguments, given)
-    _check_graphs(graph, inputs)
+    if any(tensor.op.graph is not graph for tensor in inputs):
+        inputs = _captured(graph, inputs)
+        grouped = op.parsed.group(inputs, counts or _counts(op, grouped))
     dtypes, shapes = _outputs(op, grouped, bound, given)
     annotations = None if counts is None else {"_counts": counts}
     override = graph.gradient_override(op.type_name)
@@ -99,29 +104,68 @@ def _output_count(op: Op, argument: Argument, bound: dict[str, Any]) -> int:
 
 
 def graph_of(arguments: Sequence[Any]) -> Graph:
-    """The graph of the first tensor among (possibly nested) arguments, or the default graph."""
+    """The graph to work in with (possibly nested) arguments: that of the first tensor, or the
+    current one where that is the default or lies inside it."""
+    current, found = get_default_graph(), _first_graph(arguments)
+    if found is None or found is current:
+        return current
+    if isinstance(current, SubGraph) and current.sees(found):
+        return current
+    return found
+
+
+def _where_known(graph: SubGraph, arguments: Sequence[Any]) -> Graph:
+    """Where to ask for a shape: in the graph of the tensor, so that only the shape is captured."""
+    found = _first_graph(arguments)
+    return found if found in graph.sources and isinstance(arguments[0], Tensor) else graph
+
+
+def _first_graph(arguments: Sequence[Any]) -> Graph | None:
     for argument in arguments:
         if isinstance(argument, Tensor):
-            return argument.graph
+            return _open_graph(argument)
     for argument in arguments:
         if isinstance(argument, list | tuple):
             for inner in cast("Sequence[Any]", argument):
                 if isinstance(inner, Tensor):
-                    return inner.graph
+                    return _open_graph(inner)
         elif not isinstance(argument, int | float | str | bytes) and hasattr(argument, "graph"):
             graph = argument.graph
             if isinstance(graph, Graph):
                 return graph
-    return get_default_graph()
+    return None
 
 
-def _check_graphs(graph: Graph, inputs: Iterable[Tensor]) -> None:
+def _open_graph(tensor: Tensor) -> Graph:
+    graph: Graph = tensor.op.graph
+    if isinstance(graph, SubGraph):
+        current = get_default_graph()
+        if graph is not current and not (isinstance(current, SubGraph) and current.sees(graph)):
+            check_open(graph, tensor)
+    return graph
+
+
+def _captured(graph: Graph, inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """The inputs as tensors of a graph: those from around a sub-graph are captured."""
+    found: list[Tensor] = []
     for tensor in inputs:
-        if tensor.op.graph is not graph:
+        if tensor.op.graph is graph:
+            found.append(tensor)
+        elif isinstance(graph, SubGraph):
+            _open_graph(tensor)
+            found.append(graph.capture(tensor))
+        else:
+            _open_graph(tensor)
             raise ValueError(
                 f"{tensor!r} (made at {tensor.op.origin}) must be from the same graph as the other "
                 "inputs. Build both under one `with graph.as_default()`"
             )
+    return tuple(found)
+
+
+def _counts(op: Op, grouped: Sequence[Any]) -> tuple[int, ...]:
+    declared = op.parsed.inputs
+    return tuple(len(v) if a.is_list else 1 for a, v in zip(declared, grouped, strict=True))
 
 
 # Inputs

@@ -114,22 +114,38 @@ class Graph:
                 f"Graph is finalized and cannot be modified: no {op.type_name} can be added. "
                 "Build the whole graph before finalize() or before the training session starts."
             )
-        code, lasti = _user_frame()
+        controls = self._control_inputs(inputs) if self._controls else ()
+        annotated = self._annotate(annotations)
+        return self._add(op, inputs, controls, dtypes, shapes, name, annotated, _user_frame())
+
+    def copied(
+        self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...], name: str
+    ) -> Node:
+        """A node like one of another graph, made at the same line of the user's."""
+        dtypes = [tensor.dtype for tensor in node.outputs]
+        shapes = [tensor.shape for tensor in node.outputs]
+        found = {**dict.fromkeys(self._control_inputs(inputs)), **dict.fromkeys(controls)}
+        made_at = node.made_at
+        return self._add(
+            node.op, inputs, tuple(found), dtypes, shapes, name, node.annotations, made_at
+        )
+
+    def _add(
+        self,
+        op: Op,
+        inputs: tuple[Tensor, ...],
+        controls: tuple[Node, ...],
+        dtypes: list[DType],
+        shapes: list[TensorShape],
+        name: str,
+        annotations: Mapping[str, Any],
+        made_at: tuple[CodeType, int],
+    ) -> Node:
         name = as_text(name)
         with self._lock:
             full_name = name[:-1] if name.endswith("/") else self.unique_name(name)
-            node = Node(
-                self,
-                op,
-                full_name,
-                inputs,
-                self._control_inputs(inputs) if self._controls else (),
-                "",
-                self._annotate(annotations),
-                code,
-                lasti,
-                len(self._order),
-            )
+            place = len(self._order)
+            node = Node(self, op, full_name, inputs, controls, "", annotations, *made_at, place)
             node.outputs = tuple(
                 Tensor(node, index, dtype, shape)
                 for index, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True))
@@ -138,8 +154,8 @@ class Graph:
             self._nodes[full_name] = node
             self._names.setdefault(full_name, 1)
             self._order.append(node)
-        for controls in self._controls:
-            controls.seen.add(node)
+        for block in self._controls:
+            block.seen.add(node)
         return node
 
     def _annotate(self, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -250,6 +266,16 @@ class Graph:
                 yield
             finally:
                 self._controls = outer
+
+    @contextmanager
+    def without_scopes(self) -> Generator[None]:
+        """New nodes come after nothing, beside nothing, and anywhere."""
+        saved, self._devices = self._devices, []
+        try:
+            with self.control_dependencies(None):
+                yield
+        finally:
+            self._devices = saved
 
     @contextmanager
     def _without_colocation(self) -> Generator[None]:

@@ -104,6 +104,11 @@ class Node:
         return self.outputs[0]
 
     @property
+    def made_at(self) -> tuple[CodeType, int]:
+        """The instruction of the user's code that made this node."""
+        return self._code, self._lasti
+
+    @property
     def origin(self) -> str:
         """`file:line` of the user's code that made this node."""
         return f"{self._code.co_filename}:{self._line()}"

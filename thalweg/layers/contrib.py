@@ -14,7 +14,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies, name_scope
 from thalweg.layers import convolutional, core, normalization, pooling
-from thalweg.nn import nest
+from thalweg.graph import nest
 from thalweg.ops import activation, basic
 from thalweg.public import public
 from thalweg.variables.initializers import Zeros, xavier_initializer

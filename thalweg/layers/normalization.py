@@ -11,7 +11,8 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, control_dependencies
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.core import static_bool
-from thalweg.nn import nest, normalisation
+from thalweg.graph import nest
+from thalweg.nn import normalisation
 from thalweg.nn.layer import InputSpec, Layer
 from thalweg.ops import (
     arithmetic,

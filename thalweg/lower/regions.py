@@ -12,12 +12,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from thalweg.control.branches import Branching
+from thalweg.control.effects import has_host_effects, written_places
+from thalweg.control.loops import While
+from thalweg.control.traces import Trace
 from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
-from thalweg.lower.specialise import Region
+from thalweg.lower.specialise import Controlled, Region
 from thalweg.ops.basic import Const, NoOp
 
-Unit = Node | Region
+Unit = Node | Region | Controlled
 
 _KINDS = frozenset("biuf")
 
@@ -43,7 +47,37 @@ def regions(
         unit if isinstance(unit, Node) else _region(unit, units, fetches, fed, roots)
         for unit in units
     ]
-    return [*alone, *together]
+    return [*alone, *with_traces(together, fetches)]
+
+
+def with_traces(units: Sequence[Unit], fetches: Collection[Tensor]) -> list[Unit]:
+    """Control nodes and their traces as one unit each."""
+    traces: dict[Node, list[Node]] = defaultdict(list)
+    for unit in units:
+        if isinstance(unit, Node) and isinstance(unit.op, Trace):
+            traces[unit.inputs[0].op].append(unit)
+    read = {t for unit in units for t in _taken(unit) if not _is_trace(unit)} | set(fetches)
+    return [
+        _controlled(unit, traces[unit], read)
+        if isinstance(unit, Node) and isinstance(unit.op, Branching | While)
+        else unit
+        for unit in units
+        if not _is_trace(unit)
+    ]
+
+
+def _is_trace(unit: Unit) -> bool:
+    return isinstance(unit, Node) and isinstance(unit.op, Trace)
+
+
+def _taken(unit: Unit) -> tuple[Tensor, ...]:
+    return (*unit.inputs, *unit.references) if isinstance(unit, Region) else unit.inputs
+
+
+def _controlled(node: Node, traces: Sequence[Node], read: Collection[Tensor]) -> Controlled:
+    own = [tensor for tensor in node.outputs if tensor in read]
+    traced = [trace.outputs[0] for trace in traces]
+    return Controlled(node, (node, *traces), node.inputs, (*own, *traced))
 
 
 def _is_loose(node: Node) -> bool:
@@ -93,8 +127,8 @@ def ordered(nodes: Sequence[Node], feeds: Collection[Tensor]) -> dict[Node, set[
         found |= set(node.control_inputs)
         for place, tensor in enumerate(node.inputs):
             if tensor.dtype.is_ref_dtype and tensor not in fed:
-                found |= variables.accessed(node, tensor, place in node.op.parsed.references)
-        if node.op.stateful and node.op.host_only and node.inputs and not blocks:
+                found |= variables.accessed(node, tensor, place in written_places(node))
+        if has_host_effects(node) and node.inputs and not blocks:
             found |= set() if host is None else {host}
             host = node
         before[node] = (found & inside) - {node}

@@ -49,6 +49,16 @@ class Region:
 
 
 @dataclass(frozen=True)
+class Controlled:
+    """A conditional or a loop of a step, with the traces that the step needs of it."""
+
+    node: Node
+    nodes: tuple[Node, ...]  # the same and its traces
+    inputs: tuple[Tensor, ...]  # values and references, as the node takes them
+    outputs: tuple[Tensor, ...]  # what others need: outputs of the node, traces
+
+
+@dataclass(frozen=True)
 class Specialised:
     """A region whose shapes are numbers."""
 

@@ -8,10 +8,10 @@ from typing import Any
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int32
+from thalweg.graph.nest import as_list
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.nn.nest import as_list
 from thalweg.ops import (
     arithmetic,
     basic,

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from thalweg.graph import nest
 from thalweg.graph.collections import GraphKeys, add_to_collection, get_collection
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype, float32
@@ -21,7 +22,6 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import as_node
 from thalweg.graph.scopes import colocate_with, name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.nn import nest
 from thalweg.public import namespace, public
 from thalweg.variables.partitioned import PartitionedVariable
 from thalweg.variables.scope import VariableScope, get_variable, variable_scope

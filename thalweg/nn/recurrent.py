@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int32
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies
 from thalweg.graph.shapes import TensorShape
-from thalweg.nn import nest
 from thalweg.nn.rnn_cell import assert_like_rnncell, zero_states
 from thalweg.ops import basic, casting, choosing, compare, joining, shaping, transposing
 from thalweg.public import public

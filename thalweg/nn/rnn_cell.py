@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32, int32
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.nn import nest
 from thalweg.nn.layer import InputSpec, Layer, resolve_activation
 from thalweg.ops import (
     arithmetic,

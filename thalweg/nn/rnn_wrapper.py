@@ -7,12 +7,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from thalweg.graph import nest
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import device as on_device
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.nn import embedding, nest
+from thalweg.nn import embedding
 from thalweg.nn.layer import resolve_activation
 from thalweg.nn.rnn_cell import LSTMStateTuple, RNNCell, assert_like_rnncell
 from thalweg.ops import bias as bias_ops

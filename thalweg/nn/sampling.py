@@ -10,11 +10,11 @@ from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int64
+from thalweg.graph.nest import as_list
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.nn.embedding import embedding_lookup
 from thalweg.nn.losses import sigmoid_cross_entropy_with_logits
-from thalweg.nn.nest import as_list
 from thalweg.ops import (
     basic,
     candidate_sampling,

@@ -20,6 +20,7 @@ from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.protos import message
 from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.subgraph import root
 from thalweg.ops import basic, indexing, scatter, state
 from thalweg.public import public
 from thalweg.variables.save_slice import SaveSliceInfo, strip_scope, with_scope
@@ -101,7 +102,7 @@ class Variable:
     def _build(
         self, initial_value: Any, validate: bool, name: str | None, dtype: DType | None, shape: Any
     ) -> None:
-        graph = get_default_graph() if callable(initial_value) else graph_of([initial_value])
+        graph = root(get_default_graph() if callable(initial_value) else graph_of([initial_value]))
         with ExitStack() as scopes:
             scopes.enter_context(graph.as_default())
             scopes.enter_context(graph.control_dependencies(None))

@@ -34,7 +34,7 @@ FACADES: dict[str, tuple[str, ...]] = {
     "python.layers.core": ("layers", "thalweg.layers"),
     "python.layers.normalization": ("layers", "thalweg.layers"),
     "python.layers.pooling": ("layers", "thalweg.layers"),
-    "python.util.nest": ("nest", "thalweg.nn.nest"),
+    "python.util.nest": ("nest", "thalweg.graph.nest"),
     "python.framework.common_shapes": ("thalweg.graph", "thalweg.ops"),
     "python.framework.device": ("thalweg.graph.device", ""),
     "python.framework.dtypes": ("thalweg.graph.dtypes", ""),

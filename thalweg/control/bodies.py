@@ -1,0 +1,76 @@
+"""From Python functions to bodies: each is called once, in a sub-graph of its own.
+
+Bodies that stand in one node (two branches; a condition and a body) take the same arguments: what
+any of them captured, all of them get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from thalweg.control.structure import tensors_of
+from thalweg.graph.dtypes import DType
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.shapes import TensorShape
+from thalweg.graph.subgraph import Body, SubGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A sub-graph whose captures are not settled yet."""
+
+    graph: SubGraph
+    arguments: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    result: Any = None  # what the function returned
+
+
+Kind = tuple[DType, TensorShape]  # what an argument is
+
+
+def draft(
+    function: Callable[..., Any],
+    holder: str,
+    kinds: Sequence[Kind] = (),
+    pack: Callable[[Sequence[Tensor]], Sequence[Any]] = tuple,
+) -> Draft:
+    """Call a function in a new sub-graph, on arguments of these dtypes and shapes."""
+    graph = SubGraph(get_default_graph(), holder)
+    with graph.as_default():
+        arguments = tuple(graph.argument(dtype, shape, "argument") for dtype, shape in kinds)
+        result = function(*pack(arguments))
+        if result is None:
+            raise ValueError(f"{holder} must have a return value.")
+        outputs = tuple(graph.capture(tensor) for tensor in tensors_of(result))
+    return Draft(graph, arguments, outputs, result)
+
+
+def settle(drafts: Sequence[Draft]) -> tuple[list[Body], list[Tensor]]:
+    """Bodies that take the same captured tensors after their own arguments, and those tensors."""
+    captured = list(dict.fromkeys(t for draft in drafts for t in draft.graph.captures))
+    bodies: list[Body] = []
+    for each in drafts:
+        found = tuple(_argument(each.graph, tensor) for tensor in captured)
+        bodies.append(Body(each.graph, (*each.arguments, *found), each.outputs))
+    return bodies, captured
+
+
+def _argument(graph: SubGraph, tensor: Tensor) -> Tensor:
+    if tensor not in graph.captures:
+        name = tensor.op.name.rpartition("/")[2]
+        graph.captures[tensor] = graph.argument(tensor.dtype, tensor.shape, name)
+    return graph.captures[tensor]
+
+
+@contextmanager
+def after_outer_nodes(bodies: Sequence[Draft | Body]) -> Generator[None]:
+    """The node made inside comes after what nodes of its bodies come after."""
+    controls: dict[Node, None] = {}
+    for body in bodies:
+        controls |= body.graph.outer_controls
+    with get_default_graph().control_dependencies(list(controls)):
+        yield

@@ -1,0 +1,99 @@
+"""`tf.case`: the first of several predicates that holds decides, by a chain of conditionals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from thalweg.control.branches import cond
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import bool as boolean
+from thalweg.graph.dtypes import int32
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.ops import casting, checks, compare, joining, reduce
+from thalweg.public import public
+
+Function = Callable[[], Any]
+Pair = tuple[Tensor, Function]
+
+
+@public("case")
+def case(
+    pred_fn_pairs: Any,
+    default: Function | None = None,
+    exclusive: bool = False,
+    strict: bool = False,
+    name: str = "case",
+) -> Any:
+    """What the function of the first predicate that holds returns, else what `default` does.
+
+    With `exclusive`, more than one predicate that holds is an error of the step; without a
+    default, none is.
+    """
+    with name_scope(name, "case"):
+        pairs = _pairs(pred_fn_pairs)
+        if default is not None and not callable(default):
+            raise TypeError("default must be callable.")
+        asserts: list[Any] = []
+        truths = joining.stack([predicate for predicate, _ in pairs])
+        if exclusive:
+            asserts.append(_at_most_one(truths))
+        rest = pairs
+        if default is None:
+            asserts.append(_at_least_one(truths))
+            default, rest = pairs[-1][1], pairs[:-1]
+        with get_default_graph().control_dependencies(asserts):
+            return _chain(rest, default, strict, asserts)
+
+
+def _chain(pairs: Sequence[Pair], default: Function, strict: bool, asserts: Sequence[Any]) -> Any:
+    """Nested conditionals, the last one innermost."""
+    function = default
+    for predicate, chosen in reversed(pairs[1:]):
+        function = _choice(predicate, chosen, function)
+    if not pairs:
+        always = convert_to_tensor(True)
+        return cond(always, function, function, strict=strict)
+    predicate, chosen = pairs[0]
+    return cond(predicate, chosen, function, strict=strict)
+
+
+def _choice(predicate: Tensor, chosen: Function, otherwise: Function) -> Function:
+    return lambda: cond(predicate, chosen, otherwise, strict=True)
+
+
+def _at_most_one(truths: Tensor) -> Any:
+    count = reduce.reduce_sum(casting.cast(truths, int32))
+    message = "More than one condition evaluated as True but exclusive=True."
+    return checks.Assert(compare.less_equal(count, 1), [message, truths], summarize=10)
+
+
+def _at_least_one(truths: Tensor) -> Any:
+    message = "None of the conditions evaluated as True, and there is no default."
+    return checks.Assert(reduce.reduce_any(truths), [message, truths], summarize=10)
+
+
+def _pairs(given: Any) -> list[Pair]:
+    if isinstance(given, Mapping):
+        items: list[Any] = list(cast("Mapping[Any, Any]", given).items())
+    elif isinstance(given, list | tuple):
+        items = list(cast("Sequence[Any]", given))
+    else:
+        raise TypeError("pred_fn_pairs must be a list, tuple, or dict")
+    if not items:
+        raise ValueError("pred_fn_pairs must not be empty")
+    return [_pair(item) for item in items]
+
+
+def _pair(item: Any) -> Pair:
+    if not isinstance(item, tuple) or len(cast("Any", item)) != 2:
+        raise TypeError(f"Each entry in pred_fn_pairs must be a 2-tuple, not {item!r}")
+    predicate, function = cast("tuple[Any, Any]", item)
+    if not callable(function):
+        raise TypeError(f"fn for pred {predicate!r} must be callable.")
+    tensor = convert_to_tensor(predicate)
+    if tensor.dtype.base_dtype is not boolean:
+        raise TypeError(f"pred must be of type bool: {predicate!r}")
+    return tensor, function

@@ -1,0 +1,372 @@
+"""Loops in the graph: a condition and a body that run until the condition is false.
+
+The gradient of a loop is a loop that goes backwards over the iterations, with what the body's
+gradient needs of them read from traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
+from thalweg.control.bodies import Draft, Kind, after_outer_nodes, draft, settle
+from thalweg.control.structure import rebuilt, tensors_of
+from thalweg.control.traces import LoopCount, LoopTrace, here, is_argument, traced
+from thalweg.graph import nest
+from thalweg.graph.composite import IndexedSlices, SparseTensor
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType
+from thalweg.graph.dtypes import bool as boolean
+from thalweg.graph.graph import get_default_graph, user_line
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.graph.subgraph import Body, SubGraph
+from thalweg.ops import basic, compare
+from thalweg.public import public
+
+
+class While(Op):
+    """Loop variables after the body was applied to them as long as the condition held.
+
+    Condition and body take the variables and then the invariants; the body gives new variables.
+    """
+
+    signature = "variables: [T], invariants: [Tinvariant] -> results: [Tout]"
+    stateful = True  # its body may be
+    condition: Body
+    body: Body
+    Tout: tuple[DType, ...]
+    shapes: tuple[TensorShape, ...]
+    parallel_iterations: int = 10
+    back_prop: bool = True
+    swap_memory: bool = False
+
+    def shape(self, variables: list[Tensor], invariants: list[Tensor]) -> list[list[TensorShape]]:
+        return [list(self.shapes)]
+
+    def kernel(self, context: Any, variables: list[Any], invariants: list[Any]) -> Any:
+        raise AssertionError(f"{context.node.name} is run by its plan")
+
+    def gradient(self, node: Node, *dys: Any, inner: Sequence[InnerGradient] = ()) -> list[Any]:
+        if not self.back_prop:
+            return [None] * len(node.inputs)
+        return _BackwardLoop(node, dys, inner).run()
+
+
+class _BackwardLoop:
+    """The gradient of one loop."""
+
+    def __init__(self, node: Node, dys: Sequence[Any], inner: Sequence[InnerGradient]) -> None:
+        self._node = node
+        self._op = cast("While", node.op)
+        self._dys = dys
+        self._inner = inner
+        self._variables = [p for p, t in enumerate(node.outputs) if carries(t)]
+        count = len(node.outputs)
+        self._invariants = [p for p in range(count, len(node.inputs)) if carries(node.inputs[p])]
+
+    def run(self) -> list[Any]:
+        node = self._node
+        last = here(traced(node, LoopCount())) - 1
+        starts = [here(self._dys[place]) for place in self._variables]
+        starts += [zeros(here(node.inputs[place])) for place in self._invariants]
+        like = [last, *starts]
+        shapes = [last.shape, *(node.outputs[p].shape for p in self._variables)]
+        shapes += [node.inputs[p].shape for p in self._invariants]
+        kinds = [(t.dtype.base_dtype, shape) for t, shape in zip(like, shapes, strict=True)]
+        condition = draft(lambda at, *_: at >= 0, "the gradient of a loop", kinds)
+        body = self._body(kinds)
+        results = loop_node(
+            like, condition, body, shapes, self._op.parallel_iterations, name=f"{node.name}_grad"
+        )
+        found: list[Any] = [None] * len(node.inputs)
+        for place, gradient in zip((*self._variables, *self._invariants), results[1:], strict=True):
+            found[place] = gradient
+        return found
+
+    def _body(self, kinds: Sequence[Kind]) -> Draft:
+        """One iteration backwards."""
+        graph = SubGraph(get_default_graph(), f"the gradient of {self._node.name}")
+        forward = self._op.body
+        with graph.as_default():
+            arguments = tuple(graph.argument(*kind, "gradient") for kind in kinds)
+            at = arguments[0]
+            graph.sources[forward.graph] = self._source(graph, at)
+            split = 1 + len(self._variables)
+            outputs = [at - 1, *self._gradients(graph, at, arguments[1:split], arguments[split:])]
+            ends = tuple(graph.capture(tensor) for tensor in outputs)
+        return Draft(graph, arguments, ends)
+
+    def _source(self, graph: SubGraph, at: Tensor) -> Callable[[Tensor], Tensor]:
+        """How the backward body gets at a tensor of the forward one, at its iteration."""
+        node, forward = self._node, self._op.body
+        places = {tensor: place for place, tensor in enumerate(forward.arguments)}
+
+        def source(tensor: Tensor) -> Tensor:
+            if is_argument(tensor) and places[tensor] >= len(node.outputs):
+                return graph.capture(node.inputs[places[tensor]])
+            values = graph.capture(traced(node, LoopTrace(tensor=tensor)))
+            with graph.as_default(), graph.without_scopes():
+                return _read(values, at, tensor)
+
+        return source
+
+    def _gradients(
+        self,
+        graph: SubGraph,
+        at: Tensor,
+        of_outputs: Sequence[Tensor],
+        of_invariants: Sequence[Tensor],
+    ) -> list[Tensor]:
+        forward = self._op.body
+        ys = [forward.outputs[place] for place in self._variables]
+        seeds: list[Any] = list(of_outputs)
+        for tensor, gradient in self._inner:
+            ys.append(tensor)
+            values = graph.capture(gradient)
+            seeds.append(_read(values, at, tensor))
+        xs = [forward.arguments[place] for place in (*self._variables, *self._invariants)]
+        totals = [None] * len(self._variables) + list(of_invariants)
+        found = backward(ys, seeds, xs, totals)
+        return [
+            zeros(x) if gradient is None else convert_to_tensor(gradient)
+            for x, gradient in zip(xs, found, strict=True)
+        ]
+
+
+def _read(values: Tensor, at: Tensor, like: Tensor) -> Tensor:
+    """The value that a tensor of a body had in an iteration."""
+    from thalweg.control.tensor_array import TensorArrayRead
+
+    return TensorArrayRead(dtype=like.dtype.base_dtype, element_shape=like.shape)(values, at)
+
+
+def loop_node(
+    variables: Sequence[Tensor],
+    condition: Draft,
+    body: Draft,
+    shapes: Sequence[TensorShape],
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str = "While",
+) -> list[Tensor]:
+    """A loop over variables with a drafted condition and body; the final variables."""
+    (condition_body, loop_body), captured = settle([condition, body])
+    op = While(
+        condition=condition_body,
+        body=loop_body,
+        Tout=tuple(tensor.dtype.base_dtype for tensor in variables),
+        shapes=tuple(shapes),
+        parallel_iterations=parallel_iterations,
+        back_prop=back_prop,
+        swap_memory=swap_memory,
+    )
+    with after_outer_nodes([condition, body]):
+        return op(list(variables), captured, name=name)
+
+
+@public("while_loop")
+def while_loop(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+    maximum_iterations: Any = None,
+    return_same_structure: bool = False,
+) -> Any:
+    """Apply `body` to the loop variables while `cond` of them holds.
+
+    A loop variable keeps its dtype and shape; `shape_invariants` gives looser shapes for those
+    that do not.
+    """
+    _check_arguments(cond, body, loop_vars, parallel_iterations)
+    with name_scope(name, "while", nest.flatten(loop_vars)):
+        if maximum_iterations is not None:
+            cond, body, loop_vars, shape_invariants = _counted(
+                cond, body, loop_vars, shape_invariants, maximum_iterations
+            )
+        result = _loop(
+            cond, body, loop_vars, shape_invariants, parallel_iterations, back_prop, swap_memory
+        )
+        if maximum_iterations is not None:
+            result = result[1]
+        if (
+            return_same_structure
+            or not isinstance(result, list | tuple)
+            or hasattr(result, "_fields")
+        ):
+            return result
+        return result[0] if len(result) == 1 else result
+
+
+def _check_arguments(cond: Any, body: Any, loop_vars: Any, parallel_iterations: Any) -> None:
+    if not loop_vars:
+        raise ValueError("No loop variables provided")
+    if not callable(cond):
+        raise TypeError("cond must be callable.")
+    if not callable(body):
+        raise TypeError("body must be callable.")
+    if not isinstance(parallel_iterations, int) or parallel_iterations < 1:
+        raise TypeError(
+            f"parallel_iterations must be a positive integer, not {parallel_iterations!r}"
+        )
+
+
+def _counted(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any,
+    limit: Any,
+) -> tuple[Callable[..., Any], Callable[..., Any], Any, Any]:
+    """The same loop with a counter that ends it."""
+    most = convert_to_tensor(limit, name="maximum_iterations")
+    if most.shape.rank not in (None, 0):
+        raise ValueError(f"maximum_iterations must be a scalar, saw shape: {most.shape}")
+    counter = basic.constant(0, most.dtype.base_dtype, name="iteration_counter")
+
+    def counted_cond(at: Tensor, rest: Any) -> Tensor:
+        return compare.logical_and(compare.less(at, most), cond(*_unpacked(rest)))
+
+    def counted_body(at: Tensor, rest: Any) -> Any:
+        return at + 1, _like(loop_vars, body(*_unpacked(rest)))
+
+    shapes = None if shape_invariants is None else (counter.shape, shape_invariants)
+    return counted_cond, counted_body, (counter, loop_vars), shapes
+
+
+def _unpacked(structure: Any) -> Sequence[Any]:
+    """Loop variables as arguments of a function."""
+    if isinstance(structure, list | tuple) and not hasattr(structure, "_fields"):
+        return cast("Sequence[Any]", structure)
+    return [structure]
+
+
+def _like(wanted: Any, result: Any) -> Any:
+    """A body's result in the form of the loop variables: one alone may come without its list."""
+    if (
+        isinstance(wanted, list | tuple)
+        and len(cast("Any", wanted)) == 1
+        and not isinstance(result, list | tuple)
+    ):
+        return type(wanted)([result])
+    if isinstance(wanted, list) and isinstance(result, tuple) and not hasattr(result, "_fields"):
+        return list(cast("Any", result))
+    if type(wanted) is tuple and isinstance(result, list):
+        return tuple(cast("Any", result))
+    return result
+
+
+def _loop(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any,
+    parallel_iterations: int,
+    back_prop: bool,
+    swap_memory: bool,
+) -> Any:
+    starts = tensors_of(loop_vars)
+    shapes = _shapes(loop_vars, starts, shape_invariants)
+    kinds = [(t.dtype.base_dtype, shape) for t, shape in zip(starts, shapes, strict=True)]
+
+    def pack(tensors: Sequence[Tensor]) -> Sequence[Any]:
+        return _unpacked(rebuilt(loop_vars, tensors))
+
+    def again(*given: Any) -> Any:
+        return _like(loop_vars, body(*given))
+
+    condition = draft(cond, "cond of tf.while_loop", kinds, pack)
+    _check_condition(condition)
+    drafted = draft(again, "body of tf.while_loop", kinds, pack)
+    _check_body(loop_vars, starts, shapes, drafted)
+    results = loop_node(
+        starts, condition, drafted, shapes, parallel_iterations, back_prop, swap_memory
+    )
+    return rebuilt(drafted.result, results)
+
+
+def _shapes(loop_vars: Any, starts: Sequence[Tensor], invariants: Any) -> list[TensorShape]:
+    """The shapes that hold in every iteration."""
+    if invariants is None:
+        return [tensor.shape for tensor in starts]
+    leaves = nest.flatten(loop_vars)
+    given = nest.flatten_up_to(loop_vars, invariants, check_types=False)
+    found = [shape for leaf, one in zip(leaves, given, strict=True) for shape in _spread(leaf, one)]
+    for tensor, shape in zip(starts, found, strict=True):
+        if not is_narrower(tensor.shape, shape):
+            raise ValueError(
+                f"The shape invariant specified for {tensor.name} is not compatible with the "
+                f"initial shape of the loop variable. It enters the loop with shape "
+                f"{tensor.shape}, but the specified shape invariant is {shape}. (at {user_line()})"
+            )
+    return found
+
+
+def _spread(leaf: Any, invariant: Any) -> list[TensorShape]:
+    """The invariant shapes of a leaf's tensors: of a sparse one from that of its dense form."""
+    if isinstance(leaf, SparseTensor):
+        rank = as_shape(invariant).rank
+        return [TensorShape([None, rank]), TensorShape([None]), TensorShape([rank])]
+    if isinstance(leaf, IndexedSlices):
+        shape = as_shape(invariant)
+        parts = [shape, TensorShape([shape[0].value if shape.rank else None])]
+        return parts if leaf.dense_shape is None else [*parts, TensorShape([shape.rank])]
+    if hasattr(leaf, "components"):
+        return [part.shape for part in leaf.components()]
+    return [as_shape(invariant)]
+
+
+def is_narrower(shape: TensorShape, than: TensorShape) -> bool:
+    """Whether whatever has one shape has the other too."""
+    if than.rank is None:
+        return True
+    if shape.rank != than.rank:
+        return False
+    return all(b is None or a == b for a, b in zip(shape.as_list(), than.as_list(), strict=True))
+
+
+def _check_condition(condition: Draft) -> None:
+    if len(condition.outputs) != 1 or nest.is_sequence(condition.result):
+        raise TypeError(
+            f"cond must return one boolean, not {condition.result!r} (at {user_line()})"
+        )
+    (truth,) = condition.outputs
+    if truth.dtype.base_dtype is not boolean or truth.shape.rank not in (None, 0):
+        raise TypeError(
+            f"cond must return a boolean scalar tensor, not {truth!r} (made at {truth.op.origin})"
+        )
+
+
+def _check_body(
+    loop_vars: Any, starts: Sequence[Tensor], shapes: Sequence[TensorShape], body: Draft
+) -> None:
+    """Raise unless the body gives the structure, dtypes and shapes that it takes."""
+    try:
+        nest.assert_same_structure(loop_vars, body.result, check_types=False)
+    except ValueError as error:
+        raise ValueError(
+            "The number and structure of what body returns must be those of the loop variables: "
+            f"{error} (at {user_line()})"
+        ) from error
+    for start, shape, end in zip(starts, shapes, body.outputs, strict=True):
+        if end.dtype.base_dtype is not start.dtype.base_dtype:
+            raise TypeError(
+                f"Loop variable {start.name} enters the loop with type {start.dtype.name}, but has "
+                f"type {end.dtype.name} after one iteration (made at {end.op.origin})."
+            )
+        if not is_narrower(end.shape, shape):
+            raise ValueError(
+                f"The shape for {start.name} is not an invariant for the loop. It enters the loop "
+                f"with shape {shape}, but has shape {end.shape} after one iteration (made at "
+                f"{end.op.origin}). Provide shape invariants using either the `shape_invariants` "
+                "argument of tf.while_loop or set_shape() on the loop variables."
+            )

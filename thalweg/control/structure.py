@@ -1,0 +1,48 @@
+"""Nested structures of tensors and of values made of tensors, as flat lists and back.
+
+What goes into a branch, around a loop or through a function is nested: lists, tuples, mappings,
+sparse tensors, tensor arrays. The nodes themselves take and give flat lists of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from thalweg.graph import nest
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.ops import basic
+
+
+def tensors_of(structure: Any) -> list[Tensor]:
+    """All tensors of a structure; other leaves are converted."""
+    return [part for leaf in nest.flatten(structure) for part in components(leaf)]
+
+
+def components(leaf: Any) -> list[Tensor]:
+    """The tensors a leaf is made of; a node is a truth that comes after it."""
+    if hasattr(leaf, "components"):
+        return leaf.components()
+    if isinstance(leaf, Node):
+        with get_default_graph().control_dependencies([leaf]):
+            return [basic.constant(True, name="done")]
+    tensor = convert_to_tensor(leaf)
+    return [basic.identity(tensor)] if tensor.dtype.is_ref_dtype else [tensor]
+
+
+def rebuilt(structure: Any, tensors: Sequence[Tensor]) -> Any:
+    """A structure like another one, with other tensors."""
+    rest = iter(tensors)
+    leaves = [_rebuilt_leaf(leaf, rest) for leaf in nest.flatten(structure)]
+    return nest.pack_sequence_as(structure, leaves)
+
+
+def _rebuilt_leaf(leaf: Any, tensors: Iterator[Tensor]) -> Any:
+    if not hasattr(leaf, "components"):
+        return next(tensors)
+    parts = [next(tensors) for _ in leaf.components()]
+    if hasattr(leaf, "with_components"):
+        return leaf.with_components(parts)
+    return type(leaf)(*parts)

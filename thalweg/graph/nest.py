@@ -1,0 +1,248 @@
+"""Nested structures: lists, tuples, named tuples and mappings of tensors taken as flat lists.
+
+A structure goes in, its leaves come out in a fixed order (a mapping's by sorted key), and a flat
+list goes back into the shape of a structure. Everything that is not a sequence is a leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeGuard, cast
+
+from thalweg.public import public
+
+
+def _names(name: str) -> tuple[str, ...]:
+    return (f"nest.{name}", f"contrib.framework.nest.{name}")
+
+
+@public(*_names("is_sequence"), *_names("is_nested"))
+def is_sequence(seq: Any) -> bool:
+    """Whether a value has parts: lists, tuples and mappings have, strings and tensors have not."""
+    if isinstance(seq, str | bytes):
+        return False
+    return isinstance(seq, list | tuple | Mapping)
+
+
+def is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
+    """Whether a value is a mapping."""
+    return isinstance(value, Mapping)
+
+
+def as_list(value: Any) -> list[Any]:
+    """The items of a list or tuple; anything else as the only one."""
+    return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
+
+
+def _items(structure: Any) -> list[tuple[Any, Any]]:
+    """The (key, part) pairs of a sequence, in flattening order."""
+    if is_mapping(structure):
+        return [(key, structure[key]) for key in sorted_keys(structure)]
+    parts: list[Any] = list(structure)
+    return list(enumerate(parts))
+
+
+def sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
+    """The keys of a mapping, sorted."""
+    try:
+        return sorted(mapping)
+    except TypeError:
+        raise TypeError("nest only supports dicts with sortable keys.") from None
+
+
+def _parts(structure: Any) -> list[Any]:
+    return [part for _, part in _items(structure)]
+
+
+def _rebuild(structure: Any, parts: Sequence[Any]) -> Any:
+    """A sequence of the type of `structure`, with other parts."""
+    if is_mapping(structure):
+        new = dict(zip(sorted_keys(structure), parts, strict=True))
+        make: Any = type(structure)
+        return make((key, new[key]) for key in structure)
+    if hasattr(structure, "_fields"):
+        return type(structure)(*parts)
+    return type(structure)(parts)
+
+
+@public(*_names("flatten"))
+def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
+    """The leaves of a structure: `flatten(((1, 2), [3]))` is `[1, 2, 3]`."""
+    if not is_sequence(structure):
+        return structure.components() if _expands(structure, expand_composites) else [structure]
+    return [leaf for part in _parts(structure) for leaf in flatten(part, expand_composites)]
+
+
+def _expands(value: Any, expand_composites: bool) -> bool:
+    return expand_composites and hasattr(value, "components")
+
+
+@public(*_names("pack_sequence_as"))
+def pack_sequence_as(
+    structure: Any, flat_sequence: Sequence[Any], expand_composites: bool = False
+) -> Any:
+    """The leaves `flat_sequence` in the form of `structure`."""
+    if not is_sequence(flat_sequence):
+        raise TypeError(f"flat_sequence must be a sequence, not {flat_sequence!r}")
+    wanted = len(flatten(structure, expand_composites))
+    if wanted != len(flat_sequence):
+        kind = "is a scalar but" if not is_sequence(structure) else f"has {wanted} elements, but"
+        raise ValueError(
+            f"Structure {kind} flat_sequence has {len(flat_sequence)} elements: {structure!r}, "
+            f"{flat_sequence!r}"
+        )
+    return _pack(structure, iter(flat_sequence), expand_composites)
+
+
+def _pack(structure: Any, leaves: Iterator[Any], expand_composites: bool) -> Any:
+    if is_sequence(structure):
+        parts = [_pack(part, leaves, expand_composites) for part in _parts(structure)]
+        return _rebuild(structure, parts)
+    if _expands(structure, expand_composites):
+        return type(structure)(*(next(leaves) for _ in structure.components()))
+    return next(leaves)
+
+
+@public(*_names("assert_same_structure"))
+def assert_same_structure(
+    nest1: Any, nest2: Any, check_types: bool = True, expand_composites: bool = False
+) -> None:
+    """Raise unless both structures nest alike (and, with `check_types`, in the same types)."""
+    counts = [len(flatten(nest, expand_composites)) for nest in (nest1, nest2)]
+    if counts[0] != counts[1] or is_sequence(nest1) != is_sequence(nest2):
+        raise ValueError(
+            "The two structures don't have the same number of elements. First structure: "
+            f"{nest1!r}, second structure: {nest2!r}."
+        )
+    _assert_same(nest1, nest2, check_types)
+
+
+def _assert_same(nest1: Any, nest2: Any, check_types: bool) -> None:
+    if is_sequence(nest1) != is_sequence(nest2):
+        raise ValueError(
+            "The two structures don't have the same nested structure. First structure: "
+            f"{nest1!r}, second structure: {nest2!r}."
+        )
+    if not is_sequence(nest1):
+        return
+    if check_types:
+        _assert_same_type(nest1, nest2)
+    _assert_same_keys(nest1, nest2)
+    for one, two in zip(_parts(nest1), _parts(nest2), strict=True):
+        _assert_same(one, two, check_types)
+
+
+def _assert_same_type(nest1: Any, nest2: Any) -> None:
+    both_mappings = is_mapping(nest1) and is_mapping(nest2)
+    if type(nest1) is type(nest2) or both_mappings or _same_named_tuple(nest1, nest2):
+        return
+    raise TypeError(
+        "The two structures don't have the same sequence type. First structure has type "
+        f"{type(nest1)}, while second structure has type {type(nest2)}."
+    )
+
+
+def _same_named_tuple(nest1: Any, nest2: Any) -> bool:
+    """Whether two named tuples, perhaps of types made twice, agree in name and fields."""
+    fields = [getattr(nest, "_fields", None) for nest in (nest1, nest2)]
+    names = [type(nest).__name__ for nest in (nest1, nest2)]
+    return fields[0] is not None and fields[0] == fields[1] and names[0] == names[1]
+
+
+def _assert_same_keys(nest1: Any, nest2: Any) -> None:
+    keys = [[key for key, _ in _items(nest)] for nest in (nest1, nest2)]
+    if keys[0] == keys[1]:
+        return
+    if is_mapping(nest1):
+        raise ValueError(f"The two dictionaries don't have the same set of keys: {keys}")
+    raise ValueError(
+        "The two structures don't have the same nested structure. First structure: "
+        f"{nest1!r}, second structure: {nest2!r}."
+    )
+
+
+@public(*_names("map_structure"))
+def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> Any:
+    """`func` of the corresponding leaves of alike structures, in the form of the first."""
+    if not callable(func):
+        raise TypeError(f"func must be callable, got: {func!r}")
+    if not structure:
+        raise ValueError("Must provide at least one structure")
+    check_types = kwargs.pop("check_types", True)
+    expand_composites = kwargs.pop("expand_composites", False)
+    if kwargs:
+        raise ValueError(f"map_structure has no keyword argument '{next(iter(kwargs))}'")
+    for other in structure[1:]:
+        assert_same_structure(structure[0], other, check_types, expand_composites)
+    rows = zip(*(flatten(one, expand_composites) for one in structure), strict=True)
+    return pack_sequence_as(structure[0], [func(*row) for row in rows], expand_composites)
+
+
+@public(*_names("flatten_dict_items"))
+def flatten_dict_items(dictionary: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A mapping whose nested keys and values were taken apart leaf by leaf."""
+    if not isinstance(dictionary, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+        raise TypeError(f"input must be a dictionary, not {dictionary!r}")
+    flat: dict[Any, Any] = {}
+    for key, value in dictionary.items():
+        for leaf, item in _leaf_pairs(key, value):
+            if leaf in flat:
+                raise ValueError(f"Could not flatten dictionary: key {leaf} is not unique.")
+            flat[leaf] = item
+    return flat
+
+
+def _leaf_pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
+    if not is_sequence(key):
+        return [(key, value)]
+    keys, values = flatten(key), flatten(value)
+    if len(keys) != len(values):
+        raise ValueError(
+            f"Could not flatten dictionary. Key had {len(keys)} elements, but value had "
+            f"{len(values)} elements. Key: {key}, value: {value}."
+        )
+    return list(zip(keys, values, strict=True))
+
+
+@public(*_names("assert_shallow_structure"))
+def assert_shallow_structure(shallow_tree: Any, input_tree: Any, check_types: bool = True) -> None:
+    """Raise unless `input_tree` nests like `shallow_tree` as deep as that one goes."""
+    if not is_sequence(shallow_tree):
+        return
+    if not is_sequence(input_tree):
+        raise TypeError(f"If shallow structure is a sequence, input must also be: {input_tree!r}")
+    if check_types:
+        _assert_same_type(shallow_tree, input_tree)
+    if len(input_tree) != len(shallow_tree):
+        raise ValueError(
+            f"The two structures don't have the same sequence length: {len(input_tree)} and "
+            f"{len(shallow_tree)}."
+        )
+    _assert_same_keys(shallow_tree, input_tree)
+    for shallow, deep in zip(_parts(shallow_tree), _parts(input_tree), strict=True):
+        assert_shallow_structure(shallow, deep, check_types)
+
+
+@public(*_names("flatten_up_to"))
+def flatten_up_to(shallow_tree: Any, input_tree: Any, check_types: bool = True) -> list[Any]:
+    """The parts of `input_tree` that stand where `shallow_tree` has its leaves."""
+    assert_shallow_structure(shallow_tree, input_tree, check_types)
+    return _flatten_up_to(shallow_tree, input_tree)
+
+
+def _flatten_up_to(shallow_tree: Any, input_tree: Any) -> list[Any]:
+    if not is_sequence(shallow_tree):
+        return [input_tree]
+    pairs = zip(_parts(shallow_tree), _parts(input_tree), strict=True)
+    return [part for shallow, deep in pairs for part in _flatten_up_to(shallow, deep)]
+
+
+@public(*_names("map_structure_up_to"))
+def map_structure_up_to(
+    shallow_tree: Any, func: Callable[..., Any], *inputs: Any, check_types: bool = True
+) -> Any:
+    """`func` of the parts of the inputs that stand at the leaves of `shallow_tree`."""
+    if not inputs:
+        raise ValueError("Cannot map over no sequences")
+    columns = [flatten_up_to(shallow_tree, tree, check_types) for tree in inputs]
+    return pack_sequence_as(shallow_tree, [func(*row) for row in zip(*columns, strict=True)])

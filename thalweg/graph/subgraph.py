@@ -1,0 +1,214 @@
+"""Graphs inside graphs: the branches of a conditional, the body of a loop, a traced function.
+
+A `SubGraph` is built while it is the default graph. A tensor of an outer graph that is used inside
+is captured: it becomes an argument. A `Body` is a finished one, as a node holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thalweg.graph.dtypes import DType
+from thalweg.graph.graph import Graph, flatten_control_inputs, get_default_graph, graphs
+from thalweg.graph.node import Node, Tensor, as_node
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape
+
+
+class Argument(Op):
+    """A value that comes into a sub-graph."""
+
+    signature = "-> output: dtype"
+    stateful = True  # its value is the call's, never the graph's
+    host_only = True
+    not_differentiable = True
+    dtype: DType
+    given_shape: TensorShape
+
+    def shape(self) -> TensorShape:
+        return self.given_shape
+
+    def kernel(self, context: Any) -> Any:
+        raise AssertionError(f"{context.node.name} gets its value from the node around it")
+
+
+class SubGraph(Graph):
+    """A graph under construction inside another one."""
+
+    def __init__(self, outer: Graph, holder: str) -> None:
+        super().__init__()
+        self.outer = outer
+        self.holder = holder  # what it is part of, for errors: "a branch of tf.cond"
+        self.captures: dict[Tensor, Tensor] = {}  # tensor of the outer graph → argument
+        self.outer_controls: dict[Node, None] = {}  # nodes of the outer graph to come after
+        #: where tensors of graphs that are not around this one come from (see `capture`)
+        self.sources: dict[Graph, Callable[[Tensor], Tensor]] = {}
+        self._known: dict[Tensor, Tensor] = {}
+        self._share(outer)
+
+    def _share(self, outer: Graph) -> None:
+        """Have one space of names, collections and seeds with the graph around."""
+        self._names, self._collections = outer._names, outer._collections
+        self._scope, self._devices = outer._scope, list(outer._devices)
+        self._gradient_overrides = dict(outer._gradient_overrides)
+        self._annotations = dict(outer._annotations)
+        self.container_name, self.seed = outer.container_name, outer.seed
+        self.graph_def_versions = outer.graph_def_versions
+
+    def argument(self, dtype: DType, shape: TensorShape, name: str) -> Tensor:
+        """A new argument."""
+        op = Argument(dtype=dtype, given_shape=shape)
+        with self.without_scopes():
+            return self.add(op, (), [dtype], [shape], name).outputs[0]
+
+    def sees(self, graph: Graph) -> bool:
+        """Whether tensors of a graph can be used in this one."""
+        if graph is self or graph is self.outer or graph in self.sources:
+            return True
+        return isinstance(self.outer, SubGraph) and self.outer.sees(graph)
+
+    def capture(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor of another graph in this one."""
+        if tensor.op.graph is self:
+            return tensor
+        found = self._known.get(tensor)
+        if found is None:
+            found = self._known[tensor] = self._captured(tensor)
+        return found
+
+    def _captured(self, tensor: Tensor) -> Tensor:
+        graph: Graph = tensor.op.graph
+        if _is_constant(tensor.op):
+            with self.without_scopes():
+                node = tensor.op
+                return self.copied(node, (), (), node.name.rpartition("/")[2]).outputs[0]
+        if graph in self.sources:
+            return self.sources[graph](tensor)
+        outer = tensor
+        if graph is not self.outer:
+            if not isinstance(self.outer, SubGraph):
+                raise ValueError(
+                    f"{tensor!r} (made at {tensor.op.origin}) must be from the same graph as the "
+                    "other inputs, or from one around it. Build both under one "
+                    "`with graph.as_default()`"
+                )
+            outer = self.outer.capture(tensor)
+        if outer in self.captures:
+            return self.captures[outer]
+        inner = self.argument(outer.dtype, outer.shape, outer.op.name.rpartition("/")[2])
+        self.captures[outer] = inner
+        return inner
+
+    def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
+        """Of nodes to come after: those of this graph; the holder comes after the others."""
+        inside: dict[Node, None] = {}
+        for value in flatten_control_inputs(values):
+            element = value if isinstance(value, Tensor | Node) else self.as_graph_element(value)
+            node = as_node(element)
+            if node.graph is self:
+                inside[node] = None
+            else:
+                self.comes_after(node)
+        return list(inside)
+
+    def comes_after(self, node: Node) -> None:
+        """Note that the node this graph is part of has to run after one outside."""
+        if node.graph is not self.outer and isinstance(self.outer, SubGraph):
+            self.outer.comes_after(node)
+        elif node.graph is self.outer:
+            self.outer_controls[node] = None
+
+    def as_graph_element(
+        self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True
+    ) -> Any:
+        """An element of this graph, or of one around it."""
+        convert: Callable[[], Any] | None = getattr(obj, "_as_graph_element", None)
+        element = obj if convert is None else convert()
+        if isinstance(element, Tensor) and allow_tensor and self.sees(element.graph):
+            return element
+        try:
+            return super().as_graph_element(element, allow_tensor, allow_operation)
+        except KeyError:
+            return self.outer.as_graph_element(element, allow_tensor, allow_operation)
+
+
+def _chain(graph: Graph) -> list[SubGraph]:
+    """A sub-graph and those it lies in, inside out."""
+    found: list[SubGraph] = []
+    while isinstance(graph, SubGraph):
+        found.append(graph)
+        graph = graph.outer
+    return found
+
+
+def is_inside(inner: Graph, outer: Graph) -> bool:
+    """Whether a graph lies inside another one, at any depth."""
+    return any(graph.outer is outer for graph in _chain(inner))
+
+
+def root(graph: Graph) -> Graph:
+    """The outermost graph around one: where variables live."""
+    chain = _chain(graph)
+    return chain[-1].outer if chain else graph
+
+
+def _is_constant(node: Node) -> bool:
+    return node.type == "Const" and not node.control_inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A sub-graph that is finished: what comes in, what goes out, what runs besides."""
+
+    graph: SubGraph
+    arguments: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    targets: tuple[Node, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self.graph.nodes)} nodes>"
+
+
+def inline(body: Body, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Node]]:
+    """Copies of a body's nodes in the current graph: its outputs and its targets there."""
+    graph = get_default_graph()
+    tensors: dict[Tensor, Tensor] = dict(zip(body.arguments, inputs, strict=True))
+    nodes: dict[Node, Node] = {}
+    for node in needed(body.outputs, body.targets, tensors):
+        sources = tuple(tensors[tensor] for tensor in node.inputs)
+        controls = tuple(nodes[control] for control in node.control_inputs if control in nodes)
+        nodes[node] = graph.copied(node, sources, controls, node.name)
+        tensors.update(zip(node.outputs, nodes[node].outputs, strict=True))
+    return [tensors[t] for t in body.outputs], [nodes[node] for node in body.targets]
+
+
+def needed(
+    outputs: Iterable[Tensor], targets: Iterable[Node], known: Mapping[Tensor, Any]
+) -> list[Node]:
+    """The nodes that outputs and targets need, in the order they were made."""
+    pending = [tensor.op for tensor in outputs if tensor not in known] + list(targets)
+    found: set[Node] = set()
+    while pending:
+        node = pending.pop()
+        if node in found:
+            continue
+        found.add(node)
+        pending += [tensor.op for tensor in node.inputs if tensor not in known]
+        pending += [control for control in node.control_inputs if not _is_known(control, known)]
+    return sorted(found, key=lambda node: node.index)
+
+
+def _is_known(node: Node, known: Mapping[Tensor, Any]) -> bool:
+    """Whether all that a node gives is known, so that waiting for it is no work."""
+    return bool(node.outputs) and all(tensor in known for tensor in node.outputs)
+
+
+def check_open(graph: Graph, tensor: Tensor) -> None:
+    """Raise where a tensor from inside a finished sub-graph is used outside of it."""
+    if isinstance(graph, SubGraph) and graph not in graphs.items:
+        raise ValueError(
+            f"{tensor!r} (made at {tensor.op.origin}) is inside {graph.holder} and has no value "
+            "outside of it: return it from there to use it here"
+        )
