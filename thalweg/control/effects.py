@@ -59,9 +59,4 @@ def has_host_effects(node: Node) -> bool:
     bodies = bodies_of(node)
     if not bodies:
         return node.op.stateful and node.op.host_only
-    return _has_inner_effects(node)
-
-
-@lru_cache(maxsize=4096)
-def _has_inner_effects(node: Node) -> bool:
-    return any(has_host_effects(inner) for body in bodies_of(node) for inner in inner_nodes(body))
+    return any(has_host_effects(inner) for body in bodies for inner in inner_nodes(body))
