@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
 from thalweg.control.bodies import Draft, after_outer_nodes, draft, settle
@@ -153,14 +153,7 @@ def _function(
 def _result(structure: Any, tensors: Sequence[Tensor], strict: bool) -> Any:
     """The tensors in the form of a branch's result; a sequence of one is that one."""
     result = rebuilt(structure, tensors)
-    if (
-        not strict
-        and isinstance(result, list | tuple)
-        and len(result) == 1
-        and not hasattr(result, "_fields")
-    ):
-        return result[0]
-    return result
+    return result if strict else nest.single(result)
 
 
 def _check_alike(drafts: Sequence[Draft], names: Sequence[str]) -> None:
@@ -213,18 +206,18 @@ def switch_case(
 
 def _numbered(functions: Any) -> list[tuple[int, Any]]:
     """Functions by number, which must be 0, 1, 2, …"""
+    pairs: list[Any]
     if isinstance(functions, dict):
-        pairs = list(functions.items())
-    elif not isinstance(functions, list | tuple):
-        raise TypeError("branch_fns must be a list, tuple, or dict")
+        pairs = list(cast("dict[Any, Any]", functions).items())
+    elif isinstance(functions, list | tuple):
+        items = list(cast("Sequence[Any]", functions))
+        pairs = list(enumerate(items)) if all(map(callable, items)) else items
     else:
-        plain = all(callable(item) for item in functions)
-        pairs = list(enumerate(functions)) if plain else [tuple(item) for item in functions]
+        raise TypeError("branch_fns must be a list, tuple, or dict")
     if not pairs:
         raise ValueError("Must provide at least one item in branch_fns")
-    numbers = sorted(number for number, _ in pairs)
+    ordered = sorted(pairs, key=lambda pair: pair[0])
+    numbers = [number for number, _ in ordered]
     if numbers != list(range(len(pairs))):
-        raise ValueError(
-            f"branch indices must form contiguous range of [0 to {len(pairs)}): {numbers}"
-        )
-    return sorted(pairs, key=lambda pair: pair[0])
+        raise ValueError(f"branch indices must be 0 to {len(pairs) - 1} without gaps: {numbers}")
+    return ordered

@@ -77,7 +77,7 @@ class _BackwardLoop:
         shapes = [last.shape, *(node.outputs[p].shape for p in self._variables)]
         shapes += [node.inputs[p].shape for p in self._invariants]
         kinds = [(t.dtype.base_dtype, shape) for t, shape in zip(like, shapes, strict=True)]
-        condition = draft(lambda at, *_: at >= 0, "the gradient of a loop", kinds)
+        condition = draft(_is_left, "the gradient of a loop", kinds)
         body = self._body(kinds)
         results = loop_node(
             like, condition, body, shapes, self._op.parallel_iterations, name=f"{node.name}_grad"
@@ -135,6 +135,11 @@ class _BackwardLoop:
             zeros(x) if gradient is None else convert_to_tensor(gradient)
             for x, gradient in zip(xs, found, strict=True)
         ]
+
+
+def _is_left(at: Tensor, *_: Tensor) -> Tensor:
+    """Whether there is an iteration left, counting down."""
+    return at >= 0
 
 
 def _read(values: Tensor, at: Tensor, like: Tensor) -> Tensor:
@@ -198,13 +203,7 @@ def while_loop(
         )
         if maximum_iterations is not None:
             result = result[1]
-        if (
-            return_same_structure
-            or not isinstance(result, list | tuple)
-            or hasattr(result, "_fields")
-        ):
-            return result
-        return result[0] if len(result) == 1 else result
+        return result if return_same_structure else nest.single(result)
 
 
 def _check_arguments(cond: Any, body: Any, loop_vars: Any, parallel_iterations: Any) -> None:
@@ -215,9 +214,7 @@ def _check_arguments(cond: Any, body: Any, loop_vars: Any, parallel_iterations: 
     if not callable(body):
         raise TypeError("body must be callable.")
     if not isinstance(parallel_iterations, int) or parallel_iterations < 1:
-        raise TypeError(
-            f"parallel_iterations must be a positive integer, not {parallel_iterations!r}"
-        )
+        raise TypeError(f"parallel_iterations must be a positive int: {parallel_iterations!r}")
 
 
 def _counted(
@@ -245,24 +242,17 @@ def _counted(
 
 def _unpacked(structure: Any) -> Sequence[Any]:
     """Loop variables as arguments of a function."""
-    if isinstance(structure, list | tuple) and not hasattr(structure, "_fields"):
-        return cast("Sequence[Any]", structure)
-    return [structure]
+    return structure if nest.is_plain(structure) else [structure]
 
 
 def _like(wanted: Any, result: Any) -> Any:
-    """A body's result in the form of the loop variables: one alone may come without its list."""
-    if (
-        isinstance(wanted, list | tuple)
-        and len(cast("Any", wanted)) == 1
-        and not isinstance(result, list | tuple)
-    ):
-        return type(wanted)([result])
-    if isinstance(wanted, list) and isinstance(result, tuple) and not hasattr(result, "_fields"):
-        return list(cast("Any", result))
-    if type(wanted) is tuple and isinstance(result, list):
-        return tuple(cast("Any", result))
-    return result
+    """A body's result in the form of the loop variables: one alone may come without its list, and
+    lists and tuples stand for each other."""
+    if not nest.is_plain(wanted):
+        return result
+    if not nest.is_plain(result):
+        return type(wanted)([result]) if len(wanted) == 1 else result
+    return type(wanted)(result)
 
 
 def _loop(
@@ -336,9 +326,7 @@ def is_narrower(shape: TensorShape, than: TensorShape) -> bool:
 
 def _check_condition(condition: Draft) -> None:
     if len(condition.outputs) != 1 or nest.is_sequence(condition.result):
-        raise TypeError(
-            f"cond must return one boolean, not {condition.result!r} (at {user_line()})"
-        )
+        raise TypeError(f"cond must return a boolean: {condition.result!r} (at {user_line()})")
     (truth,) = condition.outputs
     if truth.dtype.base_dtype is not boolean or truth.shape.rank not in (None, 0):
         raise TypeError(

@@ -29,6 +29,16 @@ def is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
     return isinstance(value, Mapping)
 
 
+def is_plain(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    """Whether a value is a list or a tuple without names."""
+    return isinstance(value, list | tuple) and not hasattr(cast("Any", value), "_fields")
+
+
+def single(value: Any) -> Any:
+    """The only item of a list or tuple that has one; anything else as it is."""
+    return value[0] if is_plain(value) and len(value) == 1 else value
+
+
 def as_list(value: Any) -> list[Any]:
     """The items of a list or tuple; anything else as the only one."""
     return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
