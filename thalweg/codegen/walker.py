@@ -52,11 +52,19 @@ PROGRAM_THREADS = 8  # i64: as many as it would like
 PROGRAM_FAULT = 16  # address of the step's fault word
 PROGRAM_COUNT = 24  # i64: of its entries
 PROGRAM_TIMES = 32  # address of i64 [entry, thread, start or end], or 0
+PROGRAM_START = 40  # i64: the entry to begin with
+PROGRAM_TURNS = 48  # i64: so many jumps back, then the walk pauses
 PROGRAM_ENTRIES = 64
 
-# An entry: function, arguments, flags, owner. The upper flags are for other kinds of entries.
+# An entry: function, arguments, flags, owner. A jump has the address of the byte that decides in
+# place of the arguments (0: always) and the entry to go to in place of the owner.
 ENTRY_BYTES = 32
 BARRIER = 1
+JUMP = 2
+IF_TRUE = 4  # of a jump: taken where the byte is not zero, else where it is
+
+#: What the fault word holds when a walk has paused: it begins again at PROGRAM_START.
+PAUSED = -1
 
 # How often a waiter gives its core away before it sleeps: some 200 µs on an idle machine. Waking a
 # thread takes 5 to 50 µs, so short pauses between steps and uneven kernels are waited out.
@@ -231,11 +239,14 @@ define internal void @{name}(ptr %pool, ptr %program, i64 %thread, i64 %threads)
 entry:
 {_field("fault", "ptr", "program", PROGRAM_FAULT)}
 {_field("count", "i64", "program", PROGRAM_COUNT)}
+{_field("first", "i64", "program", PROGRAM_START)}
+{_field("most", "i64", "program", PROGRAM_TURNS)}
 {_slots() if timed else ""}
   %entries = getelementptr i8, ptr %program, i64 {PROGRAM_ENTRIES}
   br label %head
 head:
-  %index = phi i64 [0, %entry], [%next, %latch]
+  %index = phi i64 [%first, %entry], [%next, %latch], [%owner, %land]
+  %turns = phi i64 [%most, %entry], [%turns, %latch], [%left, %land]
   %more = icmp slt i64 %index, %count
   br i1 %more, label %read, label %done
 read:
@@ -251,6 +262,33 @@ meet:
   %leave = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault)
   br i1 %leave, label %done, label %choose
 choose:
+  %kind = and i64 %flags, {JUMP}
+  %jumps = icmp ne i64 %kind, 0
+  br i1 %jumps, label %jump, label %kernel
+jump:
+  %always = icmp eq ptr %arguments, null
+  br i1 %always, label %taken, label %decide
+decide:
+  %byte = load i8, ptr %arguments, align 1
+  %holds = icmp ne i8 %byte, 0
+  %asked = and i64 %flags, {IF_TRUE}
+  %wanted = icmp ne i64 %asked, 0
+  %agree = icmp eq i1 %holds, %wanted
+  br i1 %agree, label %taken, label %latch
+taken:
+  %back = icmp sle i64 %owner, %index
+  %turn = zext i1 %back to i64
+  %left = sub i64 %turns, %turn
+  %spent = icmp eq i64 %left, 0
+  br i1 %spent, label %pause, label %land
+land:
+  br label %head
+pause:
+  ; All threads come here at the same jump, and none of them has called anything since the barrier.
+  store i64 %owner, ptr %first.at, align 8
+  store atomic i64 {PAUSED}, ptr %fault monotonic, align 8
+  ret void
+kernel:
   %shared = icmp slt i64 %owner, 0
   br i1 %shared, label %call, label %owned
 owned:
@@ -258,8 +296,8 @@ owned:
   %mine = icmp eq i64 %runner, %thread
   br i1 %mine, label %call, label %latch
 call:
-  %share = phi i64 [%thread, %choose], [0, %owned]
-  %shares = phi i64 [%threads, %choose], [1, %owned]
+  %share = phi i64 [%thread, %kernel], [0, %owned]
+  %shares = phi i64 [%threads, %kernel], [1, %owned]
 {before}
   call void %function(ptr %arguments, i64 %share, i64 %shares)
 {after}

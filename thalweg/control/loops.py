@@ -12,6 +12,7 @@ from typing import Any, cast
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
 from thalweg.control.bodies import Draft, Kind, after_outer_nodes, draft, settle
 from thalweg.control.structure import rebuilt, tensors_of
+from thalweg.control.tensor_array import TensorArrayRead
 from thalweg.control.traces import LoopCount, LoopTrace, here, is_argument, traced
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices, SparseTensor
@@ -79,9 +80,7 @@ class _BackwardLoop:
         kinds = [(t.dtype.base_dtype, shape) for t, shape in zip(like, shapes, strict=True)]
         condition = draft(_is_left, "the gradient of a loop", kinds)
         body = self._body(kinds)
-        results = loop_node(
-            like, condition, body, shapes, self._op.parallel_iterations, name=f"{node.name}_grad"
-        )
+        results = loop_node(like, condition, body, shapes, self._op.parallel_iterations)
         found: list[Any] = [None] * len(node.inputs)
         for place, gradient in zip((*self._variables, *self._invariants), results[1:], strict=True):
             found[place] = gradient
@@ -144,8 +143,6 @@ def _is_left(at: Tensor, *_: Tensor) -> Tensor:
 
 def _read(values: Tensor, at: Tensor, like: Tensor) -> Tensor:
     """The value that a tensor of a body had in an iteration."""
-    from thalweg.control.tensor_array import TensorArrayRead
-
     return TensorArrayRead(dtype=like.dtype.base_dtype, element_shape=like.shape)(values, at)
 
 

@@ -18,7 +18,7 @@ from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.signature import Argument
-from thalweg.graph.subgraph import SubGraph, check_open
+from thalweg.graph.subgraph import SubGraph, check_open, root
 
 _UNKNOWN = unknown_shape()
 _ANYWHERE = nullcontext()
@@ -35,10 +35,13 @@ def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
         return results(add_node(graph, op, arguments, name))
 
 
-def add_node(graph: Graph, op: Op, arguments: tuple[Any, ...], name: str | None) -> Node:
-    """Add a node with `op` to `graph`, which is the default one."""
+def add_node(
+    graph: Graph, op: Op, arguments: tuple[Any, ...], name: str | None, like: Node | None = None
+) -> Node:
+    """Add a node with `op` to `graph`, which is the default one; at the line of another node, or
+    of the user's code that runs now."""
     given = name or op.type_name
-    inputs, grouped, bound, counts = _convert_inputs(op, arguments, given)
+    inputs, grouped, bound, counts = convert_inputs(op, arguments, given)
     if any(tensor.op.graph is not graph for tensor in inputs):
         inputs = _captured(graph, inputs)
         grouped = op.parsed.group(inputs, counts or _counts(op, grouped))
@@ -48,7 +51,8 @@ def add_node(graph: Graph, op: Op, arguments: tuple[Any, ...], name: str | None)
     if override is not None:
         annotations = (annotations or {}) | {"_gradient_op_type": override}
     with _beside_variables(graph, op, inputs):
-        return graph.add(op, inputs, dtypes, shapes, given, annotations)
+        made_at = None if like is None else like.made_at
+        return graph.add(op, inputs, dtypes, shapes, given, annotations, made_at)
 
 
 def _beside_variables(
@@ -78,19 +82,21 @@ def create_op(
         return add_node(graph, op, tuple(op.parsed.group(list(inputs), tuple(counts))), name)
 
 
-def results(node: Node) -> Any:
-    """The outputs of a node: itself if none, the tensor if one, else a (named) tuple."""
+def results(node: Node, tensors: Sequence[Tensor] | None = None) -> Any:
+    """The outputs of a node (or what stands for them): itself if none, the tensor if one, else a
+    (named) tuple."""
     arguments = node.op.parsed.outputs
+    outputs = node.outputs if tensors is None else tensors
     if not arguments:
         return node
     if len(arguments) == 1:
-        return list(node.outputs) if arguments[0].is_list else node.outputs[0]
+        return list(outputs) if arguments[0].is_list else outputs[0]
     values: list[Any] = []
     start = 0
     for argument in arguments:
         count = _output_count(node.op, argument, node.attributes())
-        tensors = node.outputs[start : start + count]
-        values.append(list(tensors) if argument.is_list else tensors[0])
+        part = outputs[start : start + count]
+        values.append(list(part) if argument.is_list else part[0])
         start += count
     return node.op.result(*values)
 
@@ -107,7 +113,7 @@ def graph_of(arguments: Sequence[Any]) -> Graph:
     """The graph to work in with (possibly nested) arguments: that of the first tensor, or the
     current one where that is the default or lies inside it."""
     current, found = get_default_graph(), _first_graph(arguments)
-    if found is None or found is current:
+    if found is None or found is current or found.is_eager:
         return current
     if isinstance(current, SubGraph) and current.sees(found):
         return current
@@ -151,6 +157,8 @@ def _captured(graph: Graph, inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     for tensor in inputs:
         if tensor.op.graph is graph:
             found.append(tensor)
+        elif tensor.op.graph.is_eager and not root(graph).is_eager:
+            found.append(_embedded(tensor))
         elif isinstance(graph, SubGraph):
             _open_graph(tensor)
             found.append(graph.capture(tensor))
@@ -163,6 +171,15 @@ def _captured(graph: Graph, inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
+def _embedded(tensor: Any) -> Tensor:
+    """The value of an eager tensor as a constant of the current graph."""
+    if tensor.dtype.is_ref_dtype:
+        raise ValueError(
+            f"{tensor!r} is a variable of eager code and cannot be used in a graph; make one there"
+        )
+    return convert_to_tensor(tensor.numpy(), tensor.dtype)
+
+
 def _counts(op: Op, grouped: Sequence[Any]) -> tuple[int, ...]:
     declared = op.parsed.inputs
     return tuple(len(v) if a.is_list else 1 for a, v in zip(declared, grouped, strict=True))
@@ -171,7 +188,7 @@ def _counts(op: Op, grouped: Sequence[Any]) -> tuple[int, ...]:
 # Inputs
 
 
-def _convert_inputs(
+def convert_inputs(
     op: Op, arguments: tuple[Any, ...], name: str
 ) -> tuple[tuple[Tensor, ...], list[Any], dict[str, Any], tuple[int, ...] | None]:
     """Flat tensors, the same grouped by argument, bound types, and list lengths if any."""

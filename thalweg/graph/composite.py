@@ -1,4 +1,4 @@
-"""Values made of several tensors: IndexedSlices and SparseTensor."""
+"""Values made of several tensors: IndexedSlices, SparseTensor, and entries of lists."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from thalweg.graph import context
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, int64
 from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.public import public
 
@@ -70,6 +71,20 @@ class IndexedSlicesValue(NamedTuple):
     values: Any
     indices: Any
     dense_shape: Any
+
+
+class ListEntry:
+    """Part of the gradient of a list: `write(total, *inputs)` adds it to the list of gradients
+    `total` in place. `like` is the list whose gradient it is part of."""
+
+    def __init__(self, like: Tensor, write: Op, inputs: tuple[Tensor, ...]) -> None:
+        self.like = like
+        self.write = write
+        self.inputs = inputs
+
+    def added_to(self, total: Tensor) -> Tensor:
+        """The list of gradients with this entry."""
+        return self.write(total, *self.inputs)
 
 
 @public("SparseTensorValue")

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import CodeType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from thalweg.graph import context
 from thalweg.graph.device import DeviceFunction, device_function
@@ -63,6 +63,8 @@ class _NameScope:
 class Graph:
     """A dataflow graph under construction, or one that is finalized and only run."""
 
+    is_eager: ClassVar[bool] = False  # its ops run as they are written
+
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._nodes: dict[str, Node] = {}
@@ -107,6 +109,7 @@ class Graph:
         shapes: list[TensorShape],
         name: str,
         annotations: Mapping[str, Any] | None = None,
+        made_at: tuple[CodeType, int] | None = None,
     ) -> Node:
         """Make a node inside the open scopes. The lowest level: inputs are checked already."""
         if self._finalized:
@@ -116,7 +119,8 @@ class Graph:
             )
         controls = self._control_inputs(inputs) if self._controls else ()
         annotated = self._annotate(annotations)
-        return self._add(op, inputs, controls, dtypes, shapes, name, annotated, _user_frame())
+        line = made_at or _user_frame()
+        return self._add(op, inputs, controls, dtypes, shapes, name, annotated, line)
 
     def copied(
         self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...], name: str
@@ -536,6 +540,8 @@ def user_line() -> str:
 
 graphs: context.ThreadStack[Graph] = context.ThreadStack()
 _global: list[Graph] = []
+#: What makes the graph that is the default where none is pushed.
+default_graph: list[Callable[[], Graph]] = [Graph]
 
 
 @public("get_default_graph")
@@ -545,7 +551,7 @@ def get_default_graph() -> Graph:
     if current is not None:
         return current
     if not _global:
-        _global.append(Graph())
+        _global.append(default_graph[0]())
     return _global[0]
 
 
@@ -554,4 +560,14 @@ def reset_default_graph() -> None:
     """Throw the global default graph away; the next node starts a new one."""
     if graphs.items:
         raise AssertionError("Do not use tf.reset_default_graph() inside `with graph.as_default()`")
+    _global.clear()
+
+
+def has_default_nodes() -> bool:
+    """Whether the global default graph is in use."""
+    return bool(_global) and not _global[0].is_eager and bool(_global[0].nodes)
+
+
+def forget_default_graph() -> None:
+    """Let the next question for the global default graph make a new one."""
     _global.clear()

@@ -80,7 +80,7 @@ class SubGraph(Graph):
 
     def _captured(self, tensor: Tensor) -> Tensor:
         graph: Graph = tensor.op.graph
-        if _is_constant(tensor.op):
+        if _is_copied(tensor):
             with self.without_scopes():
                 node = tensor.op
                 return self.copied(node, (), (), node.name.rpartition("/")[2]).outputs[0]
@@ -154,8 +154,12 @@ def root(graph: Graph) -> Graph:
     return chain[-1].outer if chain else graph
 
 
-def _is_constant(node: Node) -> bool:
-    return node.type == "Const" and not node.control_inputs
+def _is_copied(tensor: Tensor) -> bool:
+    """Whether a tensor is a constant that may decide shapes, and that has no gradient."""
+    node = tensor.op
+    if node.type != "Const" or node.control_inputs:
+        return False
+    return not (tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
 @dataclass(frozen=True, eq=False)

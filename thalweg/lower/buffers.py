@@ -14,6 +14,7 @@ class Kind(Enum):
 
     INPUT = "input"  # an array from outside: a feed, the result of a host op
     VARIABLE = "variable"  # a variable's own memory
+    CARRIED = "carried"  # the memory of a loop variable: as a variable's, but of this step alone
     CONSTANT = "constant"  # an array that belongs to the step's plan
     STREAM = "stream"  # the place in a random stream that this run takes
     OUTPUT = "output"  # a fresh array that leaves the region

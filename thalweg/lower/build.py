@@ -79,7 +79,8 @@ class Drafting:
             if tensor not in spec.values:
                 self.buffers[tensor] = self._buffer(Kind.INPUT, tensor, tensor)
         for tensor in spec.region.references:
-            self.buffers[tensor] = self._buffer(Kind.VARIABLE, tensor, tensor)
+            kind = Kind.CARRIED if tensor in spec.region.carried else Kind.VARIABLE
+            self.buffers[tensor] = self._buffer(kind, tensor, tensor)
         for tensor, root in spec.region.roots.items():
             self.buffers[tensor] = self.buffers[root]
 
@@ -252,8 +253,9 @@ class Drafting:
         if not isinstance(form, Expr) or form.function != "load":
             return False
         buffer, offset = form.arguments
-        whole = buffer.size == math.prod(at.shape) and buffer.kind is not Kind.VARIABLE
-        return whole and offset == _identity(at)
+        if buffer.kind in (Kind.VARIABLE, Kind.CARRIED):
+            return False
+        return buffer.size == math.prod(at.shape) and offset == _identity(at)
 
     def _draft_update(self, node: Node) -> None:
         """New values of variables. All are computed before any is written where one reads another

@@ -46,6 +46,7 @@ class Region:
     references: tuple[Tensor, ...]  # variables
     outputs: tuple[Tensor, ...]  # what others need: fetches, inputs of host ops
     roots: Mapping[Tensor, Tensor]  # for each reference in the region, the variable it is of
+    carried: frozenset[Tensor] = frozenset()  # references that are loop variables
 
 
 @dataclass(frozen=True)

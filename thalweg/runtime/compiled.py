@@ -81,7 +81,7 @@ class CompiledRegion:
             buffer = cell.buffer
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
         try:
-            with _uncollected(), _deep():
+            with uncollected(), _deep():
                 lowered = lower(self.region, shapes)
                 return NativeStep(lowered, self._varying.adapt(lowered.launches), self._threads)
         except NotCompiled as failure:
@@ -107,7 +107,7 @@ def _deep() -> Generator[None]:
 
 
 @contextmanager
-def _uncollected() -> Generator[None]:
+def uncollected() -> Generator[None]:
     """Without the collector of cycles: lowering makes many objects, of which nearly all live on,
     and about a tenth of its time went into looking through them again and again."""
     if not gc.isenabled():

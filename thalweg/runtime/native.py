@@ -128,7 +128,7 @@ class NativeStep:
         if TUNES:
             tune_new(adapted, threads)
         pairs = zip(lowered.launches, adapted, strict=True)
-        requests = [_request(launch, kernel.kernel, target) for launch, kernel in pairs]
+        requests = [kernel_request(launch, kernel.kernel, target) for launch, kernel in pairs]
         self._loaded = load_all(requests, target)
         scratch = [kernel.scratch for kernel in self._loaded]
         self.arena: Arena = arrange(lowered.launches, scratch, lowered.pieces)
@@ -335,7 +335,7 @@ def _is_plain(array: Array) -> bool:
     return flags.c_contiguous and flags.aligned
 
 
-def _request(launch: Launch, kernel: Kernel, target: Target) -> Request:
+def kernel_request(launch: Launch, kernel: Kernel, target: Target) -> Request:
     return replace(request(kernel, target), explain=partial(_explained, launch))
 
 

@@ -36,6 +36,11 @@ MOST_THREADS = 64
 _SPINS = 100
 _CROWDED_SPINS = 20  # more threads than cores: whom we wait for may need this very core
 
+# A program that loops comes back after so many turns at first, later about twice as often as this
+# many seconds: somebody may want to stop it.
+_TURNS = 1000
+_PAUSE = 0.05
+
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 _Words = NDArray[np.int64]
@@ -70,6 +75,17 @@ class Entry(NamedTuple):
     owner: int = -1
 
 
+class Jump(NamedTuple):
+    """Go on at another entry: always, or where the byte at `decides` is (or is not) zero.
+
+    What was called before must be finished: what decides is among it.
+    """
+
+    target: int
+    decides: int = 0
+    if_true: bool = False
+
+
 class Program:
     """A step as a table of kernel calls, on so many threads (0: as many as the pool has).
 
@@ -81,7 +97,7 @@ class Program:
     def __init__(
         self,
         pool: Pool,
-        entries: Sequence[Entry],
+        entries: Sequence[Entry | Jump],
         fault: int,
         threads: int = 0,
         brief: bool = False,
@@ -95,17 +111,23 @@ class Program:
         self.brief = brief
 
 
-def _table(pool: Pool, entries: Sequence[Entry], fault: int, threads: int) -> _Words:
+def _table(pool: Pool, entries: Sequence[Entry | Jump], fault: int, threads: int) -> _Words:
     start = walker.PROGRAM_ENTRIES // 8
     words = _zeros(walker.PROGRAM_ENTRIES + walker.ENTRY_BYTES * len(entries))
     words[walker.PROGRAM_POOL // 8] = pool.address
     words[walker.PROGRAM_THREADS // 8] = threads
     words[walker.PROGRAM_FAULT // 8] = fault
     words[walker.PROGRAM_COUNT // 8] = len(entries)
-    words[start:].reshape(-1, 4)[...] = [
-        (e.function, e.arguments, walker.BARRIER if e.barrier else 0, e.owner) for e in entries
-    ] or np.zeros((0, 4))
+    words[start:].reshape(-1, 4)[...] = [_row(e) for e in entries] or np.zeros((0, 4))
     return words
+
+
+def _row(entry: Entry | Jump) -> tuple[int, int, int, int]:
+    if isinstance(entry, Entry):
+        flags = walker.BARRIER if entry.barrier else 0
+        return entry.function, entry.arguments, flags, entry.owner
+    flags = walker.BARRIER | walker.JUMP | (walker.IF_TRUE if entry.if_true else 0)
+    return 0, entry.decides, flags, entry.target
 
 
 def _zeros(size: int) -> _Words:
@@ -147,6 +169,20 @@ class Pool:
         if program.brief:
             return self._run_briefly(program.address)
         return self._run(program.address)
+
+    def run_on(self, program: Program, look: Callable[[], None]) -> int:
+        """Run a step that may loop for long; `look` is called every now and then on the way."""
+        words, turns = program.words, _TURNS
+        words[walker.PROGRAM_START // 8] = 0
+        while True:
+            words[walker.PROGRAM_TURNS // 8] = turns
+            began = time.monotonic()
+            if (code := self.run(program)) != walker.PAUSED:
+                return code
+            ctypes.c_int64.from_address(int(words[walker.PROGRAM_FAULT // 8])).value = 0
+            look()
+            if time.monotonic() - began < _PAUSE:
+                turns *= 2
 
     def timed(self, program: Program) -> _Words:
         """Run a step and give, for each entry and thread, when its call began and ended.

@@ -1,0 +1,413 @@
+"""Loops as native programs: lowered parts and jumps in one table, walked without the interpreter.
+
+A call gives the loop variables fresh memory, which the program updates in place and which then is
+the result. A loop that keeps values of every turn has room for so many; where that proves too
+little, it is run again with more, and remembers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from sys import getrefcount
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.codegen.cache import load_all
+from thalweg.codegen.machine import host
+from thalweg.control.lists import ListValue
+from thalweg.control.traces import LoopTrace
+from thalweg.lower.buffers import Buffer, Kind
+from thalweg.lower.control import (
+    ControlProgram,
+    Given,
+    Home,
+    Label,
+    Leap,
+    Part,
+    Rows,
+    Where,
+    lower_loop,
+)
+from thalweg.lower.memory import ALIGNMENT, Arena, arrange
+from thalweg.lower.schedule import SMALL, Waits, is_small, work_of
+from thalweg.lower.specialise import Controlled, NotCompiled
+from thalweg.lower.varying import Adapted, Varying
+from thalweg.ops.context import VariableCell
+from thalweg.platform.forks import renewed_after_fork
+from thalweg.runtime.compiled import uncollected
+from thalweg.runtime.native import Call, address_of, kernel_request
+from thalweg.runtime.pool import Entry, Jump, Program, default_pool
+
+Array = NDArray[Any]
+
+_FIRST_ROOM = 64  # turns that traces have room for at first
+_MOST_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
+
+
+class NativeLoop:
+    """A loop of a step: native programs by the shapes that come in."""
+
+    def __init__(self, unit: Controlled, threads: int) -> None:
+        self._unit = unit
+        self._threads = threads
+        self._programs: dict[Any, _LoopStep | None] = {}
+        self._varying = Varying()
+        self._traces = any(isinstance(node.op, LoopTrace) for node in unit.nodes)
+        self._room = _FIRST_ROOM
+        self.reason = ""  # why it is not native, where it is not
+        self.renew_locks()
+        renewed_after_fork(self)
+
+    def renew_locks(self) -> None:
+        """Have a lock that nobody holds."""
+        self._lock = threading.Lock()
+
+    def __call__(self, context: Any, values: Sequence[Any]) -> list[Any] | None:
+        """The unit's outputs, or None where native code cannot settle them."""
+        while True:
+            step = self._step(values)
+            if step is None:
+                return None
+            room = step.room
+            results = step.run(context, values)
+            if not isinstance(results, _MoreRoom):
+                return results
+            with self._lock:
+                self._room = max(self._room, 2 * room)
+
+    def _step(self, values: Sequence[Any]) -> _LoopStep | None:
+        key = (self._room if self._traces else 0, *[_kind(value) for value in values])
+        if key not in self._programs:
+            with self._lock:
+                if key not in self._programs:
+                    if len(self._programs) >= _MOST_PROGRAMS:
+                        del self._programs[next(iter(self._programs))]
+                    self._programs[key] = self._lowered(values, key[0])
+        return self._programs[key]
+
+    def _lowered(self, values: Sequence[Any], room: int) -> _LoopStep | None:
+        given: list[Given] = []
+        for place, value in enumerate(values):
+            one = _given(place, value)
+            if one is None:
+                self.reason = "a list has elements of several shapes"
+                return None
+            given.append(one)
+        try:
+            with uncollected():
+                program = lower_loop(self._unit, given, room)
+                return _LoopStep(self._unit, program, self._varying, self._threads, room)
+        except NotCompiled as failure:
+            self.reason = str(failure)
+            return None
+
+
+def _kind(value: Any) -> Any:
+    """What a value's program depends on."""
+    if isinstance(value, VariableCell):
+        buffer = value.buffer
+        return None if buffer is None else buffer.shape
+    if isinstance(value, ListValue):
+        return value.size(), _element(value)
+    return np.shape(value)
+
+
+def _element(value: ListValue) -> tuple[int, ...] | None:
+    """The shape of a list's elements, where it is known and the same for all."""
+    return None if value.shapes.others else value.shapes.common
+
+
+def _given(place: int, value: Any) -> Given | None:
+    if isinstance(value, VariableCell):
+        buffer = value.buffer
+        if buffer is None:
+            return None
+        return Home(Where.VARIABLE, buffer.dtype, buffer.shape, place)
+    if isinstance(value, ListValue):
+        if value.shapes.others or not value.dtype.is_numpy_compatible:
+            return None
+        rows = Rows(value.dtype, value.size(), _element(value), Where.INPUT)
+        if rows.element is not None:
+            rows.home = Home(Where.INPUT, np.dtype(value.dtype.as_numpy_dtype), rows.shape, place)
+        return rows
+    array = np.asarray(value)
+    return Home(Where.INPUT, array.dtype, array.shape, place)
+
+
+class _MoreRoom:
+    """The traces of a loop were full before it ended."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """A part of the program with its code: calls, and where its temporaries lie."""
+
+    part: Part
+    calls: tuple[Call, ...]
+    arena: Arena
+
+
+class _LoopStep:
+    """A loop, compiled for one set of shapes."""
+
+    def __init__(
+        self,
+        unit: Controlled,
+        program: ControlProgram,
+        varying: Varying,
+        threads: int,
+        room: int,
+    ) -> None:
+        self.room = room
+        self.unit, self.program = unit, program
+        self.parts = self._placed(varying)
+        works = [sum(work_of(c.launch.kernel) for c in p.calls) for p in self.parts.values()]
+        self.threads = 1 if max(works, default=0) < 2 * SMALL else threads
+        self.temporary = max((p.arena.size for p in self.parts.values()), default=0)
+        self.homes, self.size = self._arranged()
+        self.constants = {
+            home: np.ascontiguousarray(home.source)
+            for home in self._all_homes()
+            if home.where is Where.CONSTANT
+        }
+        self._frames: deque[_Frame] = deque()
+        self._pool = default_pool()
+        self._find_border()
+
+    def _placed(self, varying: Varying) -> dict[Part, _Placed]:
+        parts = [item for item in self.program.items if isinstance(item, Part)]
+        launches = [launch for part in parts for launch in part.lowered.launches]
+        adapted = varying.adapt(launches)
+        pairs = zip(launches, adapted, strict=True)
+        loaded = load_all([kernel_request(one, to.kernel, host()) for one, to in pairs], host())
+        found: dict[Part, _Placed] = {}
+        place = words = 0
+        for part in parts:
+            count = len(part.lowered.launches)
+            mine = slice(place, place + count)
+            found[part] = _with_code(part, adapted[mine], loaded[mine], words)
+            words += sum(call.word_count for call in found[part].calls)
+            place += count
+        self.word_count = words
+        return found
+
+    def _all_homes(self) -> list[Home]:
+        found: dict[Home, None] = {}
+        for item in self.program.items:
+            if isinstance(item, Part):
+                found.update(dict.fromkeys(item.homes.values()))
+            elif isinstance(item, Leap) and item.decides is not None:
+                found[item.decides] = None
+        return list(found)
+
+    def _arranged(self) -> tuple[dict[Home, int], int]:
+        """The program's own memory, after what the parts share for their temporaries."""
+        at = -(-self.temporary // ALIGNMENT) * ALIGNMENT
+        offsets: dict[Home, int] = {}
+        for home in self._all_homes():
+            if home.where is Where.OWN:
+                offsets[home] = at
+                at += -(-max(home.bytes, 1) // ALIGNMENT) * ALIGNMENT
+        return offsets, at
+
+    def _find_border(self) -> None:
+        """Where the addresses of arrays from outside go, and which of the variables change."""
+        self.words: dict[Home, list[tuple[int, int]]] = {}
+        self.written: set[Home] = set()
+        for placed in self.parts.values():
+            for call in placed.calls:
+                written = call.launch.written
+                for word, buffer, shift in call.addresses():
+                    home = placed.part.homes.get(buffer)
+                    if home is not None:
+                        self.words.setdefault(home, []).append((word, shift))
+                        if buffer in written:
+                            self.written.add(home)
+        self.inputs = [home for home in self.words if home.where is Where.INPUT]
+        self.variables = [home for home in self.words if home.where is Where.VARIABLE]
+        self.checks = any(part.part.lowered.checked for part in self.parts.values())
+
+    # Calls
+
+    def run(self, context: Any, values: Sequence[Any]) -> Any:
+        """The unit's outputs; None where something cannot be settled; or a wish for more room."""
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = _Frame(self)
+        held: list[Any] = []
+        if not self._lend(frame, values, held):
+            self._frames.append(frame)
+            return None
+        results = self._results(frame, values)
+        before = self._remembered(values)
+        frame.fault[0] = 0
+        stop = context.cancellation.on_cancel(frame.stop)
+        try:
+            fault = self._pool.run_on(frame.program, context.cancellation.check)
+        finally:
+            stop()
+        context.cancellation.check()
+        self._frames.append(frame)
+        del held
+        if not fault:
+            return [self._output(one, results) for one in self.program.outputs]
+        for cell, value in before:
+            cell.assign(value)
+        count = self.program.count
+        full = self.program.traces and count is not None and results[count] >= self.room
+        return _MoreRoom() if full else None
+
+    def _remembered(self, values: Sequence[Any]) -> list[tuple[VariableCell, Array]]:
+        """The variables that a loop that may fail changes, as they were before."""
+        if not self.checks:
+            return []
+        cells = [values[home.source] for home in self.variables if home in self.written]
+        return [(cell, cell.lend().copy()) for cell in cells]
+
+    def _lend(self, frame: _Frame, values: Sequence[Any], held: list[Any]) -> bool:
+        """Put the addresses of what comes in in place; whether all is as expected."""
+        for home in self.inputs:
+            value: Any = values[home.source]
+            if isinstance(value, ListValue):
+                value = value.as_stacked()
+                if value is None or value.shape != home.shape:
+                    return False
+            array = np.require(value, home.dtype, ["C", "A"])
+            held.append(array)
+            self._put(frame, home, array)
+        for home in self.variables:
+            cell = cast("VariableCell", values[home.source])
+            buffer = cell.buffer
+            if buffer is None or buffer.shape != home.shape:
+                return False
+            if home in self.written and getrefcount(buffer) > 3:  # a reader holds a view: let it
+                buffer = None
+                buffer = cell.own()
+            held.append(buffer)
+            self._put(frame, home, buffer)
+        return True
+
+    def _put(self, frame: _Frame, home: Home, array: Array) -> None:
+        address = address_of(array)
+        for word, shift in self.words.get(home, ()):
+            frame.words[word] = address + shift
+
+    def _results(self, frame: _Frame, values: Sequence[Any]) -> dict[Home, Array]:
+        """Fresh memory for the loop variables, lists and traces."""
+        found: dict[Home, Array] = {}
+        starts = {rows.home: place for rows, place in self.program.starts.items()}
+        for home in (*self.words, *[o for o in self.program.outputs if isinstance(o, Home)]):
+            if home.where is not Where.RESULT or home in found:
+                continue
+            if home in starts:
+                found[home] = _begun(values[starts[home]], home)
+            else:
+                found[home] = np.empty(home.shape, home.dtype)
+            self._put(frame, home, found[home])
+        return found
+
+    def _output(self, one: Given, results: Mapping[Home, Array]) -> Any:
+        if isinstance(one, Home):
+            return results[one]
+        if one.home is None:  # a list that nobody wrote to
+            return ListValue(one.dtype, one.count)
+        array = results[one.home]
+        return ListValue.of_stacked(array, dtype=one.dtype)
+
+
+def _begun(value: ListValue, home: Home) -> Array:
+    """The rows of a list that is about to be changed, in memory of their own."""
+    rows = value.as_stacked()
+    return np.zeros(home.shape, home.dtype) if rows is None else np.array(rows, home.dtype)
+
+
+def _with_code(
+    part: Part, adapted: Sequence[Adapted], loaded: Sequence[Any], words: int
+) -> _Placed:
+    lowered = part.lowered
+    arena = arrange(lowered.launches, [kernel.scratch for kernel in loaded], lowered.pieces)
+    waits = Waits(arena)
+    calls: list[Call] = []
+    for place, launch in enumerate(lowered.launches):
+        functions, scratch = loaded[place].functions, arena.scratch[place]
+        first = waits.before(launch, (scratch, scratch + loaded[place].scratch)) or not place
+        waiting = (first, *[True] * (len(functions) - 1))
+        owner = place if is_small(launch) and len(functions) == 1 else -1
+        calls.append(Call(launch, adapted[place], functions, words, scratch, waiting, owner))
+        words += calls[-1].word_count
+    return _Placed(part, tuple(calls), arena)
+
+
+class _Frame:
+    """A program with memory of its own: what one call in flight needs."""
+
+    def __init__(self, step: _LoopStep) -> None:
+        memory = np.zeros(step.size + 2 * ALIGNMENT, np.uint8)
+        self._base = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
+        self.fault = np.zeros(8, np.int64)
+        words = np.zeros(max(step.word_count, 1), np.int64)
+        self.words: Any = memoryview(cast("Any", words))
+        self._kept = (memory, step, words)
+        self._step = step
+        places = _places(step)
+        entries: list[Entry | Jump] = []
+        for item in step.program.items:
+            if isinstance(item, Part):
+                entries += self._calls(step.parts[item], words)
+            elif isinstance(item, Leap):
+                decides = 0 if item.decides is None else self._home(item.decides)
+                entries.append(Jump(places[item.target], decides, item.if_true))
+        self.program = Program(default_pool(), entries, self.fault.ctypes.data, step.threads)
+
+    def stop(self) -> None:
+        """Let the program end at the next jump."""
+        self.fault[0] = 1
+
+    def _home(self, home: Home) -> int:
+        if home.where is Where.CONSTANT:
+            return self._step.constants[home].ctypes.data
+        return self._base + self._step.homes[home] if home.where is Where.OWN else 0
+
+    def _calls(self, placed: _Placed, words: Array) -> list[Entry]:
+        entries: list[Entry] = []
+        for call in placed.calls:
+            count = len(call.launch.buffers)
+            words[call.words] = self.fault.ctypes.data
+            for word, buffer, shift in call.addresses():
+                words[word] = self._address(placed, buffer) + shift
+            words[call.words + count + 1] = self._base + call.scratch
+            words[call.words + count + 2 : call.words + call.word_count] = call.adapted.words
+            arguments = words.ctypes.data + 8 * call.words
+            for function, waits in zip(call.functions, call.waits, strict=True):
+                entries.append(Entry(function, arguments, waits, call.owner))
+        return entries
+
+    def _address(self, placed: _Placed, buffer: Buffer) -> int:
+        home = placed.part.homes.get(buffer)
+        if home is not None:
+            return self._home(home)
+        if buffer.kind is Kind.TEMPORARY:
+            return self._base + placed.arena.offsets[buffer]
+        constant = np.ascontiguousarray(buffer.source)
+        self._kept = (*self._kept, constant)
+        return constant.ctypes.data
+
+
+def _places(step: _LoopStep) -> dict[Label, int]:
+    """The entry that each label stands before."""
+    found: dict[Label, int] = {}
+    at = 0
+    for item in step.program.items:
+        if isinstance(item, Label):
+            found[item] = at
+        elif isinstance(item, Part):
+            at += sum(len(call.functions) for call in step.parts[item].calls)
+        else:
+            at += 1
+    return found
