@@ -3,6 +3,24 @@
 Nothing here knows what a tensor is; everything above may use it.
 """
 
-from thalweg.platform import app, compat, flags, gfile, resource_loader, tf_logging
+from thalweg.platform import (
+    app,
+    compat,
+    examples,
+    flags,
+    gfile,
+    records,
+    resource_loader,
+    tf_logging,
+)
 
-__all__ = ["app", "compat", "flags", "gfile", "resource_loader", "tf_logging"]
+__all__ = [
+    "app",
+    "compat",
+    "examples",
+    "flags",
+    "gfile",
+    "records",
+    "resource_loader",
+    "tf_logging",
+]

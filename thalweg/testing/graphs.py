@@ -22,7 +22,7 @@ class GraphAssertions(unittest.TestCase):
             expected = _parsed(expected, message)
         if type(expected) is not type(message):
             self.fail(f"Can't compare protos of type {type(expected)} and {type(message)}")
-        if expected != message:
+        if _rounded(expected) != _rounded(message):
             self.assertMultiLineEqual(str(expected), str(message), msg)
             self.fail(msg or "the messages differ where their text does not: a NaN")
 
@@ -37,6 +37,30 @@ class GraphAssertions(unittest.TestCase):
         """A GraphDef equals a text, with the versions of this library added to it."""
         versions = f"versions {{ producer: {producer} min_consumer: {min_consumer} }};"
         self.assertProtoEquals(f"{versions}\n{expected}", actual, msg)
+
+
+def _rounded(message: Any) -> Any:
+    """A copy whose floats have the few decimals that comparisons of TensorFlow look at."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    _round_fields(copy)
+    return copy
+
+
+def _round_fields(message: Any) -> None:
+    for field, value in message.ListFields():
+        digits = {field.TYPE_FLOAT: 6, field.TYPE_DOUBLE: 7}.get(field.type)
+        repeated = field.is_repeated
+        if digits is not None and repeated:
+            value[:] = [round(x, digits) for x in value]
+        elif digits is not None:
+            setattr(message, field.name, round(value, digits))
+        elif field.message_type is not None:
+            is_map = field.message_type.GetOptions().map_entry
+            inner = value.values() if is_map else value if repeated else [value]
+            for item in inner:
+                if hasattr(item, "ListFields"):
+                    _round_fields(item)
 
 
 def _parsed(text: str | bytes, like: Any) -> Any:

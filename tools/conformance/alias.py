@@ -21,6 +21,7 @@ import numpy as np
 import thalweg as tf
 from conformance import opdefs
 from thalweg.graph import op
+from thalweg.platform import tf_logging
 
 # Where the names of an internal module are found, first match wins: a namespace below `tf.`
 # ("" is tf itself), a package or module of Thalweg with all inside it, or RAW for op constructors.
@@ -72,6 +73,7 @@ FACADES: dict[str, tuple[str, ...]] = {
     "python.platform.test": ("test", "thalweg.testing"),
     "python.platform.tf_logging": ("logging",),
     "python.summary.summary": ("summary",),
+    "python.training.tensorboard_logging": ("thalweg.summary.tensorboard_logging",),
     "python.util.compat": ("compat",),
     "contrib.framework": ("contrib.framework", "", "train"),
     "contrib.metrics": ("contrib.metrics", "sets", "metrics"),
@@ -226,6 +228,8 @@ def install(sources: Path) -> Path:
     """Make `tensorflow` mean Thalweg; return the folder of the package."""
     sys.meta_path.insert(0, Finder(sources))
     sys.modules["tensorflow"] = tf
+    # A test that puts another `log` in this module's place wants to see what is logged.
+    sys.modules["tensorflow.python.platform.tf_logging"] = tf_logging
     tf.errors._impl = importlib.import_module("tensorflow.python.framework.errors_impl")
     tf.Tensor._shape_as_list = lambda tensor: tensor.shape.as_list()
     tf.test.TestCase._GetNdArray = lambda case, value: np.array(value)

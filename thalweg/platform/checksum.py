@@ -1,0 +1,301 @@
+"""CRC-32C (Castagnoli), the checksum of records and checkpoints, in machine code.
+
+Short data go eight bytes at a time through tables. Long data are folded first: a sparse multiple
+of the checksum's polynomial says where the bits of a block may be added further on without a
+change of the remainder, so that of megabytes only a few blocks are left for the tables. Folding
+is shifts by whole blocks and exclusive ors, at the width of the processor's vectors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from thalweg.platform import machine_code
+
+Buffer = bytes | bytearray | memoryview
+
+POLYNOMIAL = 0x11EDC6F41
+_REFLECTED = 0x82F63B78  # the same in the order of bits that bytes are sent in, without the top
+
+#: x^92 + x^80 + x^65 + x^24 + x^18 + x^17 + x^13 + 1 is a multiple of the polynomial, and with x^n
+#: in the place of x it still is. Of those with so few terms this one reaches over little and has
+#: a wide gap below its highest term.
+MULTIPLE = (92, 80, 65, 24, 18, 17, 13, 0)
+_REACH = MULTIPLE[0]
+_ABREAST = 4  # blocks at once: no more than the gap, and a divisor of the reach
+_CHUNK = 256  # blocks between two moves of the history
+_STEP = 16  # bytes that the tables take at a time
+
+#: Widths of blocks in bytes, and from how many bytes on folding blocks of them pays.
+_LEVELS = {64: 24576, 16: 3072, 8: 1536}
+_MASK_DELTA = 0xA282EAD8
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """The checksum of `data`, or that of all data so far if `value` was theirs up to here."""
+    if type(data) is bytes:
+        return _compiled()(data, len(data), value)
+    view = np.frombuffer(data, np.uint8)
+    return _compiled()(view.ctypes.data, view.size, value)
+
+
+def masked_crc32c(data: Buffer) -> int:
+    """The checksum of `data` as files keep it: one of data with checksums inside stays useful."""
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def address() -> int:
+    """Where `i32 crc32c(ptr data, i64 length, i32 value)` lies, for other machine code."""
+    return ctypes.cast(_compiled(), ctypes.c_void_p).value or 0
+
+
+@cache
+def _compiled() -> Any:
+    types = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32)
+    (function,) = machine_code.functions(_module(), {"crc32c": types})
+    return function
+
+
+def _module() -> str:
+    folds = "".join(_fold_text(width) for width in _LEVELS)
+    return _table_text() + _by_tables_text() + folds + _crc_text()
+
+
+def _tables() -> list[list[int]]:
+    """Entry [k][b]: the remainder of the byte b with k zero bytes after it."""
+    first = list(range(256))
+    for _ in range(8):
+        first = [value >> 1 ^ (_REFLECTED if value & 1 else 0) for value in first]
+    tables = [first]
+    for _ in range(_STEP - 1):
+        tables.append([value >> 8 ^ first[value & 255] for value in tables[-1]])
+    return tables
+
+
+def _table_text() -> str:
+    entries = [f"i32 {value}" for table in _tables() for value in table]
+    kind = f"[{len(entries)} x i32]"
+    return f"@tables = private constant {kind} [{', '.join(entries)}], align 64\n"
+
+
+def _by_tables_text() -> str:
+    """The remainder of `start` and the bytes after it, by tables."""
+    return f"""
+define private i32 @by_tables(ptr %data, i64 %length, i32 %start) {{
+entry:
+  %whole = and i64 %length, -{_STEP}
+  br label %steps
+steps:
+  %at = phi i64 [0, %entry], [%next, %step]
+  %state = phi i32 [%start, %entry], [%remainder, %step]
+  %more = icmp ult i64 %at, %whole
+  br i1 %more, label %step, label %ones
+step:
+  %place = getelementptr i8, ptr %data, i64 %at
+  {_step_text()}
+  %next = add i64 %at, {_STEP}
+  br label %steps
+ones:
+  %last = phi i64 [%at, %steps], [%after, %one]
+  %rest = phi i32 [%state, %steps], [%reduced, %one]
+  %left = icmp ult i64 %last, %length
+  br i1 %left, label %one, label %done
+one:
+  %spot = getelementptr i8, ptr %data, i64 %last
+  %byte = load i8, ptr %spot
+  %single = zext i8 %byte to i32
+  %joined = xor i32 %rest, %single
+  %low = and i32 %joined, 255
+  %index = zext i32 %low to i64
+  %slot = getelementptr i32, ptr @tables, i64 %index
+  %found = load i32, ptr %slot
+  %high = lshr i32 %rest, 8
+  %reduced = xor i32 %high, %found
+  %after = add i64 %last, 1
+  br label %ones
+done:
+  ret i32 %rest
+}}
+"""
+
+
+def _step_text() -> str:
+    """The remainder of the state and as many bytes as there are tables.
+
+    Only the first four bytes have to wait for the state: their entries are added last.
+    """
+    lines = ["%wide = zext i32 %state to i64"]
+    for word in range(_STEP // 8):
+        lines += [
+            f"%from{word} = getelementptr i64, ptr %place, i64 {word}",
+            f"%word{word} = load i64, ptr %from{word}, align 1",
+        ]
+    lines.append("%mixed = xor i64 %word0, %wide")
+    total = "0"
+    for position in reversed(range(_STEP)):
+        word = f"word{position // 8}" if position >= 4 else "mixed"
+        lines += [
+            f"%shifted{position} = lshr i64 %{word}, {position % 8 * 8}",
+            f"%byte{position} = and i64 %shifted{position}, 255",
+            f"%index{position} = add i64 %byte{position}, {256 * (_STEP - 1 - position)}",
+            f"%slot{position} = getelementptr i32, ptr @tables, i64 %index{position}",
+            f"%entry{position} = load i32, ptr %slot{position}",
+        ]
+    for position in reversed(range(4, _STEP)):
+        lines.append(f"%sum{position} = xor i32 {total}, %entry{position}")
+        total = f"%sum{position}"
+    lines += [
+        "%left_pair = xor i32 %entry0, %entry1",
+        "%right_pair = xor i32 %entry2, %entry3",
+        "%pairs = xor i32 %left_pair, %right_pair",
+        f"%remainder = xor i32 %pairs, {total}",
+    ]
+    return _lines(lines)
+
+
+def _fold_text(width: int) -> str:
+    """Blocks of `width` bytes become as many as the multiple reaches over, of the same remainder.
+
+    `gone` holds what blocks were when they were given up: `_REACH` of the past, then those of now.
+    Several neighbours are given up at once, as none of them is added to another.
+    """
+    lanes = min(64, width * _ABREAST) // 8
+    kind, step = f"<{lanes} x i64>", lanes * 8 // width
+    history = _REACH * width
+    return f"""
+define private void @fold{width}(ptr %data, i64 %blocks, i32 %state, ptr %out) {{
+entry:
+  %gone = alloca [{history + _CHUNK * width} x i8], align 64
+  %now = getelementptr i8, ptr %gone, i64 {history}
+  call void @llvm.memset.p0.i64(ptr align 64 %gone, i8 0, i64 {history}, i1 false)
+  %low = zext i32 %state to i64
+  %first = insertelement {kind} zeroinitializer, i64 %low, i64 0
+  %given_up = sub i64 %blocks, {_REACH}
+  br label %chunks
+chunks:
+  %start = phi i64 [0, %entry], [%end, %chunk_done]
+  %carried = phi {kind} [%first, %entry], [%extra, %chunk_done]
+  %more = icmp ult i64 %start, %given_up
+  br i1 %more, label %chunk, label %last
+chunk:
+  %left = sub i64 %given_up, %start
+  %count = call i64 @llvm.umin.i64(i64 %left, i64 {_CHUNK})
+  %end = add i64 %start, %count
+  %start_byte = mul i64 %start, {width}
+  %source = getelementptr i8, ptr %data, i64 %start_byte
+  br label %giving
+giving:
+  %at = phi i64 [0, %chunk], [%next, %give]
+  %extra = phi {kind} [%carried, %chunk], [zeroinitializer, %give]
+  %some = icmp ult i64 %at, %count
+  br i1 %some, label %give, label %chunk_done
+give:
+  {_sum_text("g", kind, width, "source", "at")}
+  %folded = xor {kind} %gsum, %extra
+  store {kind} %folded, ptr %ghere, align 8
+  %next = add i64 %at, {step}
+  br label %giving
+chunk_done:
+  %past_byte = mul i64 %count, {width}
+  %past = getelementptr i8, ptr %gone, i64 %past_byte
+  call void @llvm.memmove.p0.p0.i64(ptr %gone, ptr %past, i64 {history}, i1 false)
+  br label %chunks
+last:
+  call void @llvm.memset.p0.i64(ptr align 64 %now, i8 0, i64 {history}, i1 false)
+  %kept_byte = mul i64 %given_up, {width}
+  %kept = getelementptr i8, ptr %data, i64 %kept_byte
+  br label %keeping
+keeping:
+  %place = phi i64 [0, %last], [%after, %keep]
+  %any = icmp ult i64 %place, {_REACH}
+  br i1 %any, label %keep, label %done
+keep:
+  {_sum_text("k", kind, width, "kept", "place")}
+  %target = getelementptr i8, ptr %out, i64 %kbyte
+  store {kind} %ksum, ptr %target, align 8
+  %after = add i64 %place, {step}
+  br label %keeping
+done:
+  ret void
+}}
+"""
+
+
+def _sum_text(prefix: str, kind: str, width: int, source: str, index: str) -> str:
+    """The sum of a block of the data and of the earlier blocks that are added to it."""
+    lines = [
+        f"%{prefix}byte = mul i64 %{index}, {width}",
+        f"%{prefix}from = getelementptr i8, ptr %{source}, i64 %{prefix}byte",
+        f"%{prefix}here = getelementptr i8, ptr %now, i64 %{prefix}byte",
+        f"%{prefix}sum0 = load {kind}, ptr %{prefix}from, align 1",
+    ]
+    distances = [_REACH - exponent for exponent in MULTIPLE[1:]]
+    for number, distance in enumerate(distances, 1):
+        name = f"sum{number}" if number < len(distances) else "sum"
+        lines += [
+            f"%{prefix}slot{number} = getelementptr i8, ptr %{prefix}here, i64 -{distance * width}",
+            f"%{prefix}old{number} = load {kind}, ptr %{prefix}slot{number}, align 8",
+            f"%{prefix}{name} = xor {kind} %{prefix}sum{number - 1}, %{prefix}old{number}",
+        ]
+    return _lines(lines)
+
+
+def _crc_text() -> str:
+    """The whole: blocks of the widest width that pays are folded, what is left in narrower ones."""
+    widths = list(_LEVELS)
+    rests = [f"%rest{width} = alloca [{_REACH * width} x i8], align 64" for width in widths]
+    levels = "".join(map(_level_text, [0, *widths], widths, [*widths[1:], 0]))
+    return f"""
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
+declare i64 @llvm.umin.i64(i64, i64)
+
+define i32 @crc32c(ptr %data, i64 %length, i32 %value) {{
+entry:
+  {_lines(rests)}
+  %start = xor i32 %value, -1
+  br label %try{widths[0]}
+{levels}
+left0:
+  %reduced = call i32 @by_tables(ptr %rest{widths[-1]}, i64 {_REACH * widths[-1]}, i32 0)
+  br label %try0
+try0:
+  %done = phi i64 [0, %try{widths[-1]}], [%passed{widths[-1]}, %left0]
+  %state = phi i32 [%start, %try{widths[-1]}], [%reduced, %left0]
+  %tail = getelementptr i8, ptr %data, i64 %done
+  %remaining = sub i64 %length, %done
+  %last = call i32 @by_tables(ptr %tail, i64 %remaining, i32 %state)
+  %result = xor i32 %last, -1
+  ret i32 %result
+}}
+"""
+
+
+def _level_text(wider: int, width: int, narrower: int) -> str:
+    """Fold the data if they are long enough for this width; go on with what a fold left."""
+    before = f", [%passed{wider}, %left{width}]" if wider else ""
+    left = f"""left{width}:
+  call void @fold{width}(ptr %rest{wider}, i64 {_REACH * wider // width}, i32 0, ptr %rest{width})
+  br label %folded{width}
+"""
+    return f"""try{width}:
+  %pays{width} = icmp uge i64 %length, {_LEVELS[width]}
+  br i1 %pays{width}, label %fold{width}, label %try{narrower}
+fold{width}:
+  %blocks{width} = udiv i64 %length, {width}
+  call void @fold{width}(ptr %data, i64 %blocks{width}, i32 %start, ptr %rest{width})
+  %length{width} = and i64 %length, -{width}
+  br label %folded{width}
+{left if wider else ""}folded{width}:
+  %passed{width} = phi i64 [%length{width}, %fold{width}]{before}
+  br label %left{narrower}
+"""
+
+
+def _lines(instructions: list[str]) -> str:
+    return "\n  ".join(instructions)

@@ -1,0 +1,100 @@
+"""The summary functions of TensorFlow before 1.0, whose tags are given apart from the names.
+
+They make the same nodes as `tf.summary`, but several nodes may share one tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from thalweg.graph import dtypes
+from thalweg.graph.collections import GraphKeys, add_to_collection, get_collection
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.ops import summaries
+from thalweg.public import public
+from thalweg.summary.constructors import collect, tag_tensor
+
+Collections = Iterable[Any] | None
+
+
+@public("scalar_summary", "contrib.deprecated.scalar_summary")
+def scalar_summary(
+    tags: Any, values: Any, collections: Collections = None, name: str | None = None
+) -> Tensor:
+    """A summary of a number for each tag."""
+    with name_scope(name, "ScalarSummary", [tags, values]) as scope:
+        return collect(
+            summaries.ScalarSummary()(tag_tensor(tags, "tags"), values, name=scope), collections
+        )
+
+
+@public("histogram_summary", "contrib.deprecated.histogram_summary")
+def histogram_summary(
+    tag: Any, values: Any, collections: Collections = None, name: str | None = None
+) -> Tensor:
+    """A summary of how the elements of a tensor are distributed."""
+    with name_scope(name, "HistogramSummary", [tag, values]) as scope:
+        return collect(
+            summaries.HistogramSummary()(tag_tensor(tag), values, name=scope), collections
+        )
+
+
+@public("image_summary", "contrib.deprecated.image_summary")
+def image_summary(
+    tag: Any,
+    tensor: Any,
+    max_images: int = 3,
+    collections: Collections = None,
+    name: str | None = None,
+) -> Tensor:
+    """A summary of the first pictures of a batch."""
+    op = summaries.ImageSummary(max_images=max_images)
+    with name_scope(name, "ImageSummary", [tag, tensor]) as scope:
+        return collect(op(tag_tensor(tag), tensor, name=scope), collections)
+
+
+@public("audio_summary", "contrib.deprecated.audio_summary")
+def audio_summary(
+    tag: Any,
+    tensor: Any,
+    sample_rate: Any,
+    max_outputs: int = 3,
+    collections: Collections = None,
+    name: str | None = None,
+) -> Tensor:
+    """A summary of the first sounds of a batch."""
+    op = summaries.AudioSummaryV2(max_outputs=max_outputs)
+    with name_scope(name, "AudioSummary", [tag, tensor]) as scope:
+        rate = convert_to_tensor(sample_rate, dtypes.float32, name="sample_rate")
+        return collect(op(tag_tensor(tag), tensor, rate, name=scope), collections)
+
+
+@public("merge_summary", "contrib.deprecated.merge_summary")
+def merge_summary(
+    inputs: Sequence[Any], collections: Collections = None, name: str | None = None
+) -> Tensor:
+    """One summary with all values of several."""
+    with name_scope(name, "MergeSummary", inputs):
+        merged = summaries.MergeSummary()(list(inputs), name=name)
+        return collect(merged, () if collections is None else collections)
+
+
+@public("merge_all_summaries", "contrib.deprecated.merge_all_summaries")
+def merge_all_summaries(key: Any = GraphKeys.SUMMARIES) -> Tensor | None:
+    """One summary with all values of those that were collected; None if there were none."""
+    collected = get_collection(key)
+    return merge_summary(collected) if collected else None
+
+
+def get_summary_op() -> Tensor | None:
+    """The summary op of the default graph: the one in its collection, or all summaries merged."""
+    kept = get_collection(GraphKeys.SUMMARY_OP)
+    if kept:
+        return kept[0]
+    merged = merge_all_summaries()
+    if merged is not None:
+        add_to_collection(GraphKeys.SUMMARY_OP, merged)
+    return merged

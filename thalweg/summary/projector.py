@@ -1,0 +1,21 @@
+"""The embedding projector of TensorBoard: where it finds the embeddings of a run."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from thalweg.platform import gfile
+from thalweg.public import public
+
+FILE_NAME = "projector_config.pbtxt"
+
+
+@public("contrib.tensorboard.plugins.projector.visualize_embeddings")
+def visualize_embeddings(summary_writer: Any, config: Any) -> None:
+    """Write a ProjectorConfig to the folder of a FileWriter."""
+    folder = summary_writer.get_logdir()
+    if not folder:
+        raise ValueError("The summary writer has no folder")
+    with gfile.GFile(os.path.join(folder, FILE_NAME), "w") as file:
+        file.write(str(config))
