@@ -43,7 +43,51 @@ def test_strings_of_other_writers_are_read() -> None:
     assert from_bytes(proto.SerializeToString()).tolist() == [b"a", b"bc"]
 
 
-@pytest.mark.parametrize("data", [b"", b"\x08", b"\x22\x05ab", b"\x0d1234"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.int16, tf.int32, tf.int64),
+        *(tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.bool, tf.complex64, tf.complex128),
+    ],
+)
+def test_elements_one_by_one_are_read(dtype: Any) -> None:
+    value = np.array(-3 if dtype.is_integer and not dtype.is_unsigned else 3).astype(
+        dtype.as_numpy_dtype
+    )
+    pytest.importorskip("tensorboard.compat.proto.tensor_pb2")
+    alone = from_bytes(tf.make_tensor_proto(value, dtype).SerializeToString())
+    repeated = from_bytes(tf.make_tensor_proto(value, dtype, shape=[2, 3]).SerializeToString())
+    for found, expected in ((alone, value), (repeated, np.full((2, 3), value))):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_missing_elements_are_the_last_one_or_zero() -> None:
+    protos = pytest.importorskip("tensorboard.compat.proto.tensor_pb2")
+    proto = protos.TensorProto(dtype=9, int64_val=[1, -2])
+    proto.tensor_shape.dim.add(size=4)
+    assert from_bytes(proto.SerializeToString()).tolist() == [1, -2, -2, -2]
+    del proto.int64_val[:]
+    assert from_bytes(proto.SerializeToString()).tolist() == [0] * 4
+    proto = protos.TensorProto(dtype=7, string_val=[b"a"])
+    proto.tensor_shape.dim.add(size=2)
+    assert from_bytes(proto.SerializeToString()).tolist() == [b"a", b"a"]
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1 << 40, (1 << 63) - 1, -1])
+def test_a_shape_takes_no_more_memory_than_a_message_can_hold(size: int) -> None:
+    protos = pytest.importorskip("tensorboard.compat.proto.tensor_pb2")
+    proto = protos.TensorProto(dtype=1, float_val=[1.0])
+    for _ in range(2):
+        proto.tensor_shape.dim.add(size=size)
+    with pytest.raises(ValueError, match="too large"):
+        from_bytes(proto.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x08", b"\x22\x05ab", b"\x0d1234", b"\x08\x7f", b"\x08\x01\x22\x01a", b"\x0a\x01\x01"],
+)
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         from_bytes(data)

@@ -12,16 +12,18 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, cast
 
 from thalweg.autodiff.registry import gradient_function
-from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.composite import IndexedSlices, ListEntry
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import string
+from thalweg.graph.dtypes import string, variant
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.scopes import name_scope
+from thalweg.graph.subgraph import SubGraph
 from thalweg.ops import arithmetic, basic, filling, joining, shaping
 from thalweg.public import public
 
 Gradient = Tensor | IndexedSlices
+Part = Gradient | ListEntry  # of a gradient
 
 
 @public("AggregationMethod")
@@ -65,7 +67,7 @@ def gradients(
     with name_scope(name, "gradients", [*outputs, *inputs, *stops, *seeds]):
         walk = _Backward(
             [convert_to_tensor(y, name="y") for y in outputs],
-            [_source(x) for x in inputs],
+            [_here(_source(x)) for x in inputs],
             {_source(s).op for s in stops},
             colocate_gradients_with_ops,
             gate_gradients,
@@ -93,6 +95,12 @@ def _source(x: Any) -> Tensor:
     return convert_to_tensor(x, name="x")
 
 
+def _here(x: Tensor) -> Tensor:
+    """What stands for a tensor in the graph that is being built, which may lie inside its own."""
+    graph = get_default_graph()
+    return graph.capture(x) if isinstance(graph, SubGraph) else x
+
+
 class InnerGradient(NamedTuple):
     """The gradient of a tensor inside a control node, on its way to the gradient of that node."""
 
@@ -113,7 +121,8 @@ def backward(
     """
     walk = _Backward(list(ys), list(xs), set(), False, False, None)
     for x, total in zip(xs, totals or (), strict=totals is not None):
-        walk.add(x, total)
+        if total is not None:
+            walk.add(x, total)
     return walk.run(seeds)
 
 
@@ -135,7 +144,7 @@ class _Backward:
         self._colocate = colocate
         self._gate = gate
         self._aggregation = aggregation
-        self._found: dict[Tensor, list[Gradient]] = defaultdict(list)
+        self._found: dict[Tensor, list[Part]] = defaultdict(list)
         self._total: dict[Tensor, Gradient] = {}
         self._inner: dict[Node, list[InnerGradient]] = defaultdict(list)
 
@@ -242,13 +251,15 @@ def _ancestors(nodes: Iterable[Node]) -> set[Node]:
 
 def zeros(tensor: Tensor) -> Tensor:
     """The gradient of a tensor that nothing depends on."""
+    if tensor.dtype.base_dtype is variant:
+        return operators["list_gradient"](tensor)
     return filling.zeros_like(tensor)
 
 
 def carries(tensor: Tensor) -> bool:
-    """Whether gradients can flow along a tensor of this dtype."""
+    """Whether gradients can flow along a tensor of this dtype: of a list, those of its entries."""
     base = tensor.dtype.base_dtype
-    return base.is_floating or base.is_complex
+    return base.is_floating or base.is_complex or base is variant
 
 
 def _as_gradients(result: Any, node: Node) -> list[Any]:
@@ -262,7 +273,7 @@ def _as_gradients(result: Any, node: Node) -> list[Any]:
 
 
 def _as_gradient(gradient: Any) -> Any:
-    if gradient is None or isinstance(gradient, Tensor | IndexedSlices | InnerGradient):
+    if gradient is None or isinstance(gradient, Tensor | IndexedSlices | ListEntry | InnerGradient):
         return gradient
     return convert_to_tensor(gradient)
 
@@ -272,9 +283,9 @@ def _gated(gradients: list[Any]) -> list[Any]:
     return basic.tuple_(gradients) if len(present) > 1 else gradients
 
 
-def _shaped(gradient: Gradient, tensor: Tensor) -> Gradient:
+def _shaped(gradient: Part, tensor: Tensor) -> Part:
     """Check a gradient against its tensor; narrow its static shape by it."""
-    if isinstance(gradient, IndexedSlices):
+    if isinstance(gradient, IndexedSlices | ListEntry):
         return gradient
     if not gradient.shape.is_compatible_with(tensor.shape):
         raise ValueError(
@@ -285,10 +296,28 @@ def _shaped(gradient: Gradient, tensor: Tensor) -> Gradient:
     return gradient
 
 
-def aggregate(parts: Sequence[Gradient], method: int | None = None) -> Gradient:
+def aggregate(parts: Sequence[Part], method: int | None = None) -> Gradient:
     """The sum of gradients of one tensor; slices stay slices when all are."""
     if method not in (None, 0, 1, 2):
         raise ValueError(f"Invalid aggregation_method specified {method}.")
+    entries = [part for part in parts if isinstance(part, ListEntry)]
+    whole = [part for part in parts if not isinstance(part, ListEntry)]
+    if entries or whole[0].dtype.base_dtype is variant:
+        return _list_total(cast("Sequence[Tensor]", whole), entries)
+    return _total(whole, method)
+
+
+def _list_total(lists: Sequence[Tensor], entries: Sequence[ListEntry]) -> Tensor:
+    """Entries are added to a list of gradients in place: each costs what it is large."""
+    total = lists[0] if lists else zeros(entries[0].like)
+    for other in lists[1:]:
+        total = operators["list_merge"](total, other)
+    for entry in entries:
+        total = entry.added_to(total)
+    return total
+
+
+def _total(parts: Sequence[Gradient], method: int | None) -> Gradient:
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(part, IndexedSlices) for part in parts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
@@ -10,8 +11,9 @@ from thalweg.control.bodies import Draft, after_outer_nodes, draft, settle
 from thalweg.control.structure import rebuilt
 from thalweg.control.traces import BranchTrace, here, is_argument, traced
 from thalweg.graph import nest
+from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import DType, int32
+from thalweg.graph.dtypes import DType, int32, int64
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.graph import get_default_graph, user_line
 from thalweg.graph.node import Node, Tensor
@@ -19,6 +21,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import Body, SubGraph
+from thalweg.ops import casting
 from thalweg.public import public
 
 
@@ -29,10 +32,14 @@ class Branching(Op, abstract=True):
     branches: tuple[Body, ...]
     Tout: tuple[DType, ...]
 
+    @property
+    def blocking(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as its bodies do
+        return any(body.blocks for body in self.branches)
+
     def shape(self, choice: Tensor, inputs: list[Tensor]) -> list[list[TensorShape]]:
         choice.shape.assert_has_rank(0)
         ends = zip(*(body.outputs for body in self.branches), strict=True)
-        return [[_common([tensor.shape for tensor in row]) for row in ends]]
+        return [[common_shape([tensor.shape for tensor in row]) for row in ends]]
 
     def kernel(self, context: Any, choice: Any, inputs: list[Any]) -> Any:
         raise AssertionError(f"{context.node.name} is run by its plan")
@@ -91,7 +98,7 @@ class Case(Branching):
     signature = "index: int32, inputs: [Tin] -> outputs: [Tout]"
 
 
-def _common(shapes: Sequence[TensorShape]) -> TensorShape:
+def common_shape(shapes: Sequence[TensorShape]) -> TensorShape:
     """What holds for all shapes."""
     first, *rest = shapes
     for shape in rest:
@@ -133,6 +140,9 @@ def cond(
     with name_scope(name, "cond", [pred]):
         predicate = convert_to_tensor(pred, boolean, name="pred")
         drafts = [draft(no, "false_fn of tf.cond"), draft(yes, "true_fn of tf.cond")]
+        if not strict:
+            drafts = [replace(each, result=nest.single(each.result)) for each in drafts]
+        drafts = _with_wide_indices(drafts)
         _check_alike(drafts, ("false_fn", "true_fn"))
         return _result(drafts[1].result, _join(If, predicate, drafts), strict)
 
@@ -154,6 +164,22 @@ def _result(structure: Any, tensors: Sequence[Tensor], strict: bool) -> Any:
     """The tensors in the form of a branch's result; a sequence of one is that one."""
     result = rebuilt(structure, tensors)
     return result if strict else nest.single(result)
+
+
+def _with_wide_indices(drafts: Sequence[Draft]) -> list[Draft]:
+    """Where slices have indices of different dtypes, those of int64 for all."""
+    rows = zip(*(nest.flatten(each.result) for each in drafts), strict=False)
+    slices = [row for row in rows if all(isinstance(leaf, IndexedSlices) for leaf in row)]
+    mixed = [row for row in slices if len({leaf.indices.dtype for leaf in row}) > 1]
+    if not mixed:
+        return list(drafts)
+    changed: list[Draft] = []
+    for place, each in enumerate(drafts):
+        with each.graph.as_default():
+            narrow = {each.graph.capture(row[place].indices) for row in mixed}
+            outputs = [casting.cast(t, int64) if t in narrow else t for t in each.outputs]
+        changed.append(replace(each, outputs=tuple(outputs)))
+    return changed
 
 
 def _check_alike(drafts: Sequence[Draft], names: Sequence[str]) -> None:

@@ -45,6 +45,10 @@ class While(Op):
     back_prop: bool = True
     swap_memory: bool = False
 
+    @property
+    def blocking(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as its bodies do
+        return self.condition.blocks or self.body.blocks
+
     def shape(self, variables: list[Tensor], invariants: list[Tensor]) -> list[list[TensorShape]]:
         return [list(self.shapes)]
 
@@ -299,9 +303,10 @@ def _shapes(loop_vars: Any, starts: Sequence[Tensor], invariants: Any) -> list[T
 
 
 def _spread(leaf: Any, invariant: Any) -> list[TensorShape]:
-    """The invariant shapes of a leaf's tensors: of a sparse one from that of its dense form."""
+    """The invariant shapes of a leaf's tensors: of a sparse one from that of its dense_shape."""
     if isinstance(leaf, SparseTensor):
-        rank = as_shape(invariant).rank
+        shape = as_shape(invariant)  # of the vector of sizes
+        rank = shape[0].value if shape.rank else None
         return [TensorShape([None, rank]), TensorShape([None]), TensorShape([rank])]
     if isinstance(leaf, IndexedSlices):
         shape = as_shape(invariant)

@@ -143,7 +143,7 @@ def _first_graph(arguments: Sequence[Any]) -> Graph | None:
 
 
 def _open_graph(tensor: Tensor) -> Graph:
-    graph: Graph = tensor.op.graph
+    graph: Graph = tensor.graph
     if isinstance(graph, SubGraph):
         current = get_default_graph()
         if graph is not current and not (isinstance(current, SubGraph) and current.sees(graph)):

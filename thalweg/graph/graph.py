@@ -188,6 +188,13 @@ class Graph:
                 found.update(dict.fromkeys(controls.nodes))
         return tuple(found)
 
+    def reconnect(self, node: Node, inputs: tuple[Tensor, ...]) -> None:
+        """Give a node other inputs, which may have been made after it."""
+        self._check_not_finalized()
+        with self._lock:
+            node.inputs = inputs
+            self._consumers = (0, {})
+
     def consumers(self, tensor: Tensor) -> list[Node]:
         """The nodes that take a tensor."""
         seen, index = self._consumers

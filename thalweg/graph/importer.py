@@ -1,7 +1,8 @@
 """`tf.import_graph_def`: the nodes of a GraphDef, made anew in the default graph.
 
 Every node is built by the same call that user code makes, so dtypes and shapes are checked and
-inferred again. Nodes may come in any order; a cycle is an error, since graphs here have none.
+inferred again. Nodes may come in any order; a cycle is an error, but for the way from a
+`NextIteration` back to the `Merge` that its loop begins with.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from thalweg.graph.build import add_node
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.protos import message
 from thalweg.graph.scopes import name_scope
@@ -26,6 +27,8 @@ from thalweg.platform.compat import as_str
 from thalweg.public import public
 
 _COLOCATION = b"loc:@"
+_LOOP_STARTS = frozenset({"Merge", "RefMerge"})
+_LOOP_ENDS = frozenset({"NextIteration", "RefNextIteration"})
 
 
 @public("import_graph_def", "graph_util.import_graph_def")
@@ -135,6 +138,7 @@ class _Importer:
         """Make all nodes."""
         for name in self.protos:
             self._make_with_inputs(name)
+        self._close_loops()
         unused = sorted(self.input_map.keys() - self.used)
         unused = [key for key in unused if not self._has_output(key)]
         if unused:
@@ -168,8 +172,8 @@ class _Importer:
             missing = [] if current in self.made else self._missing(current)
             if missing and current in waiting:
                 raise ValueError(
-                    f"The GraphDef has a cycle through node {current!r}: graphs here have none. "
-                    "Loops are nodes of their own (tf.while_loop)."
+                    f"The GraphDef has a cycle through node {current!r}: only what goes from a "
+                    "NextIteration to a Merge may close one."
                 )
             if missing:
                 waiting.add(current)
@@ -180,12 +184,38 @@ class _Importer:
             pending.pop()
 
     def _missing(self, name: str) -> list[str]:
+        proto = self.protos[name]
         needed = [
             _canonical(source).lstrip("^").partition(":")[0]
-            for source in self.protos[name].input
-            if _canonical(source) not in self.input_map
+            for source in proto.input
+            if _canonical(source) not in self.input_map and not self._goes_back(proto, source)
         ]
         return [node for node in needed if node in self.protos and node not in self.made]
+
+    # Loops
+
+    def _goes_back(self, proto: Any, source: str) -> bool:
+        """Whether an input of a node closes a loop."""
+        if proto.op not in _LOOP_STARTS or source[0] == "^":
+            return False
+        found = self.protos.get(_parsed(source)[0])
+        is_end = found is not None and found.op in _LOOP_ENDS
+        return is_end and _canonical(source) not in self.input_map
+
+    def _forward_sources(self, proto: Any, sources: list[str]) -> list[str]:
+        """The inputs of a node; for those that are not made yet, another one for the time being."""
+        ready = [s for s in sources if not self._goes_back(proto, s)]
+        if len(ready) < len(sources) and not ready:
+            raise _invalid(proto, "A Merge needs an input that is not a NextIteration.")
+        return [ready[0] if self._goes_back(proto, source) else source for source in sources]
+
+    def _close_loops(self) -> None:
+        """Give merges the inputs that were made after them."""
+        for name, proto in self.protos.items():
+            for place, source in enumerate(proto.input):
+                if self._goes_back(proto, source):
+                    _, tensor = self._tensor(proto, _canonical(source))
+                    operators["update_input"](self.made[name], place, tensor)
 
     # One node
 
@@ -194,7 +224,8 @@ class _Importer:
         values = dict(proto.attr)
         self._drop_newer_defaults(proto, block, values)
         sources = [_canonical(source) for source in proto.input]
-        inputs = [self._tensor(proto, s) for s in _current_order(proto, sources)]
+        forward = self._forward_sources(proto, _current_order(proto, sources))
+        inputs = [self._tensor(proto, source) for source in forward]
         controls = [self._control(proto, s) for s in sources if s.startswith("^")]
         op = self._op(proto, block, values)
         counts = _check_inputs(proto, block, values, inputs)

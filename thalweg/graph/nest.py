@@ -109,7 +109,9 @@ def _pack(structure: Any, leaves: Iterator[Any], expand_composites: bool) -> Any
         parts = [_pack(part, leaves, expand_composites) for part in _parts(structure)]
         return _rebuild(structure, parts)
     if _expands(structure, expand_composites):
-        return type(structure)(*(next(leaves) for _ in structure.components()))
+        parts = [next(leaves) for _ in structure.components()]
+        rebuild = getattr(structure, "with_components", None)
+        return type(structure)(*parts) if rebuild is None else rebuild(parts)
     return next(leaves)
 
 

@@ -89,6 +89,11 @@ class Node:
         return list(self._control_inputs)
 
     @property
+    def _id(self) -> int:
+        """TensorFlow's spelling of `index`."""
+        return self.index
+
+    @property
     def type(self) -> str:
         """The name of the op, as in GraphDef."""
         return self.op.type_name
@@ -171,6 +176,10 @@ class Node:
         spare = len(self.inputs) - sum(not a.is_list for a in arguments)
         return tuple(spare if a.is_list else 1 for a in arguments)
 
+    def _update_input(self, index: int, tensor: Tensor, dtype: DType | None = None) -> None:
+        """Take another tensor: only a Merge can, to close a loop made of primitives."""
+        operators["update_input"](self, index, tensor)
+
     def run(
         self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
     ) -> None:
@@ -231,6 +240,10 @@ class Tensor:
         """Add what the caller knows: the shape is narrowed, never changed."""
         self._shape = self._shape.merge_with(as_shape(shape))
 
+    def widen_shape(self, shape: TensorShape) -> None:
+        """Know less of the shape: for a merge that got an input of another one."""
+        self._shape = shape
+
     @property
     def rank(self) -> int | None:
         """The number of dimensions, if known."""
@@ -263,23 +276,15 @@ class Tensor:
         return self
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(
-            f"Using a tf.Tensor as a Python bool is not allowed: {self.name} (made at "
-            f"{self.op.origin}) has no value while the graph is built and cannot decide an `if`, "
-            "`while`, `and`, `or` or `not`. Use tf.cond, tf.where or tf.logical_and; to see "
-            "whether it is None, write `is None`."
-        )
+        raise TypeError(operators["as_bool"](self))
 
     __nonzero__ = __bool__
 
     def __iter__(self) -> NoReturn:
-        raise TypeError(
-            f"'Tensor' object is not iterable: {self.name} has no value while the graph is built. "
-            "Use tf.unstack, or tf.map_fn to visit each element."
-        )
+        raise TypeError(operators["as_iterable"](self))
 
     def __len__(self) -> NoReturn:
-        raise TypeError(f"len is not defined for {self.name}; use tf.shape(x)[0] or x.shape[0]")
+        raise TypeError(operators["as_sized"](self))
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError(

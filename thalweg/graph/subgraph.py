@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from thalweg.graph import nest
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, flatten_control_inputs, get_default_graph, graphs
 from thalweg.graph.node import Node, Tensor, as_node
@@ -80,7 +82,7 @@ class SubGraph(Graph):
 
     def _captured(self, tensor: Tensor) -> Tensor:
         graph: Graph = tensor.op.graph
-        if _is_copied(tensor):
+        if _is_copied(tensor) or (graph in self.sources and _is_constant(tensor.op)):
             with self.without_scopes():
                 node = tensor.op
                 return self.copied(node, (), (), node.name.rpartition("/")[2]).outputs[0]
@@ -154,12 +156,13 @@ def root(graph: Graph) -> Graph:
     return chain[-1].outer if chain else graph
 
 
+def _is_constant(node: Node) -> bool:
+    return node.type == "Const" and not node.control_inputs
+
+
 def _is_copied(tensor: Tensor) -> bool:
     """Whether a tensor is a constant that may decide shapes, and that has no gradient."""
-    node = tensor.op
-    if node.type != "Const" or node.control_inputs:
-        return False
-    return not (tensor.dtype.is_floating or tensor.dtype.is_complex)
+    return _is_constant(tensor.op) and not (tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +173,11 @@ class Body:
     arguments: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     targets: tuple[Node, ...] = ()
+
+    @cached_property
+    def blocks(self) -> bool:
+        """Whether a node inside may wait for another one."""
+        return any(node.op.blocking for node in self.graph.nodes)
 
     def __repr__(self) -> str:
         return f"<{len(self.graph.nodes)} nodes>"
@@ -216,3 +224,34 @@ def check_open(graph: Graph, tensor: Tensor) -> None:
             f"{tensor!r} (made at {tensor.op.origin}) is inside {graph.holder} and has no value "
             "outside of it: return it from there to use it here"
         )
+
+
+def lifted(tensor: Tensor) -> Tensor:
+    """A tensor of a sub-graph, computed again in the outermost graph around it."""
+    graph = tensor.graph
+    if not isinstance(graph, SubGraph):
+        return tensor
+    again = {inner: source for source, inner in graph.captures.items()}
+    again = {
+        inner: lifted(source)
+        for inner, source in again.items()
+        if inner.op in _ancestors(tensor, again)
+    }
+    with root(graph).as_default():
+        for node in needed([tensor], (), again):
+            if isinstance(node.op, Argument):
+                raise ValueError(
+                    f"{tensor!r} (made at {tensor.op.origin}) depends on an argument of "
+                    f"{graph.holder}, which has no value outside of it: a variable that is made "
+                    "there needs an initial value of its own"
+                )
+            inputs = node.op.parsed.group([again[t] for t in node.inputs], node.input_counts())
+            made = nest.flatten(node.op(*inputs, name=node.name.rpartition("/")[2]))
+            again.update(zip(node.outputs, made, strict=True))
+    return again[tensor]
+
+
+def _ancestors(tensor: Tensor, known: Mapping[Tensor, Any]) -> set[Node]:
+    """The nodes a tensor needs, up to known tensors, and those of the known ones it reaches."""
+    nodes = needed([tensor], (), known) if tensor not in known else [tensor.op]
+    return {*nodes, *(source.op for node in nodes for source in node.inputs)}

@@ -18,13 +18,13 @@ import numpy as np
 
 from thalweg.control.branches import Branching, If
 from thalweg.control.effects import bodies_of
-from thalweg.control.loops import While
-from thalweg.control.tensor_array import (
+from thalweg.control.list_ops import (
     TensorArrayAdd,
     TensorArrayRead,
     TensorArraySize,
     TensorArrayWrite,
 )
+from thalweg.control.loops import While
 from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
 from thalweg.errors import OpError
 from thalweg.graph.build import add_node
@@ -80,6 +80,8 @@ class Rows:
     element: Shape | None
     where: Where
     home: Home | None = None
+    writes: Home | None = None  # how often each row was written, where that may be once
+    reads: Home | None = None  # how often each row was read, where that may be once
 
     @property
     def shape(self) -> Shape:
@@ -117,18 +119,17 @@ Item = Part | Label | Leap
 
 @dataclass(frozen=True, eq=False)
 class ControlProgram:
-    """A loop, lowered: its items in order, and what its outputs are."""
+    """A control node, lowered: its items in order, and what its outputs are."""
 
     items: tuple[Item, ...]
     outputs: tuple[Given, ...]  # in the order of the unit's
     count: Home | None  # the number of turns, where traces need it
     traces: tuple[Rows, ...]  # those whose room may prove too small
-    trace_nodes: frozenset[Node]  # whose checks say so
-    starts: Mapping[Rows, int]  # a list that is changed → the input that it begins as
+    lists: Mapping[int, Rows]  # the inputs that are lists
 
 
-def lower_loop(unit: Controlled, given: Sequence[Given], room: int) -> ControlProgram:
-    """A loop on inputs of known shapes; its traces have room for so many turns."""
+def lower_control(unit: Controlled, given: Sequence[Given], room: int) -> ControlProgram:
+    """A control node on inputs of known shapes; traces have room for so many turns."""
     return _Lowering(room).program(unit, given)
 
 
@@ -269,6 +270,8 @@ class _Inlining:
             memory = scratch.reference(_written_home(rows, cast("Tensor", value), node))
             made = scratch.node(change, (memory, index, value), node, (rows,), after)
             scratch.targets.append(made)
+            if not isinstance(op, TensorArrayAdd):
+                self._count(rows.writes, index, node)
             self._found[out] = rows
         elif isinstance(op, TensorArrayRead):
             made = self._read(rows, rest[0], node, after)
@@ -290,7 +293,15 @@ class _Inlining:
         scratch = self._scratch
         memory = scratch.value(rows.home) if is_input else scratch.reference(rows.home)
         lists = () if is_input else (rows,)
+        self._count(rows.reads, index, node)
         return scratch.node(GatherV2(), (memory, index, np.int32(0)), node, lists, after)
+
+    def _count(self, counts: Home | None, index: Any, node: Node) -> None:
+        """Count a use of a row."""
+        if counts is not None:
+            memory = self._scratch.reference(counts)
+            made = self._scratch.node(ScatterAdd(), (memory, index, np.int32(1)), node)
+            self._scratch.targets.append(made)
 
     # Control nodes
 
@@ -354,30 +365,28 @@ class _Lowering:
     def __init__(self, room: int) -> None:
         self._room = room
         self._items: list[Item] = []
-        self._trace_nodes: set[Node] = set()
 
     def program(self, unit: Controlled, given: Sequence[Given]) -> ControlProgram:
         """The whole of it."""
-        starts: dict[Rows, int] = {}
-        variables: list[Given] = []
-        for place, one in enumerate(given[: len(unit.node.outputs)]):
-            if isinstance(one, Rows):  # changed in memory of this call
-                one = Rows(one.dtype, one.count, one.element, Where.RESULT)
-                if one.element is not None:
-                    one.home = Home(Where.RESULT, one.dtype.as_numpy_dtype, one.shape)
-                starts[one] = place
-            variables.append(one)
-        rest = given[len(variables) :]
-        outputs, count = self._loop(unit, [*variables, *rest], Where.RESULT)
-        traces = [one for one in outputs if isinstance(one, Rows) and one not in starts]
-        return ControlProgram(
-            tuple(self._items),
-            tuple(outputs),
-            count,
-            tuple(traces),
-            frozenset(self._trace_nodes),
-            starts,
-        )
+        if isinstance(unit.node.op, Branching):
+            found = self._branching(unit, given, Where.RESULT)
+            lists = {p: one for p, one in enumerate(given) if isinstance(one, Rows)}
+            return ControlProgram(tuple(self._items), tuple(found), None, (), lists)
+        total = len(unit.node.outputs)
+        own = [self._own(one) if isinstance(one, Rows) else one for one in given[:total]]
+        given = [*own, *given[total:]]
+        outputs, count = self._loop(unit, given, Where.RESULT)
+        lists = {place: one for place, one in enumerate(given) if isinstance(one, Rows)}
+        known = set(lists.values())
+        traces = [one for one in outputs if isinstance(one, Rows) and one not in known]
+        return ControlProgram(tuple(self._items), tuple(outputs), count, tuple(traces), lists)
+
+    def _own(self, rows: Rows) -> Rows:
+        """A list that the loop changes: in memory of this call."""
+        changed = replace(rows, where=Where.RESULT)
+        if rows.element is not None:
+            changed.home = Home(Where.RESULT, rows.dtype.as_numpy_dtype, rows.shape)
+        return changed
 
     # Loops
 
@@ -507,12 +516,11 @@ class _Lowering:
             ScatterUpdate(), (memory, turn.reference(count), value), tensor.op, (rows,)
         )
         turn.targets.append(made)
-        self._trace_nodes.add(made)
         return rows
 
     # Conditionals
 
-    def _branching(self, unit: Controlled, given: Sequence[Given]) -> list[Given]:
+    def _branching(self, unit: Controlled, given: Sequence[Given], where: Where) -> list[Given]:
         node, op = unit.node, cast("Branching", unit.node.op)
         choice, inputs = given[0], given[1:]
         assert isinstance(choice, Home)
@@ -525,18 +533,21 @@ class _Lowering:
             skip = Label()
             if number:
                 self._items.append(Leap(skip, self._is_chosen(op, choice, number)))
-            self._branch(unit, body, inputs, found)
+            self._branch(unit, body, inputs, found, where)
             self._items += [Leap(end), skip]
         self._items.append(end)
         return [found[tensor] for tensor in unit.outputs]
 
     def _is_chosen(self, op: Branching, choice: Home, number: int) -> Home:
         """Whether a branch (not the first) is the one."""
-        if isinstance(op, If):
+        if isinstance(op, If) and choice.where is Where.OWN:
             return choice
         last = number == len(op.branches) - 1
         scratch, truth = _Scratch(), Home(Where.OWN, np.bool_, ())
         index = scratch.value(choice)
+        if isinstance(op, If):
+            self._emit(scratch, {scratch.node(Identity(), (index,)).outputs[0]: truth})
+            return truth
         same = scratch.node(Equal(), (index, np.int32(number))).outputs[0]
         if last:  # also for numbers that no branch has
             below = scratch.node(Less(), (index, np.int32(0))).outputs[0]
@@ -552,6 +563,7 @@ class _Lowering:
         body: Body,
         inputs: Sequence[Given],
         found: dict[Tensor, Given],
+        where: Where,
     ) -> None:
         scratch = _Scratch()
         wanted = {t: body.outputs[t.value_index] for t in unit.outputs if t.op is unit.node}
@@ -568,7 +580,7 @@ class _Lowering:
                     raise NotCompiled(inner.op, "its branches give different lists")
                 continue
             last = scratch.node(Identity(), (value,), inner.op).outputs[0]
-            fetches[last] = _result_home(found, tensor, last)
+            fetches[last] = _result_home(found, tensor, last, where)
         self._emit(scratch, fetches)
 
     # Regions
@@ -595,7 +607,7 @@ class _Lowering:
         if isinstance(unit.node.op, While):
             found, _ = self._loop(unit, given, Where.OWN)
         else:
-            found = self._branching(unit, given)
+            found = self._branching(unit, given, Where.OWN)
         for tensor, one in zip(unit.outputs, found, strict=True):
             if isinstance(one, Rows):
                 scratch.lists[tensor] = one
@@ -626,13 +638,13 @@ def _home_of(scratch: _Scratch, tensor: Tensor) -> Home:
     return home
 
 
-def _result_home(found: dict[Tensor, Given], tensor: Tensor, value: Tensor) -> Home:
+def _result_home(found: dict[Tensor, Given], tensor: Tensor, value: Tensor, where: Where) -> Home:
     """Where branches leave an output: all in one place."""
     if not value.shape.is_fully_defined():
         raise NotCompiled(value.op, "the shape of the result is known only when it ran")
     shape = tuple(cast("list[int]", value.shape.as_list()))
     home = found.setdefault(
-        tensor, Home(Where.OWN, np.dtype(value.dtype.base_dtype.as_numpy_dtype), shape)
+        tensor, Home(where, np.dtype(value.dtype.base_dtype.as_numpy_dtype), shape)
     )
     assert isinstance(home, Home)
     if home.shape != shape:

@@ -306,14 +306,16 @@ def tuple_(
         return [None if t is None else with_dependencies([gate], t) for t in tensors]
 
 
-def with_dependencies(dependencies: Sequence[Any], output: Any, name: str | None = None) -> Any:
-    """`output`, available only after `dependencies` ran."""
-    graph = output.graph
-    with graph.as_default(), graph.control_dependencies(dependencies):
-        if isinstance(output, Tensor):
-            return identity(output, name=name)
-        parts = [identity(part) for part in output.components()]
-        return type(output)(*parts)
+def with_dependencies(
+    dependencies: Sequence[Any], output_tensor: Any, name: str | None = None
+) -> Any:
+    """`output_tensor`, available only after `dependencies` ran."""
+    parts = getattr(output_tensor, "components", None)
+    whole = convert_to_tensor(output_tensor) if parts is None else output_tensor
+    with whole.graph.as_default(), whole.graph.control_dependencies(dependencies):
+        if parts is None:
+            return identity(whole, name=name)
+        return type(whole)(*[identity(part) for part in parts()])
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

@@ -47,6 +47,8 @@ class Functions:
         """Keep a function as long as `graph` lives; returns its token."""
         token = f"pyfunc_{next(self._numbers)}"
         self._functions[token] = function
+        if graph.is_eager:
+            return token  # called once, then forgotten
         weakref.finalize(graph, self._functions.pop, token)
         return token
 
@@ -57,6 +59,10 @@ class Functions:
                 None, None, f"callback {token} is not found: the graph that wrapped it is gone"
             )
         return self._functions[token]
+
+    def forget(self, token: str) -> None:
+        """Drop a function."""
+        self._functions.pop(token, None)
 
     def size(self) -> int:
         """How many functions are kept."""
@@ -153,7 +159,7 @@ def _as_array(value: Any) -> Array:
         raise errors.UnimplementedError(None, None, f"Unsupported numpy type {array.dtype}")
     if array.dtype == object:
         return _text_objects(array)
-    return array
+    return array.view()  # the array itself is the user's
 
 
 def _text_objects(array: Array) -> Array:

@@ -1,11 +1,11 @@
 """Tensors as bytes, and sparse tensors kept or carried as bytes.
 
-A tensor is written as a TensorProto with its elements in `tensor_content`, which any TensorFlow
-reads; strings there are their lengths followed by their bytes. A sparse tensor is three of them.
+A tensor is written as a TensorProto, which any TensorFlow reads; a sparse tensor is three of them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -22,113 +22,11 @@ from thalweg.graph.shapes import TensorShape, matrix, scalar, unknown_shape, vec
 from thalweg.ops import sparse, text
 from thalweg.ops.context import Context
 from thalweg.ops.sparse import as_sparse, static_rank
+from thalweg.ops.tensor_format import from_bytes, to_bytes
 from thalweg.public import public
 
 Array = NDArray[Any]
 SparseArrays = tuple[Array, Array, Array]
-
-# The fields of TensorProto that are written and read.
-_DTYPE, _SHAPE, _CONTENT, _STRINGS = 1, 2, 4, 8
-_VARINT, _BYTES = 0, 2
-
-
-def to_bytes(array: Array) -> bytes:
-    """An array as a serialized TensorProto."""
-    kind = as_dtype(array.dtype)
-    sizes = b"".join(_message(2, _number(1, size)) for size in array.shape)
-    head = _number(_DTYPE, kind.as_datatype_enum) + _message(_SHAPE, sizes)
-    return head + _message(_CONTENT, _content(array))
-
-
-def _content(array: Array) -> bytes:
-    if array.dtype != object:
-        return np.ascontiguousarray(array).tobytes()
-    items = text.elements(array)
-    return b"".join(_varint(len(item)) for item in items) + b"".join(items)
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3 | _VARINT) + _varint(value)
-
-
-def _message(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | _BYTES) + _varint(len(value)) + value
-
-
-def from_bytes(data: bytes) -> Array:
-    """The array that a serialized TensorProto holds; a ValueError if it is none."""
-    kind, shape, content = None, (), b""
-    strings: list[bytes] = []
-    for field, value in _fields(data):
-        if field == _DTYPE:
-            kind = as_dtype(cast("int", value))
-        elif field == _SHAPE:
-            shape = tuple(_sizes(cast("bytes", value)))
-        elif field == _CONTENT:
-            content = cast("bytes", value)
-        elif field == _STRINGS:
-            strings.append(cast("bytes", value))
-    if kind is None:
-        raise ValueError("no dtype found")
-    if kind is dtypes.string:
-        return text.text_of(strings or _split(content, int(np.prod(shape))), shape)
-    return np.frombuffer(content, kind.as_numpy_dtype).reshape(shape)
-
-
-def _sizes(data: bytes) -> Iterator[int]:
-    for field, dimension in _fields(data):
-        if field == 2:
-            found = dict(_fields(cast("bytes", dimension)))
-            yield int(cast("int", found.get(1, 0)))
-
-
-def _split(content: bytes, count: int) -> Iterator[bytes]:
-    lengths: list[int] = []
-    at = 0
-    for _ in range(count):
-        length, at = _read_varint(content, at)
-        lengths.append(length)
-    for length in lengths:
-        yield content[at : at + length]
-        at += length
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message, numbers and byte strings."""
-    at = 0
-    while at < len(data):
-        key, at = _read_varint(data, at)
-        value, at = _read_varint(data, at)
-        if key & 7 == _BYTES:
-            if at + value > len(data):
-                raise ValueError("the message ends too early")
-            yield key >> 3, data[at : at + value]
-            at += value
-        elif key & 7 == _VARINT:
-            yield key >> 3, value
-        else:
-            raise ValueError(f"field {key >> 3} has wire type {key & 7}")
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data):
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    raise ValueError("the message ends too early")
-
 
 # Dense tensors
 
@@ -166,13 +64,25 @@ class ParseTensor(Op):
         return unknown_shape()
 
     def numpy(self, serialized: Array) -> Array:
-        array = from_bytes(text.text_item(serialized))
+        data = text.text_array(serialized)
+        if data.ndim:
+            raise ValueError(f"Expected `serialized` to be a scalar, got shape: {list(data.shape)}")
+        array = self._parsed(data.item())
         if as_dtype(array.dtype) is not self.out_type:
             raise ValueError(
                 f"Type mismatch between parsed tensor ({as_dtype(array.dtype).name}) and dtype "
                 f"({self.out_type.name})"
             )
         return array
+
+    def _parsed(self, data: bytes) -> Array:
+        try:
+            return from_bytes(data)
+        except ValueError as error:
+            shown = data[:64].decode(errors="backslashreplace")
+            raise ValueError(
+                f"Could not parse `serialized` as TensorProto: '{shown}' ({error})"
+            ) from error
 
 
 @public("parse_tensor", "io.parse_tensor")
@@ -336,13 +246,12 @@ class SparseTensorsMap:
 
     def __init__(self) -> None:
         self._tensors: dict[int, SparseArrays] = {}
-        self._next = 0
+        self._numbers = itertools.count()  # steps may add at once
 
     def add(self, parts: SparseArrays) -> int:
         """Keep a sparse tensor; returns its number."""
-        number = self._next
+        number = next(self._numbers)
         self._tensors[number] = parts
-        self._next += 1
         return number
 
     def take(self, number: int) -> SparseArrays:

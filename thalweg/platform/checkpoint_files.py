@@ -40,8 +40,8 @@ from thalweg.platform.tensor_slices import (
     Entry,
     Part,
     Slice,
+    as_sizes,
     is_inside,
-    is_shape,
     whole,
 )
 
@@ -85,6 +85,7 @@ def save(prefix: str, shards: Sequence[Iterable[Piece]], threads: int = 2) -> No
     except BaseException:
         _remove(shard.path for shard in written)
         raise
+    _settle(prefix, written)
 
 
 def save_file(path: str, pieces: Iterable[Piece], threads: int = 2) -> None:
@@ -116,8 +117,12 @@ def _data_names(prefix: str, count: int) -> list[str]:
 
 def _commit(prefix: str, shards: Sequence[Shard]) -> None:
     durable.sync_folder(prefix)  # the data files' names last before the index names them
-    path = index_path(prefix)
-    durable.replace_file(path, _index(prefix, shards))
+    durable.put_file(index_path(prefix), _index(prefix, shards))
+
+
+def _settle(prefix: str, shards: Sequence[Shard]) -> None:
+    """After the commit: make it last, and remove what is of no more use."""
+    durable.sync_folder(prefix)
     kept = {shard.path for shard in shards}
     _remove(name for name in glob.glob(data_pattern(prefix)) if name not in kept)
     durable.sweep(os.path.dirname(prefix))
@@ -173,11 +178,16 @@ def merge(prefixes: Sequence[str], destination: str, delete_old_folders: bool = 
     shards = [shard for checkpoint in opened for shard in checkpoint.shards]
     names = _data_names(destination, len(shards))
     moved: list[Shard] = []
-    with durable.file_errors(destination):
-        for shard, name in zip(shards, names, strict=True):
-            os.rename(shard.path, name)
-            moved.append(replace(shard, path=name))
-    _commit(destination, moved)
+    try:
+        with durable.file_errors(destination):
+            for shard, name in zip(shards, names, strict=True):
+                os.rename(shard.path, name)
+                moved.append(replace(shard, path=name))
+        _commit(destination, moved)
+    except BaseException:
+        _remove(shard.path for shard in moved)
+        raise
+    _settle(destination, moved)
     _remove(index_path(prefix) for prefix in prefixes if prefix != destination)
     if delete_old_folders:
         _remove_folders(prefixes, destination)
@@ -300,10 +310,10 @@ def _shard_content(shard: Shard) -> Array:
 
 def _entry(path: str, name: str, value: Any, shards: Sequence[Shard]) -> Entry:
     given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    dtype, shape, parts = (given.get(key) for key in ("dtype", "shape", "parts"))
-    if dtype not in NUMPY or not is_shape(shape, NUMPY[dtype].itemsize):
+    dtype, shape, parts = str(given.get("dtype")), given.get("shape"), given.get("parts")
+    sizes = as_sizes(shape, NUMPY[dtype].itemsize) if dtype in NUMPY else None
+    if sizes is None:
         raise damaged(path, 0, f"{name!r} has dtype {dtype!r} and shape {shape!r}")
-    sizes = tuple(cast("list[int]", shape))
     if not isinstance(parts, list):
         raise damaged(path, 0, f"{name!r} has no list of parts")
     places = cast("list[Any]", parts)
@@ -314,9 +324,10 @@ def _part(
     path: str, name: str, dtype: str, full: tuple[int, ...], where: Any, shards: Sequence[Shard]
 ) -> Part:
     place = cast("list[Any]", where) if isinstance(where, list) else []
-    if len(place) not in (3, 5) or not is_shape(place[:3]) or place[0] >= len(shards):
+    span = as_sizes(place[:3])
+    if len(place) not in (3, 5) or span is None or span[0] >= len(shards):
         raise damaged(path, 0, f"a part of {name!r} is at {where!r}")
-    number, begin, end = place[:3]
+    number, begin, end = span
     shard = shards[number]
     extent = whole(full) if len(place) == 3 else _box(path, name, full, place[3:])
     if not begin <= end <= shard.size:
@@ -326,11 +337,20 @@ def _part(
 
 
 def _box(path: str, name: str, full: tuple[int, ...], box: Sequence[Any]) -> Slice:
-    if is_shape(box[0]) and is_shape(box[1]):
-        extent = Slice(full, tuple(box[0]), tuple(box[1]))
+    start, shape = as_sizes(box[0]), as_sizes(box[1])
+    if start is not None and shape is not None:
+        extent = Slice(full, start, shape)
         if is_inside(extent):
             return extent
     raise damaged(path, 0, f"{name!r} has a slice {box!r} outside its shape {list(full)}")
+
+
+def _read_ahead(path: str, parts: Iterable[Part]) -> None:
+    """Have the disk begin to read: faults of mapped pages alone ask for little at a time."""
+    with durable.file_errors(path), open(path, "rb") as file:
+        for part in parts:
+            size = part.end - part.begin
+            os.posix_fadvise(file.fileno(), part.begin, size, os.POSIX_FADV_WILLNEED)
 
 
 class SafetensorsCheckpoint(Checkpoint):
@@ -361,6 +381,8 @@ class SafetensorsCheckpoint(Checkpoint):
     def prepare(self, names: Iterable[str]) -> None:
         """Check all blocks of some tensors, which also brings them into memory."""
         parts = [part for name in names for part in self.entry(name).parts]
+        for path in {part.path for part in parts}:
+            _read_ahead(path, [part for part in parts if part.path == path])
         self._check([(part.path, block) for part in parts for block in self._blocks(part)])
 
     def _blocks(self, part: Part) -> range:
@@ -382,7 +404,7 @@ class SafetensorsCheckpoint(Checkpoint):
         path, number = block
         begin = number * durable.BLOCK
         content = self._contents[path][begin : begin + durable.BLOCK]
-        if zlib.crc32(content) != self._checksums[path][number]:
+        if zlib.crc32(content.data) != self._checksums[path][number]:
             raise damaged(
                 path, begin, f"these {content.nbytes} bytes are not those that were saved"
             )

@@ -89,12 +89,17 @@ def _open_side(path: str, flags: int) -> tuple[str, int]:
 
 
 def replace_file(path: str, content: bytes) -> None:
-    """Put a small file in place of what is there, if anything is."""
+    """Put a small file in place of what is there, if anything is, to last."""
+    put_file(path, content)
+    sync_folder(path)
+
+
+def put_file(path: str, content: bytes) -> None:
+    """Put a small file in place of what is there; its name lasts once the folder is synced."""
     with written_beside(path) as descriptor:
         view = memoryview(content)
         while view:
             view = view[os.write(descriptor, view) :]
-    sync_folder(path)
 
 
 def sync_folder(path: str) -> None:
@@ -196,7 +201,7 @@ class _Stream:
                 at += piece.nbytes
             # Past the end of the last block whole sectors are written, and cut off afterwards.
             _write_at(self._descriptor, buffer[: -(-length // _SECTOR) * _SECTOR], begin)
-            return zlib.crc32(buffer[:length])
+            return zlib.crc32(buffer[:length].data)
         finally:
             self._buffers.put(buffer)
 
@@ -214,4 +219,4 @@ class _Stream:
 def _write_at(descriptor: int, content: Array, offset: int) -> None:
     done = 0
     while done < content.nbytes:
-        done += os.pwrite(descriptor, content[done:], offset + done)
+        done += os.pwrite(descriptor, content[done:].data, offset + done)

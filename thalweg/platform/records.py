@@ -56,7 +56,7 @@ class TFRecordCompressionType:
 
 @public("python_io.TFRecordOptions", "io.TFRecordOptions")
 class TFRecordOptions:
-    """How records are compressed; all but the type matter to writing only, None is zlib's choice."""
+    """How records are compressed; all but the type matter to writing alone."""
 
     compression_type_map: ClassVar[dict[Any, str]] = {
         TFRecordCompressionType.ZLIB: "ZLIB",

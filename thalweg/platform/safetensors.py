@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.platform.tensor_slices import Entry, Part, Slice, is_inside, is_shape, whole
+from thalweg.platform.tensor_slices import Entry, Part, Slice, as_sizes, is_inside, whole
 
 Array = NDArray[Any]
 Sizes = tuple[int, ...]
@@ -117,7 +117,7 @@ def layout(pieces: Iterable[Piece]) -> tuple[bytes, list[Array], dict[str, Entry
 
 
 def _alignment(piece: Piece) -> int:
-    """The widest elements come first: then all lie at multiples of their size. Strings come last."""
+    """Wide elements come first and strings last: all lie at multiples of their size."""
     return 0 if piece.dtype == "string" else piece.array.dtype.itemsize
 
 
@@ -205,7 +205,8 @@ def read_entries(path: str, content: Array) -> dict[str, Entry]:
         raise damaged(path, 0, f"a header of {length} bytes does not fit a file of {size}")
     header = parse_object(path, 8, content[8 : 8 + length].tobytes())
     metadata = header.pop(_METADATA, {})
-    noted = metadata.get(_NOTES, "{}") if isinstance(metadata, dict) else None
+    given: Any = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {_NOTES: None}
+    noted = given.get(_NOTES, "{}")
     if not isinstance(noted, str):
         raise damaged(path, 8, "the metadata is not a map of strings")
     notes = parse_object(path, 8, noted.encode())
@@ -233,19 +234,21 @@ def _read_part(
     if not isinstance(value, dict) or not isinstance(note, dict):
         raise damaged(path, 8, f"the entry of {key!r} is no JSON object")
     given, noted = cast("dict[str, Any]", value), cast("dict[str, Any]", note)
-    dtype = noted.get("dtype", _NAMES.get(str(given.get("dtype"))))
-    shape = noted.get("shape", given.get("shape"))
-    if dtype not in NUMPY or not is_shape(shape, NUMPY[dtype].itemsize):
-        raise damaged(path, 8, f"{key!r} has dtype {given.get('dtype')!r} and shape {shape!r}")
+    dtype = str(noted.get("dtype", _NAMES.get(str(given.get("dtype")))))
+    written = noted.get("shape", given.get("shape"))
+    shape = as_sizes(written, NUMPY[dtype].itemsize) if dtype in NUMPY else None
+    if shape is None:
+        raise damaged(path, 8, f"{key!r} has dtype {given.get('dtype')!r} and shape {written!r}")
     begin, end = _span(path, key, given.get("data_offsets"), offset, size)
-    check_length(path, key, dtype, tuple(shape), begin, end)
-    extent = _extent(path, key, noted, tuple(shape))
+    check_length(path, key, dtype, shape, begin, end)
+    extent = _extent(path, key, noted, shape)
     return str(noted.get("name", key)), dtype, Part(path, begin, end, extent)
 
 
 def _span(path: str, key: str, offsets: Any, data: int, size: int) -> tuple[int, int]:
-    if is_shape(offsets) and len(offsets) == 2:
-        begin, end = data + offsets[0], data + offsets[1]
+    span = as_sizes(offsets)
+    if span is not None and len(span) == 2:
+        begin, end = data + span[0], data + span[1]
         if begin <= end <= size:
             return begin, end
     raise damaged(path, 8, f"{key!r} lies at {offsets!r}, outside the {size - data} bytes of data")
@@ -263,12 +266,12 @@ def check_length(path: str, key: str, dtype: str, shape: Sizes, begin: int, end:
 def _extent(path: str, key: str, note: Mapping[str, Any], shape: Sizes) -> Slice:
     if "full" not in note:
         return whole(shape)
-    full, start = note["full"], note.get("start")
-    if is_shape(full) and is_shape(start):
-        extent = Slice(tuple(full), tuple(cast("list[int]", start)), shape)
+    full, start = as_sizes(note["full"]), as_sizes(note.get("start"))
+    if full is not None and start is not None:
+        extent = Slice(full, start, shape)
         if is_inside(extent):
             return extent
-    raise damaged(path, 8, f"{key!r} is no slice of a tensor of shape {full!r} at {start!r}")
+    raise damaged(path, 8, f"{key!r} is no slice of a tensor: {note!r}")
 
 
 def decode(path: str, content: Array, dtype: str, shape: Sizes, offset: int) -> Array:

@@ -1,19 +1,22 @@
 """Sorted tables of keys and values, the files of LevelDB that TensorFlow keeps indices in.
 
-Comes in: the bytes of a table. Goes out: its pairs in order. Blocks are checked by their checksums
-and may be compressed with Snappy; whatever is wrong is an error that says at which byte.
+Comes in: the bytes of a table. Goes out: its pairs in order, or the other way round. Blocks are
+checked by their checksums and may be compressed with Snappy; whatever is wrong is an error that
+says at which byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from thalweg import errors
 from thalweg.platform.checksum import masked_crc32c
+from thalweg.platform.wire import varint
 
 MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER = 48
 _TRAILER = 5  # the kind of a block and its checksum
+_FULL = 4096  # bytes from which on a block is closed
 _MOST_COPIED = 64  # bytes that one element of Snappy can stand for
 
 
@@ -91,6 +94,40 @@ def _block_pairs(block: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
         place += fresh
         yield key, block[place : place + length]
         place += length
+
+
+# Writing
+
+
+def table(content: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A table of pairs that come in the order of their keys."""
+    output = bytearray()
+    handles: list[tuple[bytes, bytes]] = []
+    pending: list[tuple[bytes, bytes]] = []
+    for key, value in content:
+        pending.append((key, value))
+        if sum(len(k) + len(v) for k, v in pending) > _FULL:
+            handles.append((key, _append(output, pending)))
+            pending = []
+    if pending:
+        handles.append((pending[-1][0], _append(output, pending)))
+    statistics = _append(output, [])
+    footer = statistics + _append(output, handles)
+    return bytes(output) + footer.ljust(_FOOTER - len(MAGIC), b"\0") + MAGIC
+
+
+def _append(output: bytearray, content: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Add a block, keys in full; returns where it lies."""
+    block = bytearray()
+    starts: list[int] = []
+    for key, value in content:
+        starts.append(len(block))
+        block += b"\0" + varint(len(key)) + varint(len(value)) + key + value
+    for number in (*(starts or [0]), max(len(starts), 1)):
+        block += number.to_bytes(4, "little")
+    begin = len(output)
+    output += block + b"\0" + masked_crc32c(bytes(block) + b"\0").to_bytes(4, "little")
+    return varint(begin) + varint(len(block))
 
 
 # Snappy

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,14 +85,15 @@ def is_inside(box: Slice) -> bool:
     return all(start >= 0 and n >= 0 and start + n <= size for start, n, size in ends)
 
 
-def is_shape(value: Any, itemsize: int = 1) -> bool:
-    """Whether something read from a file is a shape that an array can have."""
+def as_sizes(value: Any, itemsize: int = 1) -> Sizes | None:
+    """Something read from a file as the shape of an array, if an array can have it."""
     if not isinstance(value, list | tuple):
-        return False
-    sizes: Sequence[Any] = value  # pyright: ignore[reportUnknownVariableType] - checked next
+        return None
+    sizes = tuple(cast("Sequence[Any]", value))
     if len(sizes) > _MOST_AXES or not all(type(size) is int and size >= 0 for size in sizes):
-        return False
-    return prod(size for size in sizes if size) * max(itemsize, 1) < _MOST_BYTES
+        return None
+    fits = prod(size for size in sizes if size) * max(itemsize, 1) < _MOST_BYTES
+    return sizes if fits else None
 
 
 def _overlap(first: Slice, second: Slice) -> tuple[slice, ...] | None:

@@ -7,6 +7,7 @@ partitioned one an entry for each slice under a key of its own. The bytes of the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -27,15 +28,16 @@ from thalweg.platform.tensor_slices import (
     Part,
     Sizes,
     Slice,
+    as_sizes,
     is_inside,
-    is_shape,
     whole,
 )
 
 Array = NDArray[Any]
 
 # fmt: off - in the order of the DataType protobuf, from 1
-_DTYPES = dict(
+#: The names of dtypes by their numbers.
+DTYPES = dict(
     enumerate(
         (
             "float32",
@@ -159,8 +161,8 @@ def _record(message: bytes) -> _Record:
             checksum = field.value
         elif field.number == 7:
             boxes.append(field.value)
-    dtype = _DTYPES.get(numbers[1], "")
-    if dtype not in NUMPY or not is_shape(shape, NUMPY[dtype].itemsize):
+    dtype = DTYPES.get(numbers[1], "")
+    if dtype not in NUMPY or as_sizes(shape, NUMPY[dtype].itemsize) is None:
         raise ValueError(f"an entry has dtype {numbers[1]} and shape {list(shape)}")
     shard, offset, size = (_integer(numbers[number]) for number in (3, 4, 5))
     kept = int.from_bytes(checksum, "little")
@@ -209,7 +211,7 @@ def _content(value: int | bytes) -> bytes:
 
 def slice_key(name: bytes, box: _Box) -> bytes:
     """The key that the bytes of a slice are kept under."""
-    escaped = name.replace(b"\xff", b"\xff\0").replace(b"\0", b"\0\xff")
+    escaped = re.sub(b"[\0\xff]", lambda found: found[0] + bytes([found[0][0] ^ 0xFF]), name)
     key = _ordered(0) + escaped + b"\0\1" + _ordered(len(box))
     return key + b"".join(_ordered_signed(number) for pair in box for number in pair)
 
@@ -247,7 +249,7 @@ class _Bundle(Checkpoint):
         dtype = NUMPY[entry.dtype]
         if content.nbytes != prod(shape) * dtype.itemsize:
             raise damaged(part.path, part.begin, f"{content.nbytes} bytes are not {list(shape)}")
-        if masked_crc32c(memoryview(content)) != part.checksum:
+        if masked_crc32c(content.data) != part.checksum:
             raise damaged(part.path, part.begin, "the tensor does not have its checksum")
         values = content.view(dtype).reshape(shape)
         return values.byteswap() if self._is_big_endian else values
@@ -270,7 +272,7 @@ def _strings(part: Part, content: Array, shape: Sizes) -> Array:
     place += 4
     checked = crc32c(b"".join(n.to_bytes(4 if n < 1 << 32 else 8, "little") for n in lengths))
     checked = crc32c(raw[place - 4 :], checked)
-    if len(raw) != place + sum(lengths) or _masked(checked) != part.checksum:
+    if len(raw) != place + sum(lengths) or masked(checked) != part.checksum:
         raise damaged(part.path, part.begin, "the strings do not have their length or checksum")
     result = np.empty(count, object)
     for index, length in enumerate(lengths):
@@ -295,5 +297,6 @@ def _lengths(part: Part, raw: bytes, count: int) -> tuple[list[int], int]:
     return lengths, place
 
 
-def _masked(crc: int) -> int:
+def masked(crc: int) -> int:
+    """A checksum as files keep it."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

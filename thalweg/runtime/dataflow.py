@@ -15,8 +15,9 @@ from queue import SimpleQueue
 import numpy as np
 
 from thalweg import errors
+from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.plan import Instruction, Plan
+from thalweg.runtime.plan import Plan
 
 Done = tuple[int, BaseException | None]
 

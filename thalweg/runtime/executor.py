@@ -10,10 +10,11 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.graph.node import Node
+from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow import run_by_readiness
 from thalweg.runtime.kernels import located, run
-from thalweg.runtime.plan import Instruction, Plan, value_of
+from thalweg.runtime.plan import Plan, value_of
 from thalweg.runtime.resources import Resources
 
 
@@ -43,7 +44,7 @@ def execute(
     for slot, value in zip(plan.feeds, feeds, strict=True):
         slots[slot] = value
     with np.errstate(all="ignore"):
-        if plan.may_block:
+        if plan.may_block and (timing is not None or not _blocks_last(plan)):
             call = _single(plan, slots, resources, cancellation, timing)
             run_by_readiness(plan, call, cancellation)
         elif timing is not None:
@@ -52,8 +53,15 @@ def execute(
                 call(instruction)
         else:
             run(plan.instructions, slots, resources, cancellation)
-            cancellation.check()  # native code does not look: a step that ended late is late
+            if not plan.may_block:  # else what was taken from a queue would be lost
+                cancellation.check()  # native code does not look: a step that ended late is late
         return [_fetched(slots[slot], slot, plan) for slot in plan.fetches]
+
+
+def _blocks_last(plan: Plan) -> bool:
+    """Whether a step has nothing left to do when it blocks: it may then run in order."""
+    *before, last = plan.instructions
+    return last.node.op.blocking and not any(step.node.op.blocking for step in before)
 
 
 def _single(

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 from thalweg import errors
 from thalweg.graph.node import Node
+from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.plan import Instruction
 from thalweg.runtime.resources import Resources
 
 Resource = TypeVar("Resource")
@@ -77,14 +77,14 @@ def run(
             if count == 1 and not isinstance(result, list | tuple):
                 slots[output] = result
             else:
-                slots[output : output + count] = _flat(result, count, node)
+                slots[output : output + count] = outputs_of(result, count, node)
         except Exception as error:
             raise located(error, node) from error
         for slot in frees:
             slots[slot] = None
 
 
-def _flat(result: Any, count: int, node: Node) -> list[Any]:
+def outputs_of(result: Any, count: int, node: Node) -> list[Any]:
     """The outputs of a kernel that has several, lists among them opened up."""
     flat: list[Any] = []
     for part in cast("Sequence[Any]", result):

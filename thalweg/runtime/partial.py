@@ -10,12 +10,15 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.graph.node import Node, Tensor
+from thalweg.lower.regions import with_traces
+from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.executor import fresh
 from thalweg.runtime.fetches import Fetches
 from thalweg.runtime.kernels import run
-from thalweg.runtime.plan import Instruction, prune, schedule
+from thalweg.runtime.plan import prune, schedule
 from thalweg.runtime.resources import Resources
+from thalweg.runtime.unfold import has_primitives
 
 
 class PartialRun:
@@ -27,12 +30,16 @@ class PartialRun:
             raise errors.InvalidArgumentError(
                 None, None, "No nodes in the graph need to run for this partial run."
             )
+        if has_primitives(nodes):
+            raise errors.InvalidArgumentError(
+                None, None, "A step that has control primitives cannot be run in parts."
+            )
         everything = [tensor for node in nodes for tensor in node.outputs]
-        step = schedule(nodes, everything, feeds, {})
+        step = schedule(with_traces(nodes, everything), everything, feeds, {})
         self._declared = declared
-        self._instructions: dict[Node, Instruction] = dict(
-            zip(nodes, step.instructions, strict=True)
-        )
+        self._instructions: dict[Node, Instruction] = {
+            node: instruction for instruction in step.instructions for node in instruction.nodes
+        }
         self._slots: list[Any] = [None] * step.slot_count
         self._slot_of = dict(zip(feeds, step.feeds, strict=True))
         self._slot_of.update(
@@ -94,6 +101,6 @@ class PartialRun:
                     None, node, f"You must feed a value for {missing[0].name} before this fetch"
                 )
         with np.errstate(all="ignore"):
-            steps = [self._instructions[node] for node in nodes]
-            run(steps, self._slots, self._resources, Cancellation())
-        self._done.update(nodes)
+            steps = {self._instructions[node].node: self._instructions[node] for node in nodes}
+            run([*steps.values()], self._slots, self._resources, Cancellation())
+        self._done.update(node for step in steps.values() for node in step.nodes)

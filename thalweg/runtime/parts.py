@@ -17,18 +17,22 @@ from typing import Any
 from thalweg.codegen.cache import Statistics, statistics
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import compilable, ordered, regions
-from thalweg.lower.specialise import NotCompiled, Region, specialise
+from thalweg.lower.specialise import Controlled, NotCompiled, Region, specialise
 from thalweg.ops.basic import Const
 from thalweg.ops.context import VariableCell
+from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import CompiledRegion
+from thalweg.runtime.controlled import ControlledCall, WholeCall
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.native import NativeStep
-from thalweg.runtime.plan import Instruction, Plan, schedule
+from thalweg.runtime.plan import Plan, schedule
 from thalweg.runtime.planned import PlannedKernel, kernels_of
 from thalweg.runtime.resources import Resources
 
 Shape = tuple[int, ...]
+
+_IN_TOKENS = "the step has control primitives: the executor runs its nodes one by one"
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,14 @@ class PlannedRegion:
                 yield f"{tensor.name} {before} → {after}"
 
 
-Part = HostOp | PlannedRegion
+@dataclass(frozen=True)
+class PlannedControl:
+    """A conditional or a loop."""
+
+    unit: Controlled
+
+
+Part = HostOp | PlannedRegion | PlannedControl
 
 
 def flattened(parts: Sequence[Part]) -> Iterator[Part]:
@@ -109,6 +120,10 @@ class _Walk:
         for instruction in instructions:
             if isinstance(instruction.call, CompiledRegion):
                 found.append(self._region(instruction.call))
+            elif isinstance(instruction.call, ControlledCall):
+                found.append(self._control(instruction.call.unit))
+            elif isinstance(instruction.call, WholeCall):
+                found += [HostOp(n, _IN_TOKENS) for n in instruction.nodes if n.inputs]
             elif is_variable(instruction.node):
                 self.cells[instruction.node.outputs[0]] = cell_of(instruction.node, self.resources)
             elif isinstance(instruction.node.op, Const):
@@ -116,6 +131,13 @@ class _Walk:
             else:
                 found.append(self._host_op(instruction.node))
         return found
+
+    def _control(self, unit: Controlled) -> PlannedControl:
+        for tensor in unit.outputs:
+            sizes = static_shape(tensor)
+            if sizes is not None:
+                self.shapes[tensor] = sizes
+        return PlannedControl(unit)
 
     def _host_op(self, node: Node) -> HostOp:
         self.shapes.update(_inferred(node, self.shapes))

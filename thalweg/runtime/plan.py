@@ -13,11 +13,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.lower.regions import Unit, ordered, regions
-from thalweg.lower.specialise import Region
+from thalweg.lower.regions import Unit, ordered, regions, with_traces
+from thalweg.lower.specialise import Controlled, Region
 from thalweg.ops.context import VariableCell
 from thalweg.place.placer import Placement, place
+from thalweg.runtime.calls import Instruction, call_of, dereferenced
 from thalweg.runtime.compiled import CompiledRegion
+from thalweg.runtime.controlled import Whole, controlled_call
+from thalweg.runtime.unfold import has_primitives
 
 
 class Step(NamedTuple):
@@ -26,20 +29,6 @@ class Step(NamedTuple):
     fetches: tuple[Tensor, ...]
     targets: tuple[Node, ...]
     feeds: tuple[Tensor, ...]
-
-
-class Instruction(NamedTuple):
-    """One kernel call: where its inputs are, where its outputs go, and what dies after it."""
-
-    call: Callable[..., Any]
-    takes_context: bool
-    inputs: tuple[int, ...]
-    references: tuple[int, ...]  # positions among the inputs that are read through a variable
-    output: int
-    output_count: int
-    frees: tuple[int, ...]
-    node: Node  # the one that errors are laid to
-    nodes: tuple[Node, ...]  # all that it computes
 
 
 @dataclass(frozen=True)
@@ -56,7 +45,7 @@ class Plan:
     @cached_property
     def may_block(self) -> bool:
         """Whether a node of the step may wait for another step, or for a node of this one."""
-        return any(instruction.node.op.blocking for instruction in self.instructions)
+        return any(node.op.blocking for step in self.instructions for node in step.nodes)
 
     @cached_property
     def dependencies(self) -> tuple[list[int], list[list[int]]]:
@@ -98,12 +87,17 @@ def plan(
     nodes = prune(step.fetches, step.targets, step.feeds)
     placement = place(nodes, devices, soft_placement)
     order = ordered(nodes, step.feeds)
-    units: Sequence[Unit] = nodes
-    if compiled:
+    units: Sequence[Unit | Whole]
+    if has_primitives(nodes):
+        fetched = [t for t in dict.fromkeys(step.fetches) if t not in step.feeds]
+        units = [Whole(tuple(nodes), step.feeds, tuple(fetched))]
+    elif compiled:
         # What is only run is computed all the same: it may fail, and its time may be what is asked.
         ran = [tensor for node in step.targets for tensor in node.outputs]
         units = regions(nodes, [*step.fetches, *ran], step.feeds, order)
-    return schedule(units, step.fetches, step.feeds, placement, threads, order)
+    else:
+        units = with_traces(nodes, step.fetches)
+    return schedule(units, step.fetches, step.feeds, placement, threads, order, compiled)
 
 
 def prune(
@@ -132,12 +126,13 @@ def _is_fed(node: Node, fed: set[Tensor]) -> bool:
 
 
 def schedule(
-    units: Sequence[Unit],
+    units: Sequence[Unit | Whole],
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
     placement: Placement,
     threads: int = 0,
     order: Mapping[Node, Collection[Node]] | None = None,
+    compiled: bool = True,
 ) -> Plan:
     """Give each tensor a slot and each node or region an instruction."""
     slots: dict[Tensor, int] = {tensor: index for index, tensor in enumerate(feeds)}
@@ -151,7 +146,7 @@ def schedule(
     fed = set(feeds)
     frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
     instructions = tuple(
-        _instruction(unit, start, slots, tuple(dead), fed, threads)
+        _instruction(unit, start, slots, tuple(dead), fed, threads, compiled)
         for unit, start, dead in zip(units, starts, frees, strict=True)
     )
     return Plan(
@@ -164,12 +159,13 @@ def schedule(
     )
 
 
-def _taken(unit: Unit) -> tuple[Tensor, ...]:
+def _taken(unit: Unit | Whole) -> tuple[Tensor, ...]:
     """What a unit reads."""
-    return unit.inputs if isinstance(unit, Node) else (*unit.inputs, *unit.references)
+    return (*unit.inputs, *unit.references) if isinstance(unit, Region) else unit.inputs
 
 
-def _last_uses(units: Sequence[Unit], slots: dict[Tensor, int], kept: set[int]) -> list[list[int]]:
+def _last_uses(
+    units: Sequence[Unit | Whole], slots: dict[Tensor, int], kept: set[int]) -> list[list[int]]:
     """For each unit, the slots that nothing after it reads."""
     seen = set(kept)
     frees: list[list[int]] = [[] for _ in units]
@@ -184,31 +180,30 @@ def _last_uses(units: Sequence[Unit], slots: dict[Tensor, int], kept: set[int]) 
 
 
 def _instruction(
-    unit: Unit,
+    unit: Unit | Whole,
     start: int,
     slots: dict[Tensor, int],
     frees: tuple[int, ...],
     fed: set[Tensor],
     threads: int,
+    compiled: bool,
 ) -> Instruction:
-    inputs = tuple(slots[tensor] for tensor in _taken(unit))
-    outputs = len(unit.outputs)
-    if isinstance(unit, Region):
-        call = CompiledRegion(unit, threads, _in_parts)
-        return Instruction(
-            call, True, inputs, (), start, outputs, frees, unit.nodes[-1], unit.nodes
-        )
-    takes_context = unit.op.has("kernel")
+    if isinstance(unit, Controlled):
+        call = controlled_call(unit, fed, threads, compiled, _in_parts)
+    elif isinstance(unit, Whole):
+        call = unit.call(threads, _in_parts)
+    else:
+        call = call_of(unit, fed, threads, _in_parts)
     return Instruction(
-        _call(unit, takes_context),
-        takes_context,
-        inputs,
-        _dereferenced(unit, fed),
+        call.function,
+        call.takes_context,
+        tuple(slots[tensor] for tensor in _taken(unit)),
+        call.references,
         start,
-        outputs,
+        len(unit.outputs),
         frees,
-        unit,
-        (unit,),
+        call.node,
+        call.nodes,
     )
 
 
@@ -227,7 +222,7 @@ def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..
     instructions = tuple(
         instruction
         if isinstance(instruction.call, CompiledRegion)
-        else instruction._replace(references=_dereferenced(instruction.node, set(region.inputs)))
+        else instruction._replace(references=dereferenced(instruction.node, region.inputs))
         for instruction in step.instructions
     )
 
@@ -238,34 +233,6 @@ def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..
         return [slots[slot] for slot in step.fetches]
 
     return run
-
-
-def _call(node: Node, takes_context: bool) -> Callable[..., Any]:
-    op = node.op
-    function = op.kernel if takes_context else op.numpy
-    if not op.parsed.has_lists:
-        return function
-    counts = node.input_counts()
-
-    def call(*flat: Any) -> Any:
-        context, values = flat[:takes_context], flat[takes_context:]
-        return function(*context, *op.parsed.group(values, counts))
-
-    return call
-
-
-def _dereferenced(node: Node, fed: set[Tensor]) -> tuple[int, ...]:
-    """The inputs that are references where the op wants values (a fed one is a value already)."""
-    if not any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
-        return ()
-    wants_ref: list[bool] = []
-    for argument, count in zip(node.op.parsed.inputs, node.input_counts(), strict=True):
-        wants_ref += [argument.is_ref] * count
-    return tuple(
-        position
-        for position, (tensor, wanted) in enumerate(zip(node.inputs, wants_ref, strict=True))
-        if tensor.dtype.is_ref_dtype and not wanted and tensor not in fed
-    )
 
 
 def value_of(item: Any) -> Any:

@@ -8,9 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.runtime.native import NativeStep
-from thalweg.runtime.parts import HostOp, Part, PlannedRegion, flattened, is_variable
+from thalweg.runtime.parts import (
+    HostOp,
+    Part,
+    PlannedControl,
+    PlannedRegion,
+    flattened,
+    is_variable,
+)
 from thalweg.runtime.plan import Plan
 from thalweg.runtime.planned import PlannedKernel, thread_count
+from thalweg.runtime.printed_control import control_lines
 
 _WIDEST = 56
 _MOST_SHAPES = 6
@@ -34,8 +42,10 @@ def listing(plan: Plan, parts: Sequence[Part], graph_size: int, most: int | None
     every = list(flattened(parts))
     found = [part for part in every if isinstance(part, PlannedRegion)]
     hosts = [part for part in every if isinstance(part, HostOp)]
-    lines = [_graph_line(plan, graph_size), _cut_line(plan, found, hosts)]
+    controls = [part.unit for part in every if isinstance(part, PlannedControl)]
+    lines = [_graph_line(plan, graph_size), _cut_line(plan, found, hosts, len(controls))]
     lines += [line for host in hosts for line in _host_lines(host)]
+    lines += [line for unit in controls for line in control_lines(unit)]
     first = 1
     for number, region in enumerate(found, 1):
         lines += ["", *_region_lines(region, number, first, most)]
@@ -48,9 +58,13 @@ def _graph_line(plan: Plan, graph_size: int) -> str:
     return f"graph    {graph_size} nodes, {graph_size - needed} pruned, {needed} in the step"
 
 
-def _cut_line(plan: Plan, found: Sequence[PlannedRegion], hosts: Sequence[HostOp]) -> str:
+def _cut_line(
+    plan: Plan, found: Sequence[PlannedRegion], hosts: Sequence[HostOp], controls: int
+) -> str:
     variables = sum(is_variable(i.node) for i in plan.instructions)
     parts = [(len(found), "region"), (len(hosts), "host op"), (variables, "variable")]
+    if controls:
+        parts.insert(1, (controls, "control node"))
     return "cut      into " + ", ".join(plural(count, word) for count, word in parts)
 
 

@@ -22,13 +22,14 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.loops.kernel import Contraction
 from thalweg.ops.basic import Const
 from thalweg.ops.context import VariableCell
+from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import CompiledRegion
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.native import NativeStep
 from thalweg.runtime.parts import cell_of, is_variable, static_shape
 from thalweg.runtime.peaks import arithmetic_peak, copy_peak
-from thalweg.runtime.plan import Instruction, Plan
+from thalweg.runtime.plan import Plan
 from thalweg.runtime.planned import PlannedKernel, kernels_of, snake_case
 from thalweg.runtime.printed import clipped, plural, table
 from thalweg.runtime.resources import Resources

@@ -39,6 +39,20 @@ COMPILES = os.environ.get("THALWEG_COMPILE", "1") != "0"
 _live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
 
 
+class KnownStep:
+    """A step whose fetches and feeds need not be looked at again."""
+
+    def __init__(self, planned: Plan, step: Step, execute: Callable[..., list[Any]]) -> None:
+        self._plan, self._feeds, self._execute = planned, step.feeds, execute
+
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        """The fetched values of a step with these feeds."""
+        feeds = [
+            feed_value(tensor, value) for tensor, value in zip(self._feeds, values, strict=True)
+        ]
+        return self._execute(self._plan, feeds, None, None)
+
+
 class BaseSession:
     """What Session and InteractiveSession share."""
 
@@ -62,7 +76,8 @@ class BaseSession:
         self._resources = Resources()
         self._devices = local_devices(self._config.device_count)
         self._plans: dict[Step, Plan] = {}
-        self._direct: dict[Any, tuple[Fetches, DirectStep]] = {}  # by what a call looks like
+        # By what a call looks like:
+        self._direct: dict[Any, tuple[Fetches, DirectStep | KnownStep]] = {}
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
         self._steps: set[Cancellation] = set()
@@ -125,9 +140,11 @@ class BaseSession:
 
     def _remember(self, key: Any, parsed: Fetches, step: Step) -> None:
         """Note a call whose step can be run directly the next time."""
-        direct = self._direct_step(self._plans[step], step)
-        if direct is not None:
-            self._direct[key] = parsed, direct
+        planned = self._plans[step]
+        self._direct[key] = (
+            parsed,
+            self._direct_step(planned, step) or KnownStep(planned, step, self._execute),
+        )
 
     def _direct_step(self, planned: Plan, step: Step) -> DirectStep | None:
         if self._config.operation_timeout_in_ms:

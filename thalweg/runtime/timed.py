@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.codegen.walker import PROGRAM_FAULT
+from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import CompiledRegion
 from thalweg.runtime.kernels import Context, run
 from thalweg.runtime.native import NativeStep
-from thalweg.runtime.plan import Instruction
 from thalweg.runtime.pool import Pool, Program, default_pool
 
 #: nanoseconds: [entry, thread, begin and end]; zeros where a thread made no call

@@ -18,11 +18,12 @@ import numpy as np
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
+from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import CompiledRegion
 from thalweg.runtime.executor import Timed, Timing
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.native import NativeStep
-from thalweg.runtime.plan import Instruction, Plan
+from thalweg.runtime.plan import Plan
 from thalweg.runtime.planned import PlannedKernel, kernels_of
 from thalweg.runtime.stats import AllocationDescription, NodeExecStats, StepStats
 from thalweg.runtime.stats import TensorDescription as Description

@@ -1,39 +1,12 @@
-"""What users train with: optimizers, schedules, averages, clipping."""
+"""What users train with: optimizers, schedules, averages, clipping, queues that feed, coordination.
 
-from thalweg.train import (
-    adadelta,
-    adagrad,
-    adagrad_da,
-    adam,
-    averages,
-    clipping,
-    device_setter,
-    ftrl,
-    global_steps,
-    gradient_descent,
-    momentum,
-    optimizer,
-    proximal,
-    rmsprop,
-    schedules,
-    slots,
-)
+Importing this package registers its public names.
+"""
 
-__all__ = [
-    "adadelta",
-    "adagrad",
-    "adagrad_da",
-    "adam",
-    "averages",
-    "clipping",
-    "device_setter",
-    "ftrl",
-    "global_steps",
-    "gradient_descent",
-    "momentum",
-    "optimizer",
-    "proximal",
-    "rmsprop",
-    "schedules",
-    "slots",
-]
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

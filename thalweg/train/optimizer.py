@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence, ValuesView
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import gradients
+from thalweg.functions.tape import GradientTape
+from thalweg.functions.updates import update
 from thalweg.graph import dtypes
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.composite import IndexedSlices
@@ -19,6 +21,7 @@ from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
+from thalweg.graph.subgraph import root
 from thalweg.ops import basic, filling, state
 from thalweg.public import public
 from thalweg.train import slots
@@ -97,6 +100,8 @@ class Optimizer:
                 "gate_gradients must be one of: Optimizer.GATE_NONE, Optimizer.GATE_OP, "
                 f"Optimizer.GATE_GRAPH. Not {gate_gradients}"
             )
+        if get_default_graph().is_eager:
+            return self._compute_eagerly(loss, var_list, grad_loss)
         if callable(loss):
             loss = loss()
         self._check_dtypes([loss])
@@ -119,6 +124,28 @@ class Optimizer:
         self._check_dtypes([variable for gradient, variable in pairs if gradient is not None])
         return pairs
 
+    def _compute_eagerly(
+        self, loss: Any, var_list: Any, grad_loss: Any
+    ) -> list[GradientAndVariable]:
+        """As `compute_gradients`, of a function: by default for the variables that it reads."""
+        if not callable(loss):
+            raise RuntimeError(
+                "`loss` passed to Optimizer.compute_gradients should be a function when eager "
+                "execution is enabled: gradients are of what is computed while it is called."
+            )
+        with GradientTape() as tape:
+            if var_list is not None:
+                tape.watch([_gradient_target(v) for v in _flat(var_list)])
+            value = loss()
+        variables = list(tape.watched_variables()) if var_list is None else _flat(var_list)
+        if not variables:
+            raise ValueError("No variables to optimize: the loss reads none, or pass var_list.")
+        self._check_dtypes([value])
+        found = tape.gradient(value, variables, None if grad_loss is None else [grad_loss])
+        pairs = list(zip(found, variables, strict=True))
+        self._check_dtypes([variable for gradient, variable in pairs if gradient is not None])
+        return pairs
+
     def apply_gradients(
         self,
         grads_and_vars: Iterable[GradientAndVariable],
@@ -137,6 +164,13 @@ class Optimizer:
         graph: Graph = variables[0].graph
         with graph.as_default(), graph.control_dependencies(None):
             self._create_slots(variables)
+        if graph.is_eager:
+            kept = [*self._kept(variables), *([] if global_step is None else [global_step])]
+            return update(self, present, kept, lambda: self._apply(present, global_step, name))
+        return self._apply(present, global_step, name)
+
+    def _apply(self, present: Sequence[Any], global_step: Any, name: str | None) -> Node:
+        graph: Graph = present[0][1].graph
         with graph.as_default(), name_scope(name, self._name) as scope:
             self._prepare()
             updates = [self._update(graph, g, v) for g, v in present]
@@ -145,6 +179,12 @@ class Optimizer:
         if trained not in train_ops:
             train_ops.append(trained)
         return trained
+
+    def _kept(self, variables: Sequence[Any]) -> list[Variable]:
+        """What an update of some variables changes besides them: slots, and what has no slot."""
+        keys = [_key(variable) for variable in variables]
+        slots_of = [named[key] for named in self._slots.values() for key in keys if key in named]
+        return [*slots_of, *self._non_slots.values()]
 
     def _update(self, graph: Graph, gradient: Gradient, variable: Variable) -> Any:
         with graph.name_scope(f"update_{variable.op.name}"), graph.colocate_with(variable.op):
@@ -177,7 +217,7 @@ class Optimizer:
 
     def variables(self) -> list[Variable]:
         """All variables this optimizer made in the default graph, by name."""
-        graph = get_default_graph()
+        graph = root(get_default_graph())
         others = [v for (_, owner), v in self._non_slots.items() if owner is graph]
         made = [s for named in self._slots.values() for s in named.values() if s.graph is graph]
         return sorted(made + others, key=lambda variable: variable.name)
@@ -233,7 +273,7 @@ class Optimizer:
     ) -> Variable:
         """One variable for the whole optimizer (in one graph)."""
         graph: Graph = colocate_with.graph
-        key = (name, graph)
+        key = (name, root(graph))
         if key not in self._non_slots:
             with graph.colocate_with(colocate_with.op):
                 self._non_slots[key] = Variable(initial_value, name=name, trainable=False)
@@ -241,7 +281,7 @@ class Optimizer:
 
     def _get_non_slot_variable(self, name: str, graph: Graph | None = None) -> Variable:
         """The variable of the whole optimizer under this name."""
-        return self._non_slots[name, graph or get_default_graph()]
+        return self._non_slots[name, root(graph or get_default_graph())]
 
     # What subclasses define
 

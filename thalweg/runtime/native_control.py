@@ -1,4 +1,4 @@
-"""Loops as native programs: lowered parts and jumps in one table, walked without the interpreter.
+"""Control nodes as native programs: parts and jumps in one table, walked without the interpreter.
 
 A call gives the loop variables fresh memory, which the program updates in place and which then is
 the result. A loop that keeps values of every turn has room for so many; where that proves too
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from sys import getrefcount
 from typing import Any, cast
 
@@ -31,7 +32,7 @@ from thalweg.lower.control import (
     Part,
     Rows,
     Where,
-    lower_loop,
+    lower_control,
 )
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
 from thalweg.lower.schedule import SMALL, Waits, is_small, work_of
@@ -49,13 +50,13 @@ _FIRST_ROOM = 64  # turns that traces have room for at first
 _MOST_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
 
 
-class NativeLoop:
-    """A loop of a step: native programs by the shapes that come in."""
+class NativeControl:
+    """A loop or a conditional of a step: native programs by the shapes that come in."""
 
     def __init__(self, unit: Controlled, threads: int) -> None:
         self._unit = unit
         self._threads = threads
-        self._programs: dict[Any, _LoopStep | None] = {}
+        self._programs: dict[Any, _ControlStep | None] = {}
         self._varying = Varying()
         self._traces = any(isinstance(node.op, LoopTrace) for node in unit.nodes)
         self._room = _FIRST_ROOM
@@ -80,7 +81,7 @@ class NativeLoop:
             with self._lock:
                 self._room = max(self._room, 2 * room)
 
-    def _step(self, values: Sequence[Any]) -> _LoopStep | None:
+    def _step(self, values: Sequence[Any]) -> _ControlStep | None:
         key = (self._room if self._traces else 0, *[_kind(value) for value in values])
         if key not in self._programs:
             with self._lock:
@@ -90,7 +91,7 @@ class NativeLoop:
                     self._programs[key] = self._lowered(values, key[0])
         return self._programs[key]
 
-    def _lowered(self, values: Sequence[Any], room: int) -> _LoopStep | None:
+    def _lowered(self, values: Sequence[Any], room: int) -> _ControlStep | None:
         given: list[Given] = []
         for place, value in enumerate(values):
             one = _given(place, value)
@@ -100,8 +101,8 @@ class NativeLoop:
             given.append(one)
         try:
             with uncollected():
-                program = lower_loop(self._unit, given, room)
-                return _LoopStep(self._unit, program, self._varying, self._threads, room)
+                program = lower_control(self._unit, given, room)
+                return _ControlStep(self._unit, program, self._varying, self._threads, room)
         except NotCompiled as failure:
             self.reason = str(failure)
             return None
@@ -113,7 +114,7 @@ def _kind(value: Any) -> Any:
         buffer = value.buffer
         return None if buffer is None else buffer.shape
     if isinstance(value, ListValue):
-        return value.size(), _element(value)
+        return value.size(), _element(value), value.accumulates, value.clear_after_read
     return np.shape(value)
 
 
@@ -132,6 +133,10 @@ def _given(place: int, value: Any) -> Given | None:
         if value.shapes.others or not value.dtype.is_numpy_compatible:
             return None
         rows = Rows(value.dtype, value.size(), _element(value), Where.INPUT)
+        if not value.accumulates:
+            rows.writes = Home(Where.RESULT, np.dtype(np.int32), (rows.count,))
+        if value.clear_after_read:
+            rows.reads = Home(Where.RESULT, np.dtype(np.int32), (rows.count,))
         if rows.element is not None:
             rows.home = Home(Where.INPUT, np.dtype(value.dtype.as_numpy_dtype), rows.shape, place)
         return rows
@@ -152,8 +157,8 @@ class _Placed:
     arena: Arena
 
 
-class _LoopStep:
-    """A loop, compiled for one set of shapes."""
+class _ControlStep:
+    """A control node, compiled for one set of shapes."""
 
     def __init__(
         self,
@@ -255,8 +260,8 @@ class _LoopStep:
         context.cancellation.check()
         self._frames.append(frame)
         del held
-        if not fault:
-            return [self._output(one, results) for one in self.program.outputs]
+        if not fault and self._used_once(results):
+            return self._outputs(values, results)
         for cell, value in before:
             cell.assign(value)
         count = self.program.count
@@ -275,6 +280,8 @@ class _LoopStep:
         for home in self.inputs:
             value: Any = values[home.source]
             if isinstance(value, ListValue):
+                if not value.accumulates and not value.written.all():
+                    return False
                 value = value.as_stacked()
                 if value is None or value.shape != home.shape:
                     return False
@@ -301,24 +308,60 @@ class _LoopStep:
     def _results(self, frame: _Frame, values: Sequence[Any]) -> dict[Home, Array]:
         """Fresh memory for the loop variables, lists and traces."""
         found: dict[Home, Array] = {}
-        starts = {rows.home: place for rows, place in self.program.starts.items()}
+        starts = self._starts(values)
         for home in (*self.words, *[o for o in self.program.outputs if isinstance(o, Home)]):
             if home.where is not Where.RESULT or home in found:
                 continue
-            if home in starts:
-                found[home] = _begun(values[starts[home]], home)
-            else:
-                found[home] = np.empty(home.shape, home.dtype)
+            start = starts.get(home)
+            found[home] = np.empty(home.shape, home.dtype) if start is None else start()
             self._put(frame, home, found[home])
         return found
 
-    def _output(self, one: Given, results: Mapping[Home, Array]) -> Any:
+    def _starts(self, values: Sequence[Any]) -> dict[Home, Callable[[], Array]]:
+        """What memory of lists begins with."""
+        found: dict[Home, Callable[[], Array]] = {}
+        for place, rows in self.program.lists.items():
+            value = cast("ListValue", values[place])
+            if rows.where is Where.RESULT and rows.home is not None:
+                found[rows.home] = partial(_begun, value, rows.home)
+            if rows.writes is not None:
+                found[rows.writes] = partial(value.written.astype, np.int32)
+            if rows.reads is not None:
+                found[rows.reads] = partial(np.zeros, rows.count, np.int32)
+        return found
+
+    def _used_once(self, results: Mapping[Home, Array]) -> bool:
+        """Whether no row of a list was written or read twice that may not be."""
+        for rows in self.program.lists.values():
+            counts = [
+                results[h] for h in (rows.writes, rows.reads) if h is not None and h in results
+            ]
+            if any((count > 1).any() for count in counts):
+                return False
+        return True
+
+    def _outputs(self, values: Sequence[Any], results: Mapping[Home, Array]) -> list[Any]:
+        lists: dict[Rows, ListValue] = {}
+        for place, rows in self.program.lists.items():
+            lists[rows] = values[place]
+            written, reads = (
+                None if home is None else results.get(home) for home in (rows.writes, rows.reads)
+            )
+            if rows.where is Where.RESULT and rows.home is not None and rows.home in results:
+                lists[rows].take_over(results[rows.home], None if written is None else written > 0)
+            if reads is not None:
+                lists[rows].forget(np.flatnonzero(reads))
+        return [self._output(one, results, lists) for one in self.program.outputs]
+
+    def _output(
+        self, one: Given, results: Mapping[Home, Array], lists: Mapping[Rows, ListValue]
+    ) -> Any:
         if isinstance(one, Home):
             return results[one]
-        if one.home is None:  # a list that nobody wrote to
-            return ListValue(one.dtype, one.count)
-        array = results[one.home]
-        return ListValue.of_stacked(array, dtype=one.dtype)
+        if one in lists:
+            return lists[one]
+        assert one.home is not None
+        return ListValue.of_stacked(results[one.home], dtype=one.dtype)
 
 
 def _begun(value: ListValue, home: Home) -> Array:
@@ -347,7 +390,7 @@ def _with_code(
 class _Frame:
     """A program with memory of its own: what one call in flight needs."""
 
-    def __init__(self, step: _LoopStep) -> None:
+    def __init__(self, step: _ControlStep) -> None:
         memory = np.zeros(step.size + 2 * ALIGNMENT, np.uint8)
         self._base = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
         self.fault = np.zeros(8, np.int64)
@@ -399,7 +442,7 @@ class _Frame:
         return constant.ctypes.data
 
 
-def _places(step: _LoopStep) -> dict[Label, int]:
+def _places(step: _ControlStep) -> dict[Label, int]:
     """The entry that each label stands before."""
     found: dict[Label, int] = {}
     at = 0

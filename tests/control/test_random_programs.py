@@ -1,0 +1,178 @@
+"""Random nests of loops and conditionals: native code, the executor and a plain unrolled graph.
+
+A program is a list of statements over a few vectors. It runs three ways: as `tf.while_loop` and
+`tf.cond` in native code, the same on the dataflow executor, and unrolled by Python, which knows the
+values and so takes only the branches and turns that happen. Values and gradients must agree.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import thalweg as tf
+from thalweg.runtime import controlled
+
+COUNT = 3  # of vectors
+WIDTH = 4
+
+_places = st.integers(0, COUNT - 1)
+_assign = st.tuples(
+    st.just("assign"),
+    _places,
+    st.sampled_from(["add", "mul", "tanh", "sin", "max", "matmul"]),
+    _places,
+    _places,
+)
+
+
+def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    block = st.lists(inner, min_size=1, max_size=3)
+    condition = st.tuples(_places, st.floats(-0.5, 0.5))
+    return st.one_of(
+        st.tuples(st.just("cond"), condition, block, block),
+        st.tuples(st.just("loop"), st.integers(0, 3), condition, block),
+        st.tuples(st.just("array"), st.integers(1, 3), _places, block),
+    )
+
+
+PROGRAMS = st.lists(
+    st.recursive(_assign, lambda inner: st.one_of(_assign, _nested(inner)), max_leaves=6),
+    min_size=1,
+    max_size=3,
+)
+
+
+def matrix() -> Any:
+    return tf.constant(np.linspace(-0.4, 0.5, WIDTH * WIDTH).reshape(WIDTH, WIDTH))
+
+
+def computed(function: str, x: Any, y: Any) -> Any:
+    match function:
+        case "add":
+            return 0.5 * (x + y)
+        case "mul":
+            return x * y
+        case "tanh":
+            return tf.tanh(x + 0.3 * y)
+        case "sin":
+            return tf.sin(2.0 * x) - y
+        case "max":
+            return tf.maximum(x, y)
+        case _:
+            return tf.squeeze(tf.matmul(tf.expand_dims(x, 0), matrix()), [0]) + 0.1 * y
+
+
+class Graphed:
+    """Runs programs as nodes of a graph."""
+
+    def block(self, statements: Any, state: list[Any]) -> list[Any]:
+        for statement in statements:
+            state = getattr(self, statement[0])(state, *statement[1:])
+        return state
+
+    def assign(self, state: list[Any], into: int, function: str, a: int, b: int) -> list[Any]:
+        changed = list(state)
+        changed[into] = computed(function, state[a], state[b])
+        return changed
+
+    def truth(self, state: list[Any], condition: Any) -> Any:
+        place, bound = condition
+        return tf.reduce_sum(state[place]) > bound
+
+    def cond(self, state: list[Any], condition: Any, yes: Any, no: Any) -> list[Any]:
+        return tf.cond(
+            self.truth(state, condition),
+            lambda: self.block(yes, state),
+            lambda: self.block(no, state),
+        )
+
+    def loop(self, state: list[Any], most: int, condition: Any, body: Any) -> list[Any]:
+        _, end = tf.while_loop(
+            lambda i, s: tf.logical_and(i < most, self.truth(s, condition)),
+            lambda i, s: (i + 1, self.block(body, s)),
+            (tf.constant(0), state),
+        )
+        return end
+
+    def array(self, state: list[Any], count: int, place: int, body: Any) -> list[Any]:
+        """A loop that writes what a vector was at every turn to an array, and sums it up."""
+        array = tf.TensorArray(state[0].dtype, count, element_shape=[WIDTH])
+        _, end, array = tf.while_loop(
+            lambda i, *_: i < count,
+            lambda i, s, a: (i + 1, self.block(body, s), a.write(i, s[place])),
+            (tf.constant(0), state, array),
+        )
+        changed = list(end)
+        changed[place] = tf.reduce_mean(array.stack(), 0)
+        return changed
+
+
+class Unrolled(Graphed):
+    """Runs programs as a straight line: decides with the values that there are."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def cond(self, state: list[Any], condition: Any, yes: Any, no: Any) -> list[Any]:
+        return self.block(yes if self._session.run(self.truth(state, condition)) else no, state)
+
+    def loop(self, state: list[Any], most: int, condition: Any, body: Any) -> list[Any]:
+        for _ in range(most):
+            if not self._session.run(self.truth(state, condition)):
+                break
+            state = self.block(body, state)
+        return state
+
+    def array(self, state: list[Any], count: int, place: int, body: Any) -> list[Any]:
+        kept: list[Any] = []
+        for _ in range(count):
+            kept.append(state[place])
+            state = self.block(body, state)
+        changed = list(state)
+        changed[place] = tf.reduce_mean(tf.stack(kept), 0)
+        return changed
+
+
+def results(machine: Any, program: Any, starts: Any, session: Any) -> list[Any]:
+    state = machine.block(program, starts)
+    total = tf.add_n([tf.reduce_sum(x * x) for x in state])
+    slopes = tf.gradients(total, starts)
+    filled = [tf.zeros_like(x) if s is None else s for x, s in zip(starts, slopes, strict=True)]
+    return session.run([state, filled])
+
+
+def run(program: Any, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = [rng.normal(scale=0.4, size=WIDTH) for _ in range(COUNT)]
+    with tf.Graph().as_default(), tf.Session() as session:
+        starts = [tf.constant(value) for value in values]
+        wanted = results(Unrolled(session), program, starts, session)
+        for native in (True, False):
+            before, controlled.NATIVE = controlled.NATIVE, native
+            try:
+                found = results(Graphed(), program, starts, session)
+            finally:
+                controlled.NATIVE = before
+            for a, b in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+EXAMPLES = 400 if os.environ.get("THALWEG_SOAK") else 25
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=not os.environ.get("THALWEG_SOAK"),
+    suppress_health_check=list(HealthCheck),
+)
+@given(PROGRAMS, st.integers(0, 1000))
+def test_native_loops_and_the_executor_agree_with_the_unrolled_graph(
+    program: Any, seed: int
+) -> None:
+    run(program, seed)

@@ -1,0 +1,245 @@
+"""Functions applied along the first axis: `map_fn`, `foldl`, `foldr` and `scan`.
+
+Each is a loop over row numbers. The rows that come in are the entries of a list that takes the
+tensor over without a copy; the rows that go out fill a list whose memory is the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thalweg.control.loops import while_loop
+from thalweg.control.tensor_array import TensorArray
+from thalweg.graph import nest
+from thalweg.graph.composite import SparseTensor
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, as_dtype, int32
+from thalweg.graph.graph import user_line
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import TensorShape
+from thalweg.ops import basic, shaping
+from thalweg.public import public
+
+Function = Callable[..., Any]
+
+
+class Rows:
+    """A structure of tensors, to be read row by row: row k of all of them at once."""
+
+    def __init__(self, structure: Any) -> None:
+        self.structure = structure
+        tensors = [convert_to_tensor(leaf, name="elem") for leaf in nest.flatten(structure)]
+        if not tensors:
+            raise ValueError(f"elems must have at least one tensor (at {user_line()})")
+        self.dtypes = [tensor.dtype.base_dtype for tensor in tensors]
+        self.fixed_count = _count(tensors)
+        self.count: Any = self.fixed_count
+        if self.count is None:
+            self.count = shaping.shape(tensors[0])[0]
+        self._lists = [self._list(tensor) for tensor in tensors]
+
+    def _list(self, tensor: Tensor) -> TensorArray:
+        rank = tensor.shape.rank
+        element = None if rank is None else tensor.shape[1:]
+        entries = TensorArray(tensor.dtype, self.count, element_shape=element)
+        return entries.unstack(tensor)
+
+    def read(self, index: Any) -> Any:
+        """Row `index`, in the form of the structure."""
+        return nest.pack_sequence_as(self.structure, [each.read(index) for each in self._lists])
+
+
+class Gathered:
+    """The rows of results: lists that a loop fills."""
+
+    def __init__(self, rows: Rows, dtypes: Sequence[DType], infer_shape: bool) -> None:
+        self._rows = rows
+        self.lists = [
+            TensorArray(dtype, rows.count, infer_shape=infer_shape, name="results")
+            for dtype in dtypes
+        ]
+
+    def tensors(self, lists: Sequence[TensorArray]) -> list[Tensor]:
+        """The filled lists as tensors."""
+        found = [each.stack() for each in lists]
+        for tensor in found:
+            if tensor.shape.rank is not None:
+                tensor.set_shape(TensorShape([self._rows.fixed_count]).concatenate(tensor.shape[1:]))
+        return found
+
+
+def _write(lists: Sequence[TensorArray], index: Any, values: Sequence[Any]) -> list[TensorArray]:
+    return [each.write(index, value) for each, value in zip(lists, values, strict=True)]
+
+
+def _count(tensors: Sequence[Tensor]) -> int | None:
+    """How many rows there are, where the shapes tell."""
+    first = TensorShape([None])
+    for tensor in tensors:
+        if tensor.shape.rank is None:
+            continue
+        if tensor.shape.rank == 0:
+            raise ValueError(
+                "elements in elems must be 1+ dimensional Tensors, not scalars: "
+                f"{tensor.name} (at {user_line()})"
+            )
+        first = first.merge_with(tensor.shape[:1])
+    return first.as_list()[0]
+
+
+def _check_function(fn: Any) -> None:
+    if not callable(fn):
+        raise TypeError("fn must be callable.")
+
+
+@public("map_fn")
+def map_fn(
+    fn: Function,
+    elems: Any,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+) -> Any:
+    """`fn` of every row of `elems`, stacked.
+
+    Both may be nested; `dtype` gives the structure and dtypes of the results where they are not
+    those of `elems`. `infer_shape=False` lets the results of the rows differ in shape.
+    """
+    _check_function(fn)
+    if any(isinstance(leaf, SparseTensor) for leaf in nest.flatten(elems)):
+        raise TypeError(
+            "To perform a map over the values of a sparse tensor use "
+            "SparseTensor(input.indices, fn(input.values), input.dense_shape) or "
+            "SparseTensor(input.indices, map_fn(fn, input.values), input.dense_shape)"
+        )
+    with name_scope(name, "map", nest.flatten(elems)):
+        rows = Rows(elems)
+        like = elems if dtype is None else dtype
+        dtypes = rows.dtypes if dtype is None else [as_dtype(d) for d in nest.flatten(dtype)]
+        gathered = Gathered(rows, dtypes, infer_shape)
+
+        def turn(at: Tensor, lists: Sequence[TensorArray]) -> Any:
+            values = fn(rows.read(at))
+            nest.assert_same_structure(like, values)
+            return at + 1, _write(lists, at, nest.flatten(values))
+
+        _, lists = while_loop(
+            lambda at, _: at < rows.count,
+            turn,
+            (basic.constant(0, int32), gathered.lists),
+            parallel_iterations=parallel_iterations or 10,
+            back_prop=back_prop,
+            swap_memory=swap_memory,
+        )
+        return nest.pack_sequence_as(like, gathered.tensors(lists))
+
+
+@public("foldl")
+def foldl(
+    fn: Function,
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """`fn(fn(fn(initializer, row 0), row 1), …)`; without one, row 0 is the initializer."""
+    _check_function(fn)
+    with name_scope(name, "foldl", nest.flatten(elems)):
+        rows = Rows(elems)
+        start = 0 if initializer is not None else 1
+        first = rows.read(0) if initializer is None else _tensors(initializer)
+        _, result = while_loop(
+            lambda at, _: at < rows.count,
+            lambda at, held: (at + 1, _same(held, fn(held, rows.read(at)))),
+            (basic.constant(start, int32), first),
+            parallel_iterations=parallel_iterations,
+            back_prop=back_prop,
+            swap_memory=swap_memory,
+        )
+        return result
+
+
+@public("foldr")
+def foldr(
+    fn: Function,
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """As `foldl`, from the last row to the first."""
+    _check_function(fn)
+    with name_scope(name, "foldr", nest.flatten(elems)):
+        rows = Rows(elems)
+        start = rows.count - (1 if initializer is not None else 2)
+        last = rows.read(rows.count - 1) if initializer is None else _tensors(initializer)
+        _, result = while_loop(
+            lambda at, _: at >= 0,
+            lambda at, held: (at - 1, _same(held, fn(held, rows.read(at)))),
+            (convert_to_tensor(start, int32), last),
+            parallel_iterations=parallel_iterations,
+            back_prop=back_prop,
+            swap_memory=swap_memory,
+        )
+        return result
+
+
+@public("scan")
+def scan(
+    fn: Function,
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Any:
+    """All values that `foldl` goes through, stacked: `scan(add, x)` is a cumulative sum.
+
+    With `reverse`, from the last row to the first, each value at the place of its row.
+    """
+    _check_function(fn)
+    with name_scope(name, "scan", nest.flatten(elems)):
+        rows = Rows(elems)
+        begin, step = (rows.count - 1, -1) if reverse else (0, 1)
+        held = rows.read(begin) if initializer is None else _tensors(initializer)
+        gathered = Gathered(rows, [t.dtype.base_dtype for t in nest.flatten(held)], infer_shape)
+        lists = gathered.lists
+        if initializer is None:
+            lists = _write(lists, begin, nest.flatten(held))
+            begin = begin + step
+
+        def turn(at: Tensor, held: Any, lists: Sequence[TensorArray]) -> Any:
+            new = _same(held, fn(held, rows.read(at)))
+            return at + step, new, _write(lists, at, nest.flatten(new))
+
+        _, _, lists = while_loop(
+            lambda at, *_: at >= 0 if reverse else at < rows.count,
+            turn,
+            (convert_to_tensor(begin, int32), held, lists),
+            parallel_iterations=parallel_iterations,
+            back_prop=back_prop,
+            swap_memory=swap_memory,
+        )
+        return nest.pack_sequence_as(held, gathered.tensors(lists))
+
+
+def _tensors(structure: Any) -> Any:
+    return nest.map_structure(lambda leaf: convert_to_tensor(leaf, name="initializer"), structure)
+
+
+def _same(held: Any, new: Any) -> Any:
+    """What a function made of what it held: it must have the same structure."""
+    nest.assert_same_structure(held, new)
+    return new

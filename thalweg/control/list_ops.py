@@ -1,0 +1,333 @@
+"""The ops on lists: one variant edge, the flow, carries a `ListValue` from use to use.
+
+An op that writes changes the list in place and gives it on, so the flow orders the uses. The
+gradient of a list is a list: what a read adds to it is a `ListEntry`, which costs no more than the
+entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.control.lists import ListValue
+from thalweg.graph.composite import ListEntry
+from thalweg.graph.dtypes import DType
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.known import constant_elements
+from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
+from thalweg.ops import basic, shaping
+
+Array = NDArray[Any]
+
+
+class ListOp(Op, abstract=True):
+    """Acts on a list that may change at any time: never merged, never computed ahead."""
+
+    stateful = True
+    host_only = True
+    dtype: DType
+
+    def shape(self, *_: Tensor) -> Any:
+        return scalar()
+
+    def checked(self, entries: ListValue, use: str) -> ListValue:
+        """The list, if its entries are of the dtype that this op works with."""
+        entries.check_dtype(self.dtype, use)
+        return entries
+
+
+class ListReader(ListOp, abstract=True):
+    """Gives entries, of which this much of the shape is known."""
+
+    element_shape: TensorShape = unknown_shape()
+
+    def readable(self, entries: ListValue) -> ListValue:
+        return self.checked(entries, "requested")
+
+    def of_known_shape(self, value: Any, rows: int) -> Any:
+        """A value whose shape after `rows` axes is what the graph was told."""
+        shape = np.shape(value)[rows:]
+        if shape == self.element_shape.sizes:
+            return value
+        if not self.element_shape.is_compatible_with(TensorShape.of(shape)):
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"TensorArray has an element of shape {shape} where the shape "
+                f"{self.element_shape} was inferred (perhaps try setting infer_shape = false?).",
+            )
+        return value
+
+
+class ListWriter(ListOp, abstract=True):
+    """Changes entries."""
+
+    def writable(self, entries: ListValue) -> ListValue:
+        return self.checked(entries, "is trying to write")
+
+
+class TensorArrayNew(ListOp):
+    """A new list."""
+
+    signature = "size: int32 -> list: variant"
+    not_differentiable = True
+    element_shape: TensorShape = unknown_shape()
+    dynamic_size: bool = False
+    clear_after_read: bool = True
+    tensor_array_name: str = ""
+
+    def shape(self, size: Tensor) -> TensorShape:
+        size.shape.with_rank(0)
+        return scalar()
+
+    def numpy(self, size: Array) -> ListValue:
+        return ListValue(
+            self.dtype,
+            int(size),
+            self.element_shape,
+            dynamic_size=self.dynamic_size,
+            clear_after_read=self.clear_after_read,
+            name=self.tensor_array_name or "TensorArray",
+        )
+
+
+class TensorArrayGradient(Op):
+    """A list of gradients like a list: a new one, or the one of a source that has a name."""
+
+    signature = "list: variant -> gradient: variant"
+    stateful = True
+    host_only = True
+    not_differentiable = True
+    source: str = ""
+
+    def shape(self, list: Tensor) -> TensorShape:
+        return scalar()
+
+    def numpy(self, list: ListValue) -> ListValue:
+        return list.gradient(self.source)
+
+
+class TensorArrayWrite(ListWriter):
+    """The list with one more entry; of a list of gradients, with the value added to the entry."""
+
+    signature = "list: variant, index: int32, value: dtype -> output: variant"
+
+    def shape(self, list: Tensor, index: Tensor, value: Tensor) -> TensorShape:
+        index.shape.with_rank(0)
+        return scalar()
+
+    def numpy(self, list: ListValue, index: Array, value: Array) -> ListValue:
+        return self.writable(list).write(index, value)
+
+    def gradient(self, node: Node, dlist: Tensor) -> Any:
+        _, index, value = node.inputs
+        read = TensorArrayRead(dtype=self.dtype, element_shape=value.shape)
+        return [dlist, None, read(dlist, index)]
+
+
+class TensorArrayAdd(TensorArrayWrite):
+    """The list of gradients with a value added to one entry."""
+
+    signature = TensorArrayWrite.signature
+
+    def numpy(self, list: ListValue, index: Array, value: Array) -> ListValue:
+        return self.writable(list).add(index, value)
+
+
+class TensorArrayRead(ListReader):
+    """One entry."""
+
+    signature = "list: variant, index: int32 -> value: dtype"
+
+    def shape(self, list: Tensor, index: Tensor) -> TensorShape:
+        index.shape.with_rank(0)
+        return self.element_shape
+
+    def numpy(self, list: ListValue, index: Array) -> Any:
+        value = self.readable(list).read(index, self.element_shape)
+        return self.of_known_shape(value, 0) if self.dtype.is_numpy_compatible else value
+
+    def gradient(self, node: Node, dy: Tensor) -> Any:
+        entries, index = node.inputs
+        return [ListEntry(entries, TensorArrayAdd(dtype=self.dtype), (index, dy)), None]
+
+
+class TensorArrayGather(ListReader):
+    """Entries as the rows of a tensor."""
+
+    signature = "list: variant, indices: int32 -> value: dtype"
+
+    def shape(self, list: Tensor, indices: Tensor) -> TensorShape:
+        return indices.shape.with_rank(1).concatenate(self.element_shape)
+
+    def numpy(self, list: ListValue, indices: Array) -> Array:
+        value = self.readable(list).gather(indices, self.element_shape)
+        return self.of_known_shape(value, 1)
+
+    def gradient(self, node: Node, dy: Tensor) -> Any:
+        entries, indices = node.inputs
+        return [ListEntry(entries, TensorArrayScatter(dtype=self.dtype), (indices, dy)), None]
+
+
+class TensorArrayScatter(ListWriter):
+    """The list with the rows of a tensor as entries."""
+
+    signature = "list: variant, indices: int32, value: dtype -> output: variant"
+
+    def numpy(self, list: ListValue, indices: Array, value: Array) -> ListValue:
+        return self.writable(list).scatter(indices, value)
+
+    def gradient(self, node: Node, dlist: Tensor) -> Any:
+        _, indices, value = node.inputs
+        gather = TensorArrayGather(dtype=self.dtype, element_shape=row_shape(value.shape))
+        return [dlist, None, gather(dlist, indices)]
+
+
+class TensorArrayStack(ListReader):
+    """The first entries as the rows of a tensor."""
+
+    signature = "list: variant, count: int32 -> value: dtype"
+    fills: bool = False  # entries that nobody wrote to are zeros
+
+    def shape(self, list: Tensor, count: Tensor) -> TensorShape:
+        count.shape.with_rank(0)
+        elements = constant_elements(count)
+        return TensorShape.of(elements or (None,)).concatenate(self.element_shape)
+
+    def numpy(self, list: ListValue, count: Array) -> Array:
+        value = self.readable(list).stack(int(count), self.element_shape, self.fills)
+        return self.of_known_shape(value, 1)
+
+    def gradient(self, node: Node, dy: Tensor) -> Any:
+        return [ListEntry(node.inputs[0], TensorArrayUnstack(dtype=self.dtype), (dy,)), None]
+
+
+class TensorArrayUnstack(ListWriter):
+    """The list with the rows of a tensor as its first entries."""
+
+    signature = "list: variant, value: dtype -> output: variant"
+
+    def numpy(self, list: ListValue, value: Array) -> ListValue:
+        return self.writable(list).unstack(value)
+
+    def gradient(self, node: Node, dlist: Tensor) -> Any:
+        value = node.inputs[1]
+        stack = TensorArrayStack(dtype=self.dtype, element_shape=row_shape(value.shape))
+        return [dlist, stack(dlist, shaping.shape(value)[0])]
+
+
+class TensorArrayConcat(ListReader):
+    """The entries joined along their first axis, and how long each is."""
+
+    signature = "list: variant -> value: dtype, lengths: int64"
+
+    def shape(self, list: Tensor) -> list[TensorShape]:
+        return [_any_length(self.element_shape), unknown_shape(1)]
+
+    def numpy(self, list: ListValue) -> tuple[Array, Array]:
+        return self.readable(list).concat(shape=self.element_shape)
+
+    def gradient(self, node: Node, dy: Tensor, _: Any) -> Any:
+        split = TensorArraySplit(dtype=self.dtype)
+        return [ListEntry(node.inputs[0], split, (dy, node.outputs[1]))]
+
+
+class TensorArraySplit(ListWriter):
+    """The list with pieces of a tensor, of these lengths, as its first entries."""
+
+    signature = "list: variant, value: dtype, lengths: int64 -> output: variant"
+
+    def numpy(self, list: ListValue, value: Array, lengths: Array) -> ListValue:
+        return self.writable(list).split(value, lengths)
+
+    def gradient(self, node: Node, dlist: Tensor) -> Any:
+        _, value, lengths = node.inputs
+        join = TensorArrayJoin(dtype=self.dtype, given_shape=value.shape)
+        return [dlist, join(dlist, lengths), None]
+
+
+class TensorArrayJoin(ListOp):
+    """The first entries, which have these lengths, joined: what a split undoes."""
+
+    signature = "list: variant, lengths: int64 -> value: dtype"
+    given_shape: TensorShape = unknown_shape()
+
+    def shape(self, list: Tensor, lengths: Tensor) -> TensorShape:
+        return self.given_shape
+
+    def numpy(self, list: ListValue, lengths: Array) -> Array:
+        return self.checked(list, "requested").concat(len(lengths), self.given_shape)[0]
+
+    def gradient(self, node: Node, dy: Tensor) -> Any:
+        entries, lengths = node.inputs
+        return [ListEntry(entries, TensorArraySplit(dtype=self.dtype), (dy, lengths)), None]
+
+
+class TensorArrayMerge(Op):
+    """A list of gradients with the entries of another one added."""
+
+    signature = "list: variant, other: variant -> output: variant"
+    stateful = True
+    host_only = True
+
+    def shape(self, list: Tensor, other: Tensor) -> TensorShape:
+        return scalar()
+
+    def numpy(self, list: ListValue, other: ListValue) -> ListValue:
+        return list.merge(other)
+
+    def gradient(self, node: Node, dlist: Tensor) -> Any:
+        # Each gets a list of its own: what is added to one later is not the other's.
+        copy = TensorArrayMerge()(TensorArrayGradient()(node.inputs[1]), dlist)
+        with get_default_graph().control_dependencies([copy]):
+            return [basic.identity(dlist), copy]
+
+
+class TensorArraySize(Op):
+    """How many entries a list has."""
+
+    signature = "list: variant -> size: int32"
+    stateful = True
+    host_only = True
+    not_differentiable = True
+
+    def shape(self, list: Tensor) -> TensorShape:
+        return scalar()
+
+    def numpy(self, list: ListValue) -> Any:
+        return np.int32(list.size())
+
+
+class TensorArrayClose(Op):
+    """Lets go of a list's entries."""
+
+    signature = "list: variant ->"
+    stateful = True
+    host_only = True
+    not_differentiable = True
+
+    def shape(self, list: Tensor) -> Any:
+        return []
+
+    def numpy(self, list: ListValue) -> Any:
+        list.close()
+        return ()
+
+
+def row_shape(shape: TensorShape) -> TensorShape:
+    """The shape of the rows of a tensor."""
+    return unknown_shape() if shape.rank is None else shape[1:]
+
+
+def _any_length(shape: TensorShape) -> TensorShape:
+    return unknown_shape() if not shape.rank else unknown_shape(1).concatenate(shape[1:])
+
+
+operators["list_gradient"] = TensorArrayGradient()
+operators["list_merge"] = TensorArrayMerge()

@@ -1,0 +1,602 @@
+"""Lists of tensors: what a TensorArray is while a step runs.
+
+A `ListValue` flows along a variant edge and is changed in place: the graph orders its uses. The
+entries lie in one array [n, *element] as long as they have one shape, and one by one otherwise.
+A list of gradients adds up what is written to an entry, and an entry nobody wrote to is zero.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.dtypes import DType, float16, float32, float64
+from thalweg.graph.shapes import TensorShape, unknown_shape
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+_EMPTY, _WRITTEN, _CLEARED = range(3)  # the states of an entry
+_BRIEF = {float16: "half", float32: "float", float64: "double"}
+_numbers = itertools.count()
+
+
+class Shapes:
+    """The shapes of a list's entries: one for most, and others. They outlive the entries, for the
+    lists of gradients that are made like this one."""
+
+    __slots__ = ("common", "others")
+
+    def __init__(self, common: Shape | None = None) -> None:
+        self.common = common
+        self.others: dict[int, Shape] = {}
+
+    def note(self, index: int, shape: Shape) -> None:
+        """An entry got this shape."""
+        if self.common is None:
+            self.common = shape
+        elif shape != self.common:
+            self.others[index] = shape
+
+    def of(self, index: int) -> Shape | None:
+        """The shape of an entry; of one that was never written, the likeliest."""
+        return self.others.get(index, self.common)
+
+
+class _Stacked:
+    """Entries of one shape in one array, which may be longer than the list."""
+
+    __slots__ = ("array", "is_shared")
+
+    def __init__(self, array: Array, is_shared: bool = False) -> None:
+        self.array = array
+        self.is_shared = is_shared  # others see this array: it must not change
+
+    def get(self, index: int) -> Array:
+        return self.array[index, ...]
+
+    def put(self, index: int, value: Any) -> None:
+        self._own()
+        self.array[index, ...] = value
+
+    def add(self, index: int, value: Any) -> None:
+        self._own()
+        entry = self.array[index, ...]
+        entry += value
+
+    def drop(self, index: int) -> None:
+        """The memory of an entry goes with the array."""
+
+    def grow(self, size: int) -> None:
+        held = len(self.array)
+        if size <= held:
+            return
+        longer = np.zeros((max(size, 2 * held), *self.array.shape[1:]), self.array.dtype)
+        longer[:held] = self.array
+        self.array, self.is_shared = longer, False
+
+    def _own(self) -> None:
+        if self.is_shared:
+            self.array, self.is_shared = self.array.copy(), False
+
+
+class _Single:
+    """Entries of any shape, one by one."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: list[Any]) -> None:
+        self.entries = entries
+
+    def get(self, index: int) -> Any:
+        return self.entries[index]
+
+    def put(self, index: int, value: Any) -> None:
+        self.entries[index] = value
+
+    def add(self, index: int, value: Any) -> None:
+        self.entries[index] = self.entries[index] + value  # who has read the old sum keeps it
+
+    def drop(self, index: int) -> None:
+        self.entries[index] = None
+
+    def grow(self, size: int) -> None:
+        self.entries += [None] * (size - len(self.entries))
+
+
+class ListValue:
+    """A list of tensors, written once an entry; or of gradients, which add up."""
+
+    def __init__(
+        self,
+        dtype: DType,
+        size: int = 0,
+        element_shape: TensorShape | None = None,
+        *,
+        dynamic_size: bool = False,
+        clear_after_read: bool = False,
+        accumulates: bool = False,
+        name: str = "list",
+    ) -> None:
+        if size < 0:
+            raise _invalid(f"Size should be >= 0, but is {size}")
+        self.dtype = dtype
+        self.element_shape = unknown_shape() if element_shape is None else element_shape
+        self.dynamic_size = dynamic_size
+        self.clear_after_read = clear_after_read
+        self.accumulates = accumulates
+        self.name = f"{name}_{next(_numbers)}"
+        self.shapes = Shapes(_known(self.element_shape))
+        self._states = bytearray(size)
+        self._storage: _Stacked | _Single | None = None
+        self._is_closed = False
+        self._gradients: dict[str, ListValue] = {}
+        self._lists: ListValue | None = None  # of a list of lists of gradients: those they are like
+        self._lock = threading.RLock()
+
+    @classmethod
+    def of_stacked(cls, array: Array, written: Array | None = None, **options: Any) -> ListValue:
+        """A list of the rows of an array, `dtype` and so on as in the constructor."""
+        return cls(**options).take_over(array, written)
+
+    def take_over(self, array: Array, written: Array | None = None) -> Self:
+        """Have the rows of an array as entries instead of those so far; the array is this list's
+        from here on. `written` says which rows are entries (all, if not given); rows of a list of
+        gradients that are none must be zeros."""
+        with self._lock:
+            self._check_shape(0, array.shape[1:])
+            self.shapes.common, self.shapes.others = array.shape[1:], {}
+            self._storage = _Stacked(array, is_shared=not array.flags.writeable)
+            everything = bytes([_WRITTEN]) * len(array)
+            self._states = bytearray(everything if written is None else _states_of(written))
+        return self
+
+    def forget(self, indices: Array) -> None:
+        """Clear entries that were read."""
+        with self._lock:
+            for index in indices.tolist():
+                self._states[index] = _CLEARED
+
+    def gradient(self, source: str = "") -> ListValue:
+        """A list of gradients like this one; the same one each time for a `source` with a name."""
+        if not source:
+            return self._gradient("gradient")
+        with self._lock:
+            if source not in self._gradients:
+                self._gradients[source] = self._gradient(source)
+            return self._gradients[source]
+
+    def _gradient(self, source: str) -> ListValue:
+        made = ListValue(
+            self.dtype,
+            self.size(),
+            self.element_shape,
+            dynamic_size=self.dynamic_size,
+            accumulates=True,
+            name=f"{self.name}@{source}",
+        )
+        made.shapes = self.shapes
+        made._lists = None if self.dtype.is_numpy_compatible else self
+        return made
+
+    def __repr__(self) -> str:
+        return f"<list {self.name} of {len(self._states)} {self.dtype.name}>"
+
+    # What is there
+
+    def size(self) -> int:
+        """The number of entries, written or not."""
+        self._check_open()
+        return len(self._states)
+
+    @property
+    def written(self) -> Array:
+        """Which entries can be read now, as an array of booleans."""
+        return np.frombuffer(bytes(self._states), np.uint8) == _WRITTEN
+
+    @property
+    def stacked(self) -> Array | None:
+        """The entries as rows of one array, if that is how they are kept. Not to be changed."""
+        if not isinstance(self._storage, _Stacked):
+            return None
+        return self._storage.array[: len(self._states)]
+
+    def as_stacked(self) -> Array | None:
+        """As `stacked`, and single entries are packed first if they have one shape."""
+        with self._lock:
+            shape = self.shapes.common
+            if self.stacked is None and shape is not None and not self.shapes.others:
+                self._pack(shape)
+            return self.stacked
+
+    def _pack(self, shape: Shape) -> None:
+        if not self.dtype.is_numpy_compatible:
+            return
+        packed = _Stacked(self._rows(shape))
+        for index, state in enumerate(self._states):
+            if state == _WRITTEN and self._storage is not None:
+                packed.put(index, self._storage.get(index))
+        self._storage = packed
+
+    def _rows(self, shape: Shape) -> Array:
+        return np.zeros((len(self._states), *shape), self.dtype.as_numpy_dtype)
+
+    # Writing
+
+    def write(self, index: Any, value: Any) -> Self:
+        """Set an entry; of a list of gradients, add to it."""
+        with self._lock:
+            place = self._room_for(int(index))
+            self._check_writable(place)
+            if self._states[place] == _WRITTEN:
+                self._accumulate(place, value)
+            else:
+                self._store(place, value)
+        return self
+
+    def add(self, index: Any, value: Any) -> Self:
+        """Add to an entry of a list of gradients."""
+        if not self.accumulates:
+            raise _invalid(f"TensorArray {self.name}: only gradients are added up")
+        return self.write(index, value)
+
+    def scatter(self, indices: Array, value: Array) -> Self:
+        """Write row k of `value` to entry `indices[k]`."""
+        if np.ndim(indices) != 1:
+            raise _invalid(f"Expected indices to be a vector, but received shape: {_text(indices)}")
+        if np.ndim(value) == 0:
+            raise _invalid("Input value for unpack must be at least a vector")
+        if len(indices) != len(value):
+            raise _invalid(
+                f"Expected indices and rows of value to be as many, but there are {len(indices)} "
+                f"indices and value's shape is: {_text(value)}"
+            )
+        for index, row in zip(indices.tolist(), value, strict=True):
+            self.write(index, row)
+        return self
+
+    def unstack(self, value: Array) -> Self:
+        """Write the rows of an array to the first entries; as the whole list it is not copied."""
+        if np.ndim(value) == 0:
+            raise _invalid("Input value for unpack must be at least a vector")
+        with self._lock:
+            if len(value) == 0:
+                return self
+            self._room_for(len(value) - 1)
+            if len(value) == len(self._states) and not any(self._states):
+                return self._adopt(value)
+            return self.scatter(np.arange(len(value)), value)
+
+    def split(self, value: Array, lengths: Array) -> Self:
+        """Write pieces of `value` along its first axis to the first entries."""
+        ends = self._check_split(value, lengths)
+        counts = lengths.tolist()
+        if counts and len(set(counts)) == 1:
+            return self.unstack(value.reshape((len(counts), counts[0], *value.shape[1:])))
+        for index, (end, count) in enumerate(zip(ends, counts, strict=True)):
+            self.write(index, value[end - count : end])
+        return self
+
+    def merge(self, other: ListValue) -> Self:
+        """Add the entries of another list of gradients to this one's."""
+        for index in np.flatnonzero(other.written).tolist():
+            self.add(index, other.read(index))
+        return self
+
+    def grow(self, size: int) -> None:
+        """Have room for `size` entries at least."""
+        with self._lock:
+            self._states.extend(bytes(max(0, size - len(self._states))))
+            if self._storage is not None:
+                self._storage.grow(len(self._states))
+
+    def refill(self, rows: Array) -> Self:
+        """Have the rows of an array, which the list takes over, as its entries."""
+        with self._lock:
+            self.shapes.common = rows.shape[1:]
+            self._storage = _Stacked(rows)
+            self._states[:] = bytes([_WRITTEN]) * len(rows)
+        return self
+
+    def close(self) -> None:
+        """Let go of the entries; the list cannot be used any more."""
+        self._storage, self._is_closed = None, True
+
+    def _room_for(self, index: int) -> int:
+        """An index to write to; the list grows if it may."""
+        size = self.size()
+        if index >= size and self.dynamic_size:
+            self.grow(index + 1)
+        elif not 0 <= index < size:
+            raise self._error(
+                f"Tried to write to index {index} but array is not resizeable and size is: {size}"
+            )
+        return index
+
+    def _store(self, index: int, value: Any) -> None:
+        if self.dtype.is_numpy_compatible:
+            shape = np.shape(value)
+            self._check_shape(index, shape)
+            self.shapes.note(index, shape)
+            self._prepare(shape)
+        elif self._storage is None:
+            self._storage = _Single([None] * len(self._states))
+        storage: Any = self._storage
+        storage.put(index, value)
+        self._states[index] = _WRITTEN
+
+    def _accumulate(self, index: int, value: Any) -> None:
+        storage: Any = self._storage
+        if isinstance(value, ListValue):
+            storage.get(index).merge(value)
+            return
+        held, shape = np.shape(storage.get(index)), np.shape(value)
+        if held != shape:
+            raise self._error(
+                f"Could not aggregate to TensorArray index {index} because the existing shape is "
+                f"{_text(held)} but the new input shape is {_text(shape)}."
+            )
+        storage.add(index, value)
+
+    def _prepare(self, shape: Shape) -> None:
+        """Have storage that an entry of this shape fits into."""
+        storage = self._storage
+        if storage is None and self.shapes.others:
+            self._storage = _Single([None] * len(self._states))
+        elif storage is None:
+            self._storage = _Stacked(self._rows(shape))
+        elif isinstance(storage, _Stacked) and storage.array.shape[1:] != shape:
+            pairs = enumerate(self._states)
+            entries = [storage.get(index) if state == _WRITTEN else None for index, state in pairs]
+            self._storage = _Single(entries)
+
+    def _adopt(self, value: Array) -> Self:
+        shape = value.shape[1:]
+        self._check_shape(0, shape)
+        self.shapes.note(0, shape)
+        self._storage = _Stacked(value, is_shared=True)
+        self._states[:] = bytes([_WRITTEN]) * len(value)
+        return self
+
+    # Reading
+
+    def read(self, index: Any, shape: TensorShape | None = None) -> Any:
+        """An entry. `shape` is what the reader knows of it."""
+        with self._lock:
+            return self._take(self._place(int(index)), shape)
+
+    def gather(self, indices: Array, shape: TensorShape | None = None) -> Array:
+        """Entries as rows of one array."""
+        if np.ndim(indices) != 1:
+            raise _invalid(f"Expected indices to be a vector, but received shape: {_text(indices)}")
+        with self._lock:
+            if len(indices) == 0:
+                return self._no_rows(shape)
+            places = [self._place(index) for index in indices.tolist()]
+            rows = None if self.clear_after_read else self._whole()
+            if rows is not None:
+                return rows[places]
+            return self._joined([self._take(place, shape) for place in places])
+
+    def stack(
+        self, count: int | None = None, shape: TensorShape | None = None, fills: bool = False
+    ) -> Array:
+        """The first `count` entries (all, if not given) as rows of one array: if that is how they
+        are kept, that array. With `fills`, entries that nobody wrote to are zeros."""
+        with self._lock:
+            wanted = self.size() if count is None else count
+            rows = self._whole(fills) if wanted == self.size() else None
+            if rows is None:
+                return self.gather(np.arange(wanted), shape)
+            return self._lent(rows)
+
+    def concat(
+        self, count: int | None = None, shape: TensorShape | None = None
+    ) -> tuple[Array, Array]:
+        """The first `count` entries along their first axis, and the length of each."""
+        with self._lock:
+            wanted = self.size() if count is None else count
+            if wanted == 0:
+                return self._no_rows(shape, concatenating=True), np.zeros(0, np.int64)
+            rows = self._whole() if wanted == self.size() else None
+            if rows is not None and rows.ndim > 1:
+                joined = self._lent(rows).reshape((wanted * rows.shape[1], *rows.shape[2:]))
+                return joined, np.full(wanted, rows.shape[1], np.int64)
+            entries = [self.read(index, shape) for index in range(wanted)]
+        self._check_concat(entries)
+        lengths = np.array([len(entry) for entry in entries], np.int64)
+        return np.concatenate(entries), lengths
+
+    def _place(self, index: int) -> int:
+        """An index to read from; a list of gradients grows with the list it is like."""
+        size = self.size()
+        if index >= size and self.accumulates and self.dynamic_size:
+            self.grow(index + 1)
+        elif not 0 <= index < size:
+            raise self._error(f"Tried to read from index {index} but array size is: {size}")
+        return index
+
+    def _whole(self, fills: bool = False) -> Array | None:
+        """All entries as one array, if they are kept so and can all be read."""
+        is_full = self._states.count(_WRITTEN) == len(self._states)
+        zeros_fit = (self.accumulates or fills) and not self.shapes.others and _CLEARED not in self._states
+        return self.stacked if is_full or zeros_fit else None
+
+    def _lent(self, rows: Array) -> Array:
+        """The array of the whole list, as the result of a read."""
+        if isinstance(self._storage, _Stacked):
+            self._storage.is_shared = True
+        if self.clear_after_read:
+            self._states[:] = bytes([_CLEARED]) * len(self._states)
+            self._storage = None
+        return _read_only(rows)
+
+    def _take(self, index: int, shape: TensorShape | None) -> Any:
+        state, storage = self._states[index], self._storage
+        if state == _CLEARED:
+            raise self._error(
+                f"Could not read index {index} twice because it was cleared after a previous read "
+                "(perhaps try setting clear_after_read = false?)."
+            )
+        if state == _EMPTY or storage is None:
+            return self._zeros(index, shape)
+        value: Any = storage.get(index)
+        if self.clear_after_read:
+            self._states[index] = _CLEARED
+            storage.drop(index)
+        if isinstance(storage, _Single):
+            return value
+        return value.copy() if self.accumulates else _read_only(value)
+
+    def _zeros(self, index: int, known: TensorShape | None) -> Any:
+        if not self.accumulates:
+            raise self._error(
+                f"Could not read from TensorArray index {index} because it has not yet been "
+                "written to."
+            )
+        if self._lists is not None:
+            return self._lists.read(index).gradient()
+        shape = self.shapes.of(index)
+        if shape is None and known is not None:
+            shape = _known(known)
+        if shape is None:
+            raise self._error(
+                f"Could not read from TensorArray index {index} because no gradient was written to "
+                "it, and the shape of its zeros is not known."
+            )
+        return np.zeros(shape, self.dtype.as_numpy_dtype)
+
+    def _no_rows(self, known: TensorShape | None, concatenating: bool = False) -> Array:
+        """The result where there are no entries: its shape comes from what is known."""
+        shape = self.element_shape if known is None else self.element_shape.merge_with(known)
+        if self.shapes.common is not None:
+            shape = TensorShape.of(self.shapes.common)
+        sizes = _known(shape[1:] if concatenating and shape.rank else shape)
+        if sizes is None:
+            raise self._error(
+                f"TensorArray has size zero, but element shape {shape} is not fully defined. "
+                "Currently only static shapes are supported when "
+                f"{'concatenating' if concatenating else 'packing'} zero-size TensorArrays."
+            )
+        return np.zeros((0, *sizes), self.dtype.as_numpy_dtype)
+
+    def _joined(self, values: Sequence[Any]) -> Array:
+        first = np.shape(values[0])
+        for position, value in enumerate(values):
+            if np.shape(value) != first:
+                raise self._error(
+                    f"TensorArray has inconsistent shapes.  Index 0 has shape: {_text(first)} but "
+                    f"index {position} has shape: {_text(value)}"
+                )
+        return np.stack(values)
+
+    # Checks
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise self._error("TensorArray has already been closed.")
+
+    def _check_writable(self, index: int) -> None:
+        state = self._states[index]
+        if state == _EMPTY or (state == _WRITTEN and self.accumulates):
+            return
+        past = "read" if state == _CLEARED else "written to"
+        raise self._error(
+            f"Could not write to TensorArray index {index} because it has already been {past}."
+        )
+
+    def _check_shape(self, index: int, shape: Shape) -> None:
+        if shape == self.shapes.common:  # which was looked at
+            return
+        if not self.element_shape.is_compatible_with(TensorShape.of(shape)):
+            raise self._error(
+                f"Could not write to TensorArray index {index} because the value shape is "
+                f"{_text(shape)} which is incompatible with the TensorArray's element shape: "
+                f"{self.element_shape}."
+            )
+
+    def check_dtype(self, dtype: DType, use: str) -> None:
+        """Raise unless an op works with the dtype of this list."""
+        if dtype is not self.dtype:
+            raise self._error(mismatch(self.dtype, dtype, use))
+
+    def _check_split(self, value: Array, lengths: Array) -> list[int]:
+        """Where the pieces end."""
+        if np.ndim(lengths) != 1:
+            raise _invalid(f"Expected lengths to be a vector, received shape: {_text(lengths)}")
+        if np.ndim(value) == 0:
+            raise _invalid(
+                f"Expected value to be at least a vector, but received shape: {_text(value)}"
+            )
+        ends: list[int] = np.cumsum(lengths).tolist()
+        if (ends[-1] if ends else 0) != len(value):
+            raise _invalid(
+                "Expected sum of lengths to be equal to values.shape[0], but sum of lengths is "
+                f"{ends[-1] if ends else 0} and value's shape is: {_text(value)}"
+            )
+        if not (self.dynamic_size or self.accumulates or len(ends) == self.size()):
+            raise self._error(
+                f"TensorArray's size is not equal to the size of lengths ({self.size()} vs. "
+                f"{len(ends)}), and the TensorArray is not marked as dynamically resizeable"
+            )
+        return ends
+
+    def _check_concat(self, entries: Iterable[Any]) -> None:
+        first: Shape | None = None
+        for index, entry in enumerate(entries):
+            shape = np.shape(entry)
+            if not shape:
+                raise self._error(
+                    f"Concat saw a scalar shape at index {index} but requires at least vectors.  "
+                    "Did you mean to call stack?"
+                )
+            first = shape[1:] if first is None else first
+            if shape[1:] != first:
+                raise self._error(
+                    "TensorArray has inconsistent shapes.  Index 0 has (excepting dimension 0) "
+                    f"shape: {_text(first)} but index {index} has (excepting dimension 0) shape: "
+                    f"{_text(shape[1:])}"
+                )
+
+    def _error(self, message: str) -> errors.InvalidArgumentError:
+        return _invalid(f"TensorArray {self.name}: {message}")
+
+
+def mismatch(held: DType, asked: DType, use: str) -> str:
+    """What is wrong where an op works with another dtype than its list has."""
+    return f"TensorArray dtype is {_brief(held)} but Op {use} dtype {_brief(asked)}."
+
+
+def _brief(dtype: DType) -> str:
+    return _BRIEF.get(dtype, dtype.name)
+
+
+def _invalid(message: str) -> errors.InvalidArgumentError:
+    return errors.InvalidArgumentError(None, None, message)
+
+
+def _known(shape: TensorShape) -> Shape | None:
+    """The sizes of a shape that is fully known."""
+    return tuple(shape.as_list()) if shape.is_fully_defined() else None  # pyright: ignore[reportReturnType] - no None in it
+
+
+def _states_of(written: Array) -> bytes:
+    return np.where(written, _WRITTEN, _EMPTY).astype(np.uint8).tobytes()
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _text(value: Any) -> str:
+    """A shape, or that of a value, as errors show it."""
+    shape = cast("Shape", value) if isinstance(value, tuple) else np.shape(value)
+    return f"[{','.join(map(str, shape))}]"

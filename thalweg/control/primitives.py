@@ -1,0 +1,302 @@
+"""Switch, Merge, Enter, Exit, NextIteration and LoopCond: what control flow is made of.
+
+`tf.cond` and `tf.while_loop` hold sub-graphs and need none of them. They are here for graphs that
+are built or imported in this form: a step that has such nodes runs as a token graph, as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from thalweg.control.branches import common_shape
+from thalweg.graph.dtypes import bool as boolean
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.ops import basic, compare
+from thalweg.public import public
+
+
+class Primitive(Op, abstract=True):
+    """The base of what only a token graph can run."""
+
+    stateful = True  # whether it gives a value at all is the step's matter
+    host_only = True
+
+    def kernel(self, context: Any, *inputs: Any) -> Any:
+        raise AssertionError(f"{context.node.name} is run by its plan")
+
+
+class Switch(Primitive):
+    """The data, on the output that the predicate chooses; the other one is dead."""
+
+    signature = "data: T, pred: bool -> output_false: T, output_true: T"
+
+    def shape(self, data: Tensor, pred: Tensor) -> list[TensorShape]:
+        pred.shape.assert_has_rank(0)
+        return [data.shape, data.shape]
+
+    def gradient(self, node: Node, of_false: Any, of_true: Any) -> list[Any]:
+        predicate = node.inputs[1]
+        ends = [switch(of_false, predicate)[0], switch(of_true, predicate)[1]]
+        return [merge(ends)[0], None]
+
+
+class RefSwitch(Switch, name="RefSwitch"):
+    """As Switch, of a reference."""
+
+    signature = "data: &T, pred: bool -> output_false: &T, output_true: &T"
+
+
+class Merge(Primitive):
+    """The first of its inputs that is alive, and its number."""
+
+    signature = "inputs: N*T -> output: T, value_index: int32"
+
+    def shape(self, inputs: list[Tensor]) -> list[TensorShape]:
+        return [common_shape([tensor.shape for tensor in inputs]), scalar()]
+
+    def gradient(self, node: Node, dy: Any, _: Any) -> list[Any]:
+        _check_acyclic(node)
+        chosen = [compare.equal(node.outputs[1], place) for place in range(len(node.inputs))]
+        return [switch(dy, truth)[1] for truth in chosen]
+
+
+class RefMerge(Merge, name="RefMerge"):
+    """As Merge, of references."""
+
+    signature = "inputs: N*&T -> output: &T, value_index: int32"
+
+
+class Passing(Primitive, abstract=True):
+    """The base of what moves a token between frames and iterations."""
+
+    def shape(self, data: Tensor) -> TensorShape:
+        return data.shape
+
+    def gradient(self, node: Node, dy: Any) -> NoReturn:
+        raise _no_gradient(node)
+
+
+class Enter(Passing):
+    """The data inside a frame: in its first iteration, or in all of them."""
+
+    signature = "data: T -> output: T"
+    frame_name: str
+    is_constant: bool = False
+    parallel_iterations: int = 10
+
+
+class RefEnter(Enter, name="RefEnter"):
+    """As Enter, of a reference."""
+
+    signature = "data: &T -> output: &T"
+
+
+class Exit(Passing):
+    """The data outside of the frame that it was in."""
+
+    signature = "data: T -> output: T"
+
+
+class RefExit(Exit, name="RefExit"):
+    """As Exit, of a reference."""
+
+    signature = "data: &T -> output: &T"
+
+
+class NextIteration(Passing):
+    """The data in the next iteration of its frame."""
+
+    signature = "data: T -> output: T"
+
+
+class RefNextIteration(NextIteration, name="RefNextIteration"):
+    """As NextIteration, of a reference."""
+
+    signature = "data: &T -> output: &T"
+
+
+class RefIdentity(Op):
+    """The same reference."""
+
+    signature = "input: &T -> output: &T"
+    host_only = True
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return input.shape
+
+    def numpy(self, input: Any) -> Any:
+        return input
+
+    def gradient(self, node: Node, dy: Any) -> Any:
+        return dy
+
+
+class LoopCond(Primitive):
+    """The truth that decides whether a loop goes on."""
+
+    signature = "input: bool -> output: bool"
+    not_differentiable = True
+
+    def shape(self, input: Tensor) -> TensorShape:
+        input.shape.assert_has_rank(0)
+        return scalar()
+
+
+class ControlTrigger(Primitive):
+    """Runs when all its control inputs have, dead or alive."""
+
+    signature = "->"
+    not_differentiable = True
+
+    def shape(self) -> list[TensorShape]:
+        return []
+
+
+class Abort(Op):
+    """Ends the process."""
+
+    signature = "->"
+    stateful = True
+    host_only = True
+    not_differentiable = True
+    error_msg: str = ""
+    exit_without_error: bool = False
+
+    def shape(self) -> list[TensorShape]:
+        return []
+
+    def kernel(self, context: Any) -> NoReturn:
+        if self.exit_without_error:
+            os._exit(0)
+        print(f"Abort op {context.node.name}: {self.error_msg}", file=sys.stderr, flush=True)
+        os.abort()
+
+
+def _no_gradient(node: Node) -> LookupError:
+    return LookupError(
+        f"No gradient defined through the loop that {node.name} ({node.type}, made at "
+        f"{node.origin}) is part of: only loops made by tf.while_loop have gradients"
+    )
+
+
+def _check_acyclic(node: Node) -> None:
+    if any(isinstance(tensor.op.op, NextIteration) for tensor in node.inputs):
+        raise _no_gradient(node)
+
+
+def update_input(node: Node, index: int, tensor: Tensor) -> None:
+    """Have a merge take another tensor, which may depend on it: the way to build a loop."""
+    if not isinstance(node.op, Merge):
+        raise TypeError(f"{node.name} is a {node.type}: only the inputs of a Merge can be changed")
+    if tensor.graph is not node.graph:
+        raise ValueError(f"{tensor!r} must be from the same graph as {node.name}")
+    if tensor.dtype.base_dtype is not node.outputs[0].dtype.base_dtype:
+        raise TypeError(
+            f"Input {index} of {node.name} has type {node.outputs[0].dtype.name}, and {tensor!r} "
+            "another one"
+        )
+    inputs = list(node.inputs)
+    inputs[index] = tensor
+    node.graph.reconnect(node, tuple(inputs))
+    node.outputs[0].widen_shape(common_shape([each.shape for each in inputs]))
+
+
+operators["update_input"] = update_input
+
+
+@public("control.switch")
+def switch(data: Any, pred: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """The data as (output_false, output_true): dead but for the one that `pred` chooses."""
+    if hasattr(data, "components"):
+        parts = [switch(part, pred) for part in data.components()]
+        return Switch.result(*(type(data)(*ends) for ends in zip(*parts, strict=True)))
+    tensor = convert_to_tensor(data, dtype, name="data", as_ref=_is_reference(data))
+    kind = RefSwitch if tensor.dtype.is_ref_dtype else Switch
+    return kind()(tensor, convert_to_tensor(pred, boolean, name="pred"), name=name)
+
+
+@public("control.merge")
+def merge(inputs: Sequence[Any], name: str | None = None) -> Any:
+    """The first input that is alive, as (output, value_index)."""
+    if any(each is None for each in inputs):
+        raise ValueError(f"At least one of the merge inputs is None: {inputs}")
+    if all(hasattr(each, "components") for each in inputs):
+        rows = zip(*(each.components() for each in inputs), strict=True)
+        merged = [merge(row) for row in rows]
+        whole = type(inputs[0])(*(each.output for each in merged))
+        return Merge.result(whole, merged[0].value_index)
+    tensors = [convert_to_tensor(each, as_ref=_is_reference(each)) for each in inputs]
+    kind = RefMerge if all(each.dtype.is_ref_dtype for each in tensors) else Merge
+    return kind()(tensors, name=name)
+
+
+@public("control.enter")
+def enter(
+    data: Any,
+    frame_name: str,
+    is_constant: bool = False,
+    parallel_iterations: int = 10,
+    use_ref: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """The data inside the frame of that name; a constant is there in all its iterations."""
+    tensor = convert_to_tensor(data, as_ref=use_ref and _is_reference(data))
+    kind = RefEnter if tensor.dtype.is_ref_dtype and use_ref else Enter
+    op = kind(
+        frame_name=frame_name, is_constant=is_constant, parallel_iterations=parallel_iterations
+    )
+    return op(tensor, name=name)
+
+
+@public("control.exit")
+def exit_(data: Any, name: str | None = None) -> Tensor:
+    """The data outside of the frame that it is in."""
+    tensor = convert_to_tensor(data)
+    return (RefExit() if tensor.dtype.is_ref_dtype else Exit())(tensor, name=name)
+
+
+@public("control.next_iteration")
+def next_iteration(data: Any, name: str | None = None) -> Tensor:
+    """The data in the next iteration."""
+    tensor = convert_to_tensor(data)
+    kind = RefNextIteration if tensor.dtype.is_ref_dtype else NextIteration
+    return kind()(tensor, name=name)
+
+
+@public("control.loop_cond")
+def loop_cond(input: Any, name: str | None = None) -> Tensor:
+    """The truth that decides whether the loop goes on, for all its switches."""
+    return LoopCond()(convert_to_tensor(input, boolean), name=name)
+
+
+@public("control.control_trigger")
+def control_trigger(name: str | None = None) -> Node:
+    """A node that runs when all its control inputs have, even those in branches not taken."""
+    return ControlTrigger()(name=name)
+
+
+@public("control.abort")
+def abort(
+    error_msg: str = "", exit_without_error: bool = False, name: str | None = None
+) -> Node:
+    """A node that ends the process: with SIGABRT, or as if all had gone well."""
+    return Abort(error_msg=error_msg, exit_without_error=exit_without_error)(name=name)
+
+
+def same(data: Any, name: str | None = None) -> Any:
+    """The same value, or reference, under another name."""
+    tensor = convert_to_tensor(data, as_ref=_is_reference(data))
+    return (RefIdentity() if tensor.dtype.is_ref_dtype else basic.Identity())(tensor, name=name)
+
+
+def _is_reference(value: Any) -> bool:
+    """Whether a value is a variable or a reference to one."""
+    if isinstance(value, Tensor):
+        return value.dtype.is_ref_dtype
+    return hasattr(value, "_ref")

@@ -1,0 +1,122 @@
+"""Stacks of tensors: what programs with gradients of their own keep values of iterations in.
+
+A stack lives as long as a step. Control dependencies order its pushes and pops.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.dtypes import DType, string
+from thalweg.graph.node import Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, unknown_shape, vector
+from thalweg.ops.context import Context, VariableCell
+
+Array = NDArray[Any]
+
+_numbers = itertools.count()
+
+
+class StackCell(VariableCell):
+    """A stack, and its name as the value that the reference to it has."""
+
+    def __init__(self, name: str, dtype: DType) -> None:
+        super().__init__(f"{name}_{next(_numbers)}", string, TensorShape([2]))
+        self.assign(np.array([b"_stacks", self.name.encode()], object))
+        self.element_type = dtype
+        self.is_closed = False
+        self.values: list[Any] = []
+
+    def push(self, value: Any) -> None:
+        """Put a value on top."""
+        self._check_open()
+        self.values.append(value)
+
+    def pop(self, dtype: DType) -> Any:
+        """Take the top value off."""
+        self._check_open()
+        if dtype is not self.element_type:
+            raise _invalid(f"Stack {self.name} holds {self.element_type.name}, not {dtype.name}")
+        if not self.values:
+            raise _invalid(f"Stack {self.name} is empty when calling Pop().")
+        return self.values.pop()
+
+    def close(self) -> None:
+        """Let go of the values."""
+        self.values, self.is_closed = [], True
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise _invalid(f"Stack {self.name} has already been closed.")
+
+
+def _invalid(message: str) -> errors.InvalidArgumentError:
+    return errors.InvalidArgumentError(None, None, message)
+
+
+class StackOp(Op, abstract=True):
+    """Acts on a stack."""
+
+    stateful = True
+    host_only = True
+    not_differentiable = True
+
+
+class Stack(StackOp):
+    """A reference to a new stack."""
+
+    signature = "-> handle: &string"
+    elem_type: DType
+    stack_name: str = ""
+
+    def shape(self) -> TensorShape:
+        return vector(2)
+
+    def kernel(self, context: Context) -> StackCell:
+        return StackCell(self.stack_name or context.node.name, self.elem_type)
+
+
+class StackPush(StackOp):
+    """Puts a value on a stack, and gives it on."""
+
+    signature = "handle: &string, elem: T -> output: T"
+    swap_memory: bool = False
+
+    def shape(self, handle: Tensor, elem: Tensor) -> TensorShape:
+        return elem.shape
+
+    def kernel(self, context: Context, handle: StackCell, elem: Array) -> Array:
+        handle.push(elem)
+        return elem
+
+
+class StackPop(StackOp):
+    """Takes the last value off a stack."""
+
+    signature = "handle: &string -> elem: elem_type"
+    elem_type: DType
+
+    def shape(self, handle: Tensor) -> TensorShape:
+        return unknown_shape()
+
+    def kernel(self, context: Context, handle: StackCell) -> Any:
+        return handle.pop(self.elem_type)
+
+
+class StackClose(StackOp):
+    """Lets go of what is on a stack."""
+
+    signature = "handle: &string ->"
+
+    def shape(self, handle: Tensor) -> Any:
+        return []
+
+    def kernel(self, context: Context, handle: StackCell) -> Any:
+        handle.close()
+        return ()

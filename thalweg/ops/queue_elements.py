@@ -1,0 +1,161 @@
+"""What the elements of a queue are: tuples of arrays, checked on their way in, joined on their way
+out. Nothing is copied but into the batch, and out of memory that somebody else may still write to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.shapes import TensorShape
+
+Array = NDArray[Any]
+Element = tuple[Array, ...]
+
+
+def invalid(message: str) -> errors.InvalidArgumentError:
+    """An error that is laid to the node that runs."""
+    return errors.InvalidArgumentError(None, None, message)
+
+
+def sizes_text(sizes: Sequence[int | None] | None) -> str:
+    """A shape as TensorFlow's kernels print it: `[2,?]`."""
+    if sizes is None:
+        return "<unknown>"
+    return f"[{','.join('?' if size is None else str(size) for size in sizes)}]"
+
+
+class _Component(NamedTuple):
+    kind: np.dtype[Any]
+    sizes: tuple[int | None, ...] | None  # None: any shape
+
+    @property
+    def varies(self) -> bool:
+        """Whether elements may have components of different sizes."""
+        return self.sizes is None or None in self.sizes
+
+
+class Components:
+    """The dtype of each component of an element and, where they are given, its shape."""
+
+    def __init__(self, dtypes: Sequence[DType], shapes: Sequence[TensorShape] = ()) -> None:
+        if shapes and len(shapes) != len(dtypes):
+            raise invalid(f"{len(shapes)} shapes were given for {len(dtypes)} components")
+        self.dtypes = tuple(dtype.base_dtype for dtype in dtypes)
+        self.shapes = tuple(shapes)
+        self.has_shapes = bool(shapes) and all(shape.rank is not None for shape in shapes)
+        sizes = [shape.sizes for shape in shapes] or [None] * len(dtypes)
+        self._parts = [
+            _Component(np.dtype(dtype.as_numpy_dtype), size)
+            for dtype, size in zip(self.dtypes, sizes, strict=True)
+        ]
+
+    def element(self, values: Sequence[Any]) -> Element:
+        """One element of these values."""
+        arrays = self._arrays(values)
+        for position, (array, part) in enumerate(zip(arrays, self._parts, strict=True)):
+            if part.sizes is not None and array.shape != part.sizes:
+                _check_shape(position, part.sizes, array.shape)
+        return tuple([kept(array) for array in arrays])
+
+    def elements(self, values: Sequence[Any]) -> list[Element]:
+        """The elements that the rows of these values make up."""
+        arrays = self._arrays(values)
+        for position, array in enumerate(arrays):
+            if not array.ndim:
+                raise invalid(f"Component {position} has no rows: it is a scalar")
+        count = len(arrays[0])
+        for position, (array, part) in enumerate(zip(arrays, self._parts, strict=True)):
+            if part.sizes is not None:
+                _check_shape(position, (count, *part.sizes), array.shape)
+            elif len(array) != count:
+                raise invalid(
+                    "All input tensors must have the same size in the 0th dimension. Component "
+                    f"{position} has {len(array)}, and should have {count}"
+                )
+        columns = [rows(kept(array)) for array in arrays]
+        return list(zip(*columns, strict=True))
+
+    def batch(self, elements: Sequence[Element]) -> tuple[Array, ...]:
+        """The elements, joined along a new first dimension; where sizes vary, zeros fill up."""
+        columns = zip(*elements, strict=True) if elements else [()] * len(self._parts)
+        return tuple(
+            [_joined(column, part) for column, part in zip(columns, self._parts, strict=True)]
+        )
+
+    def _arrays(self, values: Sequence[Any]) -> list[Array]:
+        if len(values) != len(self._parts):
+            raise invalid(
+                f"Wrong number of components in tuple. Expected {len(self._parts)}, got "
+                f"{len(values)}"
+            )
+        arrays: list[Array] = []
+        for position, (value, part) in enumerate(zip(values, self._parts, strict=True)):
+            array = value if type(value) is np.ndarray else np.array(value, part.kind)
+            if array.dtype != part.kind:
+                raise invalid(
+                    f"Type mismatch in tuple component {position}. Expected "
+                    f"{self.dtypes[position].name}, got {as_dtype(array.dtype).name}"
+                )
+            arrays.append(array)
+        return arrays
+
+
+def _check_shape(position: int, wanted: Sequence[int | None], actual: tuple[int, ...]) -> None:
+    fits = len(wanted) == len(actual) and all(
+        size is None or size == given for size, given in zip(wanted, actual, strict=True)
+    )
+    if not fits:
+        raise invalid(
+            f"Shape mismatch in tuple component {position}. Expected {sizes_text(wanted)}, got "
+            f"{sizes_text(actual)}"
+        )
+
+
+def kept(array: Array) -> Array:
+    """An array that may be kept past the step: from now on nobody changes what it holds.
+
+    An array that owns its memory is the work of a kernel and is frozen. A view is of memory that
+    a caller fed or a variable holds, and is copied unless that memory is frozen itself.
+    """
+    base: Any = array.base
+    if base is None:
+        array.flags.writeable = False
+        return array
+    if isinstance(base, np.ndarray) and not base.flags.writeable:
+        return array
+    return array.copy()
+
+
+def rows(array: Array) -> list[Array]:
+    """The rows of an array, each an array itself, also where it is a scalar."""
+    return list(array) if array.ndim > 1 else [array[row, ...] for row in range(len(array))]
+
+
+def _joined(column: Sequence[Array], part: _Component) -> Array:
+    shape = len(column), *_largest(column, part.sizes or ())
+    if part.varies:
+        return _padded(column, shape, part.kind)
+    joined = np.empty(shape, part.kind)
+    for place, array in enumerate(column):
+        joined[place, ...] = array
+    return joined
+
+
+def _padded(column: Sequence[Array], shape: tuple[int, ...], kind: np.dtype[Any]) -> Array:
+    joined = np.full(shape, b"", kind) if kind.hasobject else np.zeros(shape, kind)
+    for place, array in enumerate(column):
+        joined[(place, *map(slice, array.shape), ...)] = array
+    return joined
+
+
+def _largest(column: Sequence[Array], sizes: Sequence[int | None]) -> tuple[int, ...]:
+    """Sizes that hold every array of a column."""
+    if not column or None not in sizes:
+        return tuple(size or 0 for size in sizes)
+    return tuple(map(max, zip(*(array.shape for array in column), strict=True)))

@@ -1,0 +1,77 @@
+"""From a unit of a step to the kernel call that computes it.
+
+What comes in is a node or a region; what goes out is the function to call, which of its inputs are
+read through variables, and the node that errors are laid to. Where the inputs come from is left to
+the plan, or to the token graph that the call is part of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.lower.specialise import Region
+from thalweg.runtime.compiled import CompiledRegion, InParts
+
+
+class Call(NamedTuple):
+    """A function of values, and the nodes it computes."""
+
+    function: Callable[..., Any]
+    takes_context: bool
+    references: tuple[int, ...]  # positions among the inputs that are read through a variable
+    node: Node  # the one that errors are laid to
+    nodes: tuple[Node, ...]  # all that it computes
+
+
+class Instruction(NamedTuple):
+    """One kernel call: where its inputs are, where its outputs go, and what dies after it."""
+
+    call: Callable[..., Any]
+    takes_context: bool
+    inputs: tuple[int, ...]
+    references: tuple[int, ...]  # positions among the inputs that are read through a variable
+    output: int
+    output_count: int
+    frees: tuple[int, ...]
+    node: Node  # the one that errors are laid to
+    nodes: tuple[Node, ...]  # all that it computes
+
+
+def call_of(unit: Node | Region, fed: Collection[Tensor], threads: int, in_parts: InParts) -> Call:
+    """The call that computes a node on its NumPy kernel, or a region as compiled code."""
+    if isinstance(unit, Region):
+        function = CompiledRegion(unit, threads, in_parts)
+        return Call(function, True, (), unit.nodes[-1], unit.nodes)
+    takes_context = unit.op.has("kernel")
+    references = dereferenced(unit, fed)
+    return Call(_kernel(unit, takes_context), takes_context, references, unit, (unit,))
+
+
+def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:
+    op = node.op
+    function = op.kernel if takes_context else op.numpy
+    if not op.parsed.has_lists:
+        return function
+    counts = node.input_counts()
+
+    def call(*flat: Any) -> Any:
+        context, values = flat[:takes_context], flat[takes_context:]
+        return function(*context, *op.parsed.group(values, counts))
+
+    return call
+
+
+def dereferenced(node: Node, fed: Collection[Tensor]) -> tuple[int, ...]:
+    """The inputs that are references where the op wants values (a fed one is a value already)."""
+    if not any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
+        return ()
+    wants_ref: list[bool] = []
+    for argument, count in zip(node.op.parsed.inputs, node.input_counts(), strict=True):
+        wants_ref += [argument.is_ref] * count
+    return tuple(
+        position
+        for position, (tensor, wanted) in enumerate(zip(node.inputs, wants_ref, strict=True))
+        if tensor.dtype.is_ref_dtype and not wanted and tensor not in fed
+    )

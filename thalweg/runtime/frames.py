@@ -1,0 +1,468 @@
+"""The dataflow executor: runs token graphs, with frames, iterations and dead tokens.
+
+A token belongs to an iteration of a frame. The caller's thread fires whatever is ready; calls that
+may block go out on threads of their own when nothing else is left to do. A branch that is not taken
+is run through by dead tokens; an iteration is over when nothing in it can fire any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from thalweg import errors
+from thalweg.graph.node import Node
+from thalweg.runtime.calls import Call
+from thalweg.runtime.kernels import Context, located, outputs_of
+from thalweg.runtime.tokens import Kind, TokenGraph
+from thalweg.runtime.wiring import EMPTY, Edges, FrameWiring, Step, Wiring
+
+
+class Program:
+    """A token graph that any number of threads may run at once."""
+
+    def __init__(self, graph: TokenGraph) -> None:
+        self.graph = graph
+        self.wiring = Wiring(graph)
+
+    def run(self, feeds: Sequence[Any], context: Context) -> list[Any]:
+        """The fetched values of one run."""
+        return _Run(self.wiring, context).run(feeds, self.graph)
+
+
+def run_tokens(graph: TokenGraph, feeds: Sequence[Any], context: Context) -> list[Any]:
+    """Run a token graph once."""
+    return Program(graph).run(feeds, context)
+
+
+class _Iteration:
+    """The tokens of one iteration of a frame that have not been used yet."""
+
+    __slots__ = ("children", "dead", "frame", "index", "out", "queued", "ready", "values", "waits")
+
+    def __init__(self, frame: _Frame, index: int, like: _Iteration | None) -> None:
+        wiring = frame.wiring
+        self.frame = frame
+        self.index = index
+        self.values = (wiring if like is None else like).values[:]
+        self.waits = (wiring if like is None else like).waits[:]
+        self.ready: list[int] = [] if like is None else like.ready[:]
+        self.dead = bytearray(len(self.waits))
+        self.out = 0  # calls that may block and have not come back
+        self.children: dict[int, _Frame] = {}
+        self.queued = False
+
+
+class _Frame:
+    """A frame that is running: a loop, for one iteration of what is around it."""
+
+    __slots__ = (
+        "collected",
+        "exited",
+        "held",
+        "is_over",
+        "iterations",
+        "missing",
+        "newest",
+        "oldest",
+        "parent",
+        "pattern",
+        "place",
+        "wiring",
+    )
+
+    def __init__(self, wiring: FrameWiring, place: int, parent: _Iteration | None) -> None:
+        self.wiring = wiring
+        self.place = place
+        self.parent = parent
+        self.pattern = _Iteration(self, -1, None)  # what iterations begin with: constants
+        self.iterations: dict[int, _Iteration] = {}
+        self.oldest, self.newest = 0, -1
+        self.missing = wiring.entering  # vertices that have not entered yet, dead or alive
+        self.held: list[tuple[Step, Any]] = []  # for an iteration that may not begin yet
+        self.exited: set[Step] = set()
+        self.is_over = False
+        self.collected: dict[Step, dict[int, Any]] = {}
+
+
+class _Done(NamedTuple):
+    iteration: _Iteration
+    step: Step
+    result: Any
+    error: BaseException | None
+
+
+def _nothing(iteration: _Iteration, step: Step) -> None:
+    """What leaves at the end of a frame is found then."""
+
+
+class _Run:
+    """One run of a token graph."""
+
+    def __init__(self, wiring: Wiring, context: Context) -> None:
+        self._wiring = wiring
+        self._context = context
+        self._cancellation = context.cancellation
+        self._contexts: dict[Node, Context] = {}
+        self._active: deque[_Iteration] = deque()
+        self._blocked: list[tuple[_Iteration, Step, list[Any]]] = []
+        self._out = 0
+        self._done: SimpleQueue[_Done] = SimpleQueue()
+        fires: dict[Kind, Callable[[_Iteration, Step], None]] = {
+            Kind.CALL: self._call,
+            Kind.SWITCH: self._switch,
+            Kind.MERGE: self._merge,
+            Kind.ENTER: self._enter,
+            Kind.EXIT: self._exit,
+            Kind.NEXT_ITERATION: self._next,
+            Kind.LOOP_COND: self._pass,
+            Kind.PASS: self._pass,
+            Kind.COLLECT: self._collect,
+            Kind.COUNT: _nothing,
+            Kind.TRIGGER: self._trigger,
+        }
+        self._fires = [fires[kind] for kind in Kind]
+
+    def run(self, feeds: Sequence[Any], graph: TokenGraph) -> list[Any]:
+        root = _Frame(self._wiring.frames[0], 0, None)
+        first = self._begin(root)
+        fed = len(self._wiring.feeds)
+        first.ready += [p for p, count in enumerate(first.waits[fed:-1], fed) if not count]
+        for step, value in zip(self._wiring.feeds, feeds, strict=True):
+            self._send(first, step.edges[0], value)
+        try:
+            self._work()
+        except BaseException as error:
+            self._stop(error)
+            raise
+        return [self._fetched(first, place, graph) for place in range(len(graph.fetches))]
+
+    def _work(self) -> None:
+        active = self._active
+        while True:
+            while active:
+                self._drain(active.popleft())
+            if self._blocked:
+                self._release()
+            elif self._out:
+                self._finish(self._done.get())
+            else:
+                return
+
+    def _drain(self, iteration: _Iteration) -> None:
+        """Fire all that is ready in an iteration."""
+        iteration.queued = False
+        error = self._cancellation.error
+        if error is not None:
+            raise error
+        steps, dead, fires = iteration.frame.wiring.steps, iteration.dead, self._fires
+        ready = iteration.ready
+        while ready:
+            place = ready.pop()
+            step = steps[place]
+            if dead[place]:
+                self._die(iteration, step)
+            else:
+                fires[step.kind](iteration, step)
+        self._settle(iteration.frame)
+
+    # Sending
+
+    def _send(self, iteration: _Iteration, edges: Edges, value: Any) -> None:
+        """Send a value to the followers of an output."""
+        values, waits = iteration.values, iteration.waits
+        for place, slot in edges.plain:
+            values[slot] = value
+            left = waits[place] = waits[place] - 1
+            if not left:
+                iteration.ready.append(place)
+        for place, slot, number, _ in edges.merges:
+            if values[slot] is EMPTY:
+                values[slot], values[slot + 1] = value, number
+                self._count_down(iteration, place)
+
+    def _count_down(self, iteration: _Iteration, place: int) -> None:
+        left = iteration.waits[place] = iteration.waits[place] - 1
+        if not left:
+            iteration.ready.append(place)
+
+    def _send_done(self, iteration: _Iteration, step: Step) -> None:
+        """Send a token without a value along control edges."""
+        for place in step.controls:
+            self._count_down(iteration, place)
+        for place in step.triggers:
+            self._count_down(iteration, place)
+
+    def _kill(self, iteration: _Iteration, edges: Edges) -> None:
+        """Send a dead token to the followers of an output."""
+        for place in edges.dead:
+            iteration.dead[place] = 1
+            self._count_down(iteration, place)
+        for place, slot, _, count in edges.merges:
+            iteration.values[slot + 2] += 1
+            if iteration.values[slot + 2] == count:
+                iteration.dead[place] = 1
+                self._count_down(iteration, place)
+
+    def _kill_all(self, iteration: _Iteration, step: Step) -> None:
+        """Send dead tokens to all followers of a vertex."""
+        for edges in step.edges:
+            self._kill(iteration, edges)
+        for place in step.controls:
+            iteration.dead[place] = 1
+            self._count_down(iteration, place)
+        for place in step.triggers:
+            self._count_down(iteration, place)
+
+    def _queue(self, iteration: _Iteration) -> None:
+        if not iteration.queued:
+            iteration.queued = True
+            self._active.append(iteration)
+
+    # Vertices that fire
+
+    def _call(self, iteration: _Iteration, step: Step) -> None:
+        values = iteration.values
+        inputs = values[step.first : step.last]
+        values[step.first : step.last] = step.empty  # a value lives as long as it has uses
+        if step.vertex.blocks:
+            iteration.out += 1
+            self._blocked.append((iteration, step, inputs))
+            return
+        self._give(iteration, step, self._result(step, inputs))
+
+    def _result(self, step: Step, inputs: list[Any]) -> Any:
+        """What a call gives; its error is laid to its node."""
+        call: Call = step.call  # pyright: ignore[reportAssignmentType] - calls have one
+        try:
+            if self._cancellation.error is not None:
+                raise self._cancellation.error
+            for position in call.references:
+                inputs[position] = inputs[position].read()
+            if call.takes_context:
+                return call.function(self._context_of(call.node), *inputs)
+            return call.function(*inputs)
+        except Exception as error:
+            raise located(error, call.node) from error
+
+    def _context_of(self, node: Node) -> Context:
+        found = self._contexts.get(node)
+        if found is None:
+            found = self._contexts[node] = self._context.at(node)
+        return found
+
+    def _give(self, iteration: _Iteration, step: Step, result: Any) -> None:
+        edges = step.edges
+        if len(edges) == 1 and not isinstance(result, list | tuple):
+            self._send(iteration, edges[0], result)
+        else:
+            flat = outputs_of(result, len(edges), step.call.node)  # pyright: ignore[reportOptionalMemberAccess] - a call
+            for each, value in zip(edges, flat, strict=True):
+                self._send(iteration, each, value)
+        if step.controls or step.triggers:
+            self._send_done(iteration, step)
+
+    def _switch(self, iteration: _Iteration, step: Step) -> None:
+        values, first = iteration.values, step.first
+        chosen = int(values[first + 1])
+        for number, edges in enumerate(step.edges):
+            if number == chosen:
+                self._send(iteration, edges, values[first])
+            else:
+                self._kill(iteration, edges)
+        values[first] = None
+        self._send_done(iteration, step)
+
+    def _merge(self, iteration: _Iteration, step: Step) -> None:
+        values, first = iteration.values, step.first
+        self._send(iteration, step.edges[0], values[first])
+        if len(step.edges) > 1:
+            self._send(iteration, step.edges[1], np.int32(values[first + 1]))
+        values[first] = None
+        self._send_done(iteration, step)
+
+    def _pass(self, iteration: _Iteration, step: Step) -> None:
+        self._send(iteration, step.edges[0], iteration.values[step.first])
+        iteration.values[step.first] = None
+        self._send_done(iteration, step)
+
+    def _trigger(self, iteration: _Iteration, step: Step) -> None:
+        self._send_done(iteration, step)
+
+    def _die(self, iteration: _Iteration, step: Step) -> None:
+        """A vertex with a dead input: all that follows is dead."""
+        iteration.values[step.first : step.last] = step.empty
+        if step.loop is None:
+            self._kill_all(iteration, step)
+            return
+        frame = self._child(iteration, step)
+        frame.missing -= 1
+        self._settle(frame)
+
+    # Frames
+
+    def _child(self, iteration: _Iteration, step: Step) -> _Frame:
+        found = iteration.children.get(step.child)
+        if found is None:
+            found = _Frame(self._wiring.frames[step.child], step.child, iteration)
+            iteration.children[step.child] = found
+        return found
+
+    def _begin(self, frame: _Frame) -> _Iteration:
+        """The next iteration of a frame."""
+        frame.newest += 1
+        iteration = _Iteration(frame, frame.newest, frame.pattern)
+        frame.iterations[frame.newest] = iteration
+        self._queue(iteration)
+        return iteration
+
+    def _enter(self, iteration: _Iteration, step: Step) -> None:
+        value = iteration.values[step.first]
+        iteration.values[step.first] = None
+        frame = self._child(iteration, step)
+        frame.missing -= 1
+        if frame.newest < 0:
+            self._begin(frame)
+        reached = [*frame.iterations.values()] if step.is_constant else [frame.iterations[0]]
+        if step.is_constant:
+            self._arrive(frame.pattern, step, value)
+        for each in reached:
+            self._arrive(each, step, value)
+            self._queue(each)
+
+    def _arrive(self, iteration: _Iteration, step: Step, value: Any) -> None:
+        self._send(iteration, step.edges[0], value)
+        self._send_done(iteration, step)
+
+    def _next(self, iteration: _Iteration, step: Step) -> None:
+        value = iteration.values[step.first]
+        iteration.values[step.first] = None
+        frame, index = iteration.frame, iteration.index + 1
+        if index > frame.newest:
+            if index >= frame.oldest + frame.wiring.limit:
+                frame.held.append((step, value))
+                return
+            self._begin(frame)
+        following = frame.iterations[index]
+        self._arrive(following, step, value)
+        self._queue(following)
+
+    def _exit(self, iteration: _Iteration, step: Step) -> None:
+        frame = iteration.frame
+        frame.exited.add(step)
+        value = iteration.values[step.first]
+        iteration.values[step.first] = None
+        self._leave(frame, step, value)
+
+    def _leave(self, frame: _Frame, step: Step, value: Any) -> None:
+        parent: _Iteration = frame.parent  # pyright: ignore[reportAssignmentType] - not the root
+        self._arrive(parent, step, value)
+        self._queue(parent)
+
+    def _collect(self, iteration: _Iteration, step: Step) -> None:
+        found = iteration.frame.collected.setdefault(step, {})
+        found[iteration.index] = iteration.values[step.first]
+        iteration.values[step.first] = None
+
+    def _settle(self, frame: _Frame) -> None:
+        """End the iterations in which nothing can fire any more, the oldest first."""
+        if frame.missing or frame.is_over:
+            return
+        while frame.oldest <= frame.newest:
+            oldest = frame.iterations[frame.oldest]
+            if oldest.ready or oldest.out or oldest.children:
+                return
+            if frame.parent is not None:
+                del frame.iterations[frame.oldest]
+            frame.oldest += 1
+            self._release_held(frame)
+        if frame.parent is not None:
+            self._end(frame, frame.parent)
+
+    def _release_held(self, frame: _Frame) -> None:
+        if not frame.held:
+            return
+        following = self._begin(frame)
+        for step, value in frame.held:
+            self._arrive(following, step, value)
+        frame.held = []
+
+    def _end(self, frame: _Frame, parent: _Iteration) -> None:
+        """Send what leaves a frame at its end, and dead tokens for what never left."""
+        frame.is_over = True
+        del parent.children[frame.place]
+        for step in frame.wiring.leaving:
+            collects = step.vertex.collects
+            if collects is None:
+                if step not in frame.exited:
+                    self._kill_all(parent, step)
+            elif frame.exited:
+                self._arrive(parent, step, collects(frame.collected.get(step, {}), frame.newest))
+            else:
+                self._kill_all(parent, step)
+        self._queue(parent)
+
+    # Calls that may block
+
+    def _release(self) -> None:
+        """Everything left may block: all go out on threads, the only one stays here."""
+        blocked, self._blocked = self._blocked, []
+        if len(blocked) == 1 and not self._out:
+            ((iteration, step, inputs),) = blocked
+            self._come_back(iteration, step, self._result(step, inputs))
+            return
+        for entry in blocked:
+            self._out += 1
+            threading.Thread(target=self._call_outside, args=entry, daemon=True).start()
+
+    def _call_outside(self, iteration: _Iteration, step: Step, inputs: list[Any]) -> None:
+        with np.errstate(all="ignore"):  # a thread has its own
+            try:
+                done = _Done(iteration, step, self._result(step, inputs), None)
+            except BaseException as error:  # carried to the caller's thread
+                done = _Done(iteration, step, None, error)
+            self._done.put(done)
+
+    def _finish(self, done: _Done) -> None:
+        self._out -= 1
+        if done.error is not None:
+            raise done.error
+        self._come_back(done.iteration, done.step, done.result)
+
+    def _come_back(self, iteration: _Iteration, step: Step, result: Any) -> None:
+        iteration.out -= 1
+        self._give(iteration, step, result)
+        self._queue(iteration)
+
+    def _stop(self, error: BaseException) -> None:
+        """Cancel what is out, and wait for it."""
+        if not self._out:
+            return
+        reason = error if isinstance(error, errors.OpError) else None
+        self._cancellation.cancel(
+            reason or errors.CancelledError(None, None, "another node of the step failed")
+        )
+        while self._out:
+            self._done.get()
+            self._out -= 1
+
+    def _fetched(self, iteration: _Iteration, place: int, graph: TokenGraph) -> Any:
+        value = iteration.values[self._wiring.fetches[place]]
+        if value is not EMPTY:
+            return value
+        if place in graph.may_be_dead:
+            return None
+        source: Any = graph.fetches[place]
+        node = graph.vertices[source.vertex].node
+        name = "a value" if node is None else f"{node.name}:{source.output}"
+        raise errors.InvalidArgumentError(
+            None,
+            node,
+            f"The tensor returned for {name} was not valid: it is computed in a branch that was "
+            "not taken",
+        )

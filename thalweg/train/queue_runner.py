@@ -1,0 +1,288 @@
+"""Threads that keep queues filled: each runs an enqueue op until the data or the program ends.
+
+`add_queue_runner` collects runners with the graph, `start_queue_runners` starts their threads. A
+runner closes its queue when all its enqueue ops ran out of data, and cancels what still waits when
+its coordinator asks for a stop.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from thalweg import errors
+from thalweg.graph import context
+from thalweg.graph.collections import GraphKeys
+from thalweg.graph.graph import get_default_graph
+from thalweg.platform import tf_logging
+from thalweg.public import public
+from thalweg.runtime.session import BaseSession
+from thalweg.train.coordinator import Coordinator
+from thalweg.variables.save_slice import strip_scope, with_scope
+
+Kinds = tuple[type[errors.OpError], ...]
+
+
+@public("train.QueueRunner", "train.queue_runner.QueueRunner")
+class QueueRunner:
+    """A queue and the enqueue ops that fill it, each to be run by a thread of its own."""
+
+    def __init__(
+        self,
+        queue: Any = None,
+        enqueue_ops: Sequence[Any] | None = None,
+        close_op: Any = None,
+        cancel_op: Any = None,
+        queue_closed_exception_types: Kinds | None = None,
+        queue_runner_def: Any = None,
+        import_scope: str | None = None,
+    ) -> None:
+        if queue_runner_def is not None:
+            if queue is not None or enqueue_ops:
+                raise ValueError("queue_runner_def and queue are mutually exclusive.")
+            self._read(queue_runner_def, import_scope)
+        elif queue is None or not enqueue_ops:
+            raise ValueError("Must provide queue and enqueue_ops.")
+        else:
+            self._queue = queue
+            self._enqueue_ops = list(enqueue_ops)
+            self._closed_by = _checked(queue_closed_exception_types)
+            # At the end of the data what waits is still let in; after an error nothing is.
+            self._close_op = queue.close() if close_op is None else close_op
+            self._cancel_op = (
+                queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
+            )
+        self._lock = threading.Lock()
+        self._running: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # threads by session
+        self._exceptions_raised: list[Exception] = []
+
+    @property
+    def queue(self) -> Any:
+        """The queue; the node of its reference, if the runner was made from a QueueRunnerDef."""
+        return self._queue
+
+    @property
+    def enqueue_ops(self) -> list[Any]:
+        """The ops that fill the queue."""
+        return self._enqueue_ops
+
+    @property
+    def close_op(self) -> Any:
+        """The op that closes the queue behind what still waits."""
+        return self._close_op
+
+    @property
+    def cancel_op(self) -> Any:
+        """The op that closes the queue and cancels what waits."""
+        return self._cancel_op
+
+    @property
+    def queue_closed_exception_types(self) -> Kinds:
+        """The errors of an enqueue op that mean the end of its data."""
+        return self._closed_by
+
+    @property
+    def exceptions_raised(self) -> list[Exception]:
+        """Errors of threads that had no coordinator to report them to."""
+        return self._exceptions_raised
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        return self._queue.name
+
+    def create_threads(
+        self,
+        sess: Any,
+        coord: Coordinator | None = None,
+        daemon: bool = False,
+        start: bool = False,
+    ) -> list[threading.Thread]:
+        """A thread for each enqueue op, and with a coordinator one that cancels on its stop.
+
+        There are none if those of an earlier call for this session still run.
+        """
+        with self._lock:
+            if self._running.get(sess, 0) > 0:
+                return []
+            self._running[sess] = len(self._enqueue_ops)
+            self._exceptions_raised = []
+        threads = [
+            threading.Thread(
+                target=self._run,
+                args=(sess, node, coord),
+                name=f"QueueRunnerThread-{self.name}-{getattr(node, 'name', node)}",
+            )
+            for node in self._enqueue_ops
+        ]
+        if coord is not None:
+            close = threading.Thread(
+                target=self._cancel_on_stop,
+                args=(sess, coord),
+                name=f"QueueRunnerThread-{self.name}-close_on_stop",
+            )
+            threads.append(close)
+        for thread in threads:
+            if coord is not None:
+                coord.register_thread(thread)
+            thread.daemon = daemon or thread.daemon
+            if start:
+                thread.start()
+        return threads
+
+    def _run(self, sess: Any, node: Any, coord: Coordinator | None) -> None:
+        """What a thread does: enqueue until the end, and see to it that the end is known."""
+        is_end = False
+        try:
+            self._enqueue(sess, node, coord)
+        except self._closed_by:
+            is_end = True
+        except Exception as error:
+            self._report(error, coord)
+        finally:
+            with self._lock:
+                self._running[sess] -= 1
+                is_last = self._running[sess] == 0
+            if is_end and is_last:
+                _try_to_run(sess, self._close_op)
+
+    def _enqueue(self, sess: Any, node: Any, coord: Coordinator | None) -> None:
+        step = sess.make_callable(node)
+        while coord is None or not coord.should_stop():
+            step()
+
+    def _report(self, error: Exception, coord: Coordinator | None) -> None:
+        if coord is not None:
+            coord.request_stop(error)
+            return
+        tf_logging.error("Exception in QueueRunner: %s", error)
+        with self._lock:
+            self._exceptions_raised.append(error)
+        raise error
+
+    def _cancel_on_stop(self, sess: Any, coord: Coordinator) -> None:
+        coord.wait_for_stop()
+        _try_to_run(sess, self._cancel_op)
+
+    # As protocol buffers
+
+    def to_proto(self, export_scope: str | None = None) -> Any:
+        """A QueueRunnerDef, or None if the queue is outside `export_scope`."""
+        if export_scope is not None and not self.name.startswith(export_scope):
+            return None
+        return queue_runner_def_class()(
+            queue_name=strip_scope(self.name, export_scope),
+            enqueue_op_name=[strip_scope(node.name, export_scope) for node in self._enqueue_ops],
+            close_op_name=strip_scope(self._close_op.name, export_scope),
+            cancel_op_name=strip_scope(self._cancel_op.name, export_scope),
+            queue_closed_exception_types=[
+                errors.error_code_from_exception_type(kind) for kind in self._closed_by
+            ],
+        )
+
+    @staticmethod
+    def from_proto(queue_runner_def: Any, import_scope: str | None = None) -> QueueRunner:
+        """The runner a QueueRunnerDef describes, in the default graph."""
+        return QueueRunner(queue_runner_def=queue_runner_def, import_scope=import_scope)
+
+    def _read(self, definition: Any, import_scope: str | None) -> None:
+        graph = get_default_graph()
+
+        def element(name: str) -> Any:
+            return graph.as_graph_element(with_scope(name, import_scope))
+
+        self._queue = element(definition.queue_name)
+        self._enqueue_ops = [element(name) for name in definition.enqueue_op_name]
+        self._close_op = element(definition.close_op_name)
+        self._cancel_op = element(definition.cancel_op_name)
+        codes = definition.queue_closed_exception_types
+        kinds = tuple(errors.exception_type_from_error_code(code) for code in codes)
+        self._closed_by = kinds or (errors.OutOfRangeError,)
+
+
+def _checked(kinds: Any) -> Kinds:
+    if kinds is None:
+        return (errors.OutOfRangeError,)
+    given = cast("tuple[Any, ...]", kinds if isinstance(kinds, tuple) else ())
+    if not given or not all(issubclass(kind, errors.OpError) for kind in given):
+        raise TypeError(
+            "queue_closed_exception_types, when provided, must be a non-empty tuple of tf.errors "
+            f"types, but saw: {kinds}"
+        )
+    return given
+
+
+def _try_to_run(sess: Any, node: Any) -> None:
+    """Run an op that may fail without harm: a queue that is closed already is closed enough."""
+    try:
+        sess.run(node)
+    except Exception as error:
+        tf_logging.vlog(1, "Ignored exception: %s", error)
+
+
+@functools.cache
+def queue_runner_def_class() -> Any:
+    """The message class QueueRunnerDef, which the package tensorboard does not have."""
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    except ImportError as error:
+        raise ImportError(
+            "QueueRunnerDef is a protobuf message: pip install 'thalweg[board]'"
+        ) from error
+    field = descriptor_pb2.FieldDescriptorProto
+    text, number = field.TYPE_STRING, field.TYPE_INT32
+    once, often = field.LABEL_OPTIONAL, field.LABEL_REPEATED
+    file = descriptor_pb2.FileDescriptorProto(
+        name="queue_runner.proto", package="tensorflow", syntax="proto3"
+    )
+    message = file.message_type.add(name="QueueRunnerDef")
+    message.field.add(name="queue_name", number=1, type=text, label=once)
+    message.field.add(name="enqueue_op_name", number=2, type=text, label=often)
+    message.field.add(name="close_op_name", number=3, type=text, label=once)
+    message.field.add(name="cancel_op_name", number=4, type=text, label=once)
+    # An enum of status codes in TensorFlow; on the wire they are the same.
+    message.field.add(name="queue_closed_exception_types", number=5, type=number, label=often)
+    pool: Any = descriptor_pool.DescriptorPool()  # of its own: TensorFlow may be loaded beside
+    pool.Add(file)
+    found = pool.FindMessageTypeByName("tensorflow.QueueRunnerDef")
+    return message_factory.GetMessageClass(found)
+
+
+@public("train.add_queue_runner", "train.queue_runner.add_queue_runner")
+def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
+    """Keep a runner with the default graph, for `start_queue_runners`."""
+    get_default_graph().add_to_collection(collection, qr)
+
+
+@public("train.start_queue_runners", "train.queue_runner.start_queue_runners")
+def start_queue_runners(
+    sess: Any = None,
+    coord: Coordinator | None = None,
+    daemon: bool = True,
+    start: bool = True,
+    collection: str = GraphKeys.QUEUE_RUNNERS,
+) -> list[threading.Thread]:
+    """Start the threads of all runners kept with the graph of the session, and return them."""
+    session = context.sessions.top if sess is None else sess
+    if session is None:
+        raise ValueError(
+            "Cannot start queue runners: No default session is registered. Use `with "
+            "sess.as_default()` or pass an explicit session to tf.start_queue_runners(sess=sess)"
+        )
+    if not isinstance(session, BaseSession):
+        return _started_already(session)
+    threads: list[threading.Thread] = []
+    with session.graph.as_default():
+        for runner in session.graph.get_collection(collection):
+            threads += runner.create_threads(session, coord=coord, daemon=daemon, start=start)
+    return threads
+
+
+def _started_already(session: Any) -> list[threading.Thread]:
+    """Monitored sessions start the threads themselves."""
+    if type(session).__name__ in ("MonitoredSession", "SingularMonitoredSession"):
+        return []
+    raise TypeError(f"sess must be a `tf.Session` object. Given class: {type(session)}")
