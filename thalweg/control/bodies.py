@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from thalweg.control.rereads import reread, stale_reads
 from thalweg.control.structure import tensors_of
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
@@ -51,12 +52,17 @@ def draft(
 
 def settle(drafts: Sequence[Draft]) -> tuple[list[Body], list[Tensor]]:
     """Bodies that take the same captured tensors after their own arguments, and those tensors."""
-    captured = list(dict.fromkeys(t for draft in drafts for t in draft.graph.captures))
-    bodies: list[Body] = []
-    for each in drafts:
-        found = tuple(_argument(each.graph, tensor) for tensor in captured)
-        bodies.append(Body(each.graph, (*each.arguments, *found), each.outputs))
-    return bodies, captured
+    bodies = [Body(each.graph, each.arguments, each.outputs) for each in drafts]
+    stale = stale_reads(bodies)
+    if stale:
+        bodies = [reread(body, stale) for body in bodies]
+    captured = list(dict.fromkeys(t for body in bodies for t in body.graph.captures))
+    return [_with_arguments(body, captured) for body in bodies], captured
+
+
+def _with_arguments(body: Body, captured: Sequence[Tensor]) -> Body:
+    found = tuple(_argument(body.graph, tensor) for tensor in captured)
+    return replace(body, arguments=(*body.arguments, *found))
 
 
 def _argument(graph: SubGraph, tensor: Tensor) -> Tensor:

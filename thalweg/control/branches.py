@@ -9,7 +9,7 @@ from typing import Any, cast
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
 from thalweg.control.bodies import Draft, after_outer_nodes, draft, settle
 from thalweg.control.structure import rebuilt
-from thalweg.control.traces import BranchTrace, here, is_argument, traced
+from thalweg.control.traces import BranchTrace, here, is_argument, known_here, traced
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
@@ -70,6 +70,9 @@ class Branching(Op, abstract=True):
         def source(tensor: Tensor) -> Tensor:
             if is_argument(tensor):
                 return graph.capture(node.inputs[1 + places[tensor]])
+            known = known_here(tensor)
+            if known is not None:
+                return known
             return graph.capture(traced(node, BranchTrace(tensor=tensor, dtype=tensor.dtype)))
 
         graph.sources[body.graph] = source

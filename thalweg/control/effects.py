@@ -6,20 +6,19 @@ For a conditional or a loop, that is what the nodes inside it do.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
-from thalweg.control.branches import Branching
-from thalweg.control.loops import While
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body, needed
 
 
 def bodies_of(node: Node) -> tuple[Body, ...]:
     """The sub-graphs that a node holds."""
-    if isinstance(node.op, Branching):
-        return node.op.branches
-    if isinstance(node.op, While):
-        return node.op.condition, node.op.body
-    return ()
+    found: list[Body] = []
+    for value in node.op.attributes.values():
+        many = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+        found += [each for each in many if isinstance(each, Body)]
+    return tuple(found)
 
 
 def inner_nodes(body: Body) -> list[Node]:
@@ -36,12 +35,12 @@ def written_places(node: Node) -> frozenset[int]:
     first = len(node.inputs) - len(bodies[0].arguments)
     found: set[int] = set()
     for body in bodies:
-        written = set(_written_references(body))
+        written = set(written_references(body))
         found |= {first + p for p, tensor in enumerate(body.arguments) if tensor in written}
     return frozenset(found)
 
 
-def _written_references(body: Body) -> Iterator[Tensor]:
+def written_references(body: Body) -> Iterator[Tensor]:
     """The references from outside that nodes of a body write."""
     roots: dict[Tensor, Tensor] = {}
     for node in inner_nodes(body):

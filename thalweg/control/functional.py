@@ -66,7 +66,9 @@ class Gathered:
         found = [each.stack() for each in lists]
         for tensor in found:
             if tensor.shape.rank is not None:
-                tensor.set_shape(TensorShape([self._rows.fixed_count]).concatenate(tensor.shape[1:]))
+                tensor.set_shape(
+                    TensorShape([self._rows.fixed_count]).concatenate(tensor.shape[1:])
+                )
         return found
 
 

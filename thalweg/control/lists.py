@@ -296,14 +296,6 @@ class ListValue:
             if self._storage is not None:
                 self._storage.grow(len(self._states))
 
-    def refill(self, rows: Array) -> Self:
-        """Have the rows of an array, which the list takes over, as its entries."""
-        with self._lock:
-            self.shapes.common = rows.shape[1:]
-            self._storage = _Stacked(rows)
-            self._states[:] = bytes([_WRITTEN]) * len(rows)
-        return self
-
     def close(self) -> None:
         """Let go of the entries; the list cannot be used any more."""
         self._storage, self._is_closed = None, True
@@ -425,7 +417,9 @@ class ListValue:
     def _whole(self, fills: bool = False) -> Array | None:
         """All entries as one array, if they are kept so and can all be read."""
         is_full = self._states.count(_WRITTEN) == len(self._states)
-        zeros_fit = (self.accumulates or fills) and not self.shapes.others and _CLEARED not in self._states
+        zeros_fit = (
+            (self.accumulates or fills) and not self.shapes.others and _CLEARED not in self._states
+        )
         return self.stacked if is_full or zeros_fit else None
 
     def _lent(self, rows: Array) -> Array:

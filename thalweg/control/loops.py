@@ -13,7 +13,7 @@ from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
 from thalweg.control.bodies import Draft, Kind, after_outer_nodes, draft, settle
 from thalweg.control.structure import rebuilt, tensors_of
 from thalweg.control.tensor_array import TensorArrayRead
-from thalweg.control.traces import LoopCount, LoopTrace, here, is_argument, traced
+from thalweg.control.traces import LoopCount, LoopTrace, here, is_argument, known_here, traced
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_to_tensor
@@ -111,6 +111,9 @@ class _BackwardLoop:
         def source(tensor: Tensor) -> Tensor:
             if is_argument(tensor) and places[tensor] >= len(node.outputs):
                 return graph.capture(node.inputs[places[tensor]])
+            known = known_here(tensor)
+            if known is not None:
+                return known
             values = graph.capture(traced(node, LoopTrace(tensor=tensor)))
             with graph.as_default(), graph.without_scopes():
                 return _read(values, at, tensor)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from thalweg.control.branches import common_shape
-from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
@@ -282,9 +282,7 @@ def control_trigger(name: str | None = None) -> Node:
 
 
 @public("control.abort")
-def abort(
-    error_msg: str = "", exit_without_error: bool = False, name: str | None = None
-) -> Node:
+def abort(error_msg: str = "", exit_without_error: bool = False, name: str | None = None) -> Node:
     """A node that ends the process: with SIGABRT, or as if all had gone well."""
     return Abort(error_msg=error_msg, exit_without_error=exit_without_error)(name=name)
 

@@ -30,7 +30,6 @@ from thalweg.control.list_ops import (
     TensorArrayWrite,
     row_shape,
 )
-from thalweg.control.list_ops import TensorArrayAdd
 from thalweg.control.lists import mismatch
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32, int64

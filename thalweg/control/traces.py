@@ -11,10 +11,12 @@ from typing import Any, ClassVar
 from thalweg.autodiff.gradients import InnerGradient
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.graph.subgraph import Argument, SubGraph
+from thalweg.ops import basic
 
 
 class Trace(Op, abstract=True):
@@ -74,6 +76,15 @@ def traced(node: Node, op: Trace) -> Tensor:
             with graph.without_scopes():
                 return op(node.outputs[0])
         return op(node.outputs[0])
+
+
+def known_here(tensor: Tensor) -> Tensor | None:
+    """A tensor of a body whose value follows from constants and shapes, as a constant here: there
+    is nothing to save."""
+    if tensor.dtype.is_floating or tensor.dtype.is_complex:
+        return None
+    value = constant_value(tensor)
+    return None if value is None else basic.constant(value, tensor.dtype.base_dtype)
 
 
 def is_argument(tensor: Tensor) -> bool:

@@ -20,8 +20,11 @@ from thalweg.control.branches import Branching, If
 from thalweg.control.effects import bodies_of
 from thalweg.control.list_ops import (
     TensorArrayAdd,
+    TensorArrayGradient,
+    TensorArrayNew,
     TensorArrayRead,
     TensorArraySize,
+    TensorArrayStack,
     TensorArrayWrite,
 )
 from thalweg.control.loops import While
@@ -30,6 +33,7 @@ from thalweg.errors import OpError
 from thalweg.graph.build import add_node
 from thalweg.graph.dtypes import DType, as_dtype, int32, variant
 from thalweg.graph.graph import Graph
+from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
@@ -41,6 +45,7 @@ from thalweg.lower.specialise import Controlled, NotCompiled, Region, Shape
 from thalweg.ops.arithmetic import Add
 from thalweg.ops.basic import Const, Identity, Placeholder
 from thalweg.ops.compare import Equal, Less, LogicalOr
+from thalweg.ops.filling import Fill
 from thalweg.ops.indexing import GatherV2
 from thalweg.ops.scatter import ScatterAdd, ScatterUpdate
 from thalweg.ops.state import Assign, VariableV2
@@ -82,6 +87,8 @@ class Rows:
     home: Home | None = None
     writes: Home | None = None  # how often each row was written, where that may be once
     reads: Home | None = None  # how often each row was read, where that may be once
+    value: Any = None  # what all rows are, where that is known
+    is_new: bool = False  # made inside the program, which fills it with zeros
 
     @property
     def shape(self) -> Shape:
@@ -123,8 +130,7 @@ class ControlProgram:
 
     items: tuple[Item, ...]
     outputs: tuple[Given, ...]  # in the order of the unit's
-    count: Home | None  # the number of turns, where traces need it
-    traces: tuple[Rows, ...]  # those whose room may prove too small
+    counts: tuple[Home, ...]  # the turns of loops with traces, whose room may prove too small
     lists: Mapping[int, Rows]  # the inputs that are lists
 
 
@@ -201,9 +207,9 @@ class _Scratch:
         self._touched.update(dict.fromkeys(lists, made))
         return made
 
-    def assign(self, home: Home, value: Any, like: Node) -> Tensor:
+    def assign(self, home: Home, value: Any, like: Node, lists: Sequence[Rows] = ()) -> Tensor:
         """Give memory a value; the result reads it."""
-        made = self.node(Assign(), (self.reference(home), value), like)
+        made = self.node(Assign(), (self.reference(home), value), like, lists)
         self.targets.append(made)
         self.homes[made.outputs[0]] = home
         return made.outputs[0]
@@ -215,9 +221,16 @@ Bound = Tensor | Rows  # what stands for a tensor of a body
 class _Inlining:
     """A body's nodes in a scratch graph."""
 
-    def __init__(self, scratch: _Scratch, body: Body, arguments: Sequence[Bound]) -> None:
+    def __init__(
+        self,
+        scratch: _Scratch,
+        body: Body,
+        arguments: Sequence[Bound],
+        where: Where = Where.OWN,
+    ) -> None:
         self._scratch = scratch
         self._body = body
+        self._where = where  # of lists that are made inside
         self._found: dict[Tensor, Bound] = dict(zip(body.arguments, arguments, strict=True))
         self._nodes: dict[Node, Node] = {}
 
@@ -235,6 +248,8 @@ class _Inlining:
         inputs = [self._found[tensor] for tensor in node.inputs]
         if isinstance(node.op, Branching | While):
             self._add_control(node, inputs)
+        elif isinstance(node.op, TensorArrayNew):
+            self._add_new_list(node, node.op)
         elif any(isinstance(one, Rows) for one in inputs):
             self._add_list(node, inputs)
         else:
@@ -258,6 +273,25 @@ class _Inlining:
 
     # Lists
 
+    def _add_new_list(self, node: Node, op: TensorArrayNew) -> None:
+        size = constant_value(cast("Tensor", self._found[node.inputs[0]]))
+        if size is None or op.dynamic_size:
+            raise NotCompiled(node, "how long the list gets is known only when it ran")
+        shape = op.element_shape
+        element = tuple(cast("list[int]", shape.as_list())) if shape.is_fully_defined() else None
+        rows = Rows(op.dtype, int(size), element, self._where, is_new=True)
+        self._found[node.outputs[0]] = rows
+        if element is not None:
+            self._clear(rows, node)
+
+    def _clear(self, rows: Rows, node: Node) -> None:
+        """Memory of zeros for a list."""
+        kind = rows.dtype.as_numpy_dtype
+        rows.home = Home(rows.where, kind, rows.shape)
+        dims = np.array(rows.shape, np.int32)
+        zeros = self._scratch.node(Fill(), (dims, np.zeros((), kind)), node).outputs[0]
+        self._scratch.assign(rows.home, zeros, node, (rows,))
+
     def _add_list(self, node: Node, inputs: Sequence[Bound]) -> None:
         rows, *rest = inputs
         if not isinstance(rows, Rows) or any(isinstance(one, Rows) for one in rest):
@@ -266,6 +300,9 @@ class _Inlining:
         scratch, (out,) = self._scratch, node.outputs
         if isinstance(op, TensorArrayWrite):
             index, value = rest
+            if rows.home is None and rows.is_new:
+                rows.element = _element_of(cast("Tensor", value), node)
+                self._clear(rows, node)
             change = ScatterAdd() if isinstance(op, TensorArrayAdd) else ScatterUpdate()
             memory = scratch.reference(_written_home(rows, cast("Tensor", value), node))
             made = scratch.node(change, (memory, index, value), node, (rows,), after)
@@ -282,17 +319,38 @@ class _Inlining:
         elif isinstance(op, Identity):
             self._found[out] = rows
             return
+        elif isinstance(op, TensorArrayGradient) and rows.element is not None and not op.source:
+            self._found[out] = made = Rows(
+                rows.dtype, rows.count, rows.element, self._where, is_new=True
+            )
+            self._clear(made, node)
+            return
+        elif isinstance(op, TensorArrayStack):
+            made = scratch.node(Identity(), (self._memory(rows, node),), node, (rows,), after)
+            self._found[out] = made.outputs[0]
+            self._check_count(rows, rest[0], node)
         else:
             raise NotCompiled(node, "it takes a list as a whole")
         self._nodes[node] = made
 
-    def _read(self, rows: Rows, index: Any, node: Node, after: Sequence[Node]) -> Node:
+    def _check_count(self, rows: Rows, count: Any, node: Node) -> None:
+        if constant_value(count) != rows.count:
+            raise NotCompiled(node, "only a part of the list is taken")
+
+    def _memory(self, rows: Rows, node: Node) -> Tensor:
         if rows.home is None:
             raise NotCompiled(node, "nothing was written to the list")
-        is_input = rows.home.where is Where.INPUT
         scratch = self._scratch
-        memory = scratch.value(rows.home) if is_input else scratch.reference(rows.home)
-        lists = () if is_input else (rows,)
+        is_input = rows.home.where is Where.INPUT
+        return scratch.value(rows.home) if is_input else scratch.reference(rows.home)
+
+    def _read(self, rows: Rows, index: Any, node: Node, after: Sequence[Node]) -> Node:
+        scratch = self._scratch
+        if rows.value is not None:
+            value = np.asarray(rows.value, rows.dtype.as_numpy_dtype)
+            return scratch.node(Const(value=value, dtype=rows.dtype), (), node)
+        memory = self._memory(rows, node)
+        lists = () if memory in scratch.inputs else (rows,)
         self._count(rows.reads, index, node)
         return scratch.node(GatherV2(), (memory, index, np.int32(0)), node, lists, after)
 
@@ -325,15 +383,19 @@ class _Inlining:
 def _written_home(rows: Rows, value: Tensor, node: Node) -> Home:
     """The memory of a list that is written."""
     if rows.home is None:
-        if not value.shape.is_fully_defined():
-            raise NotCompiled(node, "the shape of the list's elements is known only when it ran")
-        rows.element = tuple(cast("list[int]", value.shape.as_list()))
+        rows.element = _element_of(value, node)
         rows.home = Home(rows.where, rows.dtype.as_numpy_dtype, rows.shape)
     if rows.home.where in (Where.INPUT, Where.CONSTANT):
         raise NotCompiled(node, "it writes to a list that is no variable of the loop")
     if tuple(value.shape.as_list()) != rows.element:
         raise NotCompiled(node, "the elements of the list differ in shape")
     return rows.home
+
+
+def _element_of(value: Tensor, node: Node) -> Shape:
+    if not value.shape.is_fully_defined():
+        raise NotCompiled(node, "the shape of the list's elements is known only when it ran")
+    return tuple(cast("list[int]", value.shape.as_list()))
 
 
 def _list_source(node: Node, place: int) -> int:
@@ -365,21 +427,26 @@ class _Lowering:
     def __init__(self, room: int) -> None:
         self._room = room
         self._items: list[Item] = []
+        self._counts: list[Home] = []
 
     def program(self, unit: Controlled, given: Sequence[Given]) -> ControlProgram:
         """The whole of it."""
+        self._unit = unit
         if isinstance(unit.node.op, Branching):
             found = self._branching(unit, given, Where.RESULT)
             lists = {p: one for p, one in enumerate(given) if isinstance(one, Rows)}
-            return ControlProgram(tuple(self._items), tuple(found), None, (), lists)
+            return self._program(found, lists)
         total = len(unit.node.outputs)
         own = [self._own(one) if isinstance(one, Rows) else one for one in given[:total]]
         given = [*own, *given[total:]]
-        outputs, count = self._loop(unit, given, Where.RESULT)
         lists = {place: one for place, one in enumerate(given) if isinstance(one, Rows)}
-        known = set(lists.values())
-        traces = [one for one in outputs if isinstance(one, Rows) and one not in known]
-        return ControlProgram(tuple(self._items), tuple(outputs), count, tuple(traces), lists)
+        return self._program(self._loop(unit, given, Where.RESULT), lists)
+
+    def _program(self, outputs: Sequence[Given], lists: Mapping[int, Rows]) -> ControlProgram:
+        for one in outputs:
+            if isinstance(one, Rows) and one.home is not None and one.home.where is Where.OWN:
+                raise NotCompiled(self._unit.node, "it gives a list that was made inside")
+        return ControlProgram(tuple(self._items), tuple(outputs), tuple(self._counts), lists)
 
     def _own(self, rows: Rows) -> Rows:
         """A list that the loop changes: in memory of this call."""
@@ -390,9 +457,7 @@ class _Lowering:
 
     # Loops
 
-    def _loop(
-        self, unit: Controlled, given: Sequence[Given], where: Where
-    ) -> tuple[list[Given], Home | None]:
+    def _loop(self, unit: Controlled, given: Sequence[Given], where: Where) -> list[Given]:
         node, op = unit.node, cast("While", unit.node.op)
         total = len(node.outputs)
         invariants = given[total:]
@@ -408,6 +473,7 @@ class _Lowering:
         count = Home(where, np.int32, ()) if counts else None
         if count is not None:
             enter.assign(count, np.int32(0), node)
+            self._counts += [count] if where is Where.RESULT else []
         truth = Home(Where.OWN, np.bool_, ())
         self._condition(enter, op.condition, variables, invariants, truth)
         start, end = Label(), Label()
@@ -415,7 +481,7 @@ class _Lowering:
         kept = self._turn(op, node, variables, invariants, count, traces, truth, where)
         self._items += [Leap(start, truth, if_true=True), end]
         found = dict(zip(traces, kept, strict=True))
-        return [self._output(t, node, variables, count, found) for t in unit.outputs], count
+        return [self._output(t, node, variables, count, found) for t in unit.outputs]
 
     def _output(
         self,
@@ -511,6 +577,10 @@ class _Lowering:
         if isinstance(value, Rows):
             raise NotCompiled(tensor.op, "a list is kept for every turn")
         rows = Rows(tensor.dtype.base_dtype, self._room, None, where)
+        if not tensor.dtype.is_floating:
+            rows.value = constant_value(value)
+        if rows.value is not None:
+            return rows
         memory = turn.reference(_written_home(rows, value, tensor.op))
         made = turn.node(
             ScatterUpdate(), (memory, turn.reference(count), value), tensor.op, (rows,)
@@ -572,29 +642,41 @@ class _Lowering:
             if tensor.graph is body.graph:
                 wanted[trace.outputs[0]] = tensor
         arguments = self._arguments(scratch, body, (), inputs)
-        results = _Inlining(scratch, body, arguments).run(list(wanted.values()))
+        results = _Inlining(scratch, body, arguments, where).run(list(wanted.values()))
         fetches: dict[Tensor, Home] = {}
+        traces: dict[Tensor, Tensor] = {}  # lists that loops inside leave
         for (tensor, inner), value in zip(wanted.items(), results, strict=True):
             if isinstance(value, Rows):
-                if found.get(tensor) is not value:
+                if found.setdefault(tensor, value) is not value:
                     raise NotCompiled(inner.op, "its branches give different lists")
+                continue
+            if value.dtype.base_dtype is variant:
+                traces[tensor] = value
                 continue
             last = scratch.node(Identity(), (value,), inner.op).outputs[0]
             fetches[last] = _result_home(found, tensor, last, where)
-        self._emit(scratch, fetches)
+        self._emit(scratch, fetches, where, list(traces.values()))
+        found.update({tensor: scratch.lists[value] for tensor, value in traces.items()})
 
     # Regions
 
-    def _emit(self, scratch: _Scratch, fetches: Mapping[Tensor, Home]) -> None:
-        """A scratch graph as parts of the program."""
-        nodes = needed(fetches, scratch.targets, dict.fromkeys(scratch.inputs))
+    def _emit(
+        self,
+        scratch: _Scratch,
+        fetches: Mapping[Tensor, Home],
+        where: Where = Where.OWN,
+        lists: Sequence[Tensor] = (),
+    ) -> None:
+        """A scratch graph as parts of the program; what loops in it leave lies at `where`."""
+        wanted = [*fetches, *lists]
+        nodes = needed(wanted, scratch.targets, dict.fromkeys(scratch.inputs))
         nodes = [node for node in nodes if node not in scratch.sources]
         order = ordered(nodes, scratch.inputs)
-        for unit in regions(nodes, list(fetches), scratch.inputs, order):
+        for unit in regions(nodes, wanted, scratch.inputs, order):
             if isinstance(unit, Region):
                 self._region(unit, scratch, fetches)
             elif isinstance(unit, Controlled):
-                self._control(unit, scratch)
+                self._control(unit, scratch, where)
             elif isinstance(unit.op, Const):
                 value = np.asarray(unit.op.numpy())
                 home = Home(Where.CONSTANT, value.dtype, value.shape, value)
@@ -602,12 +684,12 @@ class _Lowering:
             else:
                 raise NotCompiled(unit, "it runs on the host")
 
-    def _control(self, unit: Controlled, scratch: _Scratch) -> None:
+    def _control(self, unit: Controlled, scratch: _Scratch, where: Where) -> None:
         given = [scratch.lists.get(t) or _home_of(scratch, t) for t in unit.inputs]
         if isinstance(unit.node.op, While):
-            found, _ = self._loop(unit, given, Where.OWN)
+            found = self._loop(unit, given, where)
         else:
-            found = self._branching(unit, given, Where.OWN)
+            found = self._branching(unit, given, where)
         for tensor, one in zip(unit.outputs, found, strict=True):
             if isinstance(one, Rows):
                 scratch.lists[tensor] = one

@@ -57,13 +57,18 @@ def with_traces(units: Sequence[Unit], fetches: Collection[Tensor]) -> list[Unit
         if isinstance(unit, Node) and isinstance(unit.op, Trace):
             traces[unit.inputs[0].op].append(unit)
     read = {t for unit in units for t in _taken(unit) if not _is_trace(unit)} | set(fetches)
+    awaited = {n for unit in units for node in _nodes(unit) for n in node.control_inputs}
     return [
-        _controlled(unit, traces[unit], read)
+        _controlled(unit, traces[unit], set(unit.outputs) if unit in awaited else read)
         if isinstance(unit, Node) and isinstance(unit.op, Branching | While)
         else unit
         for unit in units
         if not _is_trace(unit)
     ]
+
+
+def _nodes(unit: Unit) -> tuple[Node, ...]:
+    return (unit,) if isinstance(unit, Node) else unit.nodes
 
 
 def _is_trace(unit: Unit) -> bool:
@@ -75,7 +80,7 @@ def _taken(unit: Unit) -> tuple[Tensor, ...]:
 
 
 def _controlled(node: Node, traces: Sequence[Node], read: Collection[Tensor]) -> Controlled:
-    own = [tensor for tensor in node.outputs if tensor in read]
+    own = [tensor for tensor in node.outputs if tensor in read] or node.outputs
     traced = [trace.outputs[0] for trace in traces]
     return Controlled(node, (node, *traces), node.inputs, (*own, *traced))
 

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from thalweg.codegen.cache import load_all
 from thalweg.codegen.machine import host
 from thalweg.control.lists import ListValue
-from thalweg.control.traces import LoopTrace
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.control import (
     ControlProgram,
@@ -58,7 +57,6 @@ class NativeControl:
         self._threads = threads
         self._programs: dict[Any, _ControlStep | None] = {}
         self._varying = Varying()
-        self._traces = any(isinstance(node.op, LoopTrace) for node in unit.nodes)
         self._room = _FIRST_ROOM
         self.reason = ""  # why it is not native, where it is not
         self.renew_locks()
@@ -82,7 +80,7 @@ class NativeControl:
                 self._room = max(self._room, 2 * room)
 
     def _step(self, values: Sequence[Any]) -> _ControlStep | None:
-        key = (self._room if self._traces else 0, *[_kind(value) for value in values])
+        key = (self._room, *[_kind(value) for value in values])
         if key not in self._programs:
             with self._lock:
                 if key not in self._programs:
@@ -96,7 +94,7 @@ class NativeControl:
         for place, value in enumerate(values):
             one = _given(place, value)
             if one is None:
-                self.reason = "a list has elements of several shapes"
+                self.reason = "a list holds lists, or elements of several shapes"
                 return None
             given.append(one)
         try:
@@ -114,13 +112,21 @@ def _kind(value: Any) -> Any:
         buffer = value.buffer
         return None if buffer is None else buffer.shape
     if isinstance(value, ListValue):
-        return value.size(), _element(value), value.accumulates, value.clear_after_read
+        known = _known_rows(value)
+        given = None if known is None else known.tobytes()
+        return value.size(), _element(value), value.accumulates, value.clear_after_read, given
     return np.shape(value)
 
 
 def _element(value: ListValue) -> tuple[int, ...] | None:
     """The shape of a list's elements, where it is known and the same for all."""
     return None if value.shapes.others else value.shapes.common
+
+
+def _known_rows(value: ListValue) -> Array | None:
+    """What all entries of a list are, where a loop found them to be one value."""
+    rows = value.stacked
+    return rows[0] if rows is not None and len(rows) > 1 and rows.strides[0] == 0 else None
 
 
 def _given(place: int, value: Any) -> Given | None:
@@ -133,6 +139,7 @@ def _given(place: int, value: Any) -> Given | None:
         if value.shapes.others or not value.dtype.is_numpy_compatible:
             return None
         rows = Rows(value.dtype, value.size(), _element(value), Where.INPUT)
+        rows.value = _known_rows(value)
         if not value.accumulates:
             rows.writes = Home(Where.RESULT, np.dtype(np.int32), (rows.count,))
         if value.clear_after_read:
@@ -264,8 +271,7 @@ class _ControlStep:
             return self._outputs(values, results)
         for cell, value in before:
             cell.assign(value)
-        count = self.program.count
-        full = self.program.traces and count is not None and results[count] >= self.room
+        full = any(results[count] >= self.room for count in self.program.counts)
         return _MoreRoom() if full else None
 
     def _remembered(self, values: Sequence[Any]) -> list[tuple[VariableCell, Array]]:
@@ -313,7 +319,8 @@ class _ControlStep:
             if home.where is not Where.RESULT or home in found:
                 continue
             start = starts.get(home)
-            found[home] = np.empty(home.shape, home.dtype) if start is None else start()
+            make = np.empty if home.shape else np.zeros  # a number of turns begins at none
+            found[home] = make(home.shape, home.dtype) if start is None else start()
             self._put(frame, home, found[home])
         return found
 
@@ -360,8 +367,12 @@ class _ControlStep:
             return results[one]
         if one in lists:
             return lists[one]
-        assert one.home is not None
-        return ListValue.of_stacked(results[one.home], dtype=one.dtype)
+        if one.home is None:
+            value = np.asarray(one.value, one.dtype.as_numpy_dtype)
+            rows = np.broadcast_to(value, (one.count, *value.shape))
+        else:
+            rows = results[one.home]
+        return ListValue.of_stacked(rows, dtype=one.dtype)
 
 
 def _begun(value: ListValue, home: Home) -> Array:
