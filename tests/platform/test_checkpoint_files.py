@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from thalweg import errors
 from thalweg.platform import checkpoint_files, durable
 from thalweg.platform.checkpoints import open_checkpoint
+from thalweg.platform.checksum import crc32c
 from thalweg.platform.safetensors import NUMPY, Piece
 from thalweg.platform.tensor_slices import Slice, parse_slice
 
@@ -327,7 +328,7 @@ def test_hostile_indices_with_the_right_checksum(tmp_path, monkeypatch):
     rng = random.Random(1)
     for _ in range(MUTATIONS):
         text = mutated(content, rng).replace(b"\n", b"")
-        path.write_bytes(text + b'\n{"crc32":"%08x"}\n' % checkpoint_files.zlib.crc32(text))
+        path.write_bytes(text + b'\n{"crc32c":"%08x"}\n' % crc32c(text))
         try:
             read_all(prefix)
         except (errors.DataLossError, errors.InvalidArgumentError, errors.NotFoundError) as error:

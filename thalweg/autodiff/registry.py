@@ -42,6 +42,11 @@ def register(op_type: str, function: GradientFunction | None) -> None:
     _functions[op_type] = function
 
 
+def forget(op_type: str) -> None:
+    """Drop a gradient that nothing will ask for any more."""
+    _functions.pop(op_type, None)
+
+
 def gradient_function(node: Node) -> GradientFunction | None:
     """How gradients flow through a node: None if they do not; LookupError if nobody said how."""
     override = node.annotations.get("_gradient_op_type")

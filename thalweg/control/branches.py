@@ -29,6 +29,7 @@ class Branching(Op, abstract=True):
     """The base of conditionals. The first input chooses; all branches take the others."""
 
     stateful = True  # its branches may be
+    of_process = True
     branches: tuple[Body, ...]
     Tout: tuple[DType, ...]
 

@@ -37,6 +37,7 @@ class While(Op):
 
     signature = "variables: [T], invariants: [Tinvariant] -> results: [Tout]"
     stateful = True  # its body may be
+    of_process = True
     condition: Body
     body: Body
     Tout: tuple[DType, ...]

@@ -31,14 +31,18 @@ class Primitive(Op, abstract=True):
         raise AssertionError(f"{context.node.name} is run by its plan")
 
 
-class Switch(Primitive):
-    """The data, on the output that the predicate chooses; the other one is dead."""
-
-    signature = "data: T, pred: bool -> output_false: T, output_true: T"
+class Switching(Primitive, abstract=True):
+    """The base of switches."""
 
     def shape(self, data: Tensor, pred: Tensor) -> list[TensorShape]:
         pred.shape.assert_has_rank(0)
         return [data.shape, data.shape]
+
+
+class Switch(Switching):
+    """The data, on the output that the predicate chooses; the other one is dead."""
+
+    signature = "data: T, pred: bool -> output_false: T, output_true: T"
 
     def gradient(self, node: Node, of_false: Any, of_true: Any) -> list[Any]:
         predicate = node.inputs[1]
@@ -46,19 +50,23 @@ class Switch(Primitive):
         return [merge(ends)[0], None]
 
 
-class RefSwitch(Switch, name="RefSwitch"):
+class RefSwitch(Switching):
     """As Switch, of a reference."""
 
     signature = "data: &T, pred: bool -> output_false: &T, output_true: &T"
 
 
-class Merge(Primitive):
-    """The first of its inputs that is alive, and its number."""
-
-    signature = "inputs: N*T -> output: T, value_index: int32"
+class Merging(Primitive, abstract=True):
+    """The base of merges."""
 
     def shape(self, inputs: list[Tensor]) -> list[TensorShape]:
         return [common_shape([tensor.shape for tensor in inputs]), scalar()]
+
+
+class Merge(Merging):
+    """The first of its inputs that is alive, and its number."""
+
+    signature = "inputs: N*T -> output: T, value_index: int32"
 
     def gradient(self, node: Node, dy: Any, _: Any) -> list[Any]:
         _check_acyclic(node)
@@ -66,7 +74,7 @@ class Merge(Primitive):
         return [switch(dy, truth)[1] for truth in chosen]
 
 
-class RefMerge(Merge, name="RefMerge"):
+class RefMerge(Merging):
     """As Merge, of references."""
 
     signature = "inputs: N*&T -> output: &T, value_index: int32"
@@ -77,9 +85,6 @@ class Passing(Primitive, abstract=True):
 
     def shape(self, data: Tensor) -> TensorShape:
         return data.shape
-
-    def gradient(self, node: Node, dy: Any) -> NoReturn:
-        raise _no_gradient(node)
 
 
 class Enter(Passing):
@@ -133,9 +138,6 @@ class RefIdentity(Op):
     def numpy(self, input: Any) -> Any:
         return input
 
-    def gradient(self, node: Node, dy: Any) -> Any:
-        return dy
-
 
 class LoopCond(Primitive):
     """The truth that decides whether a loop goes on."""
@@ -178,21 +180,17 @@ class Abort(Op):
         os.abort()
 
 
-def _no_gradient(node: Node) -> LookupError:
-    return LookupError(
-        f"No gradient defined through the loop that {node.name} ({node.type}, made at "
-        f"{node.origin}) is part of: only loops made by tf.while_loop have gradients"
-    )
-
-
 def _check_acyclic(node: Node) -> None:
-    if any(isinstance(tensor.op.op, NextIteration) for tensor in node.inputs):
-        raise _no_gradient(node)
+    if any(tensor.op.index > node.index for tensor in node.inputs):
+        raise LookupError(
+            f"No gradient defined through the loop that {node.name} ({node.type}, made at "
+            f"{node.origin}) is part of: only loops made by tf.while_loop have gradients"
+        )
 
 
 def update_input(node: Node, index: int, tensor: Tensor) -> None:
     """Have a merge take another tensor, which may depend on it: the way to build a loop."""
-    if not isinstance(node.op, Merge):
+    if not isinstance(node.op, Merging):
         raise TypeError(f"{node.name} is a {node.type}: only the inputs of a Merge can be changed")
     if tensor.graph is not node.graph:
         raise ValueError(f"{tensor!r} must be from the same graph as {node.name}")

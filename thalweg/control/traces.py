@@ -6,7 +6,7 @@ has it; in a plan, a control node and the traces that the step needs of it are o
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from thalweg.autodiff.gradients import InnerGradient
 from thalweg.graph.dtypes import DType
@@ -22,7 +22,8 @@ from thalweg.ops import basic
 class Trace(Op, abstract=True):
     """The base of all traces: `holder` is any output of the control node."""
 
-    traces: ClassVar[bool] = True
+    stateful = True  # it is the holder's run that it tells of
+    of_process = True
 
     def kernel(self, context: Any, holder: Any) -> Any:
         raise AssertionError(f"{context.node.name} is computed with the node it looks into")

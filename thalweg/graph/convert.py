@@ -15,6 +15,9 @@ Conversion = Callable[..., Any]
 _conversions: dict[int, list[tuple[tuple[type, ...], Conversion]]] = {}
 _by_type: dict[type, list[Conversion]] = {}
 
+#: What stands for values of exactly these types that are tensors in all but name.
+stand_ins: dict[type, Callable[[Any], Tensor]] = {}
+
 
 @public("register_tensor_conversion_function")
 def register_tensor_conversion_function(
@@ -62,6 +65,8 @@ def convert_to_tensor(
 ) -> Tensor:
     """`value` as a tensor: tensors as they are, the rest by the registered conversions."""
     preferred_dtype = dtype_hint if preferred_dtype is None else preferred_dtype
+    stand_in = None if as_ref else stand_ins.get(_type(value))
+    value = value if stand_in is None else stand_in(value)
     if isinstance(value, Tensor):
         if dtype is not None and not as_dtype(dtype).is_compatible_with(value.dtype):
             raise ValueError(

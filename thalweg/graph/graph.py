@@ -195,6 +195,16 @@ class Graph:
             node.inputs = inputs
             self._consumers = (0, {})
 
+    def move_before(self, node: Node, other: Node) -> None:
+        """Have a node stand before one that was made earlier."""
+        with self._lock:
+            self._order.remove(node)
+            first = other.index
+            self._order.insert(first, node)
+            for index, each in enumerate(self._order[first:], first):
+                each.index = index
+            self._consumers = (0, {})
+
     def consumers(self, tensor: Tensor) -> list[Node]:
         """The nodes that take a tensor."""
         seen, index = self._consumers

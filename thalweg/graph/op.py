@@ -41,6 +41,9 @@ class Op:
     not_differentiable: ClassVar[bool] = False
     #: its gradient takes IndexedSlices as they are; others get them as tensors
     passes_slices: ClassVar[bool] = False
+    #: holds what only this process knows (sub-graphs, arrays in use): in a GraphDef it is unfolded
+    #: to other ops, or cannot be
+    of_process: ClassVar[bool] = False
     #: may wait for another node or step: the executor lets everything else go on meanwhile
     blocking: ClassVar[bool] = False
 

@@ -30,7 +30,8 @@ class NameScope(ContextDecorator):
         self._values = values or ()
 
     def __enter__(self) -> str:
-        self._graph = graph = graph_of(self._values)
+        current = get_default_graph()
+        self._graph = graph = current if current.is_eager else graph_of(self._values)
         self._outer = graph.enter_scope(self._name)
         graphs.items.append(graph)
         inner = graph.get_name_scope()

@@ -80,6 +80,12 @@ class SubGraph(Graph):
             found = self._known[tensor] = self._captured(tensor)
         return found
 
+    def release(self, tensor: Tensor) -> Tensor:
+        """Take back a capture: what stood for the tensor has no value any more."""
+        inner = self.captures.pop(tensor)
+        self._known = {outer: found for outer, found in self._known.items() if found is not inner}
+        return inner
+
     def _captured(self, tensor: Tensor) -> Tensor:
         graph: Graph = tensor.op.graph
         if _is_copied(tensor) or (graph in self.sources and _is_constant(tensor.op)):

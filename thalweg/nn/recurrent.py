@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from thalweg.control.tensor_array import TensorArray
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int32
@@ -45,8 +46,8 @@ def static_rnn(
             output, new_state = cell(step_inputs, state)
             if lengths is not None:
                 ended = compare.greater_equal(time, lengths)
-                output = _frozen(ended, _zero_output(cell, batch, output), output)
-                new_state = _frozen(ended, state, new_state)
+                output = frozen(ended, _zero_output(cell, batch, output), output)
+                new_state = frozen(ended, state, new_state)
             outputs.append(output)
             state = new_state
         return outputs, state
@@ -105,12 +106,12 @@ def _lengths(sequence_length: Any, batch: Any) -> Tensor | None:
     return basic.identity(lengths, name="sequence_length")
 
 
-def _frozen(ended: Tensor, old: Any, new: Any) -> Any:
+def frozen(ended: Tensor, old: Any, new: Any) -> Any:
     """For each example, the old values if its sequence has ended, else the new ones."""
 
-    def chosen(before: Tensor, after: Tensor) -> Tensor:
-        if after.shape.rank == 0:  # not per example: counters and the like go on
-            return after
+    def chosen(before: Any, after: Any) -> Any:
+        if isinstance(after, TensorArray) or after.shape.rank == 0:
+            return after  # not per example: lists, counters and the like go on
         result = choosing.where(ended, before, after)
         result.set_shape(after.shape)
         return result

@@ -13,7 +13,6 @@ import json
 import mmap
 import os
 import shutil
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.platform import durable
+from thalweg.platform.checksum import crc32c
 from thalweg.platform.safetensors import (
     NUMPY,
     Piece,
@@ -155,7 +155,7 @@ def _index(prefix: str, shards: Sequence[Shard]) -> bytes:
         "tensors": tensors,
     }
     text = json.dumps(index, separators=(",", ":")).encode()
-    return text + b'\n{"crc32":"%08x"}\n' % zlib.crc32(text)
+    return text + b'\n{"crc32c":"%08x"}\n' % crc32c(text)
 
 
 def _add_tensor(tensors: dict[str, Any], name: str, entry: Entry, number: int) -> None:
@@ -279,8 +279,8 @@ def _checked_index(path: str) -> dict[str, Any]:
     index = parse_object(path, 0, text)
     if (index.get("format"), index.get("version")) != (_FORMAT, _VERSION):
         raise damaged(path, 0, f"this is no index of version {_VERSION}")
-    wanted = parse_object(path, len(text) + 1, rest).get("crc32")
-    if wanted != f"{zlib.crc32(text):08x}":
+    wanted = parse_object(path, len(text) + 1, rest).get("crc32c")
+    if wanted != f"{crc32c(text):08x}":
         raise damaged(path, 0, "the index does not have the checksum that it says")
     return index
 
@@ -404,7 +404,7 @@ class SafetensorsCheckpoint(Checkpoint):
         path, number = block
         begin = number * durable.BLOCK
         content = self._contents[path][begin : begin + durable.BLOCK]
-        if zlib.crc32(content.data) != self._checksums[path][number]:
+        if crc32c(content.data) != self._checksums[path][number]:
             raise damaged(
                 path, begin, f"these {content.nbytes} bytes are not those that were saved"
             )

@@ -1,6 +1,6 @@
 """CRC-32C (Castagnoli), the checksum of records and checkpoints, in machine code.
 
-Short data go eight bytes at a time through tables. Long data are folded first: a sparse multiple
+Short data go through tables, many bytes at a time. Long data are folded first: a sparse multiple
 of the checksum's polynomial says where the bits of a block may be added further on without a
 change of the remainder, so that of megabytes only a few blocks are left for the tables. Folding
 is shifts by whole blocks and exclusive ors, at the width of the processor's vectors.
@@ -21,17 +21,17 @@ Buffer = bytes | bytearray | memoryview
 POLYNOMIAL = 0x11EDC6F41
 _REFLECTED = 0x82F63B78  # the same in the order of bits that bytes are sent in, without the top
 
-#: x^92 + x^80 + x^65 + x^24 + x^18 + x^17 + x^13 + 1 is a multiple of the polynomial, and with x^n
-#: in the place of x it still is. Of those with so few terms this one reaches over little and has
-#: a wide gap below its highest term.
+#: x^92 + x^80 + x^65 + x^24 + x^18 + x^17 + x^13 + 1 is a multiple of the polynomial, and still is
+#: one with x^n in the place of x, for n a power of two. Of those with so few terms this one reaches
+#: over little and has a wide gap below its highest term.
 MULTIPLE = (92, 80, 65, 24, 18, 17, 13, 0)
 _REACH = MULTIPLE[0]
 _ABREAST = 4  # blocks at once: no more than the gap, and a divisor of the reach
 _CHUNK = 256  # blocks between two moves of the history
-_STEP = 16  # bytes that the tables take at a time
+_STEP = 32  # bytes that the tables take at a time
 
 #: Widths of blocks in bytes, and from how many bytes on folding blocks of them pays.
-_LEVELS = {64: 24576, 16: 3072, 8: 1536}
+_LEVELS = {64: 24576, 16: 3072, 8: 1152}
 _MASK_DELTA = 0xA282EAD8
 
 
@@ -84,78 +84,83 @@ def _table_text() -> str:
 
 
 def _by_tables_text() -> str:
-    """The remainder of `start` and the bytes after it, by tables."""
+    """The remainder of `start` and the bytes after it: many at a time, then eight, then one."""
     return f"""
 define private i32 @by_tables(ptr %data, i64 %length, i32 %start) {{
 entry:
-  %whole = and i64 %length, -{_STEP}
-  br label %steps
-steps:
-  %at = phi i64 [0, %entry], [%next, %step]
-  %state = phi i32 [%start, %entry], [%remainder, %step]
-  %more = icmp ult i64 %at, %whole
-  br i1 %more, label %step, label %ones
-step:
+  br label %loop{_STEP}
+{_loop_text(_STEP, "entry", "0", "%start", 8)}
+{_loop_text(8, f"loop{_STEP}", f"%at{_STEP}", f"%state{_STEP}", 1)}
+loop1:
+  %at = phi i64 [%at8, %loop8], [%next, %step1]
+  %state = phi i32 [%state8, %loop8], [%reduced, %step1]
+  %more = icmp ult i64 %at, %length
+  br i1 %more, label %step1, label %done
+step1:
   %place = getelementptr i8, ptr %data, i64 %at
-  {_step_text()}
-  %next = add i64 %at, {_STEP}
-  br label %steps
-ones:
-  %last = phi i64 [%at, %steps], [%after, %one]
-  %rest = phi i32 [%state, %steps], [%reduced, %one]
-  %left = icmp ult i64 %last, %length
-  br i1 %left, label %one, label %done
-one:
-  %spot = getelementptr i8, ptr %data, i64 %last
-  %byte = load i8, ptr %spot
+  %byte = load i8, ptr %place
   %single = zext i8 %byte to i32
-  %joined = xor i32 %rest, %single
+  %joined = xor i32 %state, %single
   %low = and i32 %joined, 255
   %index = zext i32 %low to i64
   %slot = getelementptr i32, ptr @tables, i64 %index
   %found = load i32, ptr %slot
-  %high = lshr i32 %rest, 8
+  %high = lshr i32 %state, 8
   %reduced = xor i32 %high, %found
-  %after = add i64 %last, 1
-  br label %ones
+  %next = add i64 %at, 1
+  br label %loop1
 done:
-  ret i32 %rest
+  ret i32 %state
 }}
 """
 
 
-def _step_text() -> str:
-    """The remainder of the state and as many bytes as there are tables.
+def _loop_text(width: int, before: str, at: str, state: str, after: int) -> str:
+    """Takes bytes, `width` at a time, as long as there are so many."""
+    return f"""loop{width}:
+  %at{width} = phi i64 [{at}, %{before}], [%next{width}, %step{width}]
+  %state{width} = phi i32 [{state}, %{before}], [%remainder{width}, %step{width}]
+  %left{width} = sub i64 %length, %at{width}
+  %more{width} = icmp uge i64 %left{width}, {width}
+  br i1 %more{width}, label %step{width}, label %loop{after}
+step{width}:
+  %place{width} = getelementptr i8, ptr %data, i64 %at{width}
+  {_step_text(width)}
+  %next{width} = add i64 %at{width}, {width}
+  br label %loop{width}
+"""
+
+
+def _step_text(width: int) -> str:
+    """The remainder of the state and `width` bytes: the sum of a table entry for each of them.
 
     Only the first four bytes have to wait for the state: their entries are added last.
     """
-    lines = ["%wide = zext i32 %state to i64"]
-    for word in range(_STEP // 8):
+    lines = [f"%wide{width} = zext i32 %state{width} to i64"]
+    for word in range(width // 8):
         lines += [
-            f"%from{word} = getelementptr i64, ptr %place, i64 {word}",
-            f"%word{word} = load i64, ptr %from{word}, align 1",
+            f"%from{width}.{word} = getelementptr i64, ptr %place{width}, i64 {word}",
+            f"%word{width}.{word} = load i64, ptr %from{width}.{word}, align 1",
         ]
-    lines.append("%mixed = xor i64 %word0, %wide")
+    lines.append(f"%mixed{width} = xor i64 %word{width}.0, %wide{width}")
     total = "0"
-    for position in reversed(range(_STEP)):
-        word = f"word{position // 8}" if position >= 4 else "mixed"
-        lines += [
-            f"%shifted{position} = lshr i64 %{word}, {position % 8 * 8}",
-            f"%byte{position} = and i64 %shifted{position}, 255",
-            f"%index{position} = add i64 %byte{position}, {256 * (_STEP - 1 - position)}",
-            f"%slot{position} = getelementptr i32, ptr @tables, i64 %index{position}",
-            f"%entry{position} = load i32, ptr %slot{position}",
-        ]
-    for position in reversed(range(4, _STEP)):
-        lines.append(f"%sum{position} = xor i32 {total}, %entry{position}")
-        total = f"%sum{position}"
-    lines += [
-        "%left_pair = xor i32 %entry0, %entry1",
-        "%right_pair = xor i32 %entry2, %entry3",
-        "%pairs = xor i32 %left_pair, %right_pair",
-        f"%remainder = xor i32 %pairs, {total}",
+    for position in reversed(range(width)):
+        lines += _entry_text(width, position)
+        lines.append(f"%sum{width}.{position} = xor i32 {total}, %entry{width}.{position}")
+        total = f"%sum{width}.{position}"
+    return _lines([*lines, f"%remainder{width} = xor i32 {total}, 0"])
+
+
+def _entry_text(width: int, position: int) -> list[str]:
+    word = f"%word{width}.{position // 8}" if position >= 4 else f"%mixed{width}"
+    name = f"{width}.{position}"
+    return [
+        f"%shifted{name} = lshr i64 {word}, {position % 8 * 8}",
+        f"%byte{name} = and i64 %shifted{name}, 255",
+        f"%index{name} = add i64 %byte{name}, {256 * (width - 1 - position)}",
+        f"%slot{name} = getelementptr i32, ptr @tables, i64 %index{name}",
+        f"%entry{name} = load i32, ptr %slot{name}",
     ]
-    return _lines(lines)
 
 
 def _fold_text(width: int) -> str:

@@ -12,7 +12,6 @@ import fcntl
 import mmap
 import os
 import secrets
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.checksum import crc32c
 
 Array = NDArray[Any]
 
@@ -201,7 +201,7 @@ class _Stream:
                 at += piece.nbytes
             # Past the end of the last block whole sectors are written, and cut off afterwards.
             _write_at(self._descriptor, buffer[: -(-length // _SECTOR) * _SECTOR], begin)
-            return zlib.crc32(buffer[:length].data)
+            return crc32c(buffer[:length].data)
         finally:
             self._buffers.put(buffer)
 

@@ -9,7 +9,6 @@ offset, after the records before it were given.
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import struct
 import zlib
@@ -135,12 +134,16 @@ class RecordReader:
             data, begins, ends = self._next()
             if not begins:
                 return
-            offsets = [start + begin - _HEADER for begin in begins]
-            yield Block(_pieces(data, begins, ends), offsets)
+            pieces = [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+            yield Block(pieces, [start + begin - _HEADER for begin in begins])
 
     def __iter__(self) -> Iterator[bytes]:
-        pieces = iter(lambda: _pieces(*self._next()), [])
-        return itertools.chain.from_iterable(pieces)
+        while True:
+            data, begins, ends = self._next()
+            if not begins:
+                return
+            for begin, end in zip(begins, ends, strict=True):
+                yield data[begin:end]
 
     def close(self) -> None:
         """Close the file."""
@@ -187,10 +190,6 @@ class RecordReader:
         return _data_loss(
             self._name, f"corrupted record at {self._offset}: the checksum of its {part} is wrong"
         )
-
-
-def _pieces(data: bytes, begins: list[int], ends: list[int]) -> list[bytes]:
-    return [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
 
 
 def _data_loss(name: str, message: str) -> errors.DataLossError:

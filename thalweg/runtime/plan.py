@@ -87,16 +87,16 @@ def plan(
     nodes = prune(step.fetches, step.targets, step.feeds)
     placement = place(nodes, devices, soft_placement)
     order = ordered(nodes, step.feeds)
+    # What is only run is computed all the same: it may fail, and its time may be what is asked.
+    wanted = [*step.fetches, *(tensor for node in step.targets for tensor in node.outputs)]
     units: Sequence[Unit | Whole]
     if has_primitives(nodes):
         fetched = [t for t in dict.fromkeys(step.fetches) if t not in step.feeds]
         units = [Whole(tuple(nodes), step.feeds, tuple(fetched))]
     elif compiled:
-        # What is only run is computed all the same: it may fail, and its time may be what is asked.
-        ran = [tensor for node in step.targets for tensor in node.outputs]
-        units = regions(nodes, [*step.fetches, *ran], step.feeds, order)
+        units = regions(nodes, wanted, step.feeds, order)
     else:
-        units = with_traces(nodes, step.fetches)
+        units = with_traces(nodes, wanted)
     return schedule(units, step.fetches, step.feeds, placement, threads, order, compiled)
 
 

@@ -17,7 +17,7 @@ from thalweg.control.branches import Branching
 from thalweg.control.effects import bodies_of, has_host_effects, inner_nodes, written_places
 from thalweg.control.lists import ListValue
 from thalweg.control.loops import While
-from thalweg.control.primitives import Enter, Merge, Primitive
+from thalweg.control.primitives import Enter, Merging, Primitive
 from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
 from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
@@ -144,10 +144,9 @@ class Unfolder:
 
     # Bodies
 
-    def body(self, body: Body, traced: Sequence[Tensor], section: Section) -> None:
-        """The nodes of a body, whose arguments the section has as values."""
-        wanted = [*body.outputs, *traced]
-        nodes = [n for n in _needed(body, traced) if not isinstance(n.op, Argument)]
+    def body(self, body: Body, wanted: Sequence[Tensor], section: Section) -> None:
+        """What tensors of a body need, whose arguments the section has as values."""
+        nodes = [n for n in _needed(body, wanted) if not isinstance(n.op, Argument)]
         feeds = [t for t in section.values if not t.dtype.is_ref_dtype]
         order = ordered(nodes, feeds)
         if self._compiled and not has_primitives(nodes):
@@ -230,7 +229,7 @@ class Unfolder:
     def _value(self, node: Node, place: int, section: Section) -> Input:
         """An input of a primitive, read where it is a reference and a value is wanted."""
         source = section.values[node.inputs[place]]
-        if isinstance(node.op, Merge):
+        if isinstance(node.op, Merging):
             source = self._alive(source, section)
         if place not in dereferenced(node, self._fed):
             return source
@@ -240,7 +239,7 @@ class Unfolder:
     def close_loops(self, nodes: Iterable[Node], section: Section) -> None:
         """Have merges take what was made after them."""
         for node in nodes:
-            if isinstance(node.op, Merge) and node not in self._closed:
+            if isinstance(node.op, Merging) and node not in self._closed:
                 self._closed.add(node)
                 place = cast("int", section.ends[node])
                 inputs = [self._value(node, each, section) for each in range(len(node.inputs))]
@@ -264,10 +263,13 @@ class Unfolder:
         switched: dict[Tensor, Source] = {}
         parts: list[Section] = []
         for number, body in enumerate(op.branches):
-            traces = [t.outputs[0] for t in unit.nodes[1:] if _traced(t).graph is body.graph]
-            parts.append(self._branch(node, number, body, chosen, switched, section, traces))
+            traces = [t for t in unit.nodes[1:] if _traced(t).graph is body.graph]
+            given = [body.outputs[t.value_index] for t in unit.outputs if t.op is node]
+            wanted = [*given, *map(_traced, traces)]
+            parts.append(self._branch(node, number, body, chosen, switched, section, wanted))
             for trace in traces:
-                section.values[trace] = self._alive(parts[-1].values[_traced(trace.op)], parts[-1])
+                inner = parts[-1].values[_traced(trace)]
+                section.values[trace.outputs[0]] = self._alive(inner, parts[-1])
         for place, tensor in enumerate(node.outputs):
             if tensor in unit.outputs:
                 ends = [
@@ -295,7 +297,7 @@ class Unfolder:
         chosen: Source,
         switched: dict[Tensor, Source],
         section: Section,
-        traces: Sequence[Tensor],
+        wanted: Sequence[Tensor],
     ) -> Section:
         """The section of one branch."""
         count = len(cast("Branching", node.op).branches)
@@ -305,8 +307,7 @@ class Unfolder:
             return self.add(section, Kind.PASS, (Source(switch.vertex, number),)).vertex
 
         part = Section(pivot)
-        traced = [_traced(tensor.op) for tensor in traces]
-        used = _used(body, traced)
+        used = _used(body, wanted)
         for argument, outer in zip(body.arguments, node.inputs[1:], strict=True):
             source = section.values[outer]
             if argument not in used:
@@ -319,7 +320,7 @@ class Unfolder:
                     section, Kind.SWITCH, (source, chosen), outputs=count, node=node
                 )
             part.values[argument] = Source(switched[outer].vertex, number)
-        self.body(body, traced, part)
+        self.body(body, wanted, part)
         return part
 
     def _joined(self, parts: Sequence[Section], section: Section) -> int:
@@ -348,7 +349,7 @@ class Unfolder:
         test = Section(lambda: merges[0].vertex)
         test.values |= dict(zip(op.condition.arguments, merges, strict=False))
         test.values |= _by_argument(op.condition, count, invariants)
-        self.body(op.condition, (), test)
+        self.body(op.condition, op.condition.outputs, test)
         truth = self._truth(op.condition, node, test)
         switches = [
             self.add(test, Kind.SWITCH, (merge, truth), outputs=2, node=node) for merge in merges
@@ -357,7 +358,7 @@ class Unfolder:
         inside = [Source(switch.vertex, 1) for switch in switches]
         part.values |= dict(zip(op.body.arguments, inside, strict=False))
         part.values |= _by_argument(op.body, count, invariants)
-        self.body(op.body, traced, part)
+        self.body(op.body, [*op.body.outputs, *traced], part)
         for merge, enter, tensor in zip(merges, enters, op.body.outputs, strict=True):
             back = self.add(part, Kind.NEXT_ITERATION, (part.values[tensor],), node=node)
             self.vertices[merge.vertex] = self.vertices[merge.vertex]._replace(
@@ -395,7 +396,8 @@ class Unfolder:
     ) -> dict[int, Input]:
         """What the loop takes and does not change, by the place of the argument."""
         op, count = cast("While", node.op), len(node.outputs)
-        used = _used(op.condition, ()) | _used(op.body, traced)
+        used = _used(op.condition, op.condition.outputs)
+        used |= _used(op.body, [*op.body.outputs, *traced])
         found: dict[int, Input] = {}
         entered: dict[Tensor, Source] = {}
         for place, tensor in enumerate(node.inputs[count:], count):
@@ -497,14 +499,13 @@ def _traced(trace: Node) -> Tensor:
     return cast("Any", trace.op).tensor
 
 
-def _needed(body: Body, traced: Sequence[Tensor]) -> list[Node]:
-    return needed([*body.outputs, *traced], body.targets, {})
+def _needed(body: Body, wanted: Sequence[Tensor]) -> list[Node]:
+    return needed(wanted, body.targets, {})
 
 
-def _used(body: Body, traced: Sequence[Tensor]) -> set[Tensor]:
-    """The tensors that nodes of a body take, and those that it gives."""
-    nodes = _needed(body, traced)
-    return {tensor for node in nodes for tensor in node.inputs} | {*body.outputs, *traced}
+def _used(body: Body, wanted: Sequence[Tensor]) -> set[Tensor]:
+    """The tensors of a body that are taken to get those that are wanted."""
+    return {t for node in _needed(body, wanted) for t in node.inputs} | set(wanted)
 
 
 def _by_argument(body: Body, count: int, invariants: Mapping[int, Input]) -> dict[Tensor, Input]:

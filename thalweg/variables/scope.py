@@ -19,11 +19,11 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.public import public
-from thalweg.variables.store import Request, VariableStore
+from thalweg.variables.store import AUTO_REUSE, Request, VariableStore
 from thalweg.variables.variable import VariableAggregation, VariableSynchronization
 
-_SCOPES_KEY = ("__variable_scopes",)
-_STORE_KEY = ("__variable_store",)
+SCOPES_KEY = ("__variable_scopes",)
+STORE_KEY = ("__variable_store",)
 _DEFAULTS = (
     "initializer",
     "regularizer",
@@ -227,12 +227,12 @@ def _of_graph(key: Any, make: Callable[[], Any]) -> Any:
 
 
 def _scopes() -> _Scopes:
-    return _of_graph(_SCOPES_KEY, _Scopes)
+    return _of_graph(SCOPES_KEY, _Scopes)
 
 
 def variable_store() -> VariableStore:
     """The named variables of the default graph."""
-    return _of_graph(_STORE_KEY, VariableStore)
+    return _of_graph(STORE_KEY, VariableStore)
 
 
 #: TensorFlow programs that look at the store itself know it by this name.
@@ -446,6 +446,25 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
             current = graph.get_name_scope()
             return graph.name_scope(f"{current}/" if current else None)
         return graph.name_scope(name)
+
+
+@contextmanager
+def function_scope(counts: dict[str, int] | None) -> Generator[dict[str, int]]:
+    """The scope in which a function is traced.
+
+    The first time it is that of the caller. Later, names begin where they began the first time
+    (the counts that the block gives), and name the same variables.
+    """
+    scopes = _scopes()
+    if counts is None:
+        yield dict(scopes.counts)
+        return
+    saved, scopes.counts = scopes.counts, dict(counts)
+    try:
+        with variable_scope(scopes.current, reuse=AUTO_REUSE, auxiliary_name_scope=False):
+            yield counts
+    finally:
+        scopes.counts = saved
 
 
 @public("variable_op_scope")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NoReturn, cast
+from weakref import WeakValueDictionary
 
 from thalweg.graph import context
 from thalweg.graph.build import graph_of
@@ -20,7 +21,7 @@ from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.protos import message
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.graph.subgraph import root
+from thalweg.graph.subgraph import lifted, root
 from thalweg.ops import basic, indexing, scatter, state
 from thalweg.public import public
 from thalweg.variables.save_slice import SaveSliceInfo, strip_scope, with_scope
@@ -47,6 +48,23 @@ class VariableAggregation:
     ONLY_FIRST_TOWER = 3
 
 
+#: (the class that was called) -> the class to make one of
+variable_class: list[Callable[[type[Variable]], type[Variable]]] = [lambda kind: kind]
+
+
+#: Who wants to know of variables that are about to be made in this thread, and may refuse.
+creations: context.ThreadStack[Callable[[Variable], Any]] = context.ThreadStack()
+
+
+_owners: WeakValueDictionary[int, Variable] = WeakValueDictionary()  # by the id of the reference
+
+
+def variable_of(reference: Tensor) -> Variable | None:
+    """The variable whose reference a tensor is, if it is one's."""
+    found = _owners.get(id(reference))
+    return found if found is not None and found.gradient_source() is reference else None
+
+
 @public("Variable")
 class Variable:
     """State that steps read and change: `w = tf.Variable(tf.zeros([3]), name="w")`."""
@@ -58,6 +76,10 @@ class Variable:
     _snapshot: Tensor
     _initializer_op: Node
     _initial_value: Tensor | None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
+        """Eager code has variables of a kind of its own."""
+        return object.__new__(variable_class[0](cls))
 
     def __init__(
         self,
@@ -96,15 +118,23 @@ class Variable:
             raise ValueError("The `constraint` argument must be a callable.")
         kind = None if dtype is None else as_dtype(dtype).base_dtype
         keys = _collections(collections, self._trainable)
+        for note in creations.items:
+            note(self)
+        if isinstance(initial_value, Tensor):
+            initial_value = lifted(initial_value)
         self._build(initial_value, validate_shape, name, kind, shape)
+        _owners[id(self._variable)] = self
         self.graph.add_to_collections(keys, self)
 
     def _build(
         self, initial_value: Any, validate: bool, name: str | None, dtype: DType | None, shape: Any
     ) -> None:
         graph = root(get_default_graph() if callable(initial_value) else graph_of([initial_value]))
+        inside = get_default_graph()
+        around = (inside if root(inside) is graph else graph).get_name_scope()
         with ExitStack() as scopes:
             scopes.enter_context(graph.as_default())
+            scopes.enter_context(graph.name_scope(f"{around}/" if around else None))
             scopes.enter_context(graph.control_dependencies(None))
             scope = scopes.enter_context(graph.name_scope(name or "Variable"))
             if callable(initial_value):
@@ -185,6 +215,11 @@ class Variable:
     def initializer(self) -> Node:
         """The node that gives the variable its initial value."""
         return self._initializer_op
+
+    def initialise_with(self, value: Tensor, initializer: Node) -> None:
+        """Let another node give the variable its initial value, in the steps planned from now on."""
+        self._initial_value = value
+        self._initializer_op = initializer
 
     def gradient_source(self) -> Tensor:
         """The tensor that gradients with respect to this variable are taken of: its reference."""
