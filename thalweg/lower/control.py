@@ -9,7 +9,7 @@ and written by rows. What cannot be done so raises `NotCompiled`; the executor t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, cast
@@ -41,12 +41,15 @@ from thalweg.graph.subgraph import Argument, Body, needed
 from thalweg.lower.buffers import Buffer
 from thalweg.lower.lowering import Lowered, lower
 from thalweg.lower.regions import ordered, regions
+from thalweg.lower.resolve import STREAM_WORDS
 from thalweg.lower.specialise import Controlled, NotCompiled, Region, Shape
 from thalweg.ops.arithmetic import Add
 from thalweg.ops.basic import Const, Identity, Placeholder
 from thalweg.ops.compare import Equal, Less, LogicalOr
 from thalweg.ops.filling import Fill
 from thalweg.ops.indexing import GatherV2
+from thalweg.ops.philox import Philox
+from thalweg.ops.random import SkipRandom
 from thalweg.ops.scatter import ScatterAdd, ScatterUpdate
 from thalweg.ops.state import Assign, VariableV2
 
@@ -101,6 +104,15 @@ Given = Home | Rows  # what an input of a control node is
 
 
 @dataclass(frozen=True, eq=False)
+class Drawing:
+    """A random op inside a program: the place in its stream moves on with every turn."""
+
+    node: Node
+    blocks: int  # that a turn takes
+    home: Home
+
+
+@dataclass(frozen=True, eq=False)
 class Part:
     """A region, and where its buffers from outside lie."""
 
@@ -132,6 +144,7 @@ class ControlProgram:
     outputs: tuple[Given, ...]  # in the order of the unit's
     counts: tuple[Home, ...]  # the turns of loops with traces, whose room may prove too small
     lists: Mapping[int, Rows]  # the inputs that are lists
+    drawings: tuple[Drawing, ...]
 
 
 def lower_control(unit: Controlled, given: Sequence[Given], room: int) -> ControlProgram:
@@ -150,6 +163,7 @@ class _Scratch:
         self.carried: set[Tensor] = set()
         self.sources: set[Node] = set()
         self.targets: list[Node] = []
+        self.origins: dict[Node, Node] = {}
         self._references: dict[Home, Tensor] = {}
         self._touched: dict[Rows, Node] = {}  # the last node that read or wrote a list
 
@@ -205,6 +219,8 @@ class _Scratch:
                     raise
                 raise NotCompiled(like, str(error)) from error
         self._touched.update(dict.fromkeys(lists, made))
+        if like is not None:
+            self.origins[made] = like
         return made
 
     def assign(self, home: Home, value: Any, like: Node, lists: Sequence[Rows] = ()) -> Tensor:
@@ -428,6 +444,7 @@ class _Lowering:
         self._room = room
         self._items: list[Item] = []
         self._counts: list[Home] = []
+        self._drawings: list[Drawing] = []
 
     def program(self, unit: Controlled, given: Sequence[Given]) -> ControlProgram:
         """The whole of it."""
@@ -446,7 +463,13 @@ class _Lowering:
         for one in outputs:
             if isinstance(one, Rows) and one.home is not None and one.home.where is Where.OWN:
                 raise NotCompiled(self._unit.node, "it gives a list that was made inside")
-        return ControlProgram(tuple(self._items), tuple(outputs), tuple(self._counts), lists)
+        return ControlProgram(
+            tuple(self._items),
+            tuple(outputs),
+            tuple(self._counts),
+            lists,
+            tuple(self._drawings),
+        )
 
     def _own(self, rows: Rows) -> Rows:
         """A list that the loop changes: in memory of this call."""
@@ -700,8 +723,6 @@ class _Lowering:
         region = replace(unit, carried=frozenset(scratch.carried) & frozenset(unit.references))
         outside = (*region.inputs, *region.references)
         lowered = lower(region, {t: scratch.homes[t].shape for t in outside})
-        if lowered.streams:
-            raise NotCompiled(next(iter(lowered.streams)), "it gives other numbers every turn")
         homes = {lowered.buffers[t]: scratch.homes[t] for t in outside if t in lowered.buffers}
         for tensor in region.outputs:
             if tensor in region.roots:
@@ -710,7 +731,44 @@ class _Lowering:
             buffer = lowered.buffers[tensor]
             home = fetches.get(tensor) or Home(Where.OWN, buffer.dtype, lowered.spec.shapes[tensor])
             scratch.homes[tensor] = homes[buffer] = home
+        drawn = [self._drawing(node, lowered, scratch) for node in lowered.streams]
+        homes |= {
+            lowered.streams[one]: two.home for one, two in zip(lowered.streams, drawn, strict=True)
+        }
         self._items.append(Part(lowered, homes))
+        self._move_on(drawn)
+
+    def _drawing(self, node: Node, lowered: Lowered, scratch: _Scratch) -> Drawing:
+        meter = _Meter()
+        node.op.stream(meter, *[lowered.spec.values.get(tensor) for tensor in node.inputs])
+        home = Home(Where.RESULT, np.dtype(np.uint32), (STREAM_WORDS,))
+        made = Drawing(scratch.origins[node], meter.blocks, home)
+        self._drawings.append(made)
+        return made
+
+    def _move_on(self, drawn: Sequence[Drawing]) -> None:
+        """The streams that a part has drawn from, ready for the next time."""
+        if drawn:
+            scratch = _Scratch()
+            for one in drawn:
+                skip = SkipRandom(blocks=one.blocks)
+                scratch.targets.append(scratch.node(skip, (scratch.reference(one.home),)))
+            self._emit(scratch, {})
+
+
+class _Meter:
+    """Stands for the step and for the stream of a random op: tells how much the op takes."""
+
+    blocks = 0
+
+    def state(self, make: Callable[[], Any]) -> _Meter:
+        """The stream."""
+        return self
+
+    def reserve(self, blocks: int) -> Philox:
+        """Note the blocks."""
+        self.blocks += blocks
+        return Philox(0, 0)
 
 
 def _home_of(scratch: _Scratch, tensor: Tensor) -> Home:

@@ -46,6 +46,12 @@ class Philox:
         words = [int(word) for word in mix]
         return cls(words[0] | words[1] << 32, words[2] << 64 | words[3] << 96)
 
+    @classmethod
+    def at(cls, words: Array) -> Philox:
+        """The place that these words say."""
+        number = sum(int(word) << 32 * i for i, word in enumerate(words))
+        return cls(number & _LONG, number >> 64)
+
     def skip(self, blocks: int) -> Philox:
         """The stream from `blocks` further on."""
         return Philox(self.key, (self.counter + blocks) & _HUGE)

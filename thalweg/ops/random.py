@@ -22,13 +22,14 @@ from thalweg.graph.op import Op
 from thalweg.graph.scopes import get_seed, name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.loops import loop
-from thalweg.loops.expr import Expr
+from thalweg.loops.expr import Expr, call, select
 from thalweg.loops.loop import Operand, Place, Requirement
-from thalweg.loops.philox import Generator
+from thalweg.loops.philox import WORD, Generator, unsigned
 from thalweg.ops import arithmetic, basic, checks, distributions, reduce, shaping, slicing
-from thalweg.ops.context import Context
+from thalweg.ops.context import Context, VariableCell
 from thalweg.ops.distributions import RESERVED
 from thalweg.ops.philox import WORDS, Philox, Stream
+from thalweg.ops.state import Update
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -49,6 +50,27 @@ class Random(Op, abstract=True):
     def taken(self, context: Context, wanted: tuple[int, ...]) -> Philox:
         """The next blocks of this node's stream, enough for an output of shape `wanted`."""
         return self.reserve(context, math.prod(wanted) * RESERVED)
+
+
+class SkipRandom(Update):
+    """A place in a random stream, some blocks further on: what a loop takes on its next turn."""
+
+    signature = "ref: &T -> output_ref: &T; T: uint32"
+    of_process = True
+    blocks: int
+
+    def kernel(self, context: Context, ref: VariableCell) -> VariableCell:
+        ref.replace(lambda words: Philox.at(words).skip(self.blocks).place())
+        return ref
+
+    def loop(self, at: Place, ref: Operand) -> Expr:
+        carry: Any = self.blocks
+        word = ref[at]
+        for number in range(2, 6):  # the counter, lowest word first
+            total = unsigned(ref[number]) + carry
+            low = call("cast", total.bit_and(WORD), np.uint32)
+            word, carry = select(at[0].eq(number), low, word), total.shift_right(32)
+        return word
 
 
 def seeds(seed: int | None) -> dict[str, int]:

@@ -24,6 +24,7 @@ from thalweg.control.lists import ListValue
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.control import (
     ControlProgram,
+    Drawing,
     Given,
     Home,
     Label,
@@ -38,6 +39,8 @@ from thalweg.lower.schedule import SMALL, Waits, is_small, work_of
 from thalweg.lower.specialise import Controlled, NotCompiled
 from thalweg.lower.varying import Adapted, Varying
 from thalweg.ops.context import VariableCell
+from thalweg.ops.philox import Philox
+from thalweg.ops.random import Random
 from thalweg.platform.forks import renewed_after_fork
 from thalweg.runtime.compiled import uncollected
 from thalweg.runtime.native import Call, address_of, kernel_request
@@ -256,7 +259,7 @@ class _ControlStep:
         if not self._lend(frame, values, held):
             self._frames.append(frame)
             return None
-        results = self._results(frame, values)
+        results = self._results(frame, values, context)
         before = self._remembered(values)
         frame.fault[0] = 0
         stop = context.cancellation.on_cancel(frame.stop)
@@ -268,6 +271,7 @@ class _ControlStep:
         self._frames.append(frame)
         del held
         if not fault and self._used_once(results):
+            self._settle_streams(results, context)
             return self._outputs(values, results)
         for cell, value in before:
             cell.assign(value)
@@ -311,10 +315,12 @@ class _ControlStep:
         for word, shift in self.words.get(home, ()):
             frame.words[word] = address + shift
 
-    def _results(self, frame: _Frame, values: Sequence[Any]) -> dict[Home, Array]:
+    def _results(self, frame: _Frame, values: Sequence[Any], context: Any) -> dict[Home, Array]:
         """Fresh memory for the loop variables, lists and traces."""
         found: dict[Home, Array] = {}
         starts = self._starts(values)
+        for one in self.program.drawings:
+            starts[one.home] = _next_in_stream(one, context).place
         for home in (*self.words, *[o for o in self.program.outputs if isinstance(o, Home)]):
             if home.where is not Where.RESULT or home in found:
                 continue
@@ -336,6 +342,13 @@ class _ControlStep:
             if rows.reads is not None:
                 found[rows.reads] = partial(np.zeros, rows.count, np.int32)
         return found
+
+    def _settle_streams(self, results: Mapping[Home, Array], context: Any) -> None:
+        """Take out of the random streams what the turns have drawn."""
+        for one in self.program.drawings:
+            start = _next_in_stream(one, context)
+            drawn = Philox.at(results[one.home]).counter - start.counter
+            cast("Random", one.node.op).reserve(context.at(one.node), drawn)
 
     def _used_once(self, results: Mapping[Home, Array]) -> bool:
         """Whether no row of a list was written or read twice that may not be."""
@@ -373,6 +386,11 @@ class _ControlStep:
         else:
             rows = results[one.home]
         return ListValue.of_stacked(rows, dtype=one.dtype)
+
+
+def _next_in_stream(drawing: Drawing, context: Any) -> Philox:
+    """The place in the stream of a random op, none of which is taken."""
+    return cast("Random", drawing.node.op).reserve(context.at(drawing.node), 0)
 
 
 def _begun(value: ListValue, home: Home) -> Array:

@@ -1,0 +1,38 @@
+"""Random numbers inside loops and conditionals: other ones every turn, the same on both lowerings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from thalweg.runtime import controlled
+
+
+def draws(monkeypatch: Any, native: bool) -> list[Any]:
+    monkeypatch.setattr(controlled, "NATIVE", native)
+    with tf.Graph().as_default(), tf.Session() as session:
+        choice = tf.placeholder(tf.bool, [])
+        _, rows = tf.while_loop(
+            lambda i, rows: i < 5,
+            lambda i, rows: (i + 1, rows.write(i, tf.random_uniform([3], seed=3))),
+            [tf.constant(0), tf.TensorArray(tf.float32, 5, element_shape=[3])],
+        )
+        chosen = tf.cond(
+            choice, lambda: tf.random_normal([2], seed=1), lambda: tf.random_uniform([2], seed=2)
+        )
+        fetches = [rows.stack(), chosen]
+        return [session.run(fetches, {choice: taken}) for taken in (True, False, False, True)]
+
+
+def test_every_turn_draws_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = np.concatenate([rows.ravel() for rows, _ in draws(monkeypatch, True)])
+    assert len(set(seen.tolist())) == len(seen)
+
+
+def test_native_loops_draw_what_the_executor_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found, wanted in zip(draws(monkeypatch, True), draws(monkeypatch, False), strict=True):
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
