@@ -22,7 +22,14 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, matrix, vector
 from thalweg.ops import text
 from thalweg.ops.example_code import NO_VALUES
-from thalweg.ops.example_format import KINDS, BadMessage, Messages, OtherKind, keys_of
+from thalweg.ops.example_format import (
+    KINDS,
+    BadMessage,
+    Messages,
+    OtherKind,
+    are_all,
+    keys_of,
+)
 from thalweg.platform.compat import as_bytes
 
 Array = NDArray[Any]
@@ -84,15 +91,16 @@ class Column:
 
     def dense(self, shape: TensorShape, default: Array, required: Callable[[int], str]) -> Array:
         """Values of a fixed shape; `required` says that a row without default lacks them."""
-        size = prod(cast("tuple[int, ...]", shape.sizes))
+        sizes = cast("tuple[int, ...]", shape.sizes)
+        size = prod(sizes)
         values, counts = self._read(lambda: self._messages.dense(*self._place, size))
-        missing = counts == NO_VALUES
-        self._check_counts(~missing & (counts != size), counts, shape)
-        if missing.any():
+        if not are_all(counts, size):
+            missing = counts == NO_VALUES
+            self._check_counts(~missing & (counts != size), counts, shape)
             if not default.size:
                 raise invalid(required(int(missing.argmax())))
             values[missing] = default.reshape(-1)
-        return values.reshape(len(values), *cast("tuple[int, ...]", shape.sizes))
+        return values.reshape(len(values), *sizes)
 
     def padded(self, shape: TensorShape, padding: Array) -> Array:
         """Values of a shape whose first size varies, rows filled up to the longest."""
