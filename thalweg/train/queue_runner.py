@@ -20,6 +20,7 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.platform import tf_logging
 from thalweg.public import public
 from thalweg.runtime.session import BaseSession
+from thalweg.saved.collection_protos import register_proto_function
 from thalweg.train.coordinator import Coordinator
 from thalweg.variables.save_slice import strip_scope, with_scope
 
@@ -286,3 +287,8 @@ def _started_already(session: Any) -> list[threading.Thread]:
     if type(session).__name__ in ("MonitoredSession", "SingularMonitoredSession"):
         return []
     raise TypeError(f"sess must be a `tf.Session` object. Given class: {type(session)}")
+
+
+register_proto_function(
+    GraphKeys.QUEUE_RUNNERS, queue_runner_def_class, QueueRunner.to_proto, QueueRunner.from_proto
+)

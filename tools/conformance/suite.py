@@ -103,7 +103,7 @@ def _all(directory: Path) -> list[TestFile]:
 
 def _count_methods(path: Path) -> int:
     try:
-        tree = ast.parse(path.read_text())
+        tree = ast.parse(path.read_text(encoding="utf-8-sig"))
     except SyntaxError:
         return 0
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
@@ -139,7 +139,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 def _read(file: TestFile, journal: Path, trouble: str) -> FileResult:
     """Outcomes from the journal: one line with all methods, then one line per method that ended."""
-    lines = journal.read_text().splitlines() if journal.exists() else []
+    lines = journal.read_text(encoding="utf-8-sig").splitlines() if journal.exists() else []
     records = [json.loads(line) for line in lines]
     failure = next((r["trouble"] for r in records if "trouble" in r), trouble)
     outcomes = [Outcome(**record) for record in records if "status" in record]

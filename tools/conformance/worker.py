@@ -99,7 +99,10 @@ def load(path: Path) -> types.ModuleType:
     module.__file__ = str(path)
     sys.modules["__main__"] = module
     sys.argv = [str(path)]
-    exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), module.__dict__)
+    exec(
+        compile(path.read_text(encoding="utf-8-sig"), str(path), "exec", dont_inherit=True),
+        module.__dict__,
+    )
     return module
 
 

@@ -1,0 +1,215 @@
+"""Which checkpoints a folder has: the file `checkpoint`, and what it says of the latest."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from thalweg.platform import checkpoint_files, gfile, tf_logging
+from thalweg.platform.durable import replace_file
+from thalweg.public import public
+from thalweg.saved.messages import checkpoint_state
+
+_DEFAULT_NAME = "checkpoint"
+
+
+@public("train.generate_checkpoint_state_proto")
+def generate_checkpoint_state_proto(
+    save_dir: str,
+    model_checkpoint_path: str,
+    all_model_checkpoint_paths: list[str] | None = None,
+    all_model_checkpoint_timestamps: Sequence[float] | None = None,
+    last_preserved_timestamp: float | None = None,
+) -> Any:
+    """A CheckpointState; paths are absolute, or relative to a folder that is relative itself."""
+    paths = [] if all_model_checkpoint_paths is None else all_model_checkpoint_paths
+    times = list(all_model_checkpoint_timestamps or ())
+    if times and len(times) != len(paths):
+        raise ValueError(
+            "Checkpoint timestamps, if provided, must match checkpoint paths (got paths "
+            f"{paths} and timestamps {times})"
+        )
+    if not paths or paths[-1] != model_checkpoint_path:
+        tf_logging.info(
+            "%s is not in all_model_checkpoint_paths. Manually adding it.", model_checkpoint_path
+        )
+        paths.append(model_checkpoint_path)  # also for the caller, as ever
+        times = [*times, time.time()] if times else []
+    latest = model_checkpoint_path
+    if not os.path.isabs(save_dir):
+        latest = _relative(latest, save_dir)
+        paths = [_relative(path, save_dir) for path in paths]
+    return checkpoint_state()(
+        model_checkpoint_path=latest,
+        all_model_checkpoint_paths=paths,
+        all_model_checkpoint_timestamps=times,
+        last_preserved_timestamp=last_preserved_timestamp or 0.0,
+    )
+
+
+def _relative(path: str, folder: str) -> str:
+    return path if os.path.isabs(path) else os.path.relpath(path, folder)
+
+
+@public("train.update_checkpoint_state")
+def update_checkpoint_state(
+    save_dir: str,
+    model_checkpoint_path: str,
+    all_model_checkpoint_paths: Sequence[str] | None = None,
+    latest_filename: str | None = None,
+    all_model_checkpoint_timestamps: Sequence[float] | None = None,
+    last_preserved_timestamp: float | None = None,
+    save_relative_paths: bool = False,
+) -> None:
+    """Write the file `checkpoint` of a folder: whole or not at all."""
+    from google.protobuf import text_format
+
+    path = _state_path(save_dir, latest_filename)
+    paths = list(all_model_checkpoint_paths or ())
+    latest = model_checkpoint_path
+    if save_relative_paths:
+        latest = _inside(latest, save_dir)
+        paths = [_inside(each, save_dir) for each in paths]
+    state = generate_checkpoint_state_proto(
+        save_dir,
+        latest,
+        paths,
+        all_model_checkpoint_timestamps,
+        last_preserved_timestamp,
+    )
+    if path == state.model_checkpoint_path:
+        raise RuntimeError(
+            f"Save path '{model_checkpoint_path}' conflicts with path used for checkpoint state.  "
+            "Please use a different save path."
+        )
+    replace_file(path, text_format.MessageToString(state).encode())
+
+
+def _inside(path: str, folder: str) -> str:
+    """An absolute path as seen from a folder; relative ones become so with the state."""
+    return os.path.relpath(path, folder) if os.path.isabs(path) else path
+
+
+def _state_path(folder: str, latest_filename: str | None) -> str:
+    return os.path.join(folder, latest_filename or _DEFAULT_NAME)
+
+
+@public("train.get_checkpoint_state")
+def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> Any:
+    """What the file `checkpoint` of a folder says, paths completed; None if there is none."""
+    from google.protobuf import text_format
+
+    folder = os.fsdecode(checkpoint_dir)
+    path = _state_path(folder, latest_filename)
+    if not os.path.exists(path):
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            state: Any = text_format.Parse(file.read(), checkpoint_state()())
+    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+        tf_logging.warning("%s: %s: Checkpoint ignored", path, error)
+        return None
+    if not state.model_checkpoint_path:
+        raise ValueError(f"Invalid checkpoint state loaded from {folder}")
+    # An absolute path stays: os.path.join starts again there.
+    state.model_checkpoint_path = os.path.join(folder, state.model_checkpoint_path)
+    paths = [os.path.join(folder, each) for each in state.all_model_checkpoint_paths]
+    state.all_model_checkpoint_paths[:] = paths
+    return state
+
+
+@public("train.latest_checkpoint", "contrib.framework.latest_checkpoint")
+def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -> str | None:
+    """The prefix of the last checkpoint of a folder, or None."""
+    state = get_checkpoint_state(checkpoint_dir, latest_filename)
+    if state is None:
+        return None
+    if checkpoint_exists(state.model_checkpoint_path):
+        return state.model_checkpoint_path
+    tf_logging.error("Couldn't match files for checkpoint %s", state.model_checkpoint_path)
+    return None
+
+
+@public("train.checkpoint_exists")
+def checkpoint_exists(checkpoint_prefix: str) -> bool:
+    """Whether there is a checkpoint of a prefix, whatever its format."""
+    return checkpoint_files.exists(os.fsdecode(checkpoint_prefix))
+
+
+@public("train.get_checkpoint_mtimes")
+def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[str]) -> list[float]:
+    """When the checkpoints that exist were written, in seconds."""
+    found: list[float] = []
+    for prefix in checkpoint_prefixes:
+        index = checkpoint_files.index_path(prefix)
+        names = [index] if os.path.exists(index) else gfile.Glob(prefix)
+        found += [os.stat(name).st_mtime_ns / 1e9 for name in names[:1]]
+    return found
+
+
+@public("train.remove_checkpoint")
+def remove_checkpoint(
+    checkpoint_prefix: str, checkpoint_format_version: int = 2, meta_graph_suffix: str = "meta"
+) -> None:
+    """Delete the files of a checkpoint. The index goes first: half a checkpoint is none."""
+    names = [meta_graph_filename(checkpoint_prefix, meta_graph_suffix)]
+    if checkpoint_format_version == 2:
+        names.insert(0, checkpoint_files.index_path(checkpoint_prefix))
+        names += gfile.Glob(checkpoint_files.data_pattern(checkpoint_prefix))
+    else:
+        names += gfile.Glob(checkpoint_prefix)
+    for name in names:
+        if os.path.exists(name):
+            os.remove(name)
+
+
+def meta_graph_filename(checkpoint_filename: str, meta_graph_suffix: str = "meta") -> str:
+    """The file of the graph that goes with a checkpoint, sharded or not."""
+    head, _, count = checkpoint_filename.rpartition("-of-")
+    base, _, shard = head.rpartition("-")
+    if count.isdigit() and shard and not shard.strip("0123456789?"):
+        checkpoint_filename = base
+    return f"{checkpoint_filename}.{meta_graph_suffix}"
+
+
+@public("contrib.training.wait_for_new_checkpoint")
+def wait_for_new_checkpoint(
+    checkpoint_dir: str,
+    last_checkpoint: str | None = None,
+    seconds_to_sleep: float = 1,
+    timeout: float | None = None,
+) -> str | None:
+    """Wait until a folder has a checkpoint other than the last one; None after the timeout."""
+    stop = None if timeout is None else time.monotonic() + timeout
+    while True:
+        path = latest_checkpoint(checkpoint_dir)
+        if path is not None and path != last_checkpoint:
+            return path
+        if stop is not None and time.monotonic() + seconds_to_sleep > stop:
+            return None
+        time.sleep(seconds_to_sleep)
+
+
+@public("train.checkpoints_iterator", "contrib.training.checkpoints_iterator")
+def checkpoints_iterator(
+    checkpoint_dir: str,
+    min_interval_secs: float = 0,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+) -> Iterator[str]:
+    """New checkpoints of a folder as they come, until the timeout (and `timeout_fn` agrees)."""
+    path: str | None = None
+    while True:
+        new = wait_for_new_checkpoint(checkpoint_dir, path, timeout=timeout)
+        if new is None:
+            if timeout_fn is None or timeout_fn():
+                return
+            continue
+        path = new
+        start = time.monotonic()
+        yield path
+        rest = start + min_interval_secs - time.monotonic()
+        if rest > 0:
+            time.sleep(rest)

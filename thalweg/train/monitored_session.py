@@ -1,0 +1,339 @@
+"""Sessions that look after themselves: initialised or restored, hooked, coordinated, recovered.
+
+`MonitoredTrainingSession(checkpoint_dir=...)` is what a training job needs: started again after a
+kill it goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from thalweg import errors
+from thalweg.graph.collections import GraphKeys
+from thalweg.graph.graph import get_default_graph
+from thalweg.public import public
+from thalweg.train.coordinator import Coordinator
+from thalweg.train.hooks import StepCounterHook
+from thalweg.train.queue_runner import start_queue_runners
+from thalweg.train.saver_hooks import CheckpointSaverHook, SummarySaverHook
+from thalweg.train.scaffold import Scaffold
+from thalweg.train.session_manager import SessionManager
+from thalweg.train.session_run_hook import SessionRunHook
+from thalweg.train.wrapped_sessions import (
+    CoordinatedSession,
+    HookedSession,
+    RecoverableSession,
+)
+from thalweg.train.wrapped_sessions import StepContext as _StepContext
+
+#: Stands for "the caller gave nothing", where None means "never".
+USE_DEFAULT: Any = object()
+
+_SUMMARY_STEPS = 100
+_CHECKPOINT_SECONDS = 600
+
+
+@public("train.SessionCreator")
+class SessionCreator:
+    """Makes the plain session inside a monitored one."""
+
+    def create_session(self) -> Any:
+        """A new session, ready to train."""
+        raise TypeError(f"{type(self).__name__} does not say how to create a session.")
+
+
+@public("train.ChiefSessionCreator")
+class ChiefSessionCreator(SessionCreator):
+    """Makes sessions that are initialised, or restored from a checkpoint."""
+
+    def __init__(
+        self,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: Any = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+    ) -> None:
+        self._scaffold = scaffold or Scaffold()
+        self._master = master
+        self._config = config
+        self._checkpoint_dir = checkpoint_dir
+        self._checkpoint_filename_with_path = checkpoint_filename_with_path
+
+    def create_session(self) -> Any:
+        """A new session."""
+        scaffold = self._scaffold.finalize()
+        return _manager(scaffold).prepare_session(
+            self._master,
+            saver=scaffold.saver,
+            checkpoint_dir=self._checkpoint_dir,
+            checkpoint_filename_with_path=self._checkpoint_filename_with_path,
+            config=self._config,
+            init_op=scaffold.init_op,
+            init_feed_dict=scaffold.init_feed_dict,
+            init_fn=scaffold.init_fn,
+        )
+
+
+@public("train.WorkerSessionCreator")
+class WorkerSessionCreator(SessionCreator):
+    """Makes sessions of a model that the chief makes ready."""
+
+    def __init__(
+        self,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: Any = None,
+        max_wait_secs: float = 1800,
+    ) -> None:
+        self._scaffold = scaffold or Scaffold()
+        self._master = master
+        self._config = config
+        self._max_wait_secs = max_wait_secs
+
+    def create_session(self) -> Any:
+        """A new session, as soon as the model is ready."""
+        manager = _manager(self._scaffold.finalize())
+        return manager.wait_for_session(self._master, self._config, self._max_wait_secs)
+
+
+def _manager(scaffold: Scaffold) -> SessionManager:
+    return SessionManager(
+        local_init_op=scaffold.local_init_op,
+        local_init_feed_dict=scaffold.local_init_feed_dict,
+        ready_op=scaffold.ready_op,
+        ready_for_local_init_op=scaffold.ready_for_local_init_op,
+        graph=get_default_graph(),
+    )
+
+
+class CoordinatedSessionCreator(SessionCreator):
+    """Makes sessions with hooks and threads of their own."""
+
+    def __init__(
+        self,
+        session_creator: Any,
+        hooks: Sequence[SessionRunHook],
+        stop_grace_period_secs: float,
+    ) -> None:
+        self._session_creator = session_creator
+        self._hooks = hooks
+        self._stop_grace_period_secs = stop_grace_period_secs
+        self.coord: Any = None
+        self.tf_sess: Any = None
+
+    def create_session(self) -> Any:
+        """A new session; its queue runners run and the hooks know it."""
+        self.tf_sess = self._session_creator.create_session()
+        # What ends a thread cleanly is for the program to hear of too.
+        self.coord = Coordinator(clean_stop_exception_types=[])
+        if get_default_graph().get_collection(GraphKeys.QUEUE_RUNNERS):
+            start_queue_runners(sess=self.tf_sess, coord=self.coord)
+        for hook in self._hooks:
+            hook.after_create_session(self.tf_sess, self.coord)
+        hooked = HookedSession(self.tf_sess, self._hooks)
+        return CoordinatedSession(hooked, self.coord, self._stop_grace_period_secs)
+
+
+class _MonitoredSession:
+    """What MonitoredSession and SingularMonitoredSession share."""
+
+    StepContext = _StepContext
+
+    def __init__(
+        self,
+        session_creator: Any,
+        hooks: Sequence[SessionRunHook] | None,
+        should_recover: bool,
+        stop_grace_period_secs: float,
+    ) -> None:
+        self._graph: Any = get_default_graph()
+        self._graph_was_finalized = self._graph.finalized
+        self._hooks = list(hooks or ())
+        for hook in self._hooks:
+            hook.begin()
+        self._coordinated_creator = CoordinatedSessionCreator(
+            session_creator or ChiefSessionCreator(), self._hooks, stop_grace_period_secs
+        )
+        make: Callable[[Any], Any] = RecoverableSession if should_recover else _created
+        self._sess: Any = make(self._coordinated_creator)
+
+    @property
+    def graph(self) -> Any:
+        """The graph of the session, None once it is closed."""
+        session = self._tf_sess()
+        return None if session is None else session.graph
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: Any = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """Run a step, with the hooks around it."""
+        return self._sess.run(
+            fetches, feed_dict=feed_dict, options=options, run_metadata=run_metadata
+        )
+
+    def run_step_fn(self, step_fn: Callable[[Any], Any]) -> Any:
+        """Call `step_fn(step_context)`, which may run steps with hooks and without."""
+        names = tuple(inspect.signature(step_fn).parameters)
+        if len(names) != 1:
+            raise ValueError(
+                "`step_fn` may either have one `step_context` argument, or have two arguments: "
+                f"`self` and `step_context` if it's a method. Got {names} instead."
+            )
+        return self._sess.run_step_fn(step_fn, self._tf_sess)
+
+    def should_stop(self) -> bool:
+        """Whether to run no more steps: a hook or a thread asked to stop, or it is closed."""
+        return self._sess is None or self._sess.should_stop()
+
+    def close(self) -> None:
+        """End the hooks and the session."""
+        self._close_internal()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if exception_type in (errors.OutOfRangeError, StopIteration):
+            exception_type = None  # the usual end of the data
+        self._close_internal(exception_type)
+        return exception_type is None
+
+    def _close_internal(self, exception_type: type[BaseException] | None = None) -> None:
+        """Close everything; hooks end only where all went well."""
+        if self._sess is None:
+            raise RuntimeError("Session is already closed.")
+        try:
+            if not exception_type:
+                for hook in self._hooks:
+                    hook.end(self._coordinated_creator.tf_sess)
+        finally:
+            self._close_session()
+
+    def _close_session(self) -> None:
+        try:
+            self._sess.close()
+        finally:
+            self._sess = None
+            self._coordinated_creator.tf_sess = None
+            self._coordinated_creator.coord = None
+            if not self._graph_was_finalized:
+                self._graph._finalized = False  # as it was found
+
+    def _is_closed(self) -> bool:
+        return self._coordinated_creator.tf_sess is None
+
+    def _tf_sess(self) -> Any:
+        return self._coordinated_creator.tf_sess
+
+
+def _created(creator: CoordinatedSessionCreator) -> Any:
+    return creator.create_session()
+
+
+@public("train.MonitoredSession")
+class MonitoredSession(_MonitoredSession):
+    """A session that initialises, calls hooks, and is made anew when its machine goes away."""
+
+    def __init__(
+        self,
+        session_creator: Any = None,
+        hooks: Sequence[SessionRunHook] | None = None,
+        stop_grace_period_secs: float = 120,
+    ) -> None:
+        super().__init__(session_creator, hooks, True, stop_grace_period_secs)
+
+
+@public("train.SingularMonitoredSession")
+class SingularMonitoredSession(_MonitoredSession):
+    """A session that initialises and calls hooks, but is not made anew."""
+
+    def __init__(
+        self,
+        hooks: Sequence[SessionRunHook] | None = None,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: Any = None,
+        checkpoint_dir: str | None = None,
+        stop_grace_period_secs: float = 120,
+        checkpoint_filename_with_path: str | None = None,
+    ) -> None:
+        creator = ChiefSessionCreator(
+            scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path
+        )
+        super().__init__(creator, hooks, False, stop_grace_period_secs)
+
+    def raw_session(self) -> Any:
+        """The plain session, None once it is closed."""
+        return self._tf_sess()
+
+
+@public("train.MonitoredTrainingSession")
+def MonitoredTrainingSession(
+    master: str = "",
+    is_chief: bool = True,
+    checkpoint_dir: str | None = None,
+    scaffold: Scaffold | None = None,
+    hooks: Sequence[SessionRunHook] | None = None,
+    chief_only_hooks: Sequence[SessionRunHook] | None = None,
+    save_checkpoint_secs: float | None = USE_DEFAULT,
+    save_summaries_steps: int | None = USE_DEFAULT,
+    save_summaries_secs: float | None = USE_DEFAULT,
+    config: Any = None,
+    stop_grace_period_secs: float = 120,
+    log_step_count_steps: int | None = 100,
+    max_wait_secs: float = 7200,
+    save_checkpoint_steps: int | None = USE_DEFAULT,
+    summary_dir: str | None = None,
+) -> MonitoredSession:
+    """A session for a training job: saves checkpoints, writes summaries, starts where it left off.
+
+    Checkpoints are written beside the steps, every ten minutes unless said otherwise; summaries
+    every 100 steps.
+    """
+    scaffold = scaffold or Scaffold()
+    if not is_chief:
+        worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
+        return MonitoredSession(worker, hooks, stop_grace_period_secs)
+    summaries = _period(save_summaries_steps, save_summaries_secs, (_SUMMARY_STEPS, None))
+    checkpoints = _period(save_checkpoint_steps, save_checkpoint_secs, (None, _CHECKPOINT_SECONDS))
+    all_hooks = list(chief_only_hooks or ())
+    summary_dir = summary_dir or checkpoint_dir
+    if summary_dir and log_step_count_steps and log_step_count_steps > 0:
+        all_hooks.append(StepCounterHook(log_step_count_steps, output_dir=summary_dir))
+    if summary_dir and _is_ever(*summaries):
+        all_hooks.append(SummarySaverHook(*summaries, output_dir=summary_dir, scaffold=scaffold))
+    if checkpoint_dir and _is_ever(*checkpoints):
+        steps, seconds = checkpoints
+        all_hooks.append(
+            CheckpointSaverHook(
+                checkpoint_dir, seconds, steps, scaffold=scaffold, background=True
+            )
+        )
+    chief = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
+    return MonitoredSession(chief, [*all_hooks, *(hooks or ())], stop_grace_period_secs)
+
+
+def _period(
+    steps: Any, seconds: Any, default: tuple[int | None, float | None]
+) -> tuple[int | None, float | None]:
+    """How often, in steps or seconds: the default only if the caller says neither."""
+    if steps is USE_DEFAULT and seconds is USE_DEFAULT:
+        return default
+    return None if steps is USE_DEFAULT else steps, None if seconds is USE_DEFAULT else seconds
+
+
+def _is_ever(steps: int | None, seconds: float | None) -> bool:
+    return bool((steps and steps > 0) or (seconds and seconds > 0))
