@@ -23,7 +23,7 @@ class Work:
 
     name: str
     title: str
-    kind: str  # "train", "infer", "word2vec", "null-run" or "null-callable"
+    kind: str  # "train", "infer", a key of SPECIAL, "counter", "null-run" or "null-callable"
     bar: float
     model: Callable[[Any, Any], Any] | None = None
     example: tuple[int, ...] = ()  # the shape of one example
@@ -37,7 +37,7 @@ class Work:
     @property
     def trains(self) -> bool:
         """Whether weights change in a step."""
-        return self.kind in ("train", "word2vec")
+        return self.kind == "train" or self.kind in SPECIAL
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -48,8 +48,8 @@ class Work:
 
     def declarations(self) -> dict[str, tuple[models.Shape, float | None]]:
         """Shape and deviation of each weight."""
-        if self.kind == "word2vec":
-            return WORD2VEC_WEIGHTS
+        if self.kind in SPECIAL:
+            return SPECIAL[self.kind][0]
         return models.declarations(self.model, self.input_shape) if self.model else {}
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -58,8 +58,11 @@ class Work:
 
     def batches(self) -> list[Batch]:
         """The data: step i takes number i modulo their count."""
-        if self.kind == "word2vec":
-            return [word2vec_batch(i) for i in range(32)]
+        if self.kind in SPECIAL:
+            _, make, count = SPECIAL[self.kind]
+            return [make(i) for i in range(count)]
+        if self.kind == "counter":
+            return [(np.array(COUNTED, np.int32),)]
         return [data(self)] if self.model else [()]
 
 
@@ -107,6 +110,39 @@ def expected(ids: np.ndarray) -> np.ndarray:
     """How often each id is expected among the samples."""
     probability = np.log((ids + 2) / (ids + 1)) / np.log(VOCABULARY + 1)
     return (-np.expm1(SAMPLES * np.log1p(-probability))).astype(np.float32)
+
+
+COUNTED = 1_000_000
+STEPS, STATE = 10_000, 64
+UNITS, CLASSES, SEQUENCES, SHORTEST, LONGEST = 256, 64, 16, 5, 100
+SEQUENCE_WEIGHTS = {
+    "lstm/kernel": ((2 * UNITS, 4 * UNITS), (1 / (2 * UNITS)) ** 0.5),
+    "lstm/bias": ((4 * UNITS,), None),
+    "logits/kernel": ((UNITS, CLASSES), (1 / UNITS) ** 0.5),
+    "logits/bias": ((CLASSES,), None),
+}
+
+
+def recurrence_batch(i: int) -> Batch:
+    """What enters a recurrence, step by step."""
+    return (np.random.default_rng(200 + i).standard_normal((STEPS, STATE), np.float32),)
+
+
+def sequence_batch(i: int) -> Batch:
+    """Sequences, time-major, the longest first; their lengths; labels. Beyond the ends is noise."""
+    rng = np.random.default_rng(300 + i)
+    lengths = np.sort(rng.integers(SHORTEST, LONGEST + 1, SEQUENCES, np.int32))[::-1].copy()
+    lengths[0] = LONGEST
+    x = rng.standard_normal((LONGEST, SEQUENCES, UNITS), np.float32)
+    return x, lengths, rng.integers(0, CLASSES, (LONGEST, SEQUENCES), np.int32)
+
+
+# What is no model of layers: weights, the maker of batch i, how many batches.
+SPECIAL: dict[str, tuple[dict[str, Any], Callable[[int], Batch], int]] = {
+    "word2vec": (WORD2VEC_WEIGHTS, word2vec_batch, 32),
+    "recurrence": ({"decay": ((STATE,), 0.5)}, recurrence_batch, 1),
+    "sequences": (SEQUENCE_WEIGHTS, sequence_batch, 4),
+}
 
 
 def train(name: str, title: str, bar: float, **options: Any) -> Work:
@@ -211,13 +247,40 @@ WORD2VEC = Work(
     rate=0.1,
     batch=WORDS,
 )
+LOOP_SYSTEMS = tuple(s for s in ALL_SYSTEMS if s != "torch-compile")
+LOOPS = [
+    Work(
+        "counter",
+        "counter, a loop of 1,000,000 turns",
+        "counter",
+        1.0,
+        systems=tuple(s for s in LOOP_SYSTEMS if s != "torch"),
+    ),
+    Work(
+        "recurrence",
+        "`scan` of 10,000 steps of width 64, SGD train",
+        "recurrence",
+        1.5,
+        rate=0.1,
+        systems=LOOP_SYSTEMS,
+    ),
+    Work(
+        "sequences",
+        "LSTM 256 by `dynamic_rnn`, batch 16, lengths 5 to 100, SGD train",
+        "sequences",
+        1.5,
+        rate=0.1,
+        batch=SEQUENCES,
+        systems=LOOP_SYSTEMS,
+    ),
+]
 # Wakes a system: loads what it loads at the first use of a step, whatever the model.
 TINY = train("tiny", "", 0.0, model=models.mlp, example=(3,), batch=2, rate=0.01)
 TITLES = ["MLP", "LSTM", "LeNet-like CNN", "AlexNet", "OverFeat", "OxfordNet", "GoogleNet"]
 TITLES += ["ResNet-50", "GPT (256 tokens at once)"]
 TRAINED = [PERCEPTRONS[0], LSTM, LENET, *LARGE, GPT]
 INFERENCES = [inference(work, title) for work, title in zip(TRAINED, TITLES, strict=True)]
-WORKS = [*NULLS, *PERCEPTRONS, LSTM, LENET, *LARGE, GPT, *INFERENCES, WORD2VEC]
+WORKS = [*NULLS, *PERCEPTRONS, LSTM, LENET, *LARGE, GPT, *INFERENCES, WORD2VEC, *LOOPS]
 
 
 def choose(names: list[str]) -> list[Work]:

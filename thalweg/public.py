@@ -14,6 +14,9 @@ Published = TypeVar("Published")
 _registry: dict[str, object] = {}
 _lazy: dict[str, Callable[[], object]] = {}
 
+#: (an object) -> what users get for it
+shown: list[Callable[[object], object]] = [lambda value: value]
+
 
 def public(*names: str) -> Callable[[Published], Published]:
     """Register a function or class under names below `tf.`: `@public("tanh", "nn.tanh")`."""
@@ -65,7 +68,7 @@ def install(root: ModuleType) -> None:
     """Set every public name on `root` or on the submodule of `root` its dotted prefix names."""
     for name, value in namespace().items():
         path, _, leaf = name.rpartition(".")
-        setattr(_module_at(root, path), leaf, value)
+        setattr(_module_at(root, path), leaf, shown[0](value))
     for path in {name.rpartition(".")[0] for name in _lazy}:
         _install_lazy(_module_at(root, path), path)
 

@@ -13,6 +13,7 @@ import numpy as np
 from models import trainable
 from works import SAMPLES, VOCABULARY, Work
 
+from systems import graph_loops
 from systems.step import Step
 
 
@@ -148,8 +149,9 @@ def sampled_loss(tf: Any, variables: Mapping[str, Any], batch: Sequence[Any]) ->
 
 def outcome(tf: Any, work: Work, variables: Mapping[str, Any], batch: Sequence[Any]) -> Any:
     """The loss (or logits) of a work, and the ops that update moving averages."""
-    if work.kind == "word2vec":
-        return sampled_loss(tf, variables, batch), []
+    losses = {"word2vec": sampled_loss, **graph_loops.LOSSES}
+    if work.kind in losses:
+        return losses[work.kind](tf, variables, batch), []
     net = GraphNet(tf, variables, work.trains)
     logits = work.model(net, batch[0])
     return (mean_loss(tf, logits, batch[1]) if work.trains else logits), net.updates
@@ -190,6 +192,12 @@ def step_fetches(tf: Any, work: Work, variables: Mapping[str, Any], inputs: Sequ
     kinds = {"sgd": tf.train.GradientDescentOptimizer, "adam": tf.train.AdamOptimizer}
     training = kinds[work.optimizer](work.rate).minimize(result)
     return [result, tf.group(training, *updates)]
+
+
+def step_without_weights(tf: Any, work: Work, config: Any) -> Step:
+    """The counter, or nothing."""
+    make = graph_loops.counter_step if work.kind == "counter" else null_step
+    return make(tf, work, config)
 
 
 def null_step(tf: Any, work: Work, config: Any) -> Step:

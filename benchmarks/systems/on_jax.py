@@ -11,6 +11,7 @@ from jax import Array, lax
 from models import trainable
 from works import Work
 
+from systems import jax_loops
 from systems.step import Step
 
 Weights = dict[str, Array]
@@ -148,12 +149,17 @@ def runner(work: Work) -> Callable[[int], Array]:
         x, add = jnp.float32(1.0), jax.jit(lambda x: x + 1.0)
         return lambda i: add(x)
     batches = [tuple(map(owned, batch)) for batch in work.batches()]
+    if work.kind == "counter":
+        count = jax.jit(jax_loops.counter)
+        return lambda i: count(*batches[0])
     weights = {name: owned(value) for name, value in work.weights().items()}
     if not work.trains:
         forward = jax.jit(lambda weights, x: work.model(JaxNet(weights, False), x))
         return lambda i: forward(weights, *batches[0])
     if work.kind == "word2vec":
         return stateful(word2vec(work), weights, batches)
+    if work.kind in jax_loops.LOSSES:
+        return stateful(loop_training(work), weights, batches)
     moments = {name: jnp.zeros_like(w) for name, w in weights.items() if trainable(name)}
     slots = (moments, jax.tree.map(jnp.copy, moments)) if work.optimizer == "adam" else ()
     return stateful(training(work), (weights, slots, jnp.float32(0)), batches)
@@ -197,6 +203,16 @@ def training(work: Work) -> Callable[..., tuple[Any, Array]]:
         update = adam if work.optimizer == "adam" else descent
         trained, slots = update(work.rate, trained, gradients, slots, count + 1)
         return (trained | moved, slots, count + 1), loss
+
+    return step
+
+
+def loop_training(work: Work) -> Callable[..., tuple[Weights, Array]]:
+    """Gradient descent on the loss of a loop."""
+
+    def step(weights: Weights, *batch: Array) -> tuple[Weights, Array]:
+        loss, gradients = jax.value_and_grad(jax_loops.LOSSES[work.kind])(weights, *batch)
+        return descent(work.rate, weights, gradients, (), loss)[0], loss
 
     return step
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from models import trainable
 from works import Work
 
-from systems import graph_net
+from systems import graph_loops, graph_net
 from systems.step import Step
 
 v1 = tf.compat.v1
@@ -28,6 +28,10 @@ def make(work: Work, threads: int) -> Step:
         x = tf.Variable(1.0)
         add = within_function(lambda: x + 1.0)
         return Step(lambda i: add())
+    if work.kind == "counter":
+        ((limit,),) = work.batches()
+        count, most = within_function(lambda n: graph_loops.count(tf, n)), tf.constant(limit)
+        return Step(lambda i: count(most))
     variables = {name: tf.Variable(value) for name, value in work.weights().items()}
     batches = [tuple(map(tf.constant, batch)) for batch in work.batches()]
     step = training(work, variables) if work.trains else forward(work, variables)
@@ -39,7 +43,8 @@ def make_session(work: Work, threads: int) -> Step:
     config = v1.ConfigProto(
         intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
     )
-    make_step = graph_net.session_step if work.model or work.trains else graph_net.null_step
+    has_weights = work.model or work.trains
+    make_step = graph_net.session_step if has_weights else graph_net.step_without_weights
     with tf.Graph().as_default():
         return make_step(v1, work, config)
 

@@ -17,6 +17,7 @@ def start(threads: int) -> str:
 def make(work: Work, threads: int) -> Step:
     """A step of a work."""
     config = tf.ConfigProto(intra_op_parallelism_threads=threads)
-    make_step = graph_net.session_step if work.model or work.trains else graph_net.null_step
+    has_weights = work.model or work.trains
+    make_step = graph_net.session_step if has_weights else graph_net.step_without_weights
     with tf.Graph().as_default():
         return make_step(tf, work, config)

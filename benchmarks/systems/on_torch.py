@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from works import Work
 
+from systems import torch_loops
 from systems.step import Step
 
 Weights = dict[str, Tensor]
@@ -146,12 +147,13 @@ def weight(name: str, value: np.ndarray) -> Tensor:
     return result.requires_grad_(trainable(name))
 
 
-def recurrent(weights: dict[str, np.ndarray], units: int = 256, layers: int = 2) -> torch.nn.LSTM:
+def recurrent(weights: dict[str, np.ndarray], names: Sequence[str]) -> torch.nn.LSTM:
     """`torch.nn.LSTM` with our weights: other order of gates, the forget bias added."""
-    module = torch.nn.LSTM(units, units, layers)
+    units = weights[f"{names[0]}/bias"].size // 4
+    module = torch.nn.LSTM(units, units, len(names))
     with torch.no_grad():
-        for layer in range(layers):
-            kernel, bias = (weights.pop(f"lstm{layer}/{part}") for part in ("kernel", "bias"))
+        for layer, name in enumerate(names):
+            kernel, bias = (weights.pop(f"{name}/{part}") for part in ("kernel", "bias"))
             bias[2 * units : 3 * units] += 1.0
             kernel, bias = (reordered(value) for value in (kernel, bias))
             getattr(module, f"weight_ih_l{layer}").copy_(kernel[:units].T)
@@ -171,8 +173,14 @@ def reordered(value: np.ndarray) -> Tensor:
 def model_step(work: Work, compile_: Callable[[Any], Any]) -> Callable[..., Tensor]:
     """Forward, or forward, backward and update, of a model."""
     values = work.weights()
-    lstm = recurrent(values) if "lstm0/kernel" in values else None
+    names = [name.split("/")[0] for name in values if name.startswith("lstm") and "ker" in name]
+    lstm = recurrent(values, names) if names else None
     weights = {name: weight(name, values.pop(name)) for name in list(values)}
+    every = [*weights.values(), *(lstm.parameters() if lstm else ())]
+    trained = [w for w in every if w.requires_grad]
+    if work.kind in torch_loops.LOSSES:
+        loss_of_loop = partial(torch_loops.LOSSES[work.kind], weights, lstm)
+        return training(work, loss_of_loop, trained)
     net = TorchNet(weights, lstm, work.trains)
     if not work.trains:
         return inference(compile_(lambda x: work.model(net, x)))
@@ -181,8 +189,7 @@ def model_step(work: Work, compile_: Callable[[Any], Any]) -> Callable[..., Tens
         logits = work.model(net, x)
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
 
-    every = [*weights.values(), *(lstm.parameters() if lstm else ())]
-    return training(work, compile_(loss_of), [w for w in every if w.requires_grad])
+    return training(work, compile_(loss_of), trained)
 
 
 def inference(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -197,9 +204,9 @@ def training(
     kind = torch.optim.Adam if work.optimizer == "adam" else torch.optim.SGD
     optimizer = kind(weights, lr=work.rate, fused=True)
 
-    def step(x: Tensor, labels: Tensor) -> Tensor:
+    def step(*batch: Tensor) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(x, labels)
+        loss = loss_of(*batch)
         loss.backward()
         optimizer.step()
         return loss.detach()

@@ -6,19 +6,9 @@ For a conditional or a loop, that is what the nodes inside it do.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.subgraph import Argument, Body, needed
-
-
-def bodies_of(node: Node) -> tuple[Body, ...]:
-    """The sub-graphs that a node holds."""
-    found: list[Body] = []
-    for value in node.op.attributes.values():
-        many = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
-        found += [each for each in many if isinstance(each, Body)]
-    return tuple(found)
+from thalweg.graph.subgraph import Argument, Body, bodies_of, needed
 
 
 def inner_nodes(body: Body) -> list[Node]:

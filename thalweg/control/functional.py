@@ -46,6 +46,10 @@ class Rows:
         entries = TensorArray(tensor.dtype, self.count, element_shape=element)
         return entries.unstack(tensor)
 
+    def is_before_end(self, at: Tensor, *_: Any) -> Tensor:
+        """Whether there is a row, going forwards."""
+        return at < self.count
+
     def read(self, index: Any) -> Any:
         """Row `index`, in the form of the structure."""
         return nest.pack_sequence_as(self.structure, [each.read(index) for each in self._lists])
@@ -131,7 +135,7 @@ def map_fn(
             return at + 1, _write(lists, at, nest.flatten(values))
 
         _, lists = while_loop(
-            lambda at, _: at < rows.count,
+            rows.is_before_end,
             turn,
             (basic.constant(0, int32), gathered.lists),
             parallel_iterations=parallel_iterations or 10,
@@ -157,9 +161,13 @@ def foldl(
         rows = Rows(elems)
         start = 0 if initializer is not None else 1
         first = rows.read(0) if initializer is None else _tensors(initializer)
+
+        def turn(at: Tensor, held: Any) -> Any:
+            return at + 1, _same(held, fn(held, rows.read(at)))
+
         _, result = while_loop(
-            lambda at, _: at < rows.count,
-            lambda at, held: (at + 1, _same(held, fn(held, rows.read(at)))),
+            rows.is_before_end,
+            turn,
             (basic.constant(start, int32), first),
             parallel_iterations=parallel_iterations,
             back_prop=back_prop,
@@ -184,9 +192,13 @@ def foldr(
         rows = Rows(elems)
         start = rows.count - (1 if initializer is not None else 2)
         last = rows.read(rows.count - 1) if initializer is None else _tensors(initializer)
+
+        def turn(at: Tensor, held: Any) -> Any:
+            return at - 1, _same(held, fn(held, rows.read(at)))
+
         _, result = while_loop(
-            lambda at, _: at >= 0,
-            lambda at, held: (at - 1, _same(held, fn(held, rows.read(at)))),
+            _is_row,
+            turn,
             (convert_to_tensor(start, int32), last),
             parallel_iterations=parallel_iterations,
             back_prop=back_prop,
@@ -227,7 +239,7 @@ def scan(
             return at + step, new, _write(lists, at, nest.flatten(new))
 
         _, _, lists = while_loop(
-            lambda at, *_: at >= 0 if reverse else at < rows.count,
+            _is_row if reverse else rows.is_before_end,
             turn,
             (convert_to_tensor(begin, int32), held, lists),
             parallel_iterations=parallel_iterations,
@@ -237,8 +249,17 @@ def scan(
         return nest.pack_sequence_as(held, gathered.tensors(lists))
 
 
+def _is_row(at: Tensor, *_: Any) -> Tensor:
+    """Whether there is a row, going backwards."""
+    return at >= 0
+
+
 def _tensors(structure: Any) -> Any:
-    return nest.map_structure(lambda leaf: convert_to_tensor(leaf, name="initializer"), structure)
+    return nest.map_structure(_initializer, structure)
+
+
+def _initializer(value: Any) -> Tensor:
+    return convert_to_tensor(value, name="initializer")
 
 
 def _same(held: Any, new: Any) -> Any:

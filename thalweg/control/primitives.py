@@ -130,6 +130,7 @@ class RefIdentity(Op):
     """The same reference."""
 
     signature = "input: &T -> output: &T"
+    stateful = True  # what it refers to may change
     host_only = True
 
     def shape(self, input: Tensor) -> TensorShape:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from thalweg.control.effects import written_references
+from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body, SubGraph
 
@@ -35,13 +36,18 @@ def _is_read_of(tensor: Tensor, variable: Tensor) -> bool:
 
 def _origin(tensor: Tensor) -> Tensor:
     """What a captured tensor is outside of all bodies that it was captured by."""
-    graph = tensor.graph
-    while isinstance(tensor.op.op, Argument) and isinstance(graph, SubGraph):
-        found = [outer for outer, inner in graph.captures.items() if inner is tensor]
-        if not found:
-            break
-        tensor, graph = found[0], graph.outer
+    outer = _captured(tensor)
+    while outer is not None:
+        tensor, outer = outer, _captured(outer)
     return tensor
+
+
+def _captured(tensor: Tensor) -> Tensor | None:
+    """What an argument stands for in the graph around its own."""
+    graph: Graph = tensor.op.graph
+    if not isinstance(tensor.op.op, Argument) or not isinstance(graph, SubGraph):
+        return None
+    return next((outer for outer, inner in graph.captures.items() if inner is tensor), None)
 
 
 def reread(body: Body, stale: Mapping[Tensor, Tensor]) -> Body:

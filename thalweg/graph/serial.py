@@ -16,10 +16,12 @@ from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.protos import message
 from thalweg.graph.signature import Argument
+from thalweg.graph.subgraph import bodies_of
 from thalweg.public import publish_lazily
 
 _LARGEST = 1 << 31  # what a protobuf can hold
 _PRIVATE = frozenset({"_counts"})  # annotations that follow from the rest
+_BODIES = frozenset({"branches", "condition", "body"})  # no protobuf holds them
 
 for _module, _names in {
     "graph": ("GraphDef",),
@@ -42,7 +44,7 @@ def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = 
     proto.versions.min_consumer = versions.min_consumer
     proto.versions.bad_consumers.extend(versions.bad_consumers)
     size = 0
-    for node in graph.nodes[from_version or 0 :]:
+    for node in _written(graph, from_version or 0):
         written = node_def(node, add_shapes)
         size += written.ByteSize()
         if size >= _LARGEST:
@@ -51,14 +53,23 @@ def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = 
     return proto
 
 
+def _written(graph: Graph, start: int) -> list[Node]:
+    """The nodes to write; where some hold sub-graphs, what stands for them outside."""
+    if not any(bodies_of(node) for node in graph.nodes):
+        return graph.nodes[start:]
+    groups: list[list[Node]] = operators["unfolded"](graph)
+    return [node for group in groups[start:] for node in group]
+
+
 def node_def(node: Node, add_shapes: bool = False) -> Any:
     """The NodeDef of a node."""
     proto = message("node_def", "NodeDef")(name=node.name, op=node.type, device=node.device)
     proto.input.extend(input_name(tensor) for tensor in node.inputs)
     proto.input.extend(f"^{control.name}" for control in node.control_inputs)
     known, names = attributes.kinds(type(node.op)), node.op.graphdef_names
+    held = _BODIES if bodies_of(node) else frozenset[str]()
     for name, value in node.attributes().items():
-        if value is not None and name not in _PRIVATE:
+        if value is not None and name not in _PRIVATE and name not in held:
             written = attributes.encode(value, known.get(name))
             proto.attr[names.get(name, name)].CopyFrom(written)
     if add_shapes and node.outputs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from thalweg.graph import nest
 from thalweg.graph.dtypes import DType
@@ -187,6 +187,15 @@ class Body:
 
     def __repr__(self) -> str:
         return f"<{len(self.graph.nodes)} nodes>"
+
+
+def bodies_of(node: Node) -> tuple[Body, ...]:
+    """The sub-graphs that a node holds."""
+    found: list[Body] = []
+    for value in node.op.attributes.values():
+        many = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+        found += [each for each in many if isinstance(each, Body)]
+    return tuple(found)
 
 
 def inline(body: Body, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Node]]:

@@ -92,6 +92,7 @@ class Rows:
     reads: Home | None = None  # how often each row was read, where that may be once
     value: Any = None  # what all rows are, where that is known
     is_new: bool = False  # made inside the program, which fills it with zeros
+    grows: bool = False  # the list may get longer: rows beyond its end are room for that
 
     @property
     def shape(self) -> Shape:
@@ -309,9 +310,7 @@ class _Inlining:
         self._scratch.assign(rows.home, zeros, node, (rows,))
 
     def _add_list(self, node: Node, inputs: Sequence[Bound]) -> None:
-        rows, *rest = inputs
-        if not isinstance(rows, Rows) or any(isinstance(one, Rows) for one in rest):
-            raise NotCompiled(node, "it takes a list")
+        rows, rest = _list_and_rest(node, inputs)
         op, after = node.op, self._after(node)
         scratch, (out,) = self._scratch, node.outputs
         if isinstance(op, TensorArrayWrite):
@@ -424,6 +423,16 @@ def _list_source(node: Node, place: int) -> int:
     return 1 + cast("int", found.pop())
 
 
+def _list_and_rest(node: Node, inputs: Sequence[Bound]) -> tuple[Rows, Sequence[Bound]]:
+    """The list that a node uses, and its other inputs."""
+    rows, *rest = inputs
+    if not isinstance(rows, Rows) or any(isinstance(one, Rows) for one in rest):
+        raise NotCompiled(node, "it takes a list")
+    if rows.grows and not isinstance(node.op, TensorArrayWrite | TensorArrayRead | Identity):
+        raise NotCompiled(node, "it takes a list that may have got longer")
+    return rows, rest
+
+
 def _root(body: Body, tensor: Tensor) -> int | None:
     """The argument that a list of a body is."""
     while tensor not in body.arguments:
@@ -473,9 +482,13 @@ class _Lowering:
 
     def _own(self, rows: Rows) -> Rows:
         """A list that the loop changes: in memory of this call."""
-        changed = replace(rows, where=Where.RESULT)
+        count = max(rows.count, self._room) if rows.grows else rows.count
+        changed = replace(rows, where=Where.RESULT, count=count)
         if rows.element is not None:
-            changed.home = Home(Where.RESULT, rows.dtype.as_numpy_dtype, rows.shape)
+            changed.home = Home(Where.RESULT, rows.dtype.as_numpy_dtype, changed.shape)
+        for uses in ("writes", "reads"):
+            if getattr(rows, uses) is not None:
+                setattr(changed, uses, Home(Where.RESULT, np.dtype(np.int32), (count,)))
         return changed
 
     # Loops

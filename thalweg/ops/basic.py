@@ -310,12 +310,12 @@ def with_dependencies(
     dependencies: Sequence[Any], output_tensor: Any, name: str | None = None
 ) -> Any:
     """`output_tensor`, available only after `dependencies` ran."""
-    parts = getattr(output_tensor, "components", None)
-    whole = convert_to_tensor(output_tensor) if parts is None else output_tensor
+    is_whole = hasattr(output_tensor, "components")
+    whole: Any = output_tensor if is_whole else convert_to_tensor(output_tensor)
     with whole.graph.as_default(), whole.graph.control_dependencies(dependencies):
-        if parts is None:
+        if not is_whole:
             return identity(whole, name=name)
-        return type(whole)(*[identity(part) for part in parts()])
+        return type(whole)(*[identity(part) for part in whole.components()])
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

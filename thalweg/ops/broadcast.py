@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from thalweg.ops import reduce, shaping
 from thalweg.public import public
 
 Array = NDArray[Any]
+Sizes = tuple[int, ...]
 
 
 class BroadcastGradientArgs(Op):
@@ -27,7 +28,12 @@ class BroadcastGradientArgs(Op):
     not_differentiable = True
 
     def shape(self, s0: Tensor, s1: Tensor) -> list[TensorShape]:
-        return [vector(None), vector(None)]
+        sizes = constant_value_as_shape(s0).sizes, constant_value_as_shape(s1).sizes
+        mine, theirs = (None if s is None or None in s else cast("Sizes", s) for s in sizes)
+        if mine is None or theirs is None:
+            return [vector(None), vector(None)]
+        axes = summed_axes(mine, theirs), summed_axes(theirs, mine)
+        return [vector(len(axes[0])), vector(len(axes[1]))]
 
     def numpy(self, s0: Array, s1: Array) -> tuple[Array, Array]:
         mine, theirs = tuple(s0.tolist()), tuple(s1.tolist())

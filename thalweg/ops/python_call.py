@@ -185,7 +185,7 @@ def py_func(
     graph = next((v.graph for v in inp if isinstance(v, Tensor)), get_default_graph())
     kind = PyFunc if stateful else PyFuncStateless
     outputs = kind(token=functions.insert(func, graph), Tout=kinds)(list(inp), name=name)
-    if stateful and not kinds:
+    if stateful and not kinds and not graph.is_eager:
         return graph.nodes[-1]  # nothing to fetch but the node itself
     return outputs if is_list else outputs[0]
 

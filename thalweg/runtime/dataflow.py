@@ -54,11 +54,20 @@ class _Step:
             elif self._error is None and self._blocked:
                 self._release()
             elif self._out:
-                self._finish(*self._done.get())
+                self._await()
             else:
                 break
         if self._error is not None:
             raise self._error
+
+    def _await(self) -> None:
+        """Wait for what is out; an interrupt meanwhile is the step's error."""
+        try:
+            done = self._done.get()
+        except BaseException as error:
+            self._fail(error)
+        else:
+            self._finish(*done)
 
     def _advance(self, index: int) -> None:
         if self._instructions[index].node.op.blocking:

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from thalweg import errors
 from thalweg.graph.node import Node
 from thalweg.runtime.calls import Call
 from thalweg.runtime.kernels import Context, located, outputs_of
-from thalweg.runtime.tokens import Kind, TokenGraph
+from thalweg.runtime.tokens import Kind, Source, TokenGraph
 from thalweg.runtime.wiring import EMPTY, Edges, FrameWiring, Step, Wiring
 
 
@@ -45,14 +45,13 @@ class _Iteration:
 
     __slots__ = ("children", "dead", "frame", "index", "out", "queued", "ready", "values", "waits")
 
-    def __init__(self, frame: _Frame, index: int, like: _Iteration | None) -> None:
-        wiring = frame.wiring
+    def __init__(
+        self, frame: _Frame, index: int, values: list[Any], waits: list[int], ready: list[int]
+    ) -> None:
         self.frame = frame
         self.index = index
-        self.values = (wiring if like is None else like).values[:]
-        self.waits = (wiring if like is None else like).waits[:]
-        self.ready: list[int] = [] if like is None else like.ready[:]
-        self.dead = bytearray(len(self.waits))
+        self.values, self.waits, self.ready = values[:], waits[:], ready[:]
+        self.dead = bytearray(len(waits))
         self.out = 0  # calls that may block and have not come back
         self.children: dict[int, _Frame] = {}
         self.queued = False
@@ -80,7 +79,8 @@ class _Frame:
         self.wiring = wiring
         self.place = place
         self.parent = parent
-        self.pattern = _Iteration(self, -1, None)  # what iterations begin with: constants
+        #: what iterations begin with: constants
+        self.pattern = _Iteration(self, -1, wiring.values, wiring.waits, [])
         self.iterations: dict[int, _Iteration] = {}
         self.oldest, self.newest = 0, -1
         self.missing = wiring.entering  # vertices that have not entered yet, dead or alive
@@ -91,6 +91,9 @@ class _Frame:
 
 
 class _Done(NamedTuple):
+    """A call that came back from a thread of its own."""
+
+    thread: threading.Thread
     iteration: _Iteration
     step: Step
     result: Any
@@ -111,7 +114,7 @@ class _Run:
         self._contexts: dict[Node, Context] = {}
         self._active: deque[_Iteration] = deque()
         self._blocked: list[tuple[_Iteration, Step, list[Any]]] = []
-        self._out = 0
+        self._out: set[threading.Thread] = set()
         self._done: SimpleQueue[_Done] = SimpleQueue()
         fires: dict[Kind, Callable[[_Iteration, Step], None]] = {
             Kind.CALL: self._call,
@@ -264,7 +267,7 @@ class _Run:
             flat = outputs_of(result, len(edges), step.call.node)  # pyright: ignore[reportOptionalMemberAccess] - a call
             for each, value in zip(edges, flat, strict=True):
                 self._send(iteration, each, value)
-        if step.controls or step.triggers:
+        if step.is_awaited:
             self._send_done(iteration, step)
 
     def _switch(self, iteration: _Iteration, step: Step) -> None:
@@ -273,10 +276,11 @@ class _Run:
         for number, edges in enumerate(step.edges):
             if number == chosen:
                 self._send(iteration, edges, values[first])
-            else:
+            elif edges.dead or edges.merges:
                 self._kill(iteration, edges)
         values[first] = None
-        self._send_done(iteration, step)
+        if step.is_awaited:
+            self._send_done(iteration, step)
 
     def _merge(self, iteration: _Iteration, step: Step) -> None:
         values, first = iteration.values, step.first
@@ -284,12 +288,14 @@ class _Run:
         if len(step.edges) > 1:
             self._send(iteration, step.edges[1], np.int32(values[first + 1]))
         values[first] = None
-        self._send_done(iteration, step)
+        if step.is_awaited:
+            self._send_done(iteration, step)
 
     def _pass(self, iteration: _Iteration, step: Step) -> None:
         self._send(iteration, step.edges[0], iteration.values[step.first])
         iteration.values[step.first] = None
-        self._send_done(iteration, step)
+        if step.is_awaited:
+            self._send_done(iteration, step)
 
     def _trigger(self, iteration: _Iteration, step: Step) -> None:
         self._send_done(iteration, step)
@@ -316,7 +322,8 @@ class _Run:
     def _begin(self, frame: _Frame) -> _Iteration:
         """The next iteration of a frame."""
         frame.newest += 1
-        iteration = _Iteration(frame, frame.newest, frame.pattern)
+        like = frame.pattern
+        iteration = _Iteration(frame, frame.newest, like.values, like.waits, like.ready)
         frame.iterations[frame.newest] = iteration
         self._queue(iteration)
         return iteration
@@ -337,7 +344,8 @@ class _Run:
 
     def _arrive(self, iteration: _Iteration, step: Step, value: Any) -> None:
         self._send(iteration, step.edges[0], value)
-        self._send_done(iteration, step)
+        if step.is_awaited:
+            self._send_done(iteration, step)
 
     def _next(self, iteration: _Iteration, step: Step) -> None:
         value = iteration.values[step.first]
@@ -417,19 +425,21 @@ class _Run:
             self._come_back(iteration, step, self._result(step, inputs))
             return
         for entry in blocked:
-            self._out += 1
-            threading.Thread(target=self._call_outside, args=entry, daemon=True).start()
+            thread = threading.Thread(target=self._call_outside, args=entry, daemon=True)
+            self._out.add(thread)
+            thread.start()
 
     def _call_outside(self, iteration: _Iteration, step: Step, inputs: list[Any]) -> None:
+        thread = threading.current_thread()
         with np.errstate(all="ignore"):  # a thread has its own
             try:
-                done = _Done(iteration, step, self._result(step, inputs), None)
+                done = _Done(thread, iteration, step, self._result(step, inputs), None)
             except BaseException as error:  # carried to the caller's thread
-                done = _Done(iteration, step, None, error)
+                done = _Done(thread, iteration, step, None, error)
             self._done.put(done)
 
     def _finish(self, done: _Done) -> None:
-        self._out -= 1
+        self._out.discard(done.thread)
         if done.error is not None:
             raise done.error
         self._come_back(done.iteration, done.step, done.result)
@@ -447,9 +457,9 @@ class _Run:
         self._cancellation.cancel(
             reason or errors.CancelledError(None, None, "another node of the step failed")
         )
-        while self._out:
-            self._done.get()
-            self._out -= 1
+        for thread in self._out:
+            if thread.is_alive():  # one that is still to start finds the step cancelled
+                thread.join()
 
     def _fetched(self, iteration: _Iteration, place: int, graph: TokenGraph) -> Any:
         value = iteration.values[self._wiring.fetches[place]]
@@ -457,7 +467,7 @@ class _Run:
             return value
         if place in graph.may_be_dead:
             return None
-        source: Any = graph.fetches[place]
+        source = cast("Source", graph.fetches[place])  # what is known is never dead
         node = graph.vertices[source.vertex].node
         name = "a value" if node is None else f"{node.name}:{source.output}"
         raise errors.InvalidArgumentError(

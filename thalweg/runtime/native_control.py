@@ -117,7 +117,8 @@ def _kind(value: Any) -> Any:
     if isinstance(value, ListValue):
         known = _known_rows(value)
         given = None if known is None else known.tobytes()
-        return value.size(), _element(value), value.accumulates, value.clear_after_read, given
+        options = value.accumulates, value.clear_after_read, value.dynamic_size
+        return value.size(), _element(value), *options, given
     return np.shape(value)
 
 
@@ -143,6 +144,7 @@ def _given(place: int, value: Any) -> Given | None:
             return None
         rows = Rows(value.dtype, value.size(), _element(value), Where.INPUT)
         rows.value = _known_rows(value)
+        rows.grows = value.dynamic_size and not value.accumulates
         if not value.accumulates:
             rows.writes = Home(Where.RESULT, np.dtype(np.int32), (rows.count,))
         if value.clear_after_read:
@@ -275,8 +277,13 @@ class _ControlStep:
             return self._outputs(values, results)
         for cell, value in before:
             cell.assign(value)
-        full = any(results[count] >= self.room for count in self.program.counts)
-        return _MoreRoom() if full else None
+        return _MoreRoom() if self._is_full(results) else None
+
+    def _is_full(self, results: Mapping[Home, Array]) -> bool:
+        """Whether a trace or a list that grows was full when the program stopped."""
+        grown = [rows.writes for rows in self.program.lists.values() if rows.grows]
+        last = [results[home][-1] > 0 for home in grown if home is not None and home in results]
+        return any(last) or any(results[count] >= self.room for count in self.program.counts)
 
     def _remembered(self, values: Sequence[Any]) -> list[tuple[VariableCell, Array]]:
         """The variables that a loop that may fail changes, as they were before."""
@@ -338,7 +345,7 @@ class _ControlStep:
             if rows.where is Where.RESULT and rows.home is not None:
                 found[rows.home] = partial(_begun, value, rows.home)
             if rows.writes is not None:
-                found[rows.writes] = partial(value.written.astype, np.int32)
+                found[rows.writes] = partial(_first_counts, value, rows.count)
             if rows.reads is not None:
                 found[rows.reads] = partial(np.zeros, rows.count, np.int32)
         return found
@@ -368,7 +375,9 @@ class _ControlStep:
                 None if home is None else results.get(home) for home in (rows.writes, rows.reads)
             )
             if rows.where is Where.RESULT and rows.home is not None and rows.home in results:
-                lists[rows].take_over(results[rows.home], None if written is None else written > 0)
+                size = _size(rows, lists[rows], written)
+                marks = None if written is None else written[:size] > 0
+                lists[rows].take_over(results[rows.home][:size], marks)
             if reads is not None:
                 lists[rows].forget(np.flatnonzero(reads))
         return [self._output(one, results, lists) for one in self.program.outputs]
@@ -396,7 +405,26 @@ def _next_in_stream(drawing: Drawing, context: Any) -> Philox:
 def _begun(value: ListValue, home: Home) -> Array:
     """The rows of a list that is about to be changed, in memory of their own."""
     rows = value.as_stacked()
-    return np.zeros(home.shape, home.dtype) if rows is None else np.array(rows, home.dtype)
+    if rows is not None and rows.shape == home.shape:
+        return np.array(rows, home.dtype)
+    begun = np.zeros(home.shape, home.dtype)
+    if rows is not None:
+        begun[: len(rows)] = rows
+    return begun
+
+
+def _first_counts(value: ListValue, count: int) -> Array:
+    """How often the rows of a list were written so far."""
+    counts = np.zeros(count, np.int32)
+    counts[: value.size()] = value.written
+    return counts
+
+
+def _size(rows: Rows, before: ListValue, written: Array | None) -> int:
+    """How long a list is after a program that may have made it longer."""
+    if not rows.grows or written is None:
+        return rows.count
+    return max(before.size(), 1 + int(np.max(np.flatnonzero(written), initial=-1)))
 
 
 def _with_code(

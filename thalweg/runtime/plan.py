@@ -165,7 +165,8 @@ def _taken(unit: Unit | Whole) -> tuple[Tensor, ...]:
 
 
 def _last_uses(
-    units: Sequence[Unit | Whole], slots: dict[Tensor, int], kept: set[int]) -> list[list[int]]:
+    units: Sequence[Unit | Whole], slots: dict[Tensor, int], kept: set[int]
+) -> list[list[int]]:
     """For each unit, the slots that nothing after it reads."""
     seen = set(kept)
     frees: list[list[int]] = [[] for _ in units]

@@ -72,6 +72,11 @@ class BaseSession:
             )
         self._target = target
         self._graph = graph or get_default_graph()
+        if self._graph.is_eager:
+            raise RuntimeError(
+                "tf.Session() is not compatible with eager execution, which has no graph to run: "
+                "look at values, or build a graph inside `with tf.Graph().as_default()`."
+            )
         self._config = ConfigProto() if config is None else as_config(config)
         self._resources = Resources()
         self._devices = local_devices(self._config.device_count)

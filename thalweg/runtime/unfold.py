@@ -280,9 +280,7 @@ class Unfolder:
                 section.values[tensor] = made
         section.ends[node] = lambda: self._joined(parts, section)
 
-    def _choice(
-        self, node: Node, count: int, section: Section, controls: Sequence[int]
-    ) -> Source:
+    def _choice(self, node: Node, count: int, section: Section, controls: Sequence[int]) -> Source:
         """The number of the branch; it comes after all that the conditional comes after."""
         references = (0,) if node.inputs[0].dtype.is_ref_dtype else ()
         call = Call(_Choice(count, node.type == "If"), False, references, node, (node,))
@@ -325,9 +323,7 @@ class Unfolder:
 
     def _joined(self, parts: Sequence[Section], section: Section) -> int:
         """A vertex that fires when all of the branch that was taken is done."""
-        ends = [
-            self.add(part, Kind.PASS, (Known(None),), self._all_done(part)) for part in parts
-        ]
+        ends = [self.add(part, Kind.PASS, (Known(None),), self._all_done(part)) for part in parts]
         return self.add(section, Kind.MERGE, ends).vertex
 
     def _all_done(self, section: Section) -> list[int]:
@@ -337,7 +333,7 @@ class Unfolder:
 
     def _loop(self, unit: Controlled, section: Section, controls: Sequence[int]) -> None:
         node, op = unit.node, cast("While", unit.node.op)
-        loop = Loop(node.name, op.parallel_iterations, _is_sequential(node))
+        loop = Loop(node.name, op.parallel_iterations, is_sequential(node))
         count = len(node.outputs)
         enters = [
             self.add(section, Kind.ENTER, (section.values[t],), controls, node=node, loop=loop)
@@ -361,9 +357,7 @@ class Unfolder:
         self.body(op.body, [*op.body.outputs, *traced], part)
         for merge, enter, tensor in zip(merges, enters, op.body.outputs, strict=True):
             back = self.add(part, Kind.NEXT_ITERATION, (part.values[tensor],), node=node)
-            self.vertices[merge.vertex] = self.vertices[merge.vertex]._replace(
-                inputs=(enter, back)
-            )
+            self.vertices[merge.vertex] = self.vertices[merge.vertex]._replace(inputs=(enter, back))
         for tensor, switch in zip(node.outputs, switches, strict=True):
             section.values[tensor] = self.add(test, Kind.EXIT, (switch,), node=node)
         self._loop_traces(unit, section, part, truth)
@@ -462,21 +456,24 @@ class _Collected:
 
     def __call__(self, found: Mapping[int, Any], count: int) -> ListValue:
         dtype = self.tensor.dtype.base_dtype
-        values = [found.get(index) for index in range(count)]
-        if dtype.is_numpy_compatible and len(found) < count:
-            missing = self._absent(found)
-            values = [found.get(index, missing) for index in range(count)]
-        if dtype.is_numpy_compatible and np.dtype(dtype.as_numpy_dtype).kind in "biufc":
-            if len({np.shape(value) for value in values}) == 1:
-                return ListValue.of_stacked(np.stack(values), dtype=dtype)
+        absent = self._absent(found) if len(found) < count else None
+        values: list[Any] = [found.get(index, absent) for index in range(count)]
+        if self._is_numeric() and len({np.shape(value) for value in values}) == 1:
+            return ListValue.of_stacked(np.stack(values), dtype=dtype)
         made = ListValue(dtype, count)
         for index, value in enumerate(values):
             made.write(index, value)
         return made
 
+    def _is_numeric(self) -> bool:
+        dtype = self.tensor.dtype.base_dtype
+        return dtype.is_numpy_compatible and np.dtype(dtype.as_numpy_dtype).kind in "biufc"
+
     def _absent(self, found: Mapping[int, Any]) -> Any:
         """What stands for the value in iterations that did not take its branch: it is never
         looked at, but read all the same."""
+        if not self.tensor.dtype.base_dtype.is_numpy_compatible:
+            return None
         sizes = self.tensor.shape.sizes or ()
         shape = np.shape(next(iter(found.values()))) if found else [size or 0 for size in sizes]
         return np.zeros(shape, self.tensor.dtype.base_dtype.as_numpy_dtype)
@@ -517,7 +514,7 @@ def _goes_on_after(node: Node) -> bool:
     return bool(bodies_of(node)) and (bool(written_places(node)) or _has_effects(node))
 
 
-def _is_sequential(node: Node) -> bool:
+def is_sequential(node: Node) -> bool:
     """Whether the iterations of a loop must come one after the other: what one does must be seen
     by the next. Where nodes may wait for each other, only what is asked for orders them."""
     return bool(written_places(node)) or (not node.op.blocking and _has_effects(node))

@@ -39,6 +39,7 @@ class Step:
         "edges",
         "empty",
         "first",
+        "is_awaited",
         "is_constant",
         "kind",
         "last",
@@ -63,6 +64,7 @@ class Step:
         self.edges: tuple[Edges, ...] = ()  # by output
         self.controls: tuple[int, ...] = ()
         self.triggers: tuple[int, ...] = ()  # control edges to what fires dead or alive
+        self.is_awaited = False  # whether there are any of both
 
 
 class FrameWiring:
@@ -184,6 +186,7 @@ class Wiring:
                 Edges(tuple(plain[s]), tuple(merges[s]), tuple(dead[s])) for s in sources
             )
             step.controls, step.triggers = tuple(controls[number]), tuple(triggers[number])
+            step.is_awaited = bool(step.controls or step.triggers)
         # Fetched slots count down a vertex that is in no frame and never fires.
         self.frames[0].waits.append(0)
 

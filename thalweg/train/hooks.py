@@ -86,12 +86,12 @@ class LoggingTensorHook(SessionRunHook):
         only_at_end = at_end and every_n_iter is None and every_n_secs is None
         if not only_at_end and (every_n_iter is None) == (every_n_secs is None):
             raise ValueError(
-                "either at_end and/or exactly one of every_n_iter and every_n_secs must be provided."
+                "either at_end and/or exactly one of every_n_iter and every_n_secs must be "
+                "provided."
             )
         if every_n_iter is not None and every_n_iter <= 0:
             raise ValueError(f"invalid every_n_iter={every_n_iter}.")
-        by_tag: Any = tensors if isinstance(tensors, Mapping) else {t: t for t in tensors}
-        self._tensors: dict[Any, Any] = dict(by_tag)
+        self._tensors = _by_tag(tensors)
         self._formatter = formatter
         self._log_at_end = at_end
         self._timer = (
@@ -103,9 +103,7 @@ class LoggingTensorHook(SessionRunHook):
         self._timer.reset()
         self._count = 0
         self._is_due = False
-        self._current = {
-            tag: _graph_element(tensor) for tag, tensor in self._tensors.items()
-        }
+        self._current = {tag: _graph_element(tensor) for tag, tensor in self._tensors.items()}
 
     def before_run(self, run_context: Any) -> SessionRunArgs | None:
         """Ask for the tensors when it is time."""
@@ -136,6 +134,12 @@ class LoggingTensorHook(SessionRunHook):
             tf_logging.info("%s (%.3f sec)", text, seconds)
 
 
+def _by_tag(tensors: Any) -> dict[Any, Any]:
+    if isinstance(tensors, Mapping):
+        return dict(cast("Mapping[Any, Any]", tensors))
+    return {tensor: tensor for tensor in tensors}
+
+
 def _tag(tag: Any) -> str:
     return tag if isinstance(tag, str) else getattr(tag, "name", str(tag))
 
@@ -147,7 +151,7 @@ def _graph_element(value: Any) -> Any:
         return graph.as_graph_element(f"{value}:0")
     element = graph.as_graph_element(value)
     if element.graph is not graph:
-        raise ValueError(f"Passed {value} should have graph attribute that is equal to current graph")
+        raise ValueError(f"{value} is of another graph than the current one")
     return element
 
 
@@ -258,7 +262,9 @@ class FeedFnHook(SessionRunHook):
 class FinalOpsHook(SessionRunHook):
     """Computes something at the end of the session, kept as `final_ops_values`."""
 
-    def __init__(self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None) -> None:
+    def __init__(
+        self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None
+    ) -> None:
         self._final_ops = final_ops
         self._final_ops_feed_dict = final_ops_feed_dict
         self._final_ops_values: Any = None

@@ -175,9 +175,14 @@ class _MonitoredSession:
         run_metadata: Any = None,
     ) -> Any:
         """Run a step, with the hooks around it."""
-        return self._sess.run(
+        return self._open_session().run(
             fetches, feed_dict=feed_dict, options=options, run_metadata=run_metadata
         )
+
+    def _open_session(self) -> Any:
+        if self._sess is None:
+            raise RuntimeError("The monitored session is closed.")
+        return self._sess
 
     def run_step_fn(self, step_fn: Callable[[Any], Any]) -> Any:
         """Call `step_fn(step_context)`, which may run steps with hooks and without."""
@@ -187,7 +192,7 @@ class _MonitoredSession:
                 "`step_fn` may either have one `step_context` argument, or have two arguments: "
                 f"`self` and `step_context` if it's a method. Got {names} instead."
             )
-        return self._sess.run_step_fn(step_fn, self._tf_sess)
+        return self._open_session().run_step_fn(step_fn, self._tf_sess)
 
     def should_stop(self) -> bool:
         """Whether to run no more steps: a hook or a thread asked to stop, or it is closed."""
@@ -318,9 +323,7 @@ def MonitoredTrainingSession(
     if checkpoint_dir and _is_ever(*checkpoints):
         steps, seconds = checkpoints
         all_hooks.append(
-            CheckpointSaverHook(
-                checkpoint_dir, seconds, steps, scaffold=scaffold, background=True
-            )
+            CheckpointSaverHook(checkpoint_dir, seconds, steps, scaffold=scaffold, background=True)
         )
     chief = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
     return MonitoredSession(chief, [*all_hooks, *(hooks or ())], stop_grace_period_secs)

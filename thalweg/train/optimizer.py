@@ -162,11 +162,12 @@ class Optimizer:
             raise ValueError(f"No gradients provided for any variable: {names}.")
         variables = [variable for _, variable in present]
         graph: Graph = variables[0].graph
-        with graph.as_default(), graph.control_dependencies(None):
-            self._create_slots(variables)
         if graph.is_eager:
+            self._create_slots(variables)
             kept = [*self._kept(variables), *([] if global_step is None else [global_step])]
             return update(self, present, kept, lambda: self._apply(present, global_step, name))
+        with graph.as_default(), graph.control_dependencies(None):
+            self._create_slots(variables)
         return self._apply(present, global_step, name)
 
     def _apply(self, present: Sequence[Any], global_step: Any, name: str | None) -> Node:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from thalweg.graph.collections import GraphKeys
@@ -71,6 +72,7 @@ class CheckpointSaverHook(PeriodicHook):
         self._scaffold = scaffold
         self._listeners = list(listeners or ())
         self._background = background and not self._listeners
+        self._saved_step: int | None = None
 
     def begin(self) -> None:
         """Open the event file, which makes the folder."""
@@ -80,10 +82,15 @@ class CheckpointSaverHook(PeriodicHook):
             listener.begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Write the graph, now that it is complete, and a first checkpoint."""
+        """Write the graph, now that it is complete, and a first checkpoint.
+
+        If that fails there is no use in training; in a session that replaces a lost one there is.
+        """
         step = int(session.run(self._global_step_tensor))
-        self._write_graph()
-        self._save(session, step)
+        is_first = self._timer.last_triggered_step() is None
+        with nullcontext() if is_first else survived(f"Saving the checkpoint of step {step}"):
+            self._write_graph()
+            self._save(session, step)
         self._timer.update_last_triggered_step(step)
 
     def _write_graph(self) -> None:
@@ -136,8 +143,6 @@ class CheckpointSaverHook(PeriodicHook):
             self._summary_writer.add_session_log(checkpoint_log(self._save_path), step)
         wishes = [listener.after_save(session, step) for listener in self._listeners]
         return any(wishes)
-
-    _saved_step: int | None = None
 
     def _write(self, session: Any, step: int) -> None:
         saver = self._get_saver()

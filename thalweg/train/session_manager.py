@@ -175,7 +175,9 @@ class SessionManager:
     ) -> tuple[Session, bool]:
         """A new session, and whether it was restored from a checkpoint."""
         if folder and path:
-            raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
+            raise ValueError(
+                "Can not provide both checkpoint_dir and checkpoint_filename_with_path."
+            )
         session = Session(master, graph=self._graph, config=config)
         if not saver or not (folder or path):
             return session, False

@@ -14,8 +14,8 @@ from typing import Any, cast
 from thalweg import errors
 from thalweg.graph.node import Node, Tensor
 from thalweg.platform import tf_logging
-from thalweg.runtime.stats import RunMetadata
 from thalweg.runtime.config import RunOptions
+from thalweg.runtime.stats import RunMetadata
 from thalweg.train.coordinator import Coordinator
 from thalweg.train.session_run_hook import (
     SessionRunArgs,
@@ -53,7 +53,7 @@ class WrappedSession:
     """A session that passes everything on to another one, until it is closed."""
 
     def __init__(self, sess: Any) -> None:
-        self._sess = sess
+        self._sess: Any = sess
         self._is_stoppable = isinstance(sess, WrappedSession)
 
     @property
@@ -109,17 +109,14 @@ class RecoverableSession(WrappedSession):
             except PREEMPTION_ERRORS as error:
                 tf_logging.info("No session yet, trying again: %s", error)
 
-    def _check_stop(self) -> bool:
-        if self._sess is None:
-            return True
-        if not isinstance(self._sess, WrappedSession):
-            return False
+    def should_stop(self) -> bool:
+        """Whether to stop; a session that was lost is no reason."""
         try:
-            return self._sess.should_stop()
+            return super().should_stop()
         except PREEMPTION_ERRORS as error:
             self._recover(error)
             return False
-        except Exception:  # it comes out when the session is run or closed
+        except Exception:  # it comes out when the session is closed
             return True
 
     def _recover(self, error: Exception) -> None:
@@ -248,8 +245,7 @@ def _flat(fetches: Any) -> list[Any] | None:
     """The elements of a fetch structure that is no more than a list of them, else None."""
     if fetches is None:
         return []
-    kind: Any = type(fetches)
-    items = cast("Sequence[Any]", fetches) if kind is list or kind is tuple else [fetches]
+    items = cast("Sequence[Any]", fetches) if type(fetches) in (list, tuple) else [fetches]
     return list(items) if all(isinstance(item, Tensor | Node) for item in items) else None
 
 
@@ -257,10 +253,10 @@ def _packed(fetches: Any, values: Any) -> Any:
     """The next values, in the form of a structure that was flat."""
     if fetches is None:
         return None
-    kind: Any = type(fetches)
-    if kind is list or kind is tuple:
-        return kind(next(values) for _ in fetches)
-    return next(values)
+    if type(fetches) not in (list, tuple):
+        return next(values)
+    taken = [next(values) for _ in cast("Sequence[Any]", fetches)]
+    return taken if type(fetches) is list else tuple(taken)
 
 
 def _merged_feeds(

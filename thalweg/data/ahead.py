@@ -1,0 +1,126 @@
+"""Elements that are made ahead of time, by a thread of their own: prefetch, parallel interleave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thalweg import errors
+from thalweg.data.channels import Channel, Failure, Item
+from thalweg.data.columns import invalid
+from thalweg.data.flow import Element, Flow, Pipeline, Puller, Stage
+from thalweg.data.state_code import packed_elements, unpacked_elements
+
+_AUTOMATIC = 4  # elements ahead where the user leaves it to us
+_CLOSED = errors.CancelledError(None, None, "the pipeline was closed")
+
+
+class Ahead:
+    """A pipeline that a thread reads ahead of whoever takes its elements."""
+
+    def __init__(self, pipeline: Pipeline, puller: Puller, room: int) -> None:
+        self._puller = puller
+        self._inner = Puller(puller.run)
+        self._flow = pipeline.start(self._inner)
+        self._room = room
+        self._channel: Channel | None = None
+        self._made: list[Item] = []
+        self._is_over = False
+
+    def next(self) -> Element | None:
+        """The next element, as soon as it is made."""
+        if self._is_over:
+            return None
+        if self._channel is None:
+            self._channel = self._started()
+        item = self._channel.take(self._puller)
+        self._is_over = item is None
+        if isinstance(item, Failure):
+            raise item.error
+        return item
+
+    def _started(self) -> Channel:
+        inner, flow, made = self._inner, self._flow, self._made
+        self._made = []
+        wake = (lambda: inner.interrupt(_CLOSED),)
+        return Channel(flow.next, flow.close, self._room, made, wake)
+
+    def save(self) -> Any:
+        """What is made and not taken, and where the source stands after that."""
+        made = self._made
+        if self._channel is not None:
+            self._puller.run.holds.enter_context(self._channel.making)
+            made = self._channel.made()
+        source = self._flow.save()
+        return {"made": packed_items(made), "over": self._is_over, "source": source}
+
+    def load(self, state: Any) -> None:
+        """Go on where another one stood."""
+        self._made = unpacked_items(state["made"])
+        self._is_over = bool(state["over"])
+        self._flow.load(state["source"])
+
+    def close(self) -> None:
+        """End the thread, which closes what it reads."""
+        if self._channel is None:
+            self._flow.close()
+        else:
+            self._channel.close()
+
+
+def packed_items(items: Sequence[Item]) -> Any:
+    """Elements, errors and the end, for a state."""
+    elements = [item for item in items if item is not None and not isinstance(item, Failure)]
+    marks = [_mark(item) for item in items]
+    return {"elements": packed_elements(elements), "marks": marks}
+
+
+def _mark(item: Item) -> Any:
+    if not isinstance(item, Failure):
+        return "end" if item is None else "element"
+    error = item.error
+    code = error.error_code if isinstance(error, errors.OpError) else errors.UNKNOWN
+    return [code, error.message if isinstance(error, errors.OpError) else str(error)]
+
+
+def unpacked_items(packed: Any) -> list[Item]:
+    """The items again."""
+    elements = iter(unpacked_elements(packed["elements"]))
+    return [_item(mark, elements) for mark in packed["marks"]]
+
+
+def _item(mark: Any, elements: Any) -> Item:
+    if isinstance(mark, str):
+        return next(elements) if mark == "element" else None
+    code, message = mark
+    return Failure(errors.exception_type_from_error_code(code)(None, None, message))
+
+
+class PrefetchFlow(Flow):
+    """The same elements, made ahead of time."""
+
+    def open(self, source: Pipeline, buffer_size: Any) -> None:
+        size = int(buffer_size)
+        if size < -1:
+            raise self.failed(invalid("buffer_size must be >= -1."))
+        room = _AUTOMATIC if size < 0 else size
+        self._source = Ahead(source, self.puller, room) if room else source.start(self.puller)
+
+    def next(self) -> Element | None:
+        return self._source.next()
+
+    def save(self) -> Any:
+        return self._source.save()
+
+    def load(self, state: Any) -> None:
+        self._source.load(state)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class PrefetchDataset(Stage):
+    """A dataset of the same elements, made ahead of time."""
+
+    signature = "input_dataset: variant, buffer_size: int64 -> handle: variant"
+    flow = PrefetchFlow

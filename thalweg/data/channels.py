@@ -1,0 +1,131 @@
+"""From one thread to another: elements that are made ahead, in a thread of their own.
+
+The maker waits for room, the taker for an item; neither holds a lock meanwhile. A maker stops when
+its channel is closed, and a channel closes when the flow that takes from it is dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from thalweg.data.flow import Element, Interrupted, Puller
+
+
+class Failure(NamedTuple):
+    """In the place of an element: why there is none."""
+
+    error: Exception
+
+
+#: An element, the end of all, or an error.
+Item = Element | None | Failure
+
+
+def attempt(pull: Callable[[], Element | None]) -> Item:
+    """What a pull gives, errors included."""
+    try:
+        return pull()
+    except Interrupted:
+        raise
+    except Exception as error:
+        return Failure(error)
+
+
+class _Desk:
+    """Where a maker and a taker meet. Whoever drops its end leaves the other one alone."""
+
+    def __init__(self) -> None:
+        self.items: SimpleQueue[Any] = SimpleQueue()
+        self.room: SimpleQueue[None] = SimpleQueue()
+        self.making = threading.Lock()  # held while an item is made: a snapshot waits for that
+        self.is_closed = False
+
+    def close(self, *others: Callable[[], None]) -> None:
+        """Let the maker stop."""
+        self.is_closed = True
+        self.room.put(None)
+        for other in others:
+            other()
+
+
+class Channel:
+    """A thread that makes items, a bounded number ahead of whoever takes them.
+
+    It ends with the channel: `wake` is called then, for a maker that may be asleep elsewhere.
+    """
+
+    def __init__(
+        self,
+        pull: Callable[[], Element | None],
+        end: Callable[[], None],
+        room: int,
+        made: Sequence[Item] = (),
+        wake: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        desk = self._desk = _Desk()
+        for item in made:
+            desk.items.put(item)
+        for _ in range(room - len(made)):
+            desk.room.put(None)
+        self._finalize = weakref.finalize(self, desk.close, *wake)
+        self._finalize.atexit = False
+        maker = threading.Thread(target=_make, args=(desk, pull, end), daemon=True)
+        maker.name = "thalweg-data"
+        if None not in made:
+            maker.start()
+
+    @property
+    def making(self) -> threading.Lock:
+        """The lock that the maker holds while it makes an item."""
+        return self._desk.making
+
+    def take(self, puller: Puller) -> Item:
+        """The next item, as soon as there is one."""
+        item = puller.get(self._desk.items)
+        self._desk.room.put(None)
+        return item
+
+    def made(self) -> list[Item]:
+        """The items that were made and not taken. The caller has `making`, and nobody takes."""
+        found: list[Item] = []
+        items = self._desk.items
+        while True:
+            try:
+                found.append(items.get_nowait())
+            except Empty:
+                break
+        for item in found:
+            items.put(item)
+        return found
+
+    def close(self) -> None:
+        """Let the maker stop."""
+        self._finalize()
+
+
+def _make(desk: _Desk, pull: Callable[[], Element | None], end: Callable[[], None]) -> None:
+    """Make items while there is room for them, up to the end."""
+    with np.errstate(all="ignore"):
+        try:
+            while _make_one(desk, pull):
+                pass
+        except Interrupted:
+            return
+        finally:
+            end()
+
+
+def _make_one(desk: _Desk, pull: Callable[[], Element | None]) -> bool:
+    desk.room.get()
+    with desk.making:
+        if desk.is_closed:
+            return False
+        item = attempt(pull)
+        desk.items.put(item)
+    return item is not None

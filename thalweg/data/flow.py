@@ -1,0 +1,253 @@
+"""Running pipelines: what flows, who pulls, and how a thread that waits is woken.
+
+A `Pipeline` is what a dataset is at run time: an op with the values of its inputs. Started, it is a
+`Flow`, from which elements are pulled one by one (or as rows of columns, many at a time). A flow
+can say where it stands (`save`) and go on from there (`load`): the next element is the very next.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import ExitStack
+from queue import SimpleQueue
+from typing import Any, ClassVar
+
+from thalweg import errors
+from thalweg.graph.dtypes import DType, variant
+from thalweg.graph.node import Node
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.ops.philox import Stream
+from thalweg.runtime.kernels import Context, located
+from thalweg.runtime.resources import Resources
+
+#: One value per leaf: an array, a NumPy scalar, bytes, a SparseTensorValue or a Pipeline.
+Element = tuple[Any, ...]
+#: The same of several elements: one array per leaf, one row per element.
+Rows = tuple[Any, ...]
+
+_WAKE: Any = object()
+
+
+class Interrupted(Exception):
+    """Whoever pulls is to stop waiting. What was taken so far stays in the flow."""
+
+    def __init__(self, error: errors.OpError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Run:
+    """What all flows of one iterator share: the random streams of their functions."""
+
+    def __init__(self, resources: Resources) -> None:
+        self.resources = OwnStates(resources)
+        self.holds = ExitStack()  # what a snapshot keeps from going on until it is complete
+
+    def save(self) -> Any:
+        """The places in the random streams."""
+        return self.resources.save()
+
+
+class OwnStates(Resources):
+    """The resources of a session, but with random streams of an iterator's own."""
+
+    def __init__(self, session: Resources) -> None:
+        super().__init__()
+        self._session = weakref.ref(session)  # which holds the iterator: it must not live on here
+        self._saved: dict[str, list[str]] = {}
+
+    def get(self, name: str, container: str, make: Any) -> Any:
+        return self._resources().get(name, container, make)
+
+    def delete(self, name: str, container: str) -> bool:
+        return self._resources().delete(name, container)
+
+    def _resources(self) -> Resources:
+        session = self._session()
+        if session is None:
+            raise errors.CancelledError(None, None, "The session of this iterator was closed.")
+        return session
+
+    def state(self, node: Any, make: Any) -> Any:
+        saved = self._saved.pop(node.name, None)
+        if saved is None:
+            return super().state(node, make)
+        return super().state(node, lambda: _stream(saved))
+
+    def save(self) -> dict[str, list[str]]:
+        """Where the streams are, by the names of their nodes."""
+        found = dict(self._saved)
+        for node, state in self._states.items():
+            if isinstance(state, Stream):
+                place = state.reserve(0)
+                found[node.name] = [str(place.key), str(place.counter)]
+        return found
+
+    def load(self, saved: dict[str, list[str]]) -> None:
+        """Let streams begin where others were."""
+        self._saved = dict(saved)
+
+
+def _stream(saved: Sequence[str]) -> Stream:
+    key, counter = int(saved[0]), int(saved[1])
+    stream = Stream(key, counter >> 64)
+    stream.reserve(counter & (1 << 64) - 1)
+    return stream
+
+
+class Puller:
+    """One thread at a time that pulls; it sleeps on a queue, and can be woken from there."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._asleep_on: SimpleQueue[Any] | None = None
+        self._error: errors.OpError | None = None
+
+    def get(self, queue: SimpleQueue[Any]) -> Any:
+        """The next item of a queue."""
+        while True:
+            self._asleep_on = queue
+            if self._error is not None:
+                raise Interrupted(self._error)
+            item = queue.get()
+            self._asleep_on = None
+            if item is not _WAKE:
+                return item
+
+    def interrupt(self, error: errors.OpError) -> None:
+        """Wake the thread: from now on it does not wait."""
+        self._error = error
+        queue = self._asleep_on
+        if queue is not None:
+            queue.put(_WAKE)
+
+    def go_on(self) -> None:
+        """Wait again where need be."""
+        self._error = None
+
+
+class Pipeline:
+    """A dataset at run time: an op, and the values of its inputs."""
+
+    def __init__(self, stage: Stage, node: Node, inputs: Sequence[Any]) -> None:
+        self.stage = stage
+        self.node = node
+        self.inputs = tuple(inputs)
+        self.memory: dict[str, Any] = {}  # what one pass leaves for the next
+
+    def start(self, puller: Puller) -> Flow:
+        """A new pass over the elements."""
+        return self.stage.flow(self, puller)
+
+    def fresh(self) -> Pipeline:
+        """The same, with nothing remembered."""
+        inputs = [_fresh(value) for value in self.inputs]
+        return Pipeline(self.stage, self.node, inputs)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether all elements are dense and of one shape, so that they can be rows of columns."""
+        return self.stage.has_rows
+
+
+def _fresh(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_fresh(part) for part in value]  # pyright: ignore[reportUnknownVariableType] - any values
+    return value.fresh() if isinstance(value, Pipeline) else value
+
+
+class Flow:
+    """A pass over the elements of a pipeline."""
+
+    gives_rows = False  # whether `rows` is there, and faster than one by one
+
+    def __init__(self, pipeline: Pipeline, puller: Puller) -> None:
+        self.pipeline = pipeline
+        self.puller = puller
+        self.open(*pipeline.inputs)
+
+    def open(self, *inputs: Any) -> None:
+        """Begin with the values of the op's inputs."""
+        raise TypeError(f"{type(self).__name__} must define open")
+
+    def next(self) -> Element | None:
+        """The next element; None at the end, and from then on."""
+        raise TypeError(f"{type(self).__name__} must define next")
+
+    def rows(self, most: int) -> Rows | None:
+        """The next `most` elements as rows, fewer only before the end; None at the end."""
+        raise TypeError(f"{type(self).__name__} must define rows")
+
+    def save(self) -> Any:
+        """Where this flow stands."""
+        raise TypeError(f"{type(self).__name__} must define save")
+
+    def load(self, state: Any) -> None:
+        """Go on where another flow of the same pipeline stood."""
+        raise TypeError(f"{type(self).__name__} must define load")
+
+    def close(self) -> None:
+        """End the threads of this flow and of those before it."""
+
+    def failed(self, error: Exception) -> Exception:
+        """An error as one of this stage: with its op and the user's line."""
+        if isinstance(error, Interrupted):
+            return error
+        node = self.pipeline.node
+        found = located(error, node)
+        if found.op is node:
+            return found
+        stage = f"in stage {node.name!r} ({node.type}), created at {node.origin}"
+        if stage in found.message:
+            return found
+        return type(found)(None, found.op, f"{found.message}\n  {stage}")
+
+
+class Staged(Flow):
+    """A flow with one flow before it."""
+
+    source: Flow
+
+    def close(self) -> None:
+        self.source.close()
+
+    def save(self) -> Any:
+        return {"source": self.source.save(), **self.own()}
+
+    def load(self, state: Any) -> None:
+        self.source.load(state["source"])
+        self.set_own(state)
+
+    def own(self) -> dict[str, Any]:
+        """What this flow has to save besides what its source does."""
+        return {}
+
+    def set_own(self, state: Any) -> None:
+        """Take up what was saved."""
+
+
+class Stage(Op, abstract=True):
+    """The base of ops whose output is a dataset."""
+
+    signature = "-> handle: variant"
+    stateful = True  # a new pipeline each time
+    host_only = True
+    not_differentiable = True
+    #: what runs it
+    flow: ClassVar[type[Flow]]
+    output_types: tuple[DType, ...]
+    output_shapes: tuple[TensorShape, ...]
+
+    def shape(self, *_: Any) -> TensorShape:
+        return scalar()
+
+    def kernel(self, context: Context, *inputs: Any) -> Any:
+        return Pipeline(self, context.node, inputs)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether all elements are dense and of one shape."""
+        types, shapes = self.output_types, self.output_shapes
+        return variant not in types and all(shape.is_fully_defined() for shape in shapes)

@@ -1,0 +1,231 @@
+"""Functions of a pipeline: traced to a sub-graph, planned once, called for each element.
+
+What a function uses from outside is captured: values as they are when the iterator is made,
+variables as they are when the function is called.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from thalweg.control.bodies import draft, settle
+from thalweg.control.effects import bodies_of
+from thalweg.data import structure
+from thalweg.data.columns import as_array
+from thalweg.data.flow import Element, Pipeline, Run, Stage
+from thalweg.graph.composite import SparseTensorValue
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.subgraph import Body
+from thalweg.ops.context import VariableCell
+from thalweg.ops.random import Random
+from thalweg.place.placer import local_devices
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.compiled import CompiledRegion
+from thalweg.runtime.kernels import Context, located, run
+from thalweg.runtime.native import NativeStep
+from thalweg.runtime.plan import Plan, Step, plan
+
+#: A compiled function takes part in no step: it leaves the thread pool to those that do.
+_THREADS = 1
+
+
+class Traced:
+    """A user's function as a body, and the spec of what it gives."""
+
+    def __init__(self, function: Callable[..., Any], holder: str, *specs: Any) -> None:
+        kinds = [kind for spec in specs for kind in structure.all_kinds(spec)]
+        self.spec: Any = None
+
+        def call(*tensors: Tensor) -> Any:
+            rest = iter(tensors)
+            packed = [_packed(spec, rest) for spec in specs]
+            arguments = [part for each in packed for part in unpacked(each)]
+            result = function(*(arguments if len(specs) == 1 else packed))
+            return self._flat(result)
+
+        (body,), self.captured = settle([draft(call, holder, kinds)])
+        self.function = Lambda(body, sparse_leaves(self.spec))
+
+    def _flat(self, result: Any) -> list[Tensor]:
+        if result is None:
+            raise TypeError("the function returned None; it must return what an element becomes")
+        # A list is most likely what an op with several outputs gave: those need not stack.
+        given = tuple(cast("list[Any]", result)) if isinstance(result, list) else result
+        converted = structure.converted(given)
+        self.spec = structure.mapped(structure.spec_of, converted)
+        return structure.tensors_of(converted)
+
+
+def _packed(spec: Any, tensors: Iterator[Tensor]) -> Any:
+    leaves = [structure.leaf_of(leaf, tensors) for leaf in structure.flatten(spec)]
+    return structure.pack(spec, leaves)
+
+
+def unpacked(element: Any) -> Sequence[Any]:
+    """The arguments that an element is for a function: the parts of a plain tuple, or itself."""
+    return element if type(element) is tuple else (element,)
+
+
+@dataclass(frozen=True, eq=False)
+class Lambda:
+    """A function as an op holds it: its body, and which leaves of what it gives are sparse."""
+
+    body: Body
+    sparse: tuple[bool, ...]
+
+
+class Function:
+    """A function with what it captured."""
+
+    def __init__(self, function: Lambda, captured: Sequence[Any]) -> None:
+        self.body = function.body
+        self.sparse = function.sparse
+        self.captured = tuple(captured)
+
+    def bound(self, run: Run, node: Node) -> Call:
+        """The function as one iterator calls it."""
+        return Call(self, run, node)
+
+
+class FunctionStage(Stage, abstract=True):
+    """The base of stages with a function. The captured values are the op's second input."""
+
+    f: Lambda
+
+    def kernel(self, context: Context, source: Any, captured: list[Any], *others: Any) -> Any:
+        function = Function(self.f, captured_values(context, 1, captured))
+        return Pipeline(self, context.node, (source, function, *others))
+
+
+def captured_values(context: Context, start: int, values: Sequence[Any]) -> list[Any]:
+    """What a function captured, given from input `start` on: of a variable, the variable."""
+    tensors = context.node.inputs[start : start + len(values)]
+    return [_cell(context, tensor, value) for tensor, value in zip(tensors, values, strict=True)]
+
+
+def _cell(context: Context, tensor: Tensor, value: Any) -> Any:
+    if not tensor.dtype.is_ref_dtype or tensor.op.inputs or not tensor.op.op.has("kernel"):
+        return value
+    return tensor.op.op.kernel(context.at(tensor.op))
+
+
+def sparse_leaves(spec: Any) -> tuple[bool, ...]:
+    """Which leaves are sparse."""
+    return tuple(
+        isinstance(leaf, structure.SparseTensorSpec) for leaf in structure.flatten(spec)
+    )
+
+
+_plans: weakref.WeakKeyDictionary[Body, Plan] = weakref.WeakKeyDictionary()
+
+
+def planned(body: Body) -> Plan:
+    """The plan of a body's outputs, given its arguments."""
+    found = _plans.get(body)
+    if found is None:
+        step = Step(body.outputs, (), body.arguments)
+        found = _plans[body] = plan(step, local_devices({}), threads=_THREADS)
+    return found
+
+
+class Call:
+    """A function, ready to be called by one iterator: (values of an element) -> values."""
+
+    def __init__(self, function: Function, run: Run, node: Node) -> None:
+        self._plan = planned(function.body)
+        self._captured = function.captured
+        self._has_cells = any(isinstance(value, VariableCell) for value in function.captured)
+        self._sparse = function.sparse if any(function.sparse) else ()
+        self._context = Context(node, run.resources, Cancellation())
+        self._region, self._inputs = _only_region(self._plan)
+        self.node = node
+
+    def __call__(self, *element: Any) -> Element:
+        return self.leaves(self.flat(*element))
+
+    def flat(self, *element: Any) -> list[Any]:
+        """The tensors that the function gives."""
+        captured = self._captured
+        if self._has_cells:
+            captured = [v.read() if isinstance(v, VariableCell) else v for v in captured]
+        values = [*_tensors(element), *captured]
+        if self._region is None:
+            return self._in_order(values)
+        try:
+            arrays = [values[place] for place in self._inputs]
+            made = self._region.run(self._context, arrays, ())
+        except Exception as error:
+            raise located(error, self._region.region.nodes[-1]) from error
+        count = len(values)
+        return [values[s] if s < count else made[s - count] for s in self._plan.fetches]
+
+    def _in_order(self, values: list[Any]) -> list[Any]:
+        slots = [*values, *[None] * (self._plan.slot_count - len(values))]
+        run(self._plan.instructions, slots, self._context.resources, self._context.cancellation)
+        return [slots[slot] for slot in self._plan.fetches]
+
+    def leaves(self, tensors: Sequence[Any]) -> Element:
+        """What the function gives, one value per leaf."""
+        if not self._sparse:
+            return tuple(tensors)
+        rest = iter(tensors)
+        return tuple(
+            SparseTensorValue(next(rest), next(rest), next(rest)) if is_sparse else next(rest)
+            for is_sparse in self._sparse
+        )
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether a call is over sooner than another thread could take it."""
+        if self._region is None:
+            return not self._plan.instructions
+        steps = list(self._region.steps.values())
+        return bool(steps) and all(type(step) is NativeStep and step.brief for step in steps)
+
+
+def _only_region(plan: Plan) -> tuple[CompiledRegion | None, list[int]]:
+    """The region that is all of a plan, and which of its values are its inputs."""
+    if len(plan.instructions) != 1:
+        return None, []
+    (only,) = plan.instructions
+    if not isinstance(only.call, CompiledRegion) or only.call.region.references:
+        return None, []
+    return only.call, list(only.inputs)
+
+
+def _tensors(element: Sequence[Any]) -> Sequence[Any]:
+    """The tensors of the leaves of an element."""
+    if not any(type(value) is SparseTensorValue or type(value) is bytes for value in element):
+        return element
+    found: list[Any] = []
+    for value in element:
+        if isinstance(value, SparseTensorValue):
+            found += value
+        else:
+            found.append(as_array(value) if isinstance(value, bytes) else value)
+    return found
+
+
+def is_random(body: Body) -> bool:
+    """Whether a body draws random numbers: its calls must then follow one another."""
+    return any(_draws(node) or any(map(is_random, _bodies(node))) for node in body.graph.nodes)
+
+
+def _draws(node: Node) -> bool:
+    return isinstance(node.op, Random) or node.op.has("stream")
+
+
+def _bodies(node: Node) -> list[Body]:
+    function = getattr(node.op, "f", None)
+    inner = [function.body] if isinstance(function, Lambda) else []
+    return [*bodies_of(node), *inner]
+
+
+def truth(value: Any) -> bool:
+    """A predicate's result."""
+    return bool(np.asarray(value))

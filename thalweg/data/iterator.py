@@ -1,0 +1,194 @@
+"""`tf.data.Iterator`: how a graph gets the elements of a dataset, one by one.
+
+An iterator is one-shot (it starts by itself), initializable, reinitializable (datasets of one
+structure take turns) or feedable (a text, fed, says which iterator).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.data import structure
+from thalweg.data.flow import Stage
+from thalweg.data.functions import Lambda
+from thalweg.data.iterator_ops import (
+    IteratorFromStringHandleV2,
+    IteratorGetNext,
+    IteratorRestoreState,
+    IteratorSaveState,
+    IteratorToStringHandle,
+    IteratorV2,
+    MakeIterator,
+    OneShotIterator,
+)
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import string
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.subgraph import Body, SubGraph, needed
+from thalweg.public import public
+
+
+class Described:
+    """Something with elements: what they are, in the forms that users ask for."""
+
+    _spec: Any
+
+    @property
+    def element_spec(self) -> Any:
+        """The spec of an element: a structure of TensorSpecs and the like."""
+        return self._spec
+
+    @property
+    def output_types(self) -> Any:
+        """The dtypes of an element."""
+        return structure.mapped(lambda leaf: leaf.dtype, self._spec)
+
+    @property
+    def output_shapes(self) -> Any:
+        """The shapes of an element."""
+        return structure.mapped(lambda leaf: leaf.shape, self._spec)
+
+    @property
+    def output_classes(self) -> Any:
+        """The classes of the parts of an element: Tensor, SparseTensor or Dataset."""
+        return structure.mapped(structure.class_of, self._spec)
+
+
+@public("data.Iterator", "contrib.data.Iterator")
+class Iterator(Described):
+    """A place in a dataset, kept by the session."""
+
+    def __init__(self, handle: Tensor, initializer: Node | None, spec: Any) -> None:
+        self.handle = handle
+        self._initializer = initializer
+        self._spec = spec
+
+    @staticmethod
+    def from_structure(
+        output_types: Any,
+        output_shapes: Any = None,
+        shared_name: str | None = None,
+        output_classes: Any = None,
+    ) -> Iterator:
+        """An iterator for datasets of one structure: `make_initializer(dataset)` chooses one."""
+        spec = structure.specs_from(output_types, output_shapes, output_classes)
+        return Iterator(new_handle(spec, shared_name), None, spec)
+
+    @staticmethod
+    def from_string_handle(
+        string_handle: Any,
+        output_types: Any,
+        output_shapes: Any = None,
+        output_classes: Any = None,
+    ) -> Iterator:
+        """The iterator that a text names: feed what `string_handle()` of one gave."""
+        spec = structure.specs_from(output_types, output_shapes, output_classes)
+        handle = convert_to_tensor(string_handle, string)
+        found = IteratorFromStringHandleV2(**leaves(spec))(handle, name="IteratorFromStringHandle")
+        return Iterator(found, None, spec)
+
+    @property
+    def initializer(self) -> Node:
+        """The node that starts it at the first element."""
+        if self._initializer is None:
+            raise ValueError("Iterator does not have an initializer.")
+        return self._initializer
+
+    def make_initializer(self, dataset: Any, name: str | None = None) -> Node:
+        """A node that starts it at the first element of a dataset of its structure."""
+        if not structure.are_compatible(self._spec, dataset.element_spec):
+            raise TypeError(
+                f"Expected elements of {self._spec!r} but got a dataset with elements of "
+                f"{dataset.element_spec!r}."
+            )
+        return initializer_of(dataset, self.handle, name or "make_initializer")
+
+    def get_next(self, name: str | None = None) -> Any:
+        """The next element, a new one in each step; an OutOfRangeError after the last."""
+        kinds = structure.all_kinds(self._spec)
+        op = IteratorGetNext(
+            output_types=tuple(dtype for dtype, _ in kinds),
+            output_shapes=tuple(shape for _, shape in kinds),
+        )
+        return structure.structure_of(self._spec, op(self.handle, name=name or "IteratorGetNext"))
+
+    def string_handle(self, name: str | None = None) -> Tensor:
+        """A text that stands for this iterator where one from_string_handle is fed with it."""
+        return IteratorToStringHandle()(self.handle, name=name or "IteratorToStringHandle")
+
+    def save_state(self, name: str | None = None) -> Tensor:
+        """Where it is, as bytes."""
+        return IteratorSaveState()(self.handle, name=name)
+
+    def restore_state(self, state: Any, name: str | None = None) -> Node:
+        """A node that lets it go on from where `state` says."""
+        return node_of(IteratorRestoreState(), self.handle, state, name=name)
+
+
+def node_of(op: Any, *inputs: Any, name: str | None = None) -> Node:
+    """The node of an op that has no outputs."""
+    made = op(*inputs, name=name)
+    return made if isinstance(made, Node) else get_default_graph().nodes[-1]
+
+
+def leaves(spec: Any) -> dict[str, Any]:
+    """The attributes that say what elements are, one entry per leaf."""
+    return {
+        "output_types": structure.leaf_types(spec),
+        "output_shapes": structure.leaf_shapes(spec),
+    }
+
+
+def new_handle(spec: Any, shared_name: str | None) -> Tensor:
+    """A handle of an iterator that is to be initialized."""
+    container = get_default_graph().container_name
+    op = IteratorV2(shared_name=shared_name or "", container=container, **leaves(spec))
+    return op(name="Iterator")
+
+
+def initializer_of(dataset: Any, handle: Tensor, name: str) -> Node:
+    """A node that starts an iterator at the first element of a dataset."""
+    with get_default_graph().colocate_with(handle.op):
+        return node_of(MakeIterator(), dataset.variant, handle, name=name)
+
+
+def initializable(dataset: Any, shared_name: str | None) -> Iterator:
+    """An iterator that its initializer starts."""
+    handle = new_handle(dataset.element_spec, shared_name)
+    return Iterator(handle, initializer_of(dataset, handle, "MakeIterator"), dataset.element_spec)
+
+
+def one_shot(dataset: Any) -> Iterator:
+    """An iterator that starts by itself."""
+    factory = Lambda(_factory(dataset.variant), ())
+    spec = dataset.element_spec
+    container = get_default_graph().container_name
+    op = OneShotIterator(dataset_factory=factory, container=container, **leaves(spec))
+    return Iterator(op(name="OneShotIterator"), None, spec)
+
+
+def _factory(dataset: Tensor) -> Body:
+    """A body that makes a dataset from nothing: a copy of all it is made of."""
+    graph = SubGraph(dataset.graph, "a one-shot iterator")
+    copies: dict[Tensor, Tensor] = {}
+    nodes: dict[Node, Node] = {}
+    for node in needed([dataset], (), {}):
+        _check_captured(node)
+        sources = tuple(copies[tensor] for tensor in node.inputs)
+        controls = tuple(nodes[control] for control in node.control_inputs)
+        nodes[node] = graph.copied(node, sources, controls, f"{node.name}/")
+        copies.update(zip(node.outputs, nodes[node].outputs, strict=True))
+    return Body(graph, (), (copies[dataset],))
+
+
+def _check_captured(node: Node) -> None:
+    if isinstance(node.op, Stage) or not node.op.stateful:
+        return
+    raise ValueError(
+        "Failed to create a one-shot iterator for a dataset. `Dataset.make_one_shot_iterator()` "
+        "does not support datasets that capture stateful objects, such as a `Variable`, a "
+        "`LookupTable` or a placeholder. In these cases, use "
+        f"`Dataset.make_initializable_iterator()`. (It captures {node.name!r}, a {node.type} made "
+        f"at {node.origin})"
+    )

@@ -1,0 +1,257 @@
+"""Iterator ops: handles of the iterators that a session keeps, and what steps do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thalweg import errors
+from thalweg.data.columns import invalid
+from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Puller, Run
+from thalweg.data.functions import Function, Lambda, captured_values
+from thalweg.data.iterator_state import SessionIterator
+from thalweg.graph.composite import SparseTensorValue
+from thalweg.graph.dtypes import DType
+from thalweg.graph.node import Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar
+from thalweg.ops import text
+from thalweg.runtime.kernels import Context
+
+
+def tensors(element: Element) -> list[Any]:
+    """The tensors that an element is made of."""
+    found: list[Any] = []
+    for value in element:
+        found += value if type(value) is SparseTensorValue else [value]
+    return found
+
+
+class IteratorOp(Op, abstract=True):
+    """What ops on iterators have in common."""
+
+    stateful = True
+    host_only = True
+    not_differentiable = True
+
+
+class IteratorHandle(IteratorOp, abstract=True):
+    """A handle of an iterator of the session."""
+
+    signature = "-> handle: resource"
+    shared_name: str = ""
+    container: str = ""
+    output_types: tuple[DType, ...]
+    output_shapes: tuple[TensorShape, ...]
+
+    def shape(self, *_: Tensor) -> TensorShape:
+        return scalar()
+
+    def found(self, context: Context) -> SessionIterator:
+        """The iterator, made on first use."""
+        name = self.shared_name or context.node.name
+        kinds = self.output_types, self.output_shapes
+        return context.resource(name, self.container, lambda: SessionIterator(name, kinds))
+
+
+class IteratorV2(IteratorHandle):
+    """A handle of an iterator that an initializer starts."""
+
+    def kernel(self, context: Context) -> SessionIterator:
+        return self.found(context)
+
+
+class OneShotIterator(IteratorHandle):
+    """A handle of an iterator that starts by itself, once."""
+
+    dataset_factory: Lambda
+
+    def kernel(self, context: Context) -> SessionIterator:
+        name = self.shared_name or context.node.name
+        return context.resource(name, self.container, lambda: self._made(name, context))
+
+    def _made(self, name: str, context: Context) -> SessionIterator:
+        made = SessionIterator(name, (self.output_types, self.output_shapes))
+        run = Run(context.resources)
+        (pipeline,) = Function(self.dataset_factory, ()).bound(run, context.node).flat()
+        made.initialize(pipeline, context.resources, context.cancellation)
+        return made
+
+
+class MakeIterator(IteratorOp):
+    """Starts an iterator at the first element of a dataset."""
+
+    signature = "dataset: variant, iterator: resource ->"
+
+    def shape(self, *_: Tensor) -> list[TensorShape]:
+        return []
+
+    def kernel(self, context: Context, dataset: Pipeline, iterator: SessionIterator) -> Any:
+        iterator.initialize(dataset, context.resources, context.cancellation)
+        return ()
+
+
+class Giving(IteratorOp, abstract=True):
+    """What ops that give elements have in common."""
+
+    blocking = True
+    output_types: tuple[DType, ...]
+    output_shapes: tuple[TensorShape, ...]
+
+    def shape(self, *_: Any) -> list[TensorShape]:
+        return list(self.output_shapes)
+
+
+class IteratorGetNext(Giving):
+    """The next element."""
+
+    signature = "iterator: resource -> components: [output_types]"
+
+    def kernel(self, context: Context, iterator: SessionIterator) -> list[Any]:
+        return [tensors(iterator.next(context.cancellation))]
+
+
+class IteratorToStringHandle(IteratorOp):
+    """A text by which steps can be told to use an iterator."""
+
+    signature = "resource_handle: resource -> string_handle: string"
+
+    def shape(self, resource_handle: Tensor) -> TensorShape:
+        return scalar()
+
+    def kernel(self, context: Context, resource_handle: SessionIterator) -> Any:
+        key = f"{resource_handle.name} {id(resource_handle):x}"
+        context.resource(key, _HANDLES, lambda: resource_handle)
+        return text.text_array(key.encode())
+
+
+_HANDLES = "iterator handles"
+
+
+class IteratorFromStringHandleV2(IteratorOp):
+    """The iterator of a text."""
+
+    signature = "string_handle: string -> resource_handle: resource"
+    output_types: tuple[DType, ...]
+    output_shapes: tuple[TensorShape, ...]
+
+    def shape(self, string_handle: Tensor) -> TensorShape:
+        string_handle.shape.assert_has_rank(0)
+        return scalar()
+
+    def kernel(self, context: Context, string_handle: Any) -> SessionIterator:
+        key = text.text_item(string_handle).decode(errors="replace")
+
+        def missing() -> SessionIterator:
+            raise invalid(f"{key!r} is no handle of an iterator of this session")
+
+        found = context.resource(key, _HANDLES, missing)
+        self._check(found)
+        return found
+
+    def _check(self, iterator: SessionIterator) -> None:
+        types, shapes = iterator.kinds
+        if tuple(types) != tuple(self.output_types):
+            raise invalid(
+                f"the iterator '{iterator.name}' gives elements of types {types}, not "
+                f"{self.output_types}"
+            )
+        for given, wanted in zip(shapes, self.output_shapes, strict=True):
+            if not wanted.is_compatible_with(given):
+                raise invalid(
+                    f"the iterator '{iterator.name}' gives elements of shape {given}, not {wanted}"
+                )
+
+
+class IteratorSaveState(IteratorOp):
+    """Where an iterator is, as bytes: every stage, and all that was made ahead."""
+
+    signature = "iterator: resource -> state: string"
+
+    def shape(self, iterator: Tensor) -> TensorShape:
+        return scalar()
+
+    def kernel(self, context: Context, iterator: SessionIterator) -> Any:
+        return text.text_array(iterator.save(context.cancellation))
+
+
+class IteratorRestoreState(IteratorOp):
+    """Lets an iterator go on from where another one was."""
+
+    signature = "iterator: resource, state: string ->"
+
+    def shape(self, *_: Tensor) -> list[TensorShape]:
+        return []
+
+    def kernel(self, context: Context, iterator: SessionIterator, state: Any) -> Any:
+        iterator.restore(text.text_item(state), context.resources, context.cancellation)
+        return ()
+
+
+# A whole dataset in one step
+
+
+class Pass:
+    """One pass over a dataset, in one step."""
+
+    def __init__(self, dataset: Pipeline, context: Context) -> None:
+        self.run = Run(context.resources)
+        self._puller = Puller(self.run)
+        self._context = context
+        self.flow: Flow = dataset.fresh().start(self._puller)
+
+    def next(self) -> Element | None:
+        """The next element; None at the end."""
+        return self.flow.next()
+
+    def __enter__(self) -> Pass:
+        stop = errors.CancelledError(None, None, "the step was cancelled")
+        cancellation = self._context.cancellation
+        self._forget = cancellation.on_cancel(lambda: self._puller.interrupt(stop))
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._forget()
+        self.flow.close()
+        if isinstance(error, Interrupted):
+            self._context.cancellation.check()
+
+
+class ReduceDataset(Giving):
+    """A function of the state so far and an element, for all elements: the last state."""
+
+    signature = (
+        "input_dataset: variant, initial_state: [Tstate], other_arguments: [Targuments] "
+        "-> components: [output_types]"
+    )
+    f: Lambda
+
+    def kernel(
+        self,
+        context: Context,
+        input_dataset: Pipeline,
+        initial_state: list[Any],
+        other_arguments: list[Any],
+    ) -> list[Any]:
+        captured = captured_values(context, 1 + len(initial_state), other_arguments)
+        state: Sequence[Any] = initial_state
+        with Pass(input_dataset, context) as all_elements:
+            call = Function(self.f, captured).bound(all_elements.run, context.node)
+            while (element := all_elements.next()) is not None:
+                state = call.flat(*state, *element)
+        return [list(state)]
+
+
+class DatasetToSingleElement(Giving):
+    """The only element of a dataset."""
+
+    signature = "dataset: variant -> components: [output_types]"
+
+    def kernel(self, context: Context, dataset: Pipeline) -> list[Any]:
+        with Pass(dataset, context) as all_elements:
+            element = all_elements.next()
+            if element is None:
+                raise invalid("Dataset was empty.")
+            if all_elements.next() is not None:
+                raise invalid("Dataset had more than one element.")
+        return [tensors(element)]

@@ -1,0 +1,194 @@
+"""Iterators as a session keeps them: a running pipeline, one caller at a time.
+
+A caller that has to wait (for its turn, or for an element) holds no lock, and stops waiting when
+its step is cancelled; what was taken for it until then is the next caller's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+from thalweg import errors
+from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Puller, Run
+from thalweg.data.state_code import decode, encode
+from thalweg.ops.context import Cancellation
+from thalweg.runtime.resources import Resources
+
+_CANCELLED = errors.CancelledError(None, None, "the step was cancelled")
+
+
+class Turn:
+    """Lets one caller go on at a time, in the order they came."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # held for moments only
+        self._is_taken = False
+        self._line: deque[SimpleQueue[bool]] = deque()
+
+    @contextmanager
+    def taken(self, cancellation: Cancellation) -> Generator[None]:
+        """Inside the block it is the caller's turn."""
+        self._take(cancellation)
+        try:
+            yield
+        finally:
+            self.give()
+
+    def _take(self, cancellation: Cancellation) -> None:
+        with self._lock:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            ticket: SimpleQueue[bool] = SimpleQueue()
+            self._line.append(ticket)
+        forget = cancellation.on_cancel(lambda: ticket.put(False))
+        try:
+            is_mine = ticket.get()
+        except BaseException:  # an interrupt: the caller goes, so must its ticket
+            self._leave(ticket)
+            raise
+        finally:
+            forget()
+        if not is_mine:
+            self._leave(ticket)
+            cancellation.check()
+            raise _CANCELLED
+
+    def _leave(self, ticket: SimpleQueue[bool]) -> None:
+        with self._lock:
+            if ticket in self._line:
+                self._line.remove(ticket)
+                return
+        self.give()  # the turn came while the caller was leaving
+
+    def give(self) -> None:
+        """Let the next caller go on."""
+        with self._lock:
+            if self._line:
+                self._line.popleft().put(True)
+            else:
+                self._is_taken = False
+
+
+class Never:
+    """The cancellation of callers that nobody cancels."""
+
+    def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """There is nothing to be woken from."""
+        return lambda: None
+
+    def check(self) -> None:
+        """Nothing was cancelled."""
+
+
+class SessionIterator:
+    """A place in a pipeline."""
+
+    def __init__(self, name: str, kinds: Any = None) -> None:
+        self.name = name
+        self.kinds = kinds  # what its elements are, as the op that made it says
+        self._turn = Turn()
+        self._pipeline: Pipeline | None = None
+        self._flow: Flow | None = None
+        self._puller: Puller | None = None
+        self._waiting: Any = None  # a state that came before the pipeline
+
+    def initialize(
+        self, pipeline: Pipeline, resources: Resources, cancellation: Cancellation
+    ) -> None:
+        """Begin at the first element, or where a state that was restored before says."""
+        with self._turn.taken(cancellation):
+            state, self._waiting = self._waiting, None
+            self._start(pipeline, Run(resources), state)
+
+    def _start(self, pipeline: Pipeline, run: Run, state: Any) -> None:
+        puller = Puller(run)
+        flow = pipeline.fresh().start(puller)
+        if state is not None:
+            _load(flow, run, state, pipeline)
+        if self._flow is not None:
+            self._flow.close()
+        self._pipeline, self._puller, self._flow = pipeline, puller, flow
+
+    def next(self, cancellation: Cancellation) -> Element:
+        """The next element."""
+        with self._turn.taken(cancellation):
+            element = self._pulled(cancellation)
+        if element is None:
+            raise errors.OutOfRangeError(None, None, "End of sequence")
+        return element
+
+    def _pulled(self, cancellation: Cancellation) -> Element | None:
+        flow, puller = self._flow, self._puller
+        if flow is None or puller is None:
+            raise errors.FailedPreconditionError(
+                None,
+                None,
+                f"GetNext() failed because the iterator '{self.name}' has not been initialized. "
+                "Ensure that you have run the initializer operation for this iterator before "
+                "getting the next element.",
+            )
+        forget = cancellation.on_cancel(lambda: puller.interrupt(_CANCELLED))
+        try:
+            while True:
+                try:
+                    return flow.next()
+                except Interrupted as stop:
+                    cancellation.check()
+                    puller.go_on()  # it was meant for a caller before
+                    del stop
+        finally:
+            forget()
+
+    # State
+
+    def save(self, cancellation: Cancellation) -> bytes:
+        """Where the iterator is, as bytes."""
+        with self._turn.taken(cancellation):
+            if self._flow is None or self._puller is None or self._pipeline is None:
+                return encode(self._waiting)
+            run = self._puller.run
+            with ExitStack() as run.holds:
+                flow = self._flow.save()
+                return encode(
+                    {"stages": stages(self._pipeline), "flow": flow, "streams": run.save()}
+                )
+
+    def restore(self, state: bytes, resources: Resources, cancellation: Cancellation) -> None:
+        """Go to where an iterator was: at once, or when this one is initialized."""
+        tree = decode(state)
+        with self._turn.taken(cancellation):
+            if self._pipeline is None:
+                self._waiting = tree
+            elif tree is not None:
+                self._start(self._pipeline, Run(resources), tree)
+
+
+def _load(flow: Flow, run: Run, state: Any, pipeline: Pipeline) -> None:
+    try:
+        if state["stages"] != stages(pipeline):
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"the state is of another pipeline: {state['stages']}, not {stages(pipeline)}",
+            )
+        run.resources.load(state["streams"])
+        flow.load(state["flow"])
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise errors.DataLossError(
+            None, None, f"the state of an iterator is damaged: {error!r}"
+        ) from error
+
+
+def stages(pipeline: Pipeline) -> str:
+    """The stages of a pipeline, as text: a state fits no other."""
+    flat: list[Any] = []
+    for value in pipeline.inputs:
+        flat += value if isinstance(value, list) else [value]
+    sources = [stages(value) for value in flat if isinstance(value, Pipeline)]
+    return f"{pipeline.stage.type_name}({', '.join(sources)})"

@@ -1,0 +1,265 @@
+"""Shuffling: each element is drawn at random from a buffer of those that are next.
+
+Where elements are rows of columns, so is the buffer, and many are drawn at once. The order is the
+same either way: it depends on the seeds, on which pass it is, and on nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.data.columns import invalid, joined
+from thalweg.data.flow import Element, Pipeline, Rows, Stage, Staged
+from thalweg.data.state_code import packed_elements, unpacked_elements
+
+Array = NDArray[Any]
+
+_AT_ONCE = 1024  # random words that are drawn together
+_LARGEST = 1 << 16  # rows that are read together to fill a buffer
+
+
+class Draws:
+    """Random numbers of one pass: a function of the seeds, the pass, and how many were drawn."""
+
+    def __init__(self, seeds: tuple[int, int], number: int, drawn: int = 0) -> None:
+        self._seeds, self._number = seeds, number
+        self.drawn = drawn
+        self._words: list[int] = []
+        self._start = 0  # of the words that are at hand
+
+    def below(self, limit: int) -> int:
+        """A number below a limit."""
+        place = self.drawn - self._start
+        if place >= len(self._words):
+            place = self.drawn % _AT_ONCE
+            self._start = self.drawn - place
+            self._words = self._block(self._start)
+        self.drawn += 1
+        return self._words[place] * limit >> 32
+
+    def _block(self, start: int) -> list[int]:
+        mask = (1 << 64) - 1
+        key = np.array([seed & mask for seed in self._seeds], np.uint64)
+        generator = np.random.Philox(counter=[start // 4, 0, 0, self._number], key=key)
+        return (generator.random_raw(_AT_ONCE) >> np.uint64(32)).tolist()
+
+
+class ShuffleFlow(Staged):
+    """The elements in a random order."""
+
+    def open(self, source: Pipeline, buffer_size: Any, seed: Any, seed2: Any) -> None:
+        self._size = int(buffer_size)
+        if self._size < 1:
+            raise self.failed(invalid("buffer_size must be greater than zero."))
+        self.source = source.start(self.puller)
+        self._seeds = self._chosen(int(seed), int(seed2))
+        self._draws = self._new_draws()
+        self._is_over = False  # nothing comes from the source any more
+        self._hole: int | None = None  # whose place in the buffer the next element takes
+        self.gives_rows = self.source.gives_rows
+        self._buffer = _RowBuffer() if self.gives_rows else _ElementBuffer()
+
+    def _chosen(self, *seeds: int) -> tuple[int, int]:
+        """The seeds; where there are none, some that are kept from pass to pass."""
+        memory = self.pipeline.memory
+        if not any(seeds):
+            memory.setdefault("seeds", [int.from_bytes(os.urandom(8)) for _ in seeds])
+        first, second = memory.get("seeds", seeds)
+        return first, second
+
+    def _new_draws(self) -> Draws:
+        stage: Any = self.pipeline.stage
+        memory = self.pipeline.memory
+        number = self._pass = memory.get("pass", 0)
+        memory["pass"] = number + bool(stage.reshuffle_each_iteration)
+        return Draws(self._seeds, number)
+
+    def next(self) -> Element | None:
+        if self.gives_rows:
+            rows = self.rows(1)
+            return None if rows is None else tuple([column[0] for column in rows])
+        buffer = self._buffer
+        assert isinstance(buffer, _ElementBuffer)
+        self._fill(buffer)
+        place = self._next_place(len(buffer.elements))
+        return None if place is None else buffer.elements[place]
+
+    def _fill(self, buffer: _ElementBuffer) -> None:
+        elements = buffer.elements
+        while not self._is_over and (self._hole is not None or len(elements) < self._size):
+            element = self.source.next()
+            if element is None:
+                self._is_over = True
+            elif self._hole is None:
+                elements.append(element)
+            else:
+                elements[self._hole], self._hole = element, None
+        if self._hole is not None:
+            _close(elements, self._hole)
+            self._hole = None
+
+    def _next_place(self, count: int) -> int | None:
+        """Which element of the buffer is next."""
+        self._hole = self._draws.below(count) if count else None
+        return self._hole
+
+    def rows(self, most: int) -> Rows | None:
+        buffer = self._buffer
+        assert isinstance(buffer, _RowBuffer)
+        self._fill_rows(buffer)
+        wanted = most if self._hole is not None else most - 1
+        new = self.source.rows(wanted) if wanted and not self._is_over else None
+        if new is None and wanted:
+            self._is_over = True
+        return buffer.taken(self._drawn(buffer, most, new), new)
+
+    def _fill_rows(self, buffer: _RowBuffer) -> None:
+        while not self._is_over and buffer.count < self._size:
+            part = self.source.rows(min(self._size - buffer.count, _LARGEST))
+            if part is None:
+                self._is_over = True
+            else:
+                buffer.add(part)
+
+    def _drawn(self, buffer: _RowBuffer, most: int, new: Rows | None) -> list[int]:
+        """The numbers of the rows that come next: those of the buffer, then the new ones."""
+        numbers, first = buffer.numbers, buffer.count
+        fresh = iter(range(first, first + (0 if new is None else len(new[0]))))
+        chosen: list[int] = []
+        hole, below = self._hole, self._draws.below
+        while len(chosen) < most:
+            if hole is not None:
+                number = next(fresh, None)
+                if number is not None:
+                    numbers[hole] = number
+                elif self._is_over:
+                    _close(numbers, hole)
+                else:
+                    break
+            if not numbers:
+                hole = None
+                break
+            hole = below(len(numbers))
+            chosen.append(numbers[hole])
+        self._hole = hole
+        return chosen
+
+    def own(self) -> dict[str, Any]:
+        return {
+            "buffer": self._buffer.save(),
+            "hole": self._hole,
+            "over": self._is_over,
+            "seeds": [str(seed) for seed in self._seeds],
+            "pass": self._pass,
+            "next pass": self.pipeline.memory["pass"],
+            "drawn": self._draws.drawn,
+        }
+
+    def set_own(self, state: Any) -> None:
+        first, second = (int(seed) for seed in state["seeds"])
+        self._seeds = first, second
+        self._pass = int(state["pass"])
+        self.pipeline.memory.update({"seeds": self._seeds, "pass": int(state["next pass"])})
+        self._draws = Draws(self._seeds, self._pass, int(state["drawn"]))
+        self._is_over, self._hole = bool(state["over"]), state["hole"]
+        self._buffer.load(state["buffer"])
+
+
+def _close(items: list[Any], hole: int) -> None:
+    """Let the last item take the place of another one."""
+    last = items.pop()
+    if hole < len(items):
+        items[hole] = last
+
+
+class _ElementBuffer:
+    """Elements one by one."""
+
+    def __init__(self) -> None:
+        self.elements: list[Element] = []
+
+    def save(self) -> Any:
+        return packed_elements(self.elements)
+
+    def load(self, state: Any) -> None:
+        self.elements = unpacked_elements(state)
+
+
+class _RowBuffer:
+    """Elements as rows. The row of a place has the place's own number, until nothing new comes."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []  # for each place the number of its row
+        self.count = 0  # of rows
+        self._parts: list[Rows] = []
+
+    def add(self, rows: Rows) -> None:
+        """Have more rows."""
+        self._parts.append(rows)
+        self.numbers += range(self.count, self.count + len(rows[0]))
+        self.count += len(rows[0])
+
+    def _columns(self) -> Rows:
+        if len(self._parts) > 1:
+            self._parts = [tuple([joined(c) for c in zip(*self._parts, strict=True)])]
+        return self._parts[0]
+
+    def taken(self, chosen: list[int], new: Rows | None) -> Rows | None:
+        """The chosen rows; new ones that were not chosen are kept in the places of old ones."""
+        if not chosen:
+            return None
+        columns, numbers = self._columns(), np.array(chosen)
+        if new is None:
+            return tuple([column[numbers] for column in columns])
+        is_old = numbers < self.count
+        pairs = zip(columns, new, strict=True)
+        found = tuple([_gathered(*pair, numbers, is_old, self.count) for pair in pairs])
+        self._keep(new)
+        return found
+
+    def _keep(self, new: Rows) -> None:
+        numbers = np.array(self.numbers)
+        places = np.flatnonzero(numbers >= self.count)
+        sources = numbers[places] - self.count
+        columns = tuple([_owned(column) for column in self._columns()])
+        for column, fresh in zip(columns, new, strict=True):
+            column[places] = fresh[sources]
+        self._parts = [columns]
+        for place in places.tolist():
+            self.numbers[place] = place
+
+    def save(self) -> Any:
+        return [column[np.array(self.numbers, np.int64)] for column in self._columns()] if (
+            self._parts
+        ) else []
+
+    def load(self, state: Any) -> None:
+        self._parts, self.numbers, self.count = [], [], 0
+        if state:
+            self.add(tuple(state))
+
+
+def _gathered(old: Array, new: Array, numbers: Array, is_old: Array, first: int) -> Array:
+    found = np.empty((len(numbers), *old.shape[1:]), old.dtype)
+    found[is_old] = old[numbers[is_old]]
+    found[~is_old] = new[numbers[~is_old] - first]
+    return found
+
+
+def _owned(column: Array) -> Array:
+    """A column that may be written to: parts of what others own are copied once."""
+    return column if column.base is None and column.flags.writeable else column.copy()
+
+
+class ShuffleDataset(Stage):
+    """A dataset of the elements in a random order."""
+
+    signature = (
+        "input_dataset: variant, buffer_size: int64, seed: int64, seed2: int64 -> handle: variant"
+    )
+    flow = ShuffleFlow
+    reshuffle_each_iteration: bool = True

@@ -1,0 +1,168 @@
+"""The state of an iterator as bytes: a tree of numbers, texts and arrays, and back.
+
+The bytes are a header (JSON, in which an array is a place) and the arrays one after the other.
+Nothing in them is run: damaged bytes raise a DataLossError.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.composite import SparseTensorValue
+from thalweg.graph.dtypes import as_dtype
+from thalweg.ops import text
+
+Array = NDArray[Any]
+
+_MAGIC: Final = b"thalweg iterator 1\n"
+_LENGTH: Final = struct.Struct("<Q")
+
+
+def encode(tree: Any) -> bytes:
+    """A tree of None, numbers, texts, bytes, lists, mappings and arrays as bytes."""
+    pieces: list[bytes] = []
+    header = json.dumps(_Packer(pieces).packed(tree)).encode()
+    return b"".join([_MAGIC, _LENGTH.pack(len(header)), header, *pieces])
+
+
+def decode(data: bytes) -> Any:
+    """The tree that bytes stand for."""
+    start = len(_MAGIC) + _LENGTH.size
+    try:
+        if not data.startswith(_MAGIC):
+            raise ValueError("it does not begin as one")
+        (length,) = _LENGTH.unpack(data[len(_MAGIC) : start])
+        header = json.loads(data[start : start + length])
+        return _unpacked(header, memoryview(data)[start + length :])
+    except (ValueError, KeyError, TypeError, LookupError, struct.error, RecursionError) as error:
+        raise errors.DataLossError(None, None, f"not the state of an iterator: {error}") from error
+
+
+class _Packer:
+    """Gathers arrays; what is left of a tree is JSON."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+        self._size = 0
+
+    def packed(self, tree: Any) -> Any:
+        if tree is None or isinstance(tree, bool | int | float | str):
+            return tree
+        if isinstance(tree, Mapping):
+            parts = cast("Mapping[str, Any]", tree)
+            return {"map": {key: self.packed(part) for key, part in parts.items()}}
+        if isinstance(tree, SparseTensorValue):
+            return {"sparse": [self.packed(part) for part in tree]}
+        if isinstance(tree, bytes):
+            return {"bytes": self._placed(tree)}
+        if isinstance(tree, list | tuple):
+            return [self.packed(part) for part in cast("Sequence[Any]", tree)]
+        if isinstance(tree, np.ndarray | np.generic):
+            return self._array(np.asarray(cast("Any", tree)))
+        raise errors.UnimplementedError(
+            None, None, f"a {type(tree).__name__} cannot be part of the state of an iterator"
+        )
+
+    def _placed(self, data: bytes) -> list[int]:
+        self._pieces.append(data)
+        self._size += len(data)
+        return [self._size - len(data), len(data)]
+
+    def _array(self, array: Array) -> Any:
+        if array.dtype == object:
+            items = text.elements(array)
+            if not all(isinstance(item, bytes) for item in items):
+                return self.packed(items[0])  # raises: neither numbers nor texts
+            lengths = np.array([len(item) for item in items], np.int64)
+            places = [self._placed(lengths.tobytes()), self._placed(b"".join(items))]
+            return {"texts": [list(array.shape), *places]}
+        name = as_dtype(array.dtype).name
+        return {"array": [name, list(array.shape), self._placed(array.tobytes())]}
+
+
+def _unpacked(tree: Any, data: memoryview) -> Any:
+    if isinstance(tree, list):
+        return [_unpacked(part, data) for part in cast("list[Any]", tree)]
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = cast("dict[str, Any]", tree).items()
+    match kind:
+        case "map":
+            return {key: _unpacked(part, data) for key, part in content.items()}
+        case "sparse":
+            return SparseTensorValue(*(_unpacked(part, data) for part in content))
+        case "bytes":
+            return bytes(_part(data, content))
+        case "texts":
+            return _texts(content, data)
+        case "array":
+            return _array(content, data)
+        case _:
+            raise ValueError(f"it has a part of kind {kind!r}")
+
+
+def _part(data: memoryview, place: Sequence[int]) -> memoryview:
+    start, size = place
+    if not 0 <= start <= start + size <= len(data):
+        raise ValueError("a part of it is missing")
+    return data[start : start + size]
+
+
+def _array(content: Any, data: memoryview) -> Array:
+    name, shape, place = content
+    dtype = np.dtype(as_dtype(name).as_numpy_dtype)
+    return np.frombuffer(bytes(_part(data, place)), dtype).reshape(shape)
+
+
+def _texts(content: Any, data: memoryview) -> Array:
+    shape, lengths, place = content
+    ends = np.cumsum(np.frombuffer(_part(data, lengths), np.int64)).tolist()
+    joined = bytes(_part(data, place))
+    items = [joined[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return text.text_of(items, shape)
+
+
+# Elements
+
+
+def packed_elements(elements: Sequence[Sequence[Any]]) -> Any:
+    """Elements by column, each column one array where that is possible."""
+    count = len(elements)
+    return {"count": count, "columns": [_column(c) for c in zip(*elements, strict=True)]}
+
+
+def _column(values: Sequence[Any]) -> Any:
+    if all(isinstance(value, bytes) for value in values):
+        return {"rows": text.text_of(values)}
+    first = np.asarray(values[0]) if isinstance(values[0], np.ndarray | np.generic) else None
+    if first is None or not all(_is_like(value, first) for value in values):
+        return list(values)
+    return {"rows": np.stack([np.asarray(value) for value in values])}
+
+
+def _is_like(value: Any, first: Array) -> bool:
+    return (
+        isinstance(value, np.ndarray | np.generic)
+        and cast("Any", value).dtype == first.dtype
+        and np.shape(value) == first.shape
+    )
+
+
+def unpacked_elements(packed: Any) -> list[tuple[Any, ...]]:
+    """The elements again."""
+    columns = [_values(column, packed["count"]) for column in packed["columns"]]
+    return list(zip(*columns, strict=True)) if columns else [()] * packed["count"]
+
+
+def _values(column: Any, count: int) -> list[Any]:
+    if not isinstance(column, dict):
+        return column
+    rows = cast("dict[str, Array]", column)["rows"]
+    return [rows[place] for place in range(count)]

@@ -1,0 +1,84 @@
+"""Windows: elements that are themselves small datasets, each of some neighbouring elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.data.columns import invalid
+from thalweg.data.flow import Element, Flow, Pipeline, Puller, Stage, Staged
+from thalweg.data.sources import Counted
+from thalweg.data.state_code import packed_elements, unpacked_elements
+
+
+class WindowedFlow(Counted):
+    """The elements of one window."""
+
+    def open(self, *values: Any) -> None:
+        self._values = values
+        self.count = len(values)
+
+    def element(self, place: int) -> Element:
+        return (self._values[place],)
+
+
+class Window(Pipeline):
+    """A dataset of values that are at hand."""
+
+    def start(self, puller: Puller) -> Flow:
+        return WindowedFlow(self, puller)
+
+    def fresh(self) -> Pipeline:
+        return self
+
+
+class WindowFlow(Staged):
+    """Neighbouring elements, `size` at a time, the next ones `shift` further on."""
+
+    def open(self, source: Pipeline, size: Any, shift: Any, stride: Any, drops: Any) -> None:
+        self._size, self._shift, self._stride = int(size), int(shift), int(stride)
+        if min(self._size, self._shift, self._stride) < 1:
+            raise self.failed(invalid("size, shift and stride must be greater than zero."))
+        self._drops = bool(drops)
+        self.source = source.start(self.puller)
+        self._buffer: list[Element] = []
+        self._to_skip = 0
+        self._is_over = False
+
+    def next(self) -> Element | None:
+        span = (self._size - 1) * self._stride + 1
+        self._fill(span)
+        if not self._buffer or (self._drops and len(self._buffer) < span):
+            return None
+        chosen = self._buffer[: span : self._stride]
+        self._to_skip = max(0, self._shift - len(self._buffer))
+        self._buffer = self._buffer[self._shift :]
+        stage, node = self.pipeline.stage, self.pipeline.node
+        return tuple([Window(stage, node, column) for column in zip(*chosen, strict=True)])
+
+    def _fill(self, span: int) -> None:
+        while not self._is_over and (self._to_skip or len(self._buffer) < span):
+            element = self.source.next()
+            if element is None:
+                self._is_over = True
+            elif self._to_skip:
+                self._to_skip -= 1
+            else:
+                self._buffer.append(element)
+
+    def own(self) -> dict[str, Any]:
+        rest = {"skip": self._to_skip, "over": self._is_over}
+        return {"buffer": packed_elements(self._buffer), **rest}
+
+    def set_own(self, state: Any) -> None:
+        self._buffer = unpacked_elements(state["buffer"])
+        self._to_skip, self._is_over = int(state["skip"]), bool(state["over"])
+
+
+class WindowDataset(Stage):
+    """A dataset of datasets of neighbouring elements, one per leaf."""
+
+    signature = (
+        "input_dataset: variant, size: int64, shift: int64, stride: int64, drop_remainder: bool "
+        "-> handle: variant"
+    )
+    flow = WindowFlow

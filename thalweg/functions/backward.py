@@ -1,0 +1,370 @@
+"""The backward pass of recorded work: what a tape saw, as nodes that can be differentiated.
+
+Comes in: the stretches of recorded work (`Piece`) that a tape saw, targets and sources. Goes out:
+gradients, recorded in turn. Work that did not run yet is differentiated where it stands; work that
+ran gets ghosts, nodes like it, whose outputs get the values that were computed then.
+"""
+
+# Eager tensors and segments are one mechanism in several files:
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from thalweg.autodiff.gradients import aggregate, gradients
+from thalweg.functions.eager import EAGER, GHOST, parts_of
+from thalweg.functions.segment import Segment
+from thalweg.functions.tensors import EagerTensor
+from thalweg.functions.trace import NO_LEAF, REFERENCE, VALUE, Place
+from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.node import Node, Tensor
+from thalweg.ops import filling
+from thalweg.variables.variable import Variable
+
+
+class Piece:
+    """A stretch of recorded work that a tape saw: from one place in the tree to another."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.start = segment.place
+        self._end: Place | None = None
+        self.saved: dict[Tensor, Any] = {}
+
+    def close(self) -> None:
+        """What is recorded from now on is none of it."""
+        if self._end is None:
+            self._end = self.segment.place
+
+    @property
+    def end(self) -> Place:
+        """The last place."""
+        return self.segment.place if self._end is None else self._end
+
+    @property
+    def key(self) -> tuple[Place, Place]:
+        """What tells pieces apart."""
+        return self.start, self.end
+
+    def places(self) -> list[Place]:
+        """Where ops were recorded."""
+        return [place for place in self.end.path(self.start) if place.leaf == NO_LEAF]
+
+    def nodes(self) -> list[Node]:
+        """The nodes that were recorded, without those that only hold values."""
+        return [node for place in self.places() for node in place.nodes]
+
+    def wanted(self) -> list[Tensor]:
+        """What a gradient may need once the work ran: what it took and gave, and is no leaf."""
+        nodes = self.nodes()
+        taken = [t for node in nodes for t in (*node.inputs, *node.outputs)]
+        leaves = {t for place in self.end.path() if place.leaf != NO_LEAF for t in place.outputs}
+        found = [t for t in taken if t not in leaves and t.op.type != "Const"]
+        return [t for t in dict.fromkeys(found) if not t.dtype.is_ref_dtype]
+
+    def save(self, values: Sequence[Any]) -> None:
+        """Keep what the work computed."""
+        self.close()
+        self.saved = dict(zip(self.wanted(), values, strict=True))
+
+
+class Stage:
+    """The pieces of a tape in one segment, as nodes that can be differentiated.
+
+    Work that did not run yet is differentiated where it stands. Work that ran gets ghosts: nodes
+    like it, whose outputs get the values that were computed then.
+    """
+
+    def __init__(self, segment: Segment, pieces: Sequence[Piece]) -> None:
+        self.segment = segment
+        self._pieces = pieces
+        self.is_open = segment is EAGER.segment and not segment.done
+        self.nodes = [node for piece in pieces for node in piece.nodes()]
+        path = pieces[-1].end.path() if pieces else []
+        values = [place.outputs[0] for place in path if place.leaf == VALUE]
+        references = [place.outputs[0] for place in path if place.leaf == REFERENCE]
+        self.leaves: dict[Tensor, Any] = dict(zip(values, segment.values, strict=False))
+        self.cells: dict[Tensor, Any] = dict(zip(references, segment.cells, strict=False))
+        self._entered = {segment.templates[at]: t for t, at in segment.entered.items()}
+        self.saved = {t: value for piece in pieces for t, value in piece.saved.items()}
+        self.seeds: dict[Tensor, list[Any]] = {}
+        self._ghosts: dict[Tensor, Tensor] = {}
+
+    def find(self, held: Any) -> Tensor | None:
+        """The tensor that has a value: the last one that was computed, or one that came in."""
+        for found in (self.saved, self.leaves, self.cells):
+            for tensor in reversed(found):
+                if found[tensor] is held:
+                    return tensor
+        return None
+
+    def stand_in(self, tensor: Tensor) -> Tensor:
+        """The node's output to differentiate: the tensor itself, or its ghost."""
+        if self.is_open:
+            return tensor
+        if not self._ghosts:
+            self._make_ghosts()
+        return self._input(tensor)
+
+    def _make_ghosts(self) -> None:
+        trace = EAGER.trace
+        for node in self.nodes:
+            inputs = tuple(self._input(t) for t in node.inputs)
+            again = trace.copied(node, inputs, (), node.type)
+            if node.type != "Const":
+                again.annotations = {**node.annotations, GHOST: True}
+            self._ghosts.update(zip(node.outputs, again.outputs, strict=True))
+
+    def _input(self, tensor: Tensor) -> Tensor:
+        found = self._ghosts.get(tensor)
+        return self._outside(tensor) if found is None else found
+
+    def _outside(self, tensor: Tensor) -> Tensor:
+        entered = self._entered.get(tensor)
+        if entered is not None:  # it is what it was then, to outer tapes too
+            made = EAGER.template(entered)
+        elif tensor.op.type == "Const":
+            made = EAGER.trace.copied(tensor.op, (), (), "Const").outputs[0]
+        else:
+            made = EAGER.trace.leaf(tensor.dtype, tensor.shape, -1)
+            made.op.annotations = {GHOST: True}
+        self._ghosts[tensor] = made
+        return made
+
+    def value_of(self, ghost: Tensor) -> Any:
+        """What was computed for the tensor that a ghost stands for."""
+        for tensor, stand_in in self._ghosts.items():
+            if stand_in is ghost:
+                return self.saved[tensor] if tensor in self.saved else self.leaves[tensor]
+        return None
+
+    def stops(self, keep: set[Tensor]) -> list[Tensor]:
+        """What was computed before the tape began: gradients go no further."""
+        made = {t for node in self.nodes for t in node.outputs}
+        outside = {t for n in self.nodes for t in n.inputs if t not in made and t not in keep}
+        return [self.stand_in(tensor) for tensor in outside if tensor.op.inputs]
+
+
+class EagerGradient:
+    """One call of `gradient` in eager code."""
+
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        watched: Mapping[Tensor, None],
+        variables: Mapping[Variable, None],
+    ) -> None:
+        self._pieces = pieces
+        self._watched = watched
+        self._variables = variables
+
+    def run(
+        self, targets: list[Any], sources: list[Any], seeds: list[Any], is_zero: bool
+    ) -> list[Any]:
+        """The gradients of the sources."""
+        ys = [y if type(y) is EagerTensor else convert_to_tensor(y) for y in targets]
+        xs = [self._source(source) for source in sources]
+        given = [self._seed(y, seed) for y, seed in zip(ys, seeds, strict=True)]
+        key = self._key(EAGER.current(), ys, xs, given, is_zero)
+        return EAGER.macro(key, lambda: self._build(ys, xs, given, is_zero))
+
+    def _source(self, source: Any) -> Any:
+        """The tensor of a source; of a variable that is not watched, nothing."""
+        if isinstance(source, Variable):
+            return source.gradient_source() if source in self._variables else _Unwatched(source)
+        if not isinstance(source, Tensor):
+            raise ValueError(f"Source must be a tensor or a variable, got {source!r}")
+        return source
+
+    def _seed(self, y: Tensor, seed: Any) -> Any:
+        if seed is None or isinstance(seed, IndexedSlices):
+            return seed
+        tensor = convert_to_tensor(seed, y.dtype.base_dtype)
+        EAGER.template(cast("EagerTensor", tensor))  # part of the piece from here on
+        return tensor
+
+    def _key(
+        self, segment: Segment, ys: list[Any], xs: list[Any], seeds: list[Any], is_zero: bool
+    ) -> Any:
+        """The structure of the question; None if it reaches into work that ran."""
+        parts: list[Any] = ["gradient", is_zero]
+        for piece in self._pieces:
+            if piece.segment is not segment:
+                return None
+            parts += piece.key
+            if piece.end.customs != piece.start.customs:
+                return None  # gradients flow as a function says that may be another the next time
+        for group in (ys, xs, seeds, self._watched):
+            for tensor in group:
+                if type(tensor) is EagerTensor and tensor._segment is segment:
+                    parts.append(tensor._position)
+                elif tensor is None or (group is not seeds and not is_zero):
+                    parts.append(None)  # it takes no part
+                else:
+                    return None
+            parts.append("")
+        for variable in self._variables:
+            reference: Any = variable._variable
+            parts.append(reference._position if reference._segment is segment else None)
+        return tuple(parts)
+
+    # Building
+
+    def _build(self, ys: list[Any], xs: list[Any], seeds: list[Any], is_zero: bool) -> list[Any]:
+        stages = self._stages()
+        links = _links(stages)
+        for y, seed in zip(ys, seeds, strict=True):
+            found = _find(stages, y)
+            if found is not None:
+                found[0].seeds.setdefault(found[1], []).append(seed)
+        places = [_find_all(stages, x) for x in xs]
+        allowed = self._allowed(stages, links)
+        parts: dict[int, list[Any]] = {}
+        for number in range(len(stages) - 1, -1, -1):
+            _differentiate(stages, number, links, places, allowed, parts)
+        results = [aggregate(parts[i]) if parts.get(i) else None for i in range(len(xs))]
+        _enter_ghosts(stages, results)
+        if is_zero:
+            pairs = zip(xs, results, strict=True)
+            results = [filling.zeros_like(x.value()) if g is None else g for x, g in pairs]
+        return results
+
+    def _stages(self) -> list[Stage]:
+        by_segment: dict[Segment, list[Piece]] = {}
+        for piece in self._pieces:
+            by_segment.setdefault(piece.segment, []).append(piece)
+        return [Stage(segment, pieces) for segment, pieces in by_segment.items()]
+
+    def _allowed(self, stages: Sequence[Stage], links: Links) -> list[set[Tensor]]:
+        """For each stage, what is watched or was computed from it."""
+        references = [cast("Any", variable.gradient_source()) for variable in self._variables]
+        cells: list[Any] = [reference.held() for reference in references]
+        found: list[set[Tensor]] = []
+        for number, stage in enumerate(stages):
+            mine = {t for t, cell in stage.cells.items() if any(cell is c for c in cells)}
+            for tensor in self._watched:
+                place = _find_in(stage, tensor)
+                if place is not None:
+                    mine.add(place)
+            for leaf, (earlier, producer) in links[number].items():
+                if producer in found[earlier]:
+                    mine.add(leaf)
+            for node in stage.nodes:
+                if any(tensor in mine for tensor in node.inputs):
+                    mine.update(node.outputs)
+            found.append(mine)
+        return found
+
+
+class _Unwatched:
+    """In the place of a source that nobody watched."""
+
+    def __init__(self, variable: Variable) -> None:
+        self.value = variable.value
+
+
+#: For each stage, its leaves that earlier stages computed: of which one, and which tensor there.
+Links = list[dict[Tensor, tuple[int, Tensor]]]
+
+
+def _links(stages: Sequence[Stage]) -> Links:
+    found: Links = []
+    for number, stage in enumerate(stages):
+        mine: dict[Tensor, tuple[int, Tensor]] = {}
+        for leaf, value in stage.leaves.items():
+            for earlier in range(number - 1, -1, -1):
+                producer = stages[earlier].find(value)
+                if producer is not None:
+                    mine[leaf] = (earlier, producer)
+                    break
+        found.append(mine)
+    return found
+
+
+def _find(stages: Sequence[Stage], tensor: Any) -> tuple[Stage, Tensor] | None:
+    """Where a tensor was computed last."""
+    for stage in reversed(stages):
+        found = _find_in(stage, tensor)
+        if found is not None:
+            return stage, found
+    return None
+
+
+def _find_in(stage: Stage, tensor: Any) -> Tensor | None:
+    if not isinstance(tensor, EagerTensor):
+        return None
+    if tensor._segment is stage.segment:
+        return stage.segment.templates[tensor._position]
+    position = stage.segment.entered.get(tensor)
+    if position is not None:
+        return stage.segment.templates[position]
+    held = tensor._array
+    return None if held is None else stage.find(held)
+
+
+def _find_all(stages: Sequence[Stage], tensor: Any) -> dict[int, Tensor]:
+    """A source in each stage where it takes part."""
+    found = {number: _find_in(stage, tensor) for number, stage in enumerate(stages)}
+    return {number: place for number, place in found.items() if place is not None}
+
+
+def _differentiate(
+    stages: Sequence[Stage],
+    number: int,
+    links: Links,
+    places: Sequence[dict[int, Tensor]],
+    allowed: Sequence[set[Tensor]],
+    parts: dict[int, list[Any]],
+) -> None:
+    """One stage: from its seeds to the sources in it, and to the seeds of earlier stages."""
+    stage = stages[number]
+    if not stage.seeds:
+        return
+    sources = {i: p[number] for i, p in enumerate(places) if p.get(number) in allowed[number]}
+    produced = {tensor for node in stage.nodes for tensor in node.outputs}
+    # A source that a later stage takes as a leaf is reached here only where it was computed.
+    linked = {leaf: at for leaf, at in links[number].items() if leaf not in produced}
+    xs = list(dict.fromkeys([*sources.values(), *linked]))
+    ys = [y for y, seeds in stage.seeds.items() for _ in seeds]
+    seeds = [seed for given in stage.seeds.values() for seed in given]
+    found = gradients(
+        [stage.stand_in(y) for y in ys],
+        [stage.stand_in(x) for x in xs],
+        seeds,
+        stop_gradients=stage.stops(set(xs)),
+    )
+    of = dict(zip(xs, found, strict=True))
+    for leaf, (earlier, producer) in linked.items():
+        if of[leaf] is not None:
+            stages[earlier].seeds.setdefault(producer, []).append(of[leaf])
+    for i, place in sources.items():
+        if of[place] is not None and not (place in linked and _is_earlier(places[i], number)):
+            parts.setdefault(i, []).append(of[place])
+
+
+def _is_earlier(places: dict[int, Tensor], number: int) -> bool:
+    """Whether an earlier stage will count a source's gradient, which flows on to it."""
+    return any(other < number for other in places)
+
+
+def _enter_ghosts(stages: Sequence[Stage], results: Sequence[Any]) -> None:
+    """Have the values of work that ran come in, as far as the backward pass uses them."""
+    closed = [stage for stage in stages if not stage.is_open]
+    if not closed:
+        return
+    segment = EAGER.segment
+    known = set(segment.templates)
+    pending = [tensor for result in results if result is not None for tensor in parts_of(result)]
+    while pending:
+        tensor = pending.pop()
+        if tensor in known:
+            continue
+        known.add(tensor)
+        if GHOST in tensor.op.annotations:
+            value = next(v for s in closed if (v := s.value_of(tensor)) is not None)
+            segment.enter_as(tensor, value, tensor)
+        else:
+            pending += tensor.op.inputs

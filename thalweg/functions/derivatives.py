@@ -1,0 +1,190 @@
+"""Derivatives of functions: `tf.grad(f)`, `tf.value_and_grad(f)`, `tf.vjp`, `tf.jvp`.
+
+Functions take and give tensors or structures of them; each of these can be applied to what another
+one returns, for higher orders. They work in eager code and in graphs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from thalweg.functions.tape import GradientTape
+from thalweg.graph import nest
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.node import Tensor
+from thalweg.ops import filling
+from thalweg.public import public, publish_value
+from thalweg.variables.variable import Variable
+
+Function = Callable[..., Any]
+Chosen = int | Sequence[int]
+
+
+def _tensors(structure: Any) -> Any:
+    """A structure with its numbers and arrays as tensors; variables stay. A list of nothing but
+    numbers is one tensor."""
+    if isinstance(structure, list) and all(
+        isinstance(leaf, int | float | complex) for leaf in nest.flatten(structure)
+    ):
+        return convert_to_tensor(structure)
+    return nest.map_structure(_tensor, structure)
+
+
+def _tensor(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, Variable) else convert_to_tensor(leaf)
+
+
+def _scalar(value: Any, name: str) -> Tensor:
+    tensor = convert_to_tensor(value)
+    if tensor.shape.rank != 0:
+        raise ValueError(
+            f"{name} needs a function that returns a scalar, got the shape {tensor.shape}; use "
+            "tf.vjp for others"
+        )
+    return tensor
+
+
+@public("value_and_grad")
+def value_and_grad(f: Function, argnums: Chosen = 0, has_aux: bool = False) -> Function:
+    """A function that gives `f`'s value (a scalar) and its gradients with respect to arguments.
+
+    With `has_aux`, `f` returns (value, anything), and the result is ((value, anything), gradients).
+    """
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        given = [*args]
+        for place in chosen:
+            given[place] = _tensors(given[place])
+        sources = [given[place] for place in chosen]
+        with GradientTape() as tape:
+            tape.watch(sources)
+            result = f(*given, **kwargs)
+            value = _scalar(result[0] if has_aux else result, "tf.grad")
+        found = tape.gradient(value, sources, unconnected_gradients="zero")
+        gradients = found[0] if isinstance(argnums, int) else tuple(found)
+        return ((value, result[1]) if has_aux else value), gradients
+
+    return call
+
+
+@public("grad")
+def grad(f: Function, argnums: Chosen = 0, has_aux: bool = False) -> Function:
+    """A function that gives the gradient of `f`, which returns a scalar: `tf.grad(f)(x)`.
+
+    With `has_aux`, `f` returns (value, anything), and the result is (gradient, anything).
+    """
+    both = value_and_grad(f, argnums, has_aux)
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        value, gradients = both(*args, **kwargs)
+        return (gradients, value[1]) if has_aux else gradients
+
+    return call
+
+
+@public("vjp")
+def vjp(f: Function, *primals: Any) -> tuple[Any, Function]:
+    """`f(*primals)`, and a function from gradients of that to gradients of the primals."""
+    sources = [_tensors(primal) for primal in primals]
+    with GradientTape(persistent=True) as tape:
+        tape.watch(sources)
+        outputs = _tensors(f(*sources))
+
+    def pull_back(cotangents: Any) -> tuple[Any, ...]:
+        nest.assert_same_structure(outputs, cotangents)
+        found = tape.gradient(outputs, sources, cotangents, unconnected_gradients="zero")
+        return tuple(found)
+
+    return outputs, pull_back
+
+
+@public("jvp")
+def jvp(f: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """`f(*primals)`, and how it changes when the primals change by the tangents.
+
+    The gradient of a gradient with respect to what is multiplied into it: two backward passes make
+    a forward one.
+    """
+    nest.assert_same_structure(list(primals), list(tangents))
+    with GradientTape() as outer:
+        outputs, pull_back = vjp(f, *primals)
+        weights = nest.map_structure(filling.zeros_like, outputs)
+        outer.watch(weights)
+        pulled = list(pull_back(weights))
+    found = outer.gradient(pulled, weights, list(tangents), unconnected_gradients="zero")
+    return outputs, found
+
+
+# TensorFlow's names for the same
+
+
+@public("contrib.eager.gradients_function")
+def gradients_function(f: Function, params: Any = None) -> Function:
+    """A function that gives the gradients of `f` for all parameters, or those chosen by number or
+    name."""
+    both = val_and_grad_function(f, params)
+    return lambda *args, **kwargs: both(*args, **kwargs)[1]
+
+
+@public("contrib.eager.value_and_gradients_function")
+def val_and_grad_function(f: Function, params: Any = None) -> Function:
+    """A function that gives `f`'s value, and its gradients for all or chosen parameters."""
+    names = f.__code__.co_varnames
+
+    def call(*args: Any, dy: Any = None, **kwargs: Any) -> tuple[Any, list[Any]]:
+        wanted = range(len(args)) if params is None else cast("Sequence[Any]", params)
+        chosen = [names.index(p) if isinstance(p, str) else int(p) for p in wanted]
+        given = [_tensors(a) if i in chosen else a for i, a in enumerate(args)]
+        sources = [given[place] for place in chosen]
+        with GradientTape() as tape:
+            tape.watch(sources)
+            value = f(*given, **kwargs)
+        return value, tape.gradient(value, sources, dy)
+
+    return call
+
+
+@public("contrib.eager.implicit_gradients")
+def implicit_gradients(f: Function) -> Function:
+    """A function that gives (gradient, variable) pairs for the variables that `f` reads."""
+    both = implicit_value_and_gradients(f)
+    return lambda *args, **kwargs: both(*args, **kwargs)[1]
+
+
+@public("contrib.eager.implicit_value_and_gradients")
+def implicit_value_and_gradients(f: Function) -> Function:
+    """A function that gives `f`'s value and (gradient, variable) pairs for what it reads."""
+
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+        with GradientTape() as tape:
+            value = f(*args, **kwargs)
+        variables = list(tape.watched_variables())
+        if not variables:
+            raise ValueError("No trainable variables were accessed while the function was called.")
+        return value, list(zip(tape.gradient(value, variables), variables, strict=True))
+
+    return call
+
+
+@public("contrib.eager.make_vjp")
+def make_vjp(f: Function, params: Any = None, persistent: bool = True) -> Function:
+    """A function that gives `f`'s value and a function from its gradient to the arguments'."""
+
+    def call(*args: Any) -> tuple[Any, Function]:
+        outputs, pull_back = vjp(f, *args)
+
+        def pulled(dy: Any = None) -> list[Any]:
+            ones = nest.map_structure(filling.ones_like, outputs)
+            return list(pull_back(ones if dy is None else dy))
+
+        return outputs, pulled
+
+    return call
+
+
+publish_value("contrib.eager.implicit_value_and_grad", implicit_value_and_gradients)

@@ -1,0 +1,600 @@
+"""The eager graph: where ops go that run as they are written.
+
+To the library it is a graph like others. An op that is applied while it is the current one is
+recorded (`segment`): nodes that were made before are found again by their structure, so recording
+costs microseconds; new ones are made exactly as graph code makes them, errors included.
+"""
+
+# Eager tensors and segments are one mechanism in several files:
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from sys import _getframe  # pyright: ignore[reportPrivateUsage] - the documented way to walk frames cheaply
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.autodiff import registry
+from thalweg.autodiff.custom import CustomGradient
+from thalweg.functions.kinds import Kind, kinds
+from thalweg.functions.segment import MadeAt, Segment
+from thalweg.functions.steps import resources
+from thalweg.functions.tensors import EagerTensor, home, known, literal, looks
+from thalweg.functions.trace import NO_LEAF, Held, Place, Trace, consulting
+from thalweg.graph import build
+from thalweg.graph import op as ops
+from thalweg.graph.collections import GraphKeys
+from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.subgraph import root
+from thalweg.ops.basic import Const
+from thalweg.ops.context import VariableCell
+from thalweg.ops.philox import Stream
+from thalweg.ops.python_call import PyFunc, functions
+from thalweg.ops.random import Random
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.kernels import Context, located
+
+Array = NDArray[Any]
+
+_MOST_RECORDED = 2_000  # nodes that wait to be looked at
+_LONG = 250  # nodes after which work runs where the loop that records it begins again
+_MOST_NODES = 20_000  # of a tree, which then begins anew
+_MOST_STREAMS = 1_000
+_PACKAGE = __file__.rsplit("/", 2)[0]
+
+#: Marks nodes that stand for work which ran: they are differentiated, never run.
+GHOST = "_ghost"
+
+
+class EagerGraph(threading.local, Graph):
+    """The graph of eager code. What it knows of a thread's work, only that thread sees."""
+
+    is_eager: ClassVar[bool] = True
+    sync: ClassVar[bool] = False  # run op by op
+    careful: ClassVar[int] = 0  # how many reasons there are not to take the short way
+    makers: ClassVar[dict[Any, Callable[[], Any]]] = {}  # of what collections keep for the library
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trace = Trace(self)
+        self.segment = Segment(self.trace)
+        self.tapes: list[Any] = []
+        self._counter = 0
+        self._seed: int | None = None
+        self._unseeded = Stream(0, 0)
+        self._streams: dict[tuple[int, int], Stream] = {}
+
+    # Recording
+
+    def record(
+        self,
+        op: Op,
+        attributes: Iterable[Any],
+        arguments: Sequence[Any],
+        name: str | None,
+        depth: int = 1,
+    ) -> Any:
+        """Apply an op; its outputs as a user wants them. The user's frame is `depth` or more up."""
+        segment = self.current()
+        key: Any = [type(op), *attributes]
+        for argument in arguments:
+            position = self._entered(segment, argument)
+            if position is None:
+                return self._convert(op, attributes, arguments, name)
+            key.append(position)
+        with segment.lock:
+            if segment.closed:  # another thread wanted a value
+                return self.record(op, attributes, arguments, name)
+            child = self._child(segment, op, key, arguments, name)
+            origin = user_frame(depth)
+            made = segment.advance(child, origin)
+            if child.is_special:
+                self._follow_up(segment, child)
+        self.run_if_long(segment, child, origin)
+        if child.result is None:
+            return made[0]
+        return child.result(made)
+
+    def _entered(self, segment: Segment, argument: Any) -> Any:
+        """The number of an argument from outside, or numbers; None if it is no tensor yet."""
+        if type(argument) is EagerTensor:
+            return self.enter(segment, argument)
+        if type(argument) is not list:
+            return None
+        values = cast("list[Any]", argument)
+        if any(type(value) is not EagerTensor for value in values):
+            return None
+        return tuple([self.enter(segment, value) for value in values])
+
+    def _child(
+        self, segment: Segment, op: Op, parts: list[Any], arguments: Sequence[Any], name: str | None
+    ) -> Place:
+        """Where an op leads: to a place that is known, or to a new one."""
+        if self._gradient_overrides:
+            parts.append(self._override(op))
+        key: Any = tuple(parts)
+        try:
+            child = segment.child(key)
+        except TypeError:  # an attribute is a list or the like
+            key = repr(key)
+            child = segment.child(key)
+        return self._new(segment, op, arguments, name, key) if child is None else child
+
+    def _override(self, op: Op) -> str | None:
+        """Which gradient of a user's own an op has: functions' own are all alike here."""
+        override = self.gradient_override(op.type_name)
+        return "" if override is not None and isinstance(op, CustomGradient) else override
+
+    def _follow_up(self, segment: Segment, child: Place) -> None:
+        """What only some ops need."""
+        for node in child.randoms:
+            segment.streams.append(self._stream(node.op))
+        if child.writes:
+            segment.reads.clear()
+        for node in child.nodes:
+            if isinstance(node.op, CustomGradient):
+                self._renew(node)
+
+    def _renew(self, node: Node) -> None:
+        """Give a node that was found the gradient function of this call."""
+        name = self.gradient_override(node.type)
+        before = node.annotations.get("_gradient_op_type")
+        if name is not None and name != before:
+            node.annotations = {**node.annotations, "_gradient_op_type": name}
+            registry.forget(str(before))
+
+    def enter(self, segment: Segment, tensor: EagerTensor) -> int:
+        """The number of a tensor in a segment: other threads' work on it comes first."""
+        other: Segment | None = tensor._segment
+        if other is None or other is segment or other.done:
+            return segment.position(tensor)
+        if tensor._array is None or type(tensor._array) is VariableCell:
+            other.finish()
+        return segment.position(tensor)
+
+    def run_if_long(self, segment: Segment, child: Place, origin: MadeAt) -> None:
+        """Run work that nobody looks at: where its loop begins again, so that the next piece will
+        be like this one."""
+        if child.size < _LONG and not EagerGraph.sync:
+            return
+        if EagerGraph.sync or child.size >= _MOST_RECORDED or origin == segment.origins[0]:
+            segment.finish()
+
+    def _new(
+        self, segment: Segment, op: Op, arguments: Sequence[Any], name: str | None, key: Any
+    ) -> Place:
+        """Make the node of an op that was not recorded here before."""
+        start = len(segment.trace.nodes)
+        with graphs.pushed(segment.trace), consulting() as consulted:
+            given = tuple(_templates(segment, argument) for argument in arguments)
+            node = build.add_node(segment.trace, op, given, _node_name(name))
+        nodes = tuple(segment.trace.nodes[start:])
+        child = Place(segment.place, nodes, node.outputs, NO_LEAF)
+        child.result = _result(node)
+        child.is_plain = (
+            child.result is None
+            and child.size < _LONG
+            and not (child.is_special or child.has_effects)
+        )
+        segment.keep(key, child, consulted)
+        return child
+
+    def _convert(
+        self, op: Op, attributes: Iterable[Any], arguments: Sequence[Any], name: str | None
+    ) -> Any:
+        """Record an op on values that are no tensors yet; symbolic ones take it to their graph."""
+        symbolic = _symbolic(arguments)
+        if symbolic is not None and self._own(symbolic) is None:
+            with symbolic.graph.as_default():
+                return apply(op, tuple(arguments), name)
+        arguments = [self._eager(argument) for argument in arguments]
+        grouped = build.convert_inputs(op, tuple(arguments), name or op.type_name)[1]
+        grouped = [self._eager(argument) for argument in grouped]
+        return self.record(op, attributes, grouped, name)
+
+    def _eager(self, value: Any) -> Any:
+        """An argument whose nodes of the hidden graph are eager tensors again."""
+        if type(value) is Tensor:
+            own = self._own(value)
+            return value if own is None else own
+        if isinstance(value, list | tuple):
+            return [self._eager(item) for item in cast("Sequence[Any]", value)]
+        return value
+
+    def _own(self, template: Tensor) -> EagerTensor | None:
+        """The eager tensor that a node's output stands for in what is recorded now."""
+        segment = self.segment
+        position = next((i for i, t in enumerate(segment.templates) if t is template), None)
+        for tensor in (*segment.entered, *segment.tensors):
+            if tensor._segment is segment and tensor._position == position:
+                return tensor
+        return None
+
+    def node_of(self, tensor: EagerTensor) -> Node:
+        """A node that stands for where a tensor came from: its op and inputs while it is pending,
+        then only its value."""
+        segment = tensor._segment
+        if tensor._array is not None or segment is not self.segment:
+            return self._holder(tensor)
+        made: Node = segment.templates[tensor._position].op
+        inputs = [self._own(template) for template in made.inputs]
+        if any(found is None for found in inputs):
+            return self._holder(tensor)
+        node = Node(
+            self,
+            made.op,
+            made.name,
+            tuple(cast("list[Tensor]", inputs)),
+            (),
+            "",
+            made.annotations,
+            *made.made_at,
+            made.index,
+        )
+        own = [self._own(template) for template in made.outputs]
+        pairs = zip(own, made.outputs, strict=True)
+        node.outputs = tuple(template if mine is None else mine for mine, template in pairs)
+        return node
+
+    def _holder(self, tensor: EagerTensor) -> Node:
+        held, shape = tensor._array, tensor._shape
+        if tensor._literal is not None:
+            op: Op = Const(value=held, dtype=tensor.dtype)
+        else:
+            looks[0] += 1
+            op = Held(dtype=tensor.dtype, given_shape=shape, value=held)
+        node = Node(self, op, "EagerTensor", (), (), "", {}, *user_frame(1), 0)
+        node.outputs = (tensor,)
+        return node
+
+    def inner(self) -> Graph:
+        """The graph that is being built in eager code, or this one."""
+        items = graphs.items
+        if not items or items[-1] is self:
+            return self
+        return items[-1] if root(items[-1]) is self else self
+
+    def record_special(self, kind: int, op: Op, arguments: Sequence[Any], name: str | None) -> Any:
+        if kind == Kind.CONSTANT:
+            return _constant(cast("Const", op))
+        if kind == Kind.RANDOM:
+            return self._record_random(cast("Random", op), arguments, name)
+        if kind == Kind.PYTHON:
+            return self._call_python(cast("PyFunc", op), arguments)
+        if kind == Kind.FORBIDDEN:
+            raise RuntimeError(
+                "tf.placeholder() is not compatible with eager execution: use the value itself, "
+                "or build a graph inside `with tf.Graph().as_default()`."
+            )
+        if not op.__dict__["shared_name"]:
+            self._counter += 1
+            named = f"eager_{threading.get_ident()}_{self._counter}_{id(op)}"
+            op = type(op)(**{**op.attributes, "shared_name": named})
+        made = self.record(op, op.__dict__.values(), arguments, name)
+        self.segment.finish()
+        return made
+
+    # What comes from the piece that is recorded
+
+    def begin(self) -> Segment:
+        """Start a new piece of work."""
+        if self.segment.closed:
+            self.segment.finish()
+        if len(self.trace.nodes) > _MOST_NODES:
+            self.trace = Trace(self)
+        self.segment = segment = Segment(self.trace)
+        for tape in self.tapes:
+            tape.follow(segment)
+        return segment
+
+    def current(self) -> Segment:
+        """The piece of work that is recorded now."""
+        return self.begin() if self.segment.closed else self.segment
+
+    def flush(self) -> None:
+        """Run what was recorded."""
+        self.segment.finish()
+
+    def template(self, tensor: EagerTensor) -> Tensor:
+        """What stands for a tensor in the piece that is recorded now."""
+        position = self.position(tensor)
+        return self.segment.templates[position]
+
+    def position(self, tensor: EagerTensor) -> int:
+        """The number of a tensor in the piece that is recorded now."""
+        segment = self.segment
+        if tensor._segment is segment and not segment.closed:
+            return tensor._position
+        segment = self.current()
+        if tensor._array is None and tensor._segment is not segment:
+            tensor.held()
+            segment = self.current()
+        return self.enter(segment, tensor)
+
+    def captured(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor in nodes that are made in the hidden graph."""
+        if type(tensor) is not EagerTensor:
+            raise ValueError(f"{tensor!r} is of another graph: eager code cannot know its value.")
+        return self.template(tensor)
+
+    # Pieces made as a whole: gradients, updates
+
+    def macro(self, key: Any, make: Callable[[], Sequence[Any]]) -> list[Any]:
+        """Record nodes that `make` builds as graph code; found again by the key.
+
+        `make` returns tensors (or None); eager tensors that it uses become leaves, so the key must
+        name them, or none must be used.
+        """
+        segment = self.current()
+        with segment.lock:
+            child = segment.child(key)
+            if child is None:
+                child = self.built(segment, key, make)
+            made = segment.advance(child, user_frame(1))
+            if child.is_special:
+                self._follow_up(segment, child)
+        if EagerGraph.sync:
+            segment.finish()
+        return child.result(made)
+
+    def built(self, segment: Segment, key: Any, make: Callable[[], Sequence[Any]]) -> Place:
+        """Build nodes in the hidden graph, and keep them under a key."""
+        start = len(segment.trace.nodes)
+        before = segment.place
+        with graphs.pushed(segment.trace), consulting() as consulted:
+            results = make()
+        entered = {node for place in segment.place.path(before) for node in place.nodes}
+        made = [node for node in segment.trace.nodes[start:] if node not in entered]
+        nodes = tuple(node for node in made if GHOST not in node.annotations)
+        outputs = [tensor for result in results for tensor in parts_of(result)]
+        child = Place(segment.place, nodes, tuple(outputs), NO_LEAF)
+        child.result = _layout(results)
+        if key is not None and segment.place is before:
+            segment.keep(key, child, consulted)
+        return child
+
+    # Random numbers
+
+    @property
+    def seed(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride] - setting it begins anew
+        """The seed of all random ops."""
+        return self._seed
+
+    @seed.setter
+    def seed(self, value: int | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] - as above
+        self._seed, self._counter = value, 0
+        self._streams = {}
+
+    @property
+    def version(self) -> int:
+        """A number that grows whenever it is asked for: each random op has a seed of its own."""
+        self._counter += 1
+        return self._counter
+
+    def _record_random(self, op: Random, arguments: Sequence[Any], name: str | None) -> Any:
+        """Seeds are no part of the program: each call takes the next numbers of its stream."""
+        attributes = tuple([v for k, v in op.__dict__.items() if k not in ("seed", "seed2")])
+        self._asked = (op.seed, op.seed2)
+        return self.record(op, attributes, arguments, name)
+
+    def _stream(self, op: Any) -> Stream:
+        seed, seed2 = self.__dict__.pop("_asked", (op.seed, op.seed2))
+        if not seed and not seed2:
+            return self._unseeded
+        if seed2 == self._counter:  # drawn for this call alone
+            return Stream(seed, seed2)
+        found = self._streams.get((seed, seed2))
+        if found is None:
+            if len(self._streams) >= _MOST_STREAMS:
+                del self._streams[next(iter(self._streams))]
+            found = self._streams[seed, seed2] = Stream(seed, seed2)
+        return found
+
+    @contextmanager
+    def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Generator[None]:
+        """Ops recorded inside use the registered gradient `op_type_map[type]` for their type."""
+        EagerGraph.careful += 1
+        try:
+            with super().gradient_override_map(op_type_map):
+                yield
+        finally:
+            EagerGraph.careful -= 1
+
+    # Python functions
+
+    def _call_python(self, op: PyFunc, arguments: Sequence[Any]) -> list[Any]:
+        """Call a function now, after all that came before it."""
+        tensors = build.convert_inputs(op, tuple(arguments), op.type_name)[0]
+        self.flush()
+        values = [cast("EagerTensor", tensor).value() for tensor in tensors]
+        node = Node(self, op, op.type_name, (), (), "", {}, *user_frame(1), 0)
+        try:
+            results = op.kernel(Context(node, resources, Cancellation()), values)
+        except Exception as error:
+            raise located(error, node) from error
+        finally:
+            functions.forget(op.token)
+        return [known(np.asarray(r), d) for r, d in zip(results, op.Tout, strict=True)]
+
+    # What graphs do, and eager code need not
+
+    def enter_scope(self, name: str | None) -> str:
+        """Prefix the names of new variables; names need not be unique."""
+        outer = self._scope
+        if not name:
+            self._scope = ""
+        elif name[-1] == "/":
+            self._scope = name[:-1]
+        else:
+            self._scope = f"{outer}/{name}" if outer else name
+        return outer
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """The name in the current scope; names need not be unique."""
+        return f"{self._scope}/{name}" if self._scope else name
+
+    def control_dependencies(self, control_inputs: Any) -> AbstractContextManager[None]:
+        """Effects come in the order of the program anyway."""
+        return nullcontext()
+
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+        """Everything is in one place."""
+        return nullcontext()
+
+    def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
+        """Everything is in one place."""
+        return nullcontext()
+
+    def add_to_collection(self, name: Any, value: Any) -> None:
+        """Keep the global step; other things live as long as somebody holds them."""
+        if name == GraphKeys.GLOBAL_STEP:
+            super().add_to_collection(name, value)
+
+    def get_collection_ref(self, name: Any) -> list[Any]:
+        """The named list: that of the library's own for good, others for the caller alone."""
+        if not isinstance(name, tuple) and name != GraphKeys.GLOBAL_STEP:
+            return []
+        found = super().get_collection_ref(name)
+        if not found and name in self.makers:
+            found.append(self.makers[name]())
+        return found
+
+    def prevent_feeding(self, tensor: Tensor) -> None:
+        """Nothing is fed."""
+
+    def prevent_fetching(self, node: Node) -> None:
+        """Nothing is fetched."""
+
+    def get_operations(self) -> list[Node]:
+        """Eager code has no graph to show."""
+        return []
+
+    def add(self, *arguments: Any, **named: Any) -> Node:
+        """Nodes are recorded, not added."""
+        raise RuntimeError("Eager code has no graph to add nodes to: apply the op.")
+
+
+def _node_name(name: str | None) -> str | None:
+    """A name for a node in the hidden graph, where there are no scopes: only errors show it."""
+    own = (name or "").rstrip("/").rpartition("/")[2]
+    return own if own[:1].isalnum() else None
+
+
+def _templates(segment: Segment, argument: Any) -> Any:
+    """What stands for an argument, or for a list of them."""
+    if isinstance(argument, list):
+        return [_templates(segment, part) for part in cast("list[Any]", argument)]
+    return segment.templates[segment.position(argument)]
+
+
+def _symbolic(arguments: Sequence[Any]) -> Tensor | None:
+    """The first tensor that is of a graph and has no value."""
+    for argument in arguments:
+        if isinstance(argument, list | tuple):
+            found = _symbolic(cast("Sequence[Any]", argument))
+            if found is not None:
+                return found
+        elif isinstance(argument, Tensor) and type(argument) is not EagerTensor:
+            return argument
+    return None
+
+
+def _result(node: Node) -> Callable[[list[Any]], Any] | None:
+    """How the outputs of a node are given back; None for a single tensor."""
+    arguments = node.op.parsed.outputs
+    if len(arguments) == 1 and not arguments[0].is_list:
+        return None
+    if any(argument.is_list for argument in arguments) or not arguments:
+        return lambda made: build.results(node, made)
+    pack = node.op.result
+    return lambda made: pack(*made)
+
+
+def parts_of(result: Any) -> list[Tensor]:
+    """The tensors of a result: of nothing none, of slices their parts."""
+    if result is None:
+        return []
+    return result.components() if isinstance(result, IndexedSlices) else [result]
+
+
+def _layout(results: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+    """How tensors are put in the place of those that were built."""
+    if all(isinstance(result, Tensor) for result in results):
+        return lambda tensors: tensors
+    layout = [(len(parts_of(result)), isinstance(result, IndexedSlices)) for result in results]
+
+    def lay_out(tensors: list[Any]) -> list[Any]:
+        rest = iter(tensors)
+        found: list[Any] = []
+        for count, is_slices in layout:
+            parts = [next(rest) for _ in range(count)]
+            found.append(IndexedSlices(*parts) if is_slices else parts[0] if parts else None)
+        return found
+
+    return lay_out
+
+
+def _constant(op: Const) -> EagerTensor:
+    return literal(op.value, op.dtype)
+
+
+def user_frame(depth: int) -> MadeAt:
+    """The innermost frame outside this package: the user's line, so far from the caller or more."""
+    frame = _getframe(depth + 1)
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+EAGER = EagerGraph()
+home.append(EAGER)
+
+
+def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
+    """Record an op in eager code; elsewhere add a node, to which eager tensors are constants."""
+    items = graphs.items
+    if (items[-1] if items else get_default_graph()) is EAGER:
+        return recorded(op, arguments, name, 3)
+    return build.apply(op, arguments, name)
+
+
+def recorded(op: Op, arguments: tuple[Any, ...], name: str | None, depth: int) -> Any:
+    """Record an op. What was recorded before, in the same place, takes the short way."""
+    kind = type(op)
+    if kinds[kind]:
+        return EAGER.record_special(kinds[kind], op, arguments, name)
+    segment: Segment = EAGER.segment
+    if segment.closed:
+        segment = EAGER.begin()
+    attributes = op.__dict__
+    key: Any = [kind, *attributes.values()] if attributes else [kind]
+    for argument in arguments:
+        if type(argument) is not EagerTensor:
+            return EAGER.record(op, attributes.values(), arguments, name, depth)
+        if argument._segment is segment:
+            key.append(argument._position)
+        else:
+            key.append(EAGER.enter(segment, argument))
+    try:
+        child = segment.place.children.get(tuple(key))
+    except TypeError:
+        child = None
+    if type(child) is not Place or not child.is_plain or EagerGraph.careful:
+        return EAGER.record(op, attributes.values(), arguments, name, depth)
+    tensor = segment.take(child, user_frame(depth))
+    if segment.closed:  # another thread wanted a value meanwhile, perhaps without this one
+        return EAGER.record(op, attributes.values(), arguments, name, depth)
+    return tensor
+
+
+ops.applier[:] = [apply]
+atexit.register(EAGER.flush)  # what a program recorded last may be seen outside

@@ -1,0 +1,76 @@
+"""Eager mode, on and off: for a process, or for a block of code."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from thalweg.functions.eager import EAGER, EagerGraph
+from thalweg.graph import graph as graph_module
+from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.subgraph import root
+from thalweg.public import public
+
+
+@public("enable_eager_execution")
+def enable_eager_execution(
+    config: Any = None, device_policy: Any = None, execution_mode: Any = None
+) -> None:
+    """Run ops as they are written, in all threads from now on: call it first in a program."""
+    if graph_module.default_graph[0] is _eager:
+        return
+    if graph_module.has_default_nodes():
+        raise ValueError("tf.enable_eager_execution must be called at program startup.")
+    graph_module.default_graph[:] = [_eager]
+    graph_module.forget_default_graph()
+
+
+def _eager() -> Graph:
+    return EAGER
+
+
+@public("disable_eager_execution")
+def disable_eager_execution() -> None:
+    """Build graphs again, in all threads from now on."""
+    EAGER.flush()
+    graph_module.default_graph[:] = [Graph]
+    graph_module.forget_default_graph()
+
+
+@public("executing_eagerly", "contrib.eager.executing_eagerly", "contrib.eager.in_eager_mode")
+def executing_eagerly() -> bool:
+    """Whether ops of this thread run as they are written."""
+    return get_default_graph() is EAGER
+
+
+@public("eager_mode")
+@contextmanager
+def eager_mode() -> Generator[EagerGraph]:
+    """Run ops as they are written inside the block; what is pending at its end runs there."""
+    with graphs.pushed(EAGER):
+        yield EAGER
+        EAGER.flush()
+
+
+@public("graph_mode")
+def graph_mode() -> AbstractContextManager[Graph]:
+    """Build a graph inside the block, which has one of its own."""
+    return Graph().as_default()
+
+
+@public("set_eager_sync")
+def set_eager_sync(sync: bool) -> None:
+    """Run each op at once, so that an error comes at its line: slow, for debugging."""
+    EAGER.flush()
+    EagerGraph.careful += bool(sync) - EagerGraph.sync
+    EagerGraph.sync = bool(sync)
+
+
+@public("init_scope")
+@contextmanager
+def init_scope() -> Generator[None]:
+    """Leave the bodies of functions, loops and conditionals: to where variables live."""
+    outer = root(get_default_graph())
+    with graphs.pushed(outer), outer.control_dependencies(None):
+        yield

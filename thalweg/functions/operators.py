@@ -1,0 +1,138 @@
+"""Python's operators on eager tensors, the short way.
+
+What an operator does to tensors of some dtype is tried once, on a graph. Where that is one op, it
+is recorded directly from then on; a Python number beside a tensor is a constant that is kept.
+"""
+
+# Eager tensors and segments are one mechanism in several files:
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from thalweg.functions.eager import EAGER, recorded
+from thalweg.functions.tensors import EagerTensor
+from thalweg.functions.variables import EagerVariable
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType
+from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.node import Tensor, operators
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import unknown_shape
+from thalweg.ops.basic import Placeholder
+from thalweg.variables.variable import Variable
+
+_MOST_NUMBERS = 1_000
+
+_BINARY = {
+    "__add__": "add",
+    "__sub__": "sub",
+    "__mul__": "mul",
+    "__truediv__": "truediv",
+    "__floordiv__": "floordiv",
+    "__mod__": "mod",
+    "__pow__": "pow",
+    "__lt__": "lt",
+    "__le__": "le",
+    "__gt__": "gt",
+    "__ge__": "ge",
+}
+
+
+def _only_op(symbol: str, dtype: DType) -> Op | None:
+    """What an operator is on two tensors of a dtype, if that is a single op."""
+    graph = Graph()
+    with graph.as_default():
+        x, y = (Placeholder(dtype=dtype, given_shape=unknown_shape())() for _ in range(2))
+        try:
+            operators[symbol](x, y)
+        except (TypeError, ValueError):
+            return None
+    made = graph.nodes[2:]
+    is_one = len(made) == 1 and made[0].inputs == (x, y)
+    return made[0].op if is_one else None
+
+
+class Way:
+    """What an operator does to tensors of one dtype."""
+
+    __slots__ = ("_dtype", "_is_whole", "_numbers", "op")
+
+    def __init__(self, symbol: str, dtype: DType) -> None:
+        self.op = _only_op(symbol, dtype)
+        self._dtype = dtype
+        self._is_whole = not (dtype.is_floating or dtype.is_complex)  # a float is no int
+        self._numbers: dict[Any, EagerTensor] = {}
+
+    def operand(self, value: Any) -> EagerTensor | None:
+        """The other operand as a tensor of the dtype, if it is plainly that."""
+        kind = cast("Any", type(value))
+        if kind is EagerTensor:
+            return value if value.dtype is self._dtype else None
+        if kind is int or (kind is float and not self._is_whole):
+            return self._number(value)
+        if kind is EagerVariable:
+            tensor = value.value()
+            return tensor if tensor.dtype is self._dtype else None
+        return None
+
+    def _number(self, value: float) -> EagerTensor | None:
+        """A Python number as a constant."""
+        found = self._numbers.get(value)
+        if found is not None:
+            return found
+        if not value or value != value:  # zero has a sign that equality does not see
+            return None
+        made = convert_to_tensor(value, self._dtype)
+        if len(self._numbers) >= _MOST_NUMBERS:
+            self._numbers.clear()
+        found = self._numbers[value] = cast("EagerTensor", made)
+        return found
+
+
+def _is_eager() -> bool:
+    items = graphs.items
+    return (items[-1] if items else get_default_graph()) is EAGER
+
+
+def _operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
+    general = getattr(Tensor, method)
+    ways: dict[int, Way] = {}  # by the identity of dtypes, of which there is one each
+
+    def operate(x: EagerTensor, y: Any) -> Any:
+        way = ways.get(id(x.dtype))
+        if way is None:
+            way = ways[id(x.dtype)] = Way(symbol, x.dtype)
+        if way.op is None or not _is_eager():
+            return general(x, y)
+        try:
+            other = way.operand(y)
+        except (TypeError, ValueError):  # the general way says it in words
+            return general(x, y)
+        if other is None:
+            return general(x, y)
+        return recorded(way.op, (x, other), None, 1)
+
+    operate.__name__ = method
+    return operate
+
+
+for _method, _symbol in _BINARY.items():
+    setattr(EagerTensor, _method, _operator(_method, _symbol))
+
+
+def _of_variable(method: str) -> Callable[[Any, Any], Any]:
+    on_tensors = getattr(EagerTensor, method)
+    general = getattr(Variable, method)
+
+    def operate(x: EagerVariable, y: Any) -> Any:
+        return on_tensors(x.value(), y) if _is_eager() else general(x, y)
+
+    operate.__name__ = method
+    return operate
+
+
+for _method in _BINARY:
+    setattr(EagerVariable, _method, _of_variable(_method))

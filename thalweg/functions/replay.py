@@ -1,0 +1,192 @@
+"""Calls of the library's functions in eager code, found again.
+
+What `tf.reduce_mean(x)` records follows from the function and its arguments. A call like one that
+was made before, in the same place, takes the way that one took, without running the function. Only
+functions of ops are called so, and only calls that look at no value, draw no random number, change
+no state, and are given plain arguments.
+"""
+
+# Eager tensors and segments are one mechanism in several files:
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, cast
+
+from thalweg import public
+from thalweg.functions import tensors
+from thalweg.functions.eager import EAGER, EagerGraph, user_frame
+from thalweg.functions.segment import Segment
+from thalweg.functions.tensors import EagerTensor
+from thalweg.functions.trace import LITERAL, NO_LEAF, Place
+from thalweg.functions.variables import EagerVariable
+from thalweg.graph.dtypes import DType
+from thalweg.graph.graph import get_default_graph, graphs
+from thalweg.graph.node import Tensor
+from thalweg.graph.shapes import TensorShape
+
+_OPS = "thalweg.ops."
+#: Modules of functions that change state, have names of their own, or call the user's functions.
+_NEVER = frozenset(
+    _OPS + name
+    for name in ("state", "scatter", "python_call", "printing", "files", "random", "samplers")
+)
+_PLAIN = frozenset((int, float, bool, str, bytes, type(None), DType, TensorShape))
+
+Function = Callable[..., Any]
+
+
+class Way:
+    """The way that a call took: where to, past which tensors, and which of them it returned."""
+
+    __slots__ = ("end", "ops", "pack", "results", "templates")
+
+    def __init__(
+        self, start: Place, end: Place, results: Sequence[int], pack: Callable[[Any], Any] | None
+    ) -> None:
+        path = end.path(start)
+        self.end = end
+        self.templates: list[Tensor] = [t for place in path for t in place.outputs]
+        self.ops = sum(place.leaf == NO_LEAF for place in path)
+        self.results = results  # positions after the start
+        self.pack = pack
+
+
+def replayed(function: Function) -> Function:
+    """A function whose calls in eager code are found again."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        items = graphs.items
+        if (items[-1] if items else get_default_graph()) is not EAGER or EagerGraph.careful:
+            return function(*args, **kwargs)
+        return _called(function, args, kwargs)
+
+    return call
+
+
+def _called(function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    segment = EAGER.current()
+    key: list[Any] = [function]
+    if not (_describe(args, key, segment) and _describe_named(kwargs, key, segment)):
+        return function(*args, **kwargs)
+    if segment.closed:
+        return function(*args, **kwargs)
+    place = segment.place
+    way = place.children.get(tuple(key))
+    if type(way) is Way:
+        return _follow(way, segment, function, args, kwargs)
+    return _explore(tuple(key), segment, place, function, args, kwargs)
+
+
+def _describe(values: Sequence[Any], key: list[Any], segment: Segment) -> bool:
+    """Add what tells arguments apart to a key; whether they are all plain."""
+    for value in values:
+        kind = cast("Any", type(value))
+        if kind is EagerVariable:
+            value, kind = value.value(), EagerTensor
+        if kind is EagerTensor:
+            key.append(
+                value._position if value._segment is segment else EAGER.enter(segment, value)
+            )
+        elif kind in _PLAIN:
+            key.append((kind, value) if value or value is None else (kind, repr(value)))
+        elif kind is list or kind is tuple:
+            key.append((kind, len(value)))
+            if not _describe(value, key, segment):
+                return False
+        else:
+            return False
+    return True
+
+
+def _describe_named(values: Mapping[str, Any], key: list[Any], segment: Segment) -> bool:
+    if not values:
+        return True
+    key += values
+    return _describe(tuple(values.values()), key, segment)
+
+
+def _follow(
+    way: Way, segment: Segment, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    origin = user_frame(3)
+    start = len(segment.templates)
+    segment.templates += way.templates
+    segment.origins += [origin] * way.ops
+    made = [segment.tensor(way.templates[at], start + at) for at in way.results]
+    segment.tensors += made
+    segment.place = way.end
+    if segment.closed:  # another thread wanted a value meanwhile
+        return function(*args, **kwargs)
+    EAGER.run_if_long(segment, way.end, origin)
+    return made[0] if way.pack is None else way.pack(made)
+
+
+def _explore(
+    key: Any,
+    segment: Segment,
+    place: Place,
+    function: Function,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Make a call, and note its way if that is all there is to it."""
+    start, looks = len(segment.templates), tensors.looks[0]
+    result = function(*args, **kwargs)
+    if EAGER.segment is not segment or segment.closed or tensors.looks[0] != looks:
+        return result
+    path = segment.place.path(place)
+    if not path or not all(_is_repeatable(step) for step in path):
+        return result
+    found = _positions(result, segment, start)
+    if found is not None:
+        place.children[key] = Way(place, segment.place, *found)
+    return result
+
+
+def _is_repeatable(place: Place) -> bool:
+    if place.leaf != NO_LEAF:
+        return place.leaf == LITERAL
+    return not (place.is_special or place.has_effects or place.consulted)
+
+
+def _positions(
+    result: Any, segment: Segment, start: int
+) -> tuple[list[int], Callable[[Any], Any] | None] | None:
+    """Which tensors a call returned, and how; None if that is not all it returned."""
+    kind = cast("Any", type(result))
+    if kind is EagerTensor:
+        values, pack = [result], None
+    elif kind is list:
+        values, pack = result, list
+    elif isinstance(result, tuple):
+        values, pack = cast("Any", result), kind._make if hasattr(kind, "_make") else kind
+    else:
+        return None
+    found: list[int] = []
+    for value in cast("Sequence[Any]", values):
+        if type(value) is not EagerTensor or value._segment is not segment:
+            return None
+        if value._array is not None or value._position < start:
+            return None
+        found.append(value._position - start)
+    return found, pack
+
+
+_shown: dict[int, tuple[object, Function]] = {}
+
+
+def _show(value: object) -> object:
+    """What users call for a function of the library."""
+    if type(value) is not FunctionType or not value.__module__.startswith(_OPS):
+        return value
+    if value.__module__ in _NEVER:
+        return value
+    return _shown.setdefault(id(value), (value, replayed(value)))[1]
+
+
+public.shown[:] = [_show]

@@ -1,0 +1,375 @@
+"""A piece of work under way: the ops that eager code recorded and that did not run yet.
+
+A segment walks down the tree of what was recorded before (`trace`). It knows the values and
+variables that came in, and the tensors that went out; when one of those is looked at, everything
+recorded runs as one step, and the tensors that somebody still holds get their values.
+"""
+
+# Eager tensors and segments are one mechanism in several files:
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import itertools
+import threading
+from sys import getrefcount
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from thalweg import errors
+from thalweg.functions.steps import RecordedStep, record_step
+from thalweg.functions.tensors import EagerTensor, Failure, Literal
+from thalweg.functions.trace import (
+    LITERAL,
+    REFERENCE,
+    VALUE,
+    Guard,
+    Leaf,
+    Place,
+    Trace,
+    has_effect,
+)
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.shapes import TensorShape
+from thalweg.ops.basic import Const
+
+_MOST_VALUES = 3  # of a constant at one place, before it is data and no part of the program
+
+_new = EagerTensor.__new__
+
+_HELD = 3  # references to a tensor that only its segment holds: the list, a loop, the question
+
+MadeAt = tuple[CodeType, int]
+
+
+class Segment:
+    """What one thread recorded since values were looked at."""
+
+    __slots__ = (
+        "cells",
+        "closed",
+        "done",
+        "entered",
+        "leaves",
+        "lock",
+        "origins",
+        "pieces",
+        "place",
+        "reads",
+        "streams",
+        "templates",
+        "tensors",
+        "trace",
+        "values",
+    )
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.place = trace.root
+        self.templates: list[Tensor] = []  # nodes' outputs, by position
+        self.tensors: list[EagerTensor] = []  # the pending ones
+        self.values: list[Any] = []
+        self.leaves: list[Any] = []  # the ops of the values' nodes
+        self.cells: list[Any] = []
+        self.origins: list[MadeAt] = []
+        self.streams: list[Any] = []
+        self.entered: dict[EagerTensor, int] = {}
+        self.reads: dict[Any, EagerTensor] = {}  # variables that were read and not written since
+        self.pieces: list[Any] = []  # of tapes, which keep what the gradient will need
+        self.closed = False  # what comes next belongs to another segment
+        self.done = False
+        self.lock = threading.RLock()
+
+    # What comes in
+
+    def position(self, tensor: EagerTensor) -> int:
+        """The number of a tensor here; one from outside becomes a leaf."""
+        if tensor._segment is self:
+            return tensor._position
+        found = self.entered.get(tensor)
+        if found is not None:
+            return found
+        position = len(self.templates)
+        self._enter(tensor, tensor.held())
+        self.entered[tensor] = position
+        tensor._segment = self
+        tensor._position = position
+        return position
+
+    def _enter(self, tensor: EagerTensor, held: Any) -> None:
+        place, literal = self.place, tensor._literal
+        if literal is not None:
+            child = place.children.get(literal)
+            if child is None and literal[:2] not in place.generic:
+                child = self._new_literal(tensor, held, literal)
+            if child is not None:
+                self.place = child
+                self.templates += child.outputs
+                return
+        kind = tensor._kind
+        if kind is None:
+            kind = tensor._kind = _kind(tensor, held)
+        child = place.children.get(kind)
+        if child is None:
+            child = self._new_leaf(tensor, kind)
+        if child.leaf == REFERENCE:
+            self.cells.append(held)
+        else:
+            self.values.append(held)
+            self.leaves.append(child.nodes[0].op)
+        self.place = child
+        self.templates += child.outputs
+
+    def _new_literal(self, tensor: EagerTensor, value: Any, key: Literal) -> Place | None:
+        """A constant as part of the program; None once it had too many values here."""
+        place, kind = self.place, key[:2]
+        seen = [k for k in place.children if type(k) is Literal and k[:2] == kind]
+        if len(seen) >= _MOST_VALUES:
+            place.generic.add(kind)
+            return None
+        op = Const(value=value, dtype=tensor.dtype)
+        node = self.trace.add(op, (), [tensor.dtype], [TensorShape.of(value.shape)], "Const")
+        child = place.children[key] = Place(place, (node,), node.outputs, LITERAL)
+        return child
+
+    def _new_leaf(self, tensor: EagerTensor, kind: int) -> Place:
+        if tensor.dtype.is_ref_dtype:
+            template, leaf = self.trace.reference(tensor.dtype, tensor.shape), REFERENCE
+        else:
+            template, leaf = self.trace.leaf(tensor.dtype, tensor.shape, len(self.values)), VALUE
+        child = self.place.children[kind] = Place(self.place, (template.op,), (template,), leaf)
+        return child
+
+    def enter_as(self, template: Tensor, value: Any, key: Any) -> None:
+        """Have a value stand for a node's output that was computed in an earlier piece."""
+        child = self.place.children.get(key)
+        if child is None:
+            child = self.place.children[key] = Place(self.place, (), (template,), VALUE)
+        self.values.append(value)
+        self.leaves.append(None)
+        self._go(child)
+
+    def leaf_value(self, leaf: Leaf) -> Any:
+        """The value of a leaf, if it is one of this segment."""
+        number = leaf.number
+        is_mine = number < len(self.leaves) and self.leaves[number] is leaf
+        return self.values[number] if is_mine else None
+
+    def _go(self, child: Place) -> None:
+        self.place = child
+        self.templates += child.outputs
+
+    # What goes out
+
+    def advance(self, child: Place, origin: MadeAt) -> list[EagerTensor]:
+        """Take a step down the tree; the new tensors."""
+        position = len(self.templates)
+        self._go(child)
+        self.origins.append(origin)
+        made = [
+            self.tensor(template, position + number)
+            for number, template in enumerate(child.outputs)
+        ]
+        self.tensors += made
+        return made
+
+    def tensor(self, template: Tensor, position: int) -> EagerTensor:
+        """A tensor for a node's output, pending."""
+        tensor = _new(EagerTensor)
+        tensor.dtype = template.dtype
+        tensor._shape = template._shape
+        tensor._array = tensor._literal = tensor._kind = None
+        tensor._position = position
+        tensor._segment = self
+        return tensor
+
+    def take(self, child: Place, origin: MadeAt) -> EagerTensor:
+        """As `advance`, for a place with a single tensor."""
+        template = child.outputs[0]
+        tensor = _new(EagerTensor)
+        tensor.dtype = template.dtype
+        tensor._shape = template._shape
+        tensor._array = tensor._literal = tensor._kind = None
+        tensor._position = len(self.templates)
+        tensor._segment = self
+        self.templates.append(template)
+        self.tensors.append(tensor)
+        self.origins.append(origin)
+        self.place = child
+        return tensor
+
+    def child(self, key: Any) -> Place | None:
+        """The place that a key leads to from here, if it was taken before."""
+        found = self.place.children.get(key)
+        if type(found) is Guard:
+            return found.cases.get(found.key(self.values))
+        return found
+
+    def keep(self, key: Any, child: Place, consulted: set[int]) -> None:
+        """Remember where a key leads: from now on, or for the values that were consulted."""
+        children = self.place.children
+        before = children.get(key)
+        if type(before) is Guard:
+            consulted = consulted | set(before.leaves)
+        if not consulted:
+            children[key] = child
+            return
+        leaves = tuple(sorted(consulted))
+        guard = before if type(before) is Guard and before.leaves == leaves else Guard(leaves)
+        children[key] = guard
+        child.consulted = leaves
+        guard.cases[guard.key(self.values)] = child
+
+    # Running
+
+    def finish(self) -> None:
+        """Run what was recorded; whoever comes meanwhile waits."""
+        with self.lock:
+            if not self.done:
+                self.closed = self.done = True
+                self._run()
+
+    def __del__(self) -> None:
+        if not self.done and self.place.effects:  # of a thread that ended
+            self.finish()
+
+    def _run(self) -> None:
+        self.reads.clear()
+        count = self.place.count
+        live = [t for t in self.tensors if getrefcount(t) > _HELD and t._position < count]
+        pieces = [piece for made in self.pieces if (piece := made()) is not None]
+        if live or self.place.effects or pieces:
+            try:
+                self._settle(live, pieces)
+            except BaseException as error:  # an interrupted step has no values either
+                self._fail(error, live)
+                raise
+        self.tensors = []
+        if not pieces:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Hold nothing any more: constants and the like know this segment until their next use."""
+        self.entered = {}
+        self.values, self.cells, self.leaves = [], [], []
+        self.templates, self.origins, self.streams = [], [], []
+
+    def _settle(self, live: list[EagerTensor], pieces: list[Any]) -> None:
+        key: Any = tuple([t._position for t in live])
+        if pieces:
+            key = (key, *[piece.key for piece in pieces])
+        step: RecordedStep | None = self.place.plans.get(key)
+        if step is None:
+            wanted = [self.templates[t._position] for t in live]
+            for piece in pieces:
+                wanted += piece.wanted()
+            step = self.place.plans[key] = record_step(self.place, wanted, self.values)
+        try:
+            results = step.run(self.values, self.cells, self.streams)
+        except errors.OpError as error:
+            raise self._located(error, step) from error
+        for tensor, result in zip(live, results, strict=False):
+            tensor.settle(result if type(result) is np.ndarray else _as_array(result))
+        if pieces:
+            _share_out(pieces, results[len(live) :])
+
+    def _located(self, error: errors.OpError, step: RecordedStep) -> errors.OpError:
+        """An error at the line of this run, not of the first one that recorded the same."""
+        node = error.op
+        place = step.origins.get(node)
+        if place is None:
+            return error
+        return error.at(_made_at(node, self.origins[place]))
+
+    def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:
+        """What failed takes with it what needs it; the rest gets its values after all."""
+        failure = Failure(error)
+        for tensor in live:
+            if tensor._array is None:
+                self._settle_alone(tensor, failure)
+
+    def _settle_alone(self, tensor: EagerTensor, failure: Failure) -> None:
+        template = self.templates[tensor._position]
+        if self._is_pure(template):
+            place = _without_effects(self.place)
+            try:
+                step = record_step(place, [template], self.values)
+                (result,) = step.run(self.values, self.cells, self.streams)
+            except Exception as error:  # its own, which may be another one
+                failure = Failure(error)
+            else:
+                tensor.settle(_as_array(result))
+                return
+        tensor.settle(failure)
+
+    def _is_pure(self, template: Tensor) -> bool:
+        """Whether a tensor depends on values alone: then it is the same at any time."""
+        pending, seen = [template.op], set[Node]()
+        while pending:
+            node = pending.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node.op.stateful and not isinstance(node.op, Leaf):
+                return False
+            pending += [tensor.op for tensor in node.inputs]
+        return True
+
+
+_kinds: dict[Any, int] = {}
+_numbers = itertools.count()
+_MOST_KINDS = 100_000
+
+
+def _kind(tensor: EagerTensor, held: Any) -> int:
+    """A number for what leaves must have in common: dtype and shape."""
+    shape = held.shape if type(held) is np.ndarray else tensor.shape
+    if len(_kinds) >= _MOST_KINDS:
+        _kinds.clear()
+    return _kinds.setdefault((tensor.dtype, shape), next(_numbers))
+
+
+def _without_effects(place: Place) -> Place:
+    """The same work, of which only what is asked for runs."""
+    top: Place | None = None
+    for step in place.path():
+        nodes = tuple(node for node in step.nodes if not has_effect(node))
+        again = Place(top, nodes, step.outputs, step.leaf)
+        again.consulted = step.consulted
+        top = again
+    return place if top is None else top
+
+
+def _share_out(pieces: list[Any], results: list[Any]) -> None:
+    """Give tapes what they wanted."""
+    for piece in pieces:
+        count = len(piece.wanted())
+        piece.save(results[:count])
+        results = results[count:]
+
+
+def _made_at(node: Node, origin: MadeAt) -> Node:
+    controls = tuple(node.control_inputs)
+    inputs, annotations = node.inputs, node.annotations
+    again = Node(
+        node.graph,
+        node.op,
+        node.name,
+        inputs,
+        controls,
+        node.device,
+        annotations,
+        *origin,
+        node.index,
+    )
+    again.outputs = node.outputs
+    return again
+
+
+def _as_array(result: Any) -> Any:
+    """A result as tensors hold it: a scalar is an array too."""
+    if isinstance(result, bytes | str):
+        return np.array(result, dtype=object)
+    return np.asarray(result) if isinstance(result, np.generic | bool | int | float) else result

@@ -1,0 +1,303 @@
+"""Eager tensors: tensors with a value, now or as soon as somebody looks.
+
+To the library an `EagerTensor` is a `Tensor`; to users it is an array. It is either known (it has
+an array) or pending: an output of a piece of recorded work, which runs when the value is wanted.
+"""
+
+# Eager tensors and segments are one mechanism in several files:
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.shapes import TensorShape
+from thalweg.ops.context import VariableCell
+
+Array = NDArray[Any]
+
+_MOST_LITERAL = 16  # elements of a constant that is part of the program, not of its data
+_LITERAL_KINDS = frozenset("biufc")
+
+
+class Work(Protocol):
+    """A piece of recorded work, as far as its outputs know it."""
+
+    def finish(self) -> None:
+        """Run what is not done yet."""
+        ...
+
+
+class Home(Protocol):
+    """The eager graph, as far as tensors know it."""
+
+    @property
+    def tapes(self) -> list[Any]:
+        """The tapes that record in this thread."""
+        ...
+
+    def node_of(self, tensor: EagerTensor) -> Node:
+        """A node that stands for where a tensor came from."""
+        ...
+
+    def inner(self) -> Any:
+        """The graph that is being built in eager code, or the eager graph itself."""
+        ...
+
+
+#: How often a value was looked at: what was done next may depend on it.
+looks = [0]
+
+#: The eager graph, which all eager tensors belong to.
+home: list[Any] = []
+
+
+class Failure:
+    """In the place of a value: why there is none."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Literal(NamedTuple):
+    """A constant that is part of the program: its dtype, its shape and its elements."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    elements: bytes
+
+
+class EagerTensor(Tensor):
+    """A tensor that has a value."""
+
+    __slots__ = ("_array", "_kind", "_literal", "_position", "_segment")
+
+    _array: Any  # the value, a variable's cell, a Failure, or None while it is pending
+    _kind: int | None  # a number for its dtype and shape, once it has one
+    _literal: Literal | None  # for a small constant
+    _position: int  # its number in the segment
+    _segment: Any  # the segment where it has that number
+
+    @property
+    def op(self) -> Node:  # pyright: ignore[reportIncompatibleVariableOverride] - made on demand
+        """A node that stands for where this tensor came from."""
+        return home[0].node_of(self)
+
+    @property
+    def value_index(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - as above
+        """Which output of its node it is."""
+        return home[0].node_of(self).outputs.index(self)
+
+    @property
+    def graph(self) -> Any:
+        """The eager graph, or the one inside it that is being built."""
+        return home[0].inner()
+
+    @property
+    def device(self) -> str:
+        """Where the value is."""
+        return "/job:localhost/replica:0/task:0/device:CPU:0"
+
+    @property
+    def shape(self) -> TensorShape:
+        """The shape: known in full, if need be by computing the value."""
+        sizes = self._shape.sizes
+        if sizes is None or None in sizes:
+            self.value()
+        return self._shape
+
+    def get_shape(self) -> TensorShape:
+        """The shape."""
+        return self.shape
+
+    def set_shape(self, shape: Any) -> None:
+        """Check the shape."""
+        if not self.shape.is_compatible_with(shape):
+            raise ValueError(f"Tensor's shape {self.shape} is not compatible with {shape}")
+
+    @property
+    def rank(self) -> int | None:
+        """The number of dimensions."""
+        return self.shape.rank
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape.sizes or ())
+
+    # The value
+
+    def settle(self, array: Any) -> None:
+        """Have a value."""
+        self._array = array
+        self._segment = None
+        sizes = self._shape.sizes
+        if (sizes is None or None in sizes) and isinstance(array, np.ndarray):
+            self._shape = TensorShape.of(cast("Array", array).shape)
+
+    def held(self) -> Any:
+        """What this tensor holds, computed if need be: an array, a variable's cell, a handle."""
+        if self._array is None:
+            self._segment.finish()
+        array = self._array
+        if type(array) is Failure:
+            raise array.error
+        return array
+
+    def value(self) -> Any:
+        """The value as the library has it: an array nobody may write to."""
+        looks[0] += 1
+        held = self.held()
+        if type(held) is not VariableCell:
+            return held
+        if self._segment is not None:
+            self._segment.finish()  # whatever was recorded may change the variable
+        return held.read()
+
+    def numpy(self) -> Any:
+        """The value as a NumPy array of its own, or a NumPy scalar."""
+        value = self.value()
+        if not isinstance(value, np.ndarray):
+            return value
+        array = cast("Array", value)
+        return array.copy() if array.ndim else array[()]
+
+    def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
+        """The value; there is nothing to feed and no session to run."""
+        if feed_dict or session is not None:
+            raise ValueError("eval() takes no feeds and no session when eager execution is on.")
+        return self.numpy()
+
+    def item(self) -> Any:
+        """The only element, as a Python object."""
+        return self.value().item()
+
+    def cpu(self) -> EagerTensor:
+        """Itself: values are on the CPU."""
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        value: Array = np.asarray(self.value())
+        wanted = value.dtype if dtype is None else np.dtype(dtype)
+        if copy or wanted != value.dtype:
+            if copy is False:
+                raise ValueError(f"{value.dtype} cannot be {wanted} without a copy")
+            return value.astype(wanted)
+        view = value.view()
+        view.flags.writeable = False
+        return view
+
+    def __bool__(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] - here is a value
+        return bool(self.value())
+
+    __nonzero__ = __bool__  # pyright: ignore[reportAssignmentType] - as above
+
+    def __float__(self) -> float:
+        return float(self.value())
+
+    def __int__(self) -> int:
+        return int(self.value())
+
+    def __complex__(self) -> complex:
+        return complex(self.value())
+
+    def __index__(self) -> int:
+        value = self.value()
+        if value.dtype.kind not in "iu" or value.ndim:
+            raise TypeError(f"only an integer scalar can be an index, not {self!r}")
+        return int(value)
+
+    def __len__(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride] - here is a value
+        sizes = self.shape.sizes
+        if not sizes:
+            raise TypeError("Scalar tensor has no `len()`")
+        return cast("int", sizes[0])
+
+    def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride] - as above
+        if not self.shape.rank:
+            raise TypeError("Cannot iterate over a scalar tensor.")
+        if not home[0].tapes:
+            self.value()  # rows of an array are cheaper than steps that compute them
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, key: Any) -> Tensor:
+        array = self._array
+        if type(array) is np.ndarray and _is_plain(key) and not home[0].tapes:
+            try:
+                return known(np.asarray(array[key]))
+            except IndexError:
+                pass  # the op says it in words
+        return operators["getitem"](self, key)
+
+    def __copy__(self) -> EagerTensor:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> EagerTensor:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _unpickled, (self.numpy(), self.dtype.base_dtype.name)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.numpy() if self.ndim == 0 else str(self), spec)
+
+    def __repr__(self) -> str:
+        return f"<tf.Tensor: {self._described()}, numpy={_printed(self, repr)}>"
+
+    def __str__(self) -> str:
+        return f"tf.Tensor({_printed(self, str)}, {self._described()})"
+
+    def _described(self) -> str:
+        sizes = ", ".join(map(str, self.shape.sizes or ()))
+        comma = "," if self.ndim == 1 else ""
+        return f"shape=({sizes}{comma}), dtype={self.dtype.base_dtype.name}"
+
+
+def _printed(tensor: EagerTensor, write: Callable[[Any], str]) -> str:
+    try:
+        return write(tensor.numpy())
+    except Exception as error:  # a debugger prints tensors that failed, too
+        return f"<{type(error).__name__}: {error}>"
+
+
+def _is_plain(key: Any) -> bool:
+    """Whether NumPy and TensorFlow read an index alike."""
+    kind = cast("Any", type(key))
+    return kind is int or (kind is slice and all(_is_bound(b) for b in (key.start, key.stop)))
+
+
+def _is_bound(bound: Any) -> bool:
+    return bound is None or type(bound) is int
+
+
+def known(array: Any, dtype: Any = None, shape: TensorShape | None = None) -> EagerTensor:
+    """A tensor whose value is an array (or a handle, whose dtype and shape must be given)."""
+    tensor = EagerTensor.__new__(EagerTensor)
+    tensor.dtype = as_dtype(array.dtype) if dtype is None else dtype
+    tensor._shape = TensorShape.of(array.shape) if shape is None else shape
+    tensor._array = array
+    tensor._segment = None
+    tensor._position = -1
+    tensor._literal = None
+    tensor._kind = None
+    return tensor
+
+
+def literal(array: Array, dtype: Any) -> EagerTensor:
+    """A constant: a small one is part of the program it is used in."""
+    tensor = known(array, dtype)
+    if array.size <= _MOST_LITERAL and array.dtype.kind in _LITERAL_KINDS:
+        tensor._literal = Literal(tensor.dtype.as_datatype_enum, array.shape, array.tobytes())
+    return tensor
+
+
+def _unpickled(value: Any, dtype: str) -> EagerTensor:
+    return known(np.asarray(value), as_dtype(dtype))

@@ -1,0 +1,265 @@
+"""What eager code recorded before, as a tree: each way to continue a piece of work is a child.
+
+A `Place` is a piece of work up to some op. Its nodes were made once, in a hidden graph, as graph
+code makes them; when eager code takes the same way again, it finds them there, with their shapes
+and dtypes and, where it looked at values, the plan of the step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.autodiff.custom import CustomGradient
+from thalweg.graph.dtypes import DType
+from thalweg.graph.graph import Graph, flatten_control_inputs
+from thalweg.graph.node import Node, Tensor, flatten_nodes
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape
+from thalweg.graph.signature import parse
+from thalweg.graph.subgraph import SubGraph
+from thalweg.ops.basic import NoOp
+from thalweg.ops.random import Random
+
+Array = NDArray[Any]
+
+NO_LEAF, VALUE, REFERENCE, LITERAL = 0, 1, 2, 3
+
+_MOST_CONSULTED = 64  # elements of a value that shapes may depend on
+
+
+class Place:
+    """A piece of work: what came before, and what its last op added."""
+
+    __slots__ = (
+        "children",
+        "consulted",
+        "count",
+        "customs",
+        "effects",
+        "generic",
+        "has_effects",
+        "is_plain",
+        "is_special",
+        "leaf",
+        "nodes",
+        "outputs",
+        "parent",
+        "plans",
+        "randoms",
+        "result",
+        "size",
+        "writes",
+    )
+
+    def __init__(
+        self, parent: Place | None, nodes: tuple[Node, ...], outputs: tuple[Tensor, ...], leaf: int
+    ) -> None:
+        self.parent = parent
+        self.nodes = nodes
+        self.outputs = outputs
+        self.leaf = leaf
+        self.children: dict[Any, Any] = {}
+        self.generic: set[Any] = set()  # kinds of constants that change from time to time
+        self.plans: dict[Any, Any] = {}
+        self.result: Any = None  # how outputs are given back, where that is not a single tensor
+        self.consulted: tuple[int, ...] = ()  # the leaves whose values decided something here
+        self.randoms = tuple(node for node in nodes if isinstance(node.op, Random))
+        self.writes = any(node.op.parsed.references for node in nodes)
+        customs = sum(isinstance(node.op, CustomGradient) for node in nodes)
+        self.customs: int = customs + (0 if parent is None else parent.customs)
+        self.is_special = bool(self.randoms) or self.writes or customs > 0
+        self.has_effects = any(has_effect(node) for node in nodes)
+        self.effects: bool = self.has_effects or (parent is not None and parent.effects)
+        self.is_plain = False  # a single tensor and nothing else comes of it
+        self.count: int = len(outputs) + (0 if parent is None else parent.count)  # of positions
+        self.size: int = len(nodes) + (0 if parent is None else parent.size)
+
+    def path(self, start: Place | None = None) -> list[Place]:
+        """The places after `start` (all if None) up to here, in order."""
+        found: list[Place] = []
+        place: Place | None = self
+        while place is not None and place is not start:
+            found.append(place)
+            place = place.parent
+        return found[::-1]
+
+
+class Guard:
+    """Places that differ by the values of some leaves, which decided shapes."""
+
+    __slots__ = ("cases", "leaves")
+
+    def __init__(self, leaves: tuple[int, ...]) -> None:
+        self.leaves = leaves
+        self.cases: dict[Any, Any] = {}
+
+    def key(self, values: Sequence[Any]) -> tuple[bytes, ...]:
+        """What the leaves hold."""
+        return tuple(values[leaf].tobytes() for leaf in self.leaves)
+
+
+def has_effect(node: Node) -> bool:
+    """Whether a node must run even if nobody looks at what it gives."""
+    op = node.op
+    if not op.stateful or isinstance(op, NoOp | Source | Random):
+        return False
+    return bool(op.parsed.references) or op.host_only or op.blocking
+
+
+class _Consults(threading.local):
+    """The leaves whose values were asked for while a node is made."""
+
+    found: set[int] | None = None
+
+
+consults = _Consults()
+
+
+@contextmanager
+def consulting() -> Generator[set[int]]:
+    """Note which leaves are asked for their values."""
+    outer, consults.found = consults.found, set()
+    try:
+        yield consults.found
+    finally:
+        consults.found = outer
+
+
+class Source(Op, abstract=True):
+    """What stands for something from outside a piece of work. It is in no graph that users see."""
+
+    parsed = parse("-> output: dtype")
+    result = tuple
+    stateful = True
+    host_only = True
+    not_differentiable = True
+    dtype: DType
+    given_shape: TensorShape
+
+    def shape(self) -> TensorShape:
+        return self.given_shape
+
+    def kernel(self, context: Any) -> Any:
+        raise AssertionError(f"{context.node.name} gets its value from the piece of work")
+
+
+class Leaf(Source, abstract=True):
+    """A value that was known before the piece of work began."""
+
+    type_name = "EagerValue"
+    number: int
+    trace: Any
+
+    def known_value(self) -> Array | None:
+        """The value, where it is one that shapes may depend on."""
+        value = self.trace.value(self)
+        if not isinstance(value, np.ndarray):
+            return None
+        array = cast("Array", value)
+        if array.dtype.kind not in "iub" or array.size > _MOST_CONSULTED:
+            return None
+        if consults.found is not None:
+            consults.found.add(self.number)
+        return array
+
+
+class Held(Source, abstract=True):
+    """A value, to whoever asks for the node of an eager tensor that has one."""
+
+    type_name = "EagerTensor"
+    value: Any
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def known_value(self) -> Any:
+        """The value."""
+        return cast("Any", self.value) if isinstance(self.value, np.ndarray) else None
+
+    def kernel(self, context: Any) -> Any:
+        return self.value
+
+
+class Reference(Source, abstract=True):
+    """A variable that was there before the piece of work began."""
+
+    type_name = "EagerReference"
+    parsed = parse("-> ref: &dtype")
+
+
+class Trace(SubGraph):
+    """The hidden graph of a thread, and the tree over its nodes."""
+
+    def __init__(self, eager: Any) -> None:
+        super().__init__(eager, "eager code")
+        self.eager = eager
+        self.root = Place(None, (), (), NO_LEAF)
+
+    def _share(self, outer: Graph) -> None:
+        """Names are this graph's own: nobody sees them but in errors."""
+
+    def value(self, leaf: Leaf) -> Any:
+        """What a leaf holds in the piece that is recorded now; None if it is no leaf of that."""
+        return self.eager.segment.leaf_value(leaf)
+
+    def sees(self, graph: Graph) -> bool:
+        """Whether tensors of a graph can be used in this one."""
+        return graph is self or graph is self.eager
+
+    def capture(self, tensor: Tensor) -> Tensor:
+        """What stands for an eager tensor."""
+        if type(tensor) is Tensor and tensor.op.graph is self:
+            return tensor
+        return self.eager.captured(tensor)
+
+    def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
+        """Nodes to come after, all of which are of this graph."""
+        found = [self.as_graph_element(value) for value in flatten_control_inputs(values)]
+        return list(dict.fromkeys(flatten_nodes(found)))
+
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+        """Everything is in one place."""
+        return nullcontext()
+
+    def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
+        """Everything is in one place."""
+        return nullcontext()
+
+    def gradient_override(self, type_name: str) -> str | None:
+        """The registered gradient that new nodes of this type use instead of the op's own."""
+        return super().gradient_override(type_name) or self.eager.gradient_override(type_name)
+
+    def get_collection_ref(self, name: Any) -> list[Any]:
+        """Collections are the eager graph's."""
+        return self.eager.get_collection_ref(name)
+
+    def add_to_collection(self, name: Any, value: Any) -> None:
+        """Collections are the eager graph's."""
+        self.eager.add_to_collection(name, value)
+
+    def prevent_feeding(self, tensor: Tensor) -> None:
+        """Nothing is fed."""
+
+    def leaf(self, dtype: DType, shape: TensorShape, number: int) -> Tensor:
+        """A node for a value from outside."""
+        op = Leaf(dtype=dtype, given_shape=shape, number=number, trace=self)
+        return self.add(op, (), [dtype], [shape], "value").outputs[0]
+
+    def reference(self, dtype: DType, shape: TensorShape) -> Tensor:
+        """A node for a variable from outside."""
+        op = Reference(dtype=dtype.base_dtype, given_shape=shape)
+        return self.add(op, (), [dtype.as_ref], [shape], "variable").outputs[0]
+
+
+def steps(path: Sequence[Place]) -> Iterator[Place]:
+    """The places of a path that ops were recorded at."""
+    return (place for place in path if place.leaf == NO_LEAF and place.parent is not None)

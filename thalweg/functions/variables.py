@@ -1,0 +1,277 @@
+"""Variables of eager code: made at once, with a value, and gone when nobody holds them.
+
+A program writes `tf.Variable(...)` or `tf.get_variable(...)`; what it gets in eager code is an
+`EagerVariable`. Its buffer flows along reference edges as a graph's variables do, so every op,
+layer and optimizer takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakValueDictionary
+
+from numpy.typing import NDArray
+
+from thalweg.functions.eager import EAGER, recorded
+from thalweg.functions.tensors import EagerTensor, known
+from thalweg.graph.convert import convert_to_tensor, stand_ins
+from thalweg.graph.dtypes import DType
+from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.subgraph import root
+from thalweg.ops import basic, state
+from thalweg.ops.context import VariableCell
+from thalweg.public import public, publish_value
+from thalweg.variables import variable as graph_variables
+from thalweg.variables.scope import STORE_KEY, get_variable_scope, variable_scope
+from thalweg.variables.store import AUTO_REUSE, Request, VariableStore
+from thalweg.variables.variable import Variable
+
+Array = NDArray[Any]
+
+
+_READ = basic.Identity()
+
+
+class EagerVariable(Variable):
+    """State that eager code reads and changes."""
+
+    _reference: EagerTensor
+
+    def _build(
+        self, initial_value: Any, validate: bool, name: str | None, dtype: DType | None, shape: Any
+    ) -> None:
+        with graphs.pushed(EAGER), EAGER.name_scope(name or "Variable") as scope:
+            made = initial_value() if callable(initial_value) else initial_value
+            value = convert_to_tensor(made, dtype)
+            if not isinstance(value, EagerTensor):
+                raise ValueError(f"{value!r} has no value that a variable of eager code can have.")
+            self._name = scope.rstrip("/")
+            self._hold(value.value(), value.dtype.base_dtype, validate, shape)
+
+    def _hold(self, value: Array, dtype: DType, validate: bool, shape: Any) -> None:
+        given = TensorShape.of(value.shape) if validate else unknown_shape()
+        known_shape = given if shape is None else TensorShape(shape)
+        cell = VariableCell(self._name, dtype, known_shape)
+        cell.assign(value)
+        self._reference = self._variable = known(cell, dtype.as_ref, known_shape)
+        op = state.VariableV2(dtype=dtype, given_shape=known_shape, shared_name=self._name)
+        holder = self._variable.op  # for the line of the user's code
+        self._node = Node(EAGER, op, self._name, (), (), "", {}, *holder.made_at, 0)
+        self._node.outputs = (self._variable,)
+        self._initial_value = None
+
+    # Values
+
+    @property
+    def _snapshot(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride] - read when asked
+        return self.value()
+
+    def value(self) -> Tensor:
+        """The value now."""
+        items = graphs.items
+        if (items[-1] if items else get_default_graph()) is not EAGER:
+            return basic.identity(self._variable, name="read")
+        for tape in EAGER.tapes:
+            tape.accessed(self)
+        segment = EAGER.segment
+        found = None if segment.closed else segment.reads.get(self)
+        if found is None:
+            found = recorded(_READ, (self._variable,), None, 2)
+            EAGER.segment.reads[self] = found
+        return found
+
+    def read_value(self) -> Tensor:
+        """The value now."""
+        return self.value()
+
+    def numpy(self) -> Any:
+        """The value as a NumPy array."""
+        return self._reference.numpy()
+
+    def eval(self, session: Any = None) -> Any:
+        """The value."""
+        return self.numpy()
+
+    def load(self, value: Any, session: Any = None) -> None:
+        """Set the value."""
+        self.assign(value)
+
+    def initialized_value(self) -> Tensor:
+        """The value: it always has one."""
+        return self.value()
+
+    @property
+    def initial_value(self) -> Tensor:
+        """Nobody keeps it."""
+        raise RuntimeError("`initial_value` not supported in EAGER mode.")
+
+    @property
+    def initializer(self) -> Node:
+        """Nothing to run: the variable has its value."""
+        return basic.no_op()
+
+    def is_initialized(self, name: str | None = None) -> Tensor:
+        """True."""
+        return convert_to_tensor(True)
+
+    # Changes
+
+    def _changed(self, change: Callable[..., Any], value: Any, read_value: bool) -> Any:
+        changed = change(self._variable, value)
+        if get_default_graph() is not EAGER:
+            return changed if read_value else changed.op
+        EAGER.segment.reads.pop(self, None)
+        return self if read_value else None
+
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Set the value."""
+        return self._changed(state.assign, value, read_value)
+
+    def assign_add(
+        self,
+        delta: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Add `delta`."""
+        return self._changed(state.assign_add, delta, read_value)
+
+    def assign_sub(
+        self,
+        delta: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Subtract `delta`."""
+        return self._changed(state.assign_sub, delta, read_value)
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        """`name:0`."""
+        return f"{self._name}:0"
+
+    @property
+    def op(self) -> Node:
+        """The node that owns the buffer."""
+        return self._node
+
+    @property
+    def graph(self) -> Graph:
+        """The eager graph, or the one inside it that is being built."""
+        return EAGER.inner()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self._reference.__array__(dtype, copy)
+
+    def __bool__(self) -> bool:
+        return bool(self._reference)
+
+    def __float__(self) -> float:
+        return float(self._reference)
+
+    def __int__(self) -> int:
+        return int(self._reference)
+
+    def __index__(self) -> int:
+        return self._reference.__index__()
+
+    def __len__(self) -> int:
+        return len(self._reference)
+
+    def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride] - here is a value
+        return iter(self.value())
+
+    def __copy__(self) -> Variable:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Variable:
+        copy = Variable(self.numpy(), trainable=self.trainable, name=self._name, dtype=self.dtype)
+        memo[id(self)] = copy
+        return copy
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (self.numpy(), self._name, self.trainable)
+
+    def __repr__(self) -> str:
+        kind = self.dtype.base_dtype.name
+        return (
+            f"<tf.Variable '{self.name}' shape={self.shape} dtype={kind}, numpy={self.numpy()!r}>"
+        )
+
+
+class EagerStore(VariableStore):
+    """Variables by name, as long as they live. Only a request that reuses finds them again."""
+
+    def __init__(self, kept: Any = None) -> None:
+        super().__init__()
+        self._vars: Any = WeakValueDictionary[str, Variable]() if kept is None else kept
+
+    def _get_single(self, request: Request, partition: Any = None) -> Variable:
+        if not request.reuse:
+            self._vars.pop(request.name, None)
+        return super()._get_single(request, partition)
+
+
+EAGER.makers[STORE_KEY] = EagerStore
+
+
+@public("contrib.eager.EagerVariableStore")
+class EagerVariableStore:
+    """Keeps the variables that `get_variable` makes inside `with store.as_default():`, to be found
+    again there under their names."""
+
+    def __init__(self, store: Any = None) -> None:
+        self._kept: dict[str, Variable] = {}
+        self._store = EagerStore(self._kept)
+
+    @contextmanager
+    def as_default(self) -> Generator[None]:
+        """Use the store inside the block."""
+        stores = EAGER.get_collection_ref(STORE_KEY)
+        before = list(stores)
+        stores[:] = [self._store]
+        try:
+            with variable_scope(get_variable_scope(), reuse=AUTO_REUSE):
+                yield
+        finally:
+            stores[:] = before
+
+    def variables(self) -> list[Variable]:
+        """All variables in it, by name."""
+        return sorted(self._kept.values(), key=lambda variable: variable.name)
+
+    def trainable_variables(self) -> list[Variable]:
+        """Those that optimizers change."""
+        return [variable for variable in self.variables() if variable.trainable]
+
+    def non_trainable_variables(self) -> list[Variable]:
+        """Those that optimizers leave alone."""
+        return [variable for variable in self.variables() if not variable.trainable]
+
+
+def _unpickled(value: Any, name: str, trainable: bool) -> Variable:
+    return EagerVariable(value, name=name, trainable=trainable)
+
+
+def _variable_class(kind: type[Variable]) -> type[Variable]:
+    """What `tf.Variable(...)` makes now."""
+    return EagerVariable if kind is Variable and root(get_default_graph()) is EAGER else kind
+
+
+stand_ins[EagerVariable] = EagerVariable.value
+graph_variables.variable_class[:] = [_variable_class]
+publish_value("contrib.eager.Variable", Variable)
