@@ -15,7 +15,8 @@ import pytest
 import thalweg as tf
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOW = {"digits.py"}  # the demo: it draws a bar and a picture, and has a test of its own
+# These draw bars (and pictures), and have tests of their own.
+SLOW = {"digits.py", "reverse_strings.py", "beam_search.py"}
 EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py") if p.name not in SLOW)
 
 
@@ -56,6 +57,16 @@ def test_the_demo_learns(tmp_path: Path) -> None:
     accuracy = re.search(r"test accuracy ([\d.]+)%", done.stdout)
     assert accuracy and float(accuracy[1]) > 90
     assert (tmp_path / "digits_loss.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", ["reverse_strings.py", "beam_search.py"])
+def test_strings_are_turned_around(name: str) -> None:
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name), "--steps", "60"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "60/60" in done.stderr
+    rates = [float(rate) for rate in re.findall(r"([\d.]+)%", done.stdout.splitlines()[3])]
+    assert rates and min(rates) > 10
 
 
 def readme_code() -> str:

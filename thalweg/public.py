@@ -66,9 +66,10 @@ def names() -> list[str]:
 
 def install(root: ModuleType) -> None:
     """Set every public name on `root` or on the submodule of `root` its dotted prefix names."""
+    _registry.update({name: shown[0](value) for name, value in _registry.items()})
     for name, value in namespace().items():
         path, _, leaf = name.rpartition(".")
-        setattr(_module_at(root, path), leaf, shown[0](value))
+        setattr(_module_at(root, path), leaf, value)
     for path in {name.rpartition(".")[0] for name in _lazy}:
         _install_lazy(_module_at(root, path), path)
 

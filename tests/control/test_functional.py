@@ -156,6 +156,19 @@ def test_gradients_of_both_orders(build: Any) -> None:
     check_gradient(build, [ROWS, R.normal(size=3)], [0, 1], True, 1e-5, 1e-6)
 
 
+@pytest.mark.usefixtures("lowering")
+def test_gradient_of_more_turns_than_there_is_room_for_at_first() -> None:
+    rows = R.normal(size=(200, 16)).astype(np.float32)
+    x, decay = tf.constant(rows), tf.constant(np.full(16, 0.5, np.float32))
+    total = tf.reduce_sum(tf.scan(lambda held, row: decay * held + row, x, tf.zeros([16])))
+    found = run(tf.gradients(total, [x, decay]))
+    ahead = (1 - 0.5 ** np.arange(200, 0, -1)) / 0.5  # 1 + 1/2 + … for the rows still to come
+    states = np.array(folded(lambda held, row: 0.5 * held + row, rows, np.zeros(16)))
+    before = np.concatenate([np.zeros((1, 16)), states[:-1]])
+    np.testing.assert_allclose(found[0], np.tile(ahead[:, None], 16), rtol=1e-5)
+    np.testing.assert_allclose(found[1], (before * ahead[:, None]).sum(0), rtol=1e-3, atol=1e-3)
+
+
 def test_results_of_several_shapes() -> None:
     rows = tf.map_fn(
         lambda n: tf.ones([n]), tf.constant([2, 2]), dtype=tf.float32, infer_shape=False

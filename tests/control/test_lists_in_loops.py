@@ -1,5 +1,6 @@
 """TensorArrays inside loops and branches: values, gradients of both orders, errors."""
 
+import numpy as np
 import pytest
 
 import thalweg as tf
@@ -91,3 +92,15 @@ def test_a_loop_leaves_a_list_as_long_as_it_may_get():
     with tf.Graph().as_default(), tf.Session() as session:
         array = ones(3, dynamic_size=True).write(5, 2.0)
         assert session.run(array.size()) == 6
+
+
+@pytest.mark.parametrize("times", [0, 3, 64, 65, 300])
+def test_a_list_grows_past_the_room_there_is_at_first(times):
+    x = tf.constant([1.0, 2.0])
+    array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[2])
+    array = loop(times, lambda i, array: array.write(i, tf.to_float(i) * x), array)
+    stacked = array.stack()
+    with tf.Session() as session:
+        found, slope = session.run([stacked, tf.gradients(stacked, x)[0]])
+    np.testing.assert_array_equal(found, np.arange(times)[:, None] * [1.0, 2.0])
+    np.testing.assert_array_equal(slope, [times * (times - 1) / 2] * 2)

@@ -147,6 +147,7 @@ class _Backward:
         self._found: dict[Tensor, list[Part]] = defaultdict(list)
         self._total: dict[Tensor, Gradient] = {}
         self._inner: dict[Node, list[InnerGradient]] = defaultdict(list)
+        self._reached: set[Node] = set()  # nodes that depend on xs, and those of xs themselves
 
     def add(self, tensor: Tensor, gradient: Any) -> None:
         """Note a part of the gradient of a tensor."""
@@ -182,7 +183,7 @@ class _Backward:
         """Nodes that ys depend on and that depend on xs, latest first."""
         behind = _ancestors(y.op for y in self._ys)
         starts = {x.op for x in self._xs}
-        reached: set[Node] = set()
+        reached = self._reached
         for node in sorted(behind | starts, key=lambda n: n.index):
             if node in starts or any(t.op in reached for t in node.inputs):
                 reached.add(node)
@@ -200,7 +201,9 @@ class _Backward:
         function = gradient_function(node)
         if function is None:
             return
-        found = {} if inner is None else {"inner": inner}
+        found: dict[str, Any] = {} if inner is None else {"inner": inner}
+        if node.op.chooses_gradients:
+            found["wanted"] = [p for p, t in enumerate(node.inputs) if t.op in self._reached]
         with get_default_graph().name_scope(f"{node.name}_grad"), self._on_device_of(node):
             results = _as_gradients(function(node, *self._filled(node, totals), **found), node)
             if self._gate:

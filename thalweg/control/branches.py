@@ -29,6 +29,7 @@ class Branching(Op, abstract=True):
     """The base of conditionals. The first input chooses; all branches take the others."""
 
     stateful = True  # its branches may be
+    chooses_gradients = True
     of_process = True
     branches: tuple[Body, ...]
     Tout: tuple[DType, ...]
@@ -45,15 +46,21 @@ class Branching(Op, abstract=True):
     def kernel(self, context: Any, choice: Any, inputs: list[Any]) -> Any:
         raise AssertionError(f"{context.node.name} is run by its plan")
 
-    def gradient(self, node: Node, *dys: Any, inner: Sequence[InnerGradient] = ()) -> list[Any]:
-        wanted = [place for place, t in enumerate(node.inputs[1:]) if carries(t)]
-        drafts = [self._backward(node, body, dys, inner, wanted) for body in self.branches]
+    def gradient(
+        self,
+        node: Node,
+        *dys: Any,
+        wanted: Sequence[int],
+        inner: Sequence[InnerGradient] = (),
+    ) -> list[Any]:
         found: list[Any] = [None] * len(node.inputs)
-        if wanted:
-            for place, gradient in zip(
-                wanted, _join(type(self), node.inputs[0], drafts), strict=True
-            ):
-                found[1 + place] = gradient
+        places = [place - 1 for place in wanted if carries(node.inputs[place])]
+        if not places:
+            return found
+        drafts = [self._backward(node, body, dys, inner, places) for body in self.branches]
+        gradients = _join(type(self), node.inputs[0], drafts)
+        for place, gradient in zip(places, gradients, strict=True):
+            found[1 + place] = gradient
         return found
 
     def _backward(
@@ -137,6 +144,9 @@ def cond(
     Both must return the same structure of tensors with the same dtypes.
     """
     yes, no = _function(true_fn, fn1, "true_fn", "fn1"), _function(false_fn, fn2, "false_fn", "fn2")
+    if get_default_graph().is_eager:
+        result = yes() if pred else no()
+        return result if strict else nest.single(result)
     if isinstance(pred, bool):
         raise TypeError(
             "pred must not be a Python bool: decide with a Python `if`, or pass a tensor"
@@ -221,6 +231,9 @@ def switch_case(
     for function in functions:
         if not callable(function):
             raise TypeError(f"branch_fns must be callable, not {function!r}")
+    if get_default_graph().is_eager:
+        number = int(branch_index)
+        return nest.single(functions[number if 0 <= number < len(functions) else -1]())
     with name_scope(name, "switch_case", [branch_index]):
         index = convert_to_tensor(branch_index, name="branch_index")
         if index.dtype.base_dtype is not int32:

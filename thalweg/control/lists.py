@@ -160,8 +160,7 @@ class ListValue:
     def forget(self, indices: Array) -> None:
         """Clear entries that were read."""
         with self._lock:
-            for index in indices.tolist():
-                self._states[index] = _CLEARED
+            np.frombuffer(self._states, np.uint8)[indices] = _CLEARED
 
     def gradient(self, source: str = "") -> ListValue:
         """A list of gradients like this one; the same one each time for a `source` with a name."""
@@ -219,8 +218,8 @@ class ListValue:
         if not self.dtype.is_numpy_compatible:
             return
         packed = _Stacked(self._rows(shape))
-        for index, state in enumerate(self._states):
-            if state == _WRITTEN and self._storage is not None:
+        if self._storage is not None:
+            for index in np.flatnonzero(self.written).tolist():
                 packed.put(index, self._storage.get(index))
         self._storage = packed
 
@@ -269,7 +268,7 @@ class ListValue:
             if len(value) == 0:
                 return self
             self._room_for(len(value) - 1)
-            if len(value) == len(self._states) and not any(self._states):
+            if len(value) == self._states.count(_EMPTY) == len(self._states):
                 return self._adopt(value)
             return self.scatter(np.arange(len(value)), value)
 

@@ -37,6 +37,7 @@ class While(Op):
 
     signature = "variables: [T], invariants: [Tinvariant] -> results: [Tout]"
     stateful = True  # its body may be
+    chooses_gradients = True
     of_process = True
     condition: Body
     body: Body
@@ -56,23 +57,35 @@ class While(Op):
     def kernel(self, context: Any, variables: list[Any], invariants: list[Any]) -> Any:
         raise AssertionError(f"{context.node.name} is run by its plan")
 
-    def gradient(self, node: Node, *dys: Any, inner: Sequence[InnerGradient] = ()) -> list[Any]:
+    def gradient(
+        self,
+        node: Node,
+        *dys: Any,
+        wanted: Sequence[int],
+        inner: Sequence[InnerGradient] = (),
+    ) -> list[Any]:
         if not self.back_prop:
             return [None] * len(node.inputs)
-        return _BackwardLoop(node, dys, inner).run()
+        return _BackwardLoop(node, dys, wanted, inner).run()
 
 
 class _BackwardLoop:
     """The gradient of one loop."""
 
-    def __init__(self, node: Node, dys: Sequence[Any], inner: Sequence[InnerGradient]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        dys: Sequence[Any],
+        wanted: Sequence[int],
+        inner: Sequence[InnerGradient],
+    ) -> None:
         self._node = node
         self._op = cast("While", node.op)
         self._dys = dys
         self._inner = inner
         self._variables = [p for p, t in enumerate(node.outputs) if carries(t)]
         count = len(node.outputs)
-        self._invariants = [p for p in range(count, len(node.inputs)) if carries(node.inputs[p])]
+        self._invariants = [p for p in wanted if p >= count and carries(node.inputs[p])]
 
     def run(self) -> list[Any]:
         node = self._node
@@ -203,12 +216,23 @@ def while_loop(
             cond, body, loop_vars, shape_invariants = _counted(
                 cond, body, loop_vars, shape_invariants, maximum_iterations
             )
-        result = _loop(
-            cond, body, loop_vars, shape_invariants, parallel_iterations, back_prop, swap_memory
-        )
+        if get_default_graph().is_eager:
+            result = _run_now(cond, body, loop_vars)
+        else:
+            result = _loop(
+                cond, body, loop_vars, shape_invariants, parallel_iterations, back_prop, swap_memory
+            )
         if maximum_iterations is not None:
             result = result[1]
         return result if return_same_structure else nest.single(result)
+
+
+def _run_now(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Any) -> Any:
+    """The loop as Python runs it, in eager code."""
+    values = rebuilt(loop_vars, tensors_of(loop_vars))
+    while cond(*_unpacked(values)):
+        values = _like(loop_vars, body(*_unpacked(values)))
+    return values
 
 
 def _check_arguments(cond: Any, body: Any, loop_vars: Any, parallel_iterations: Any) -> None:

@@ -82,9 +82,7 @@ class BatchFlow(Staged):
 class BatchDatasetV2(Stage):
     """A dataset of batches of elements."""
 
-    signature = (
-        "input_dataset: variant, batch_size: int64, drop_remainder: bool -> handle: variant"
-    )
+    signature = "input_dataset: variant, batch_size: int64, drop_remainder: bool -> handle: variant"
     flow = BatchFlow
 
 

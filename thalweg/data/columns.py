@@ -101,7 +101,7 @@ def row_count(value: Any) -> int:
 
 
 def padded(values: Sequence[Any], wanted: Sequence[int], filling: Any) -> Array:
-    """A batch of values, each filled up at its ends; a wanted size of -1 is the largest there is."""
+    """A batch of values, each filled up at its ends; a size of -1 is the largest there is."""
     arrays = [as_array(value) for value in values]
     for array in arrays:
         _check_fits(array.shape, wanted)

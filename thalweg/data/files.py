@@ -27,7 +27,7 @@ class FileFlow(Flow):
         if self.compression not in ("", "GZIP", "ZLIB"):
             raise self.failed(invalid(f"Unsupported compression_type: {self.compression!r}"))
         self._file = 0  # the number of the file
-        self._offset = 0  # where in it the block at hand begins
+        self._offset: int = 0  # where in it the block at hand begins
         self._given = 0  # records of that block
         self._blocks: Iterator[tuple[int, list[bytes]]] | None = None
         self._block: list[bytes] = []
@@ -59,9 +59,9 @@ class FileFlow(Flow):
             try:
                 if self._blocks is None:
                     self._blocks = self.blocks(self._names[self._file], self._offset)
-                for self._offset, self._block in self._blocks:
-                    self._given = 0
-                    if self._block:
+                for offset, block in self._blocks:
+                    self._offset, self._block, self._given = offset, block, 0
+                    if block:
                         return True
             except Exception as error:
                 self._next_file()
@@ -99,9 +99,7 @@ class TFRecordFlow(FileFlow):
 class TFRecordDataset(Stage):
     """A dataset of TFRecords."""
 
-    signature = (
-        "filenames: string, compression_type: string, buffer_size: int64 -> handle: variant"
-    )
+    signature = "filenames: string, compression_type: string, buffer_size: int64 -> handle: variant"
     flow = TFRecordFlow
 
 
@@ -128,9 +126,7 @@ def _line(line: bytes) -> bytes:
 class TextLineDataset(Stage):
     """A dataset of lines of text."""
 
-    signature = (
-        "filenames: string, compression_type: string, buffer_size: int64 -> handle: variant"
-    )
+    signature = "filenames: string, compression_type: string, buffer_size: int64 -> handle: variant"
     flow = TextLineFlow
 
 

@@ -205,6 +205,65 @@ class Flow:
         return type(found)(None, found.op, f"{found.message}\n  {stage}")
 
 
+class Counted(Flow):
+    """A flow whose state is how many elements it gave."""
+
+    _given = 0
+    count: int
+
+    def next(self) -> Element | None:
+        place = self._given
+        if place >= self.count:
+            return None
+        self._given = place + 1
+        return self.element(place)
+
+    def rows(self, most: int) -> Rows | None:
+        start = self._given
+        if start >= self.count:
+            return None
+        self._given = min(start + most, self.count)
+        return self.part(start, self._given)
+
+    def element(self, place: int) -> Element:
+        """The element of a number."""
+        raise TypeError(f"{type(self).__name__} must define element")
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Elements as rows."""
+        raise TypeError(f"{type(self).__name__} must define part")
+
+    def save(self) -> Any:
+        return {"given": self._given}
+
+    def load(self, state: Any) -> None:
+        self._given = int(state["given"])
+
+
+class KeptFlow(Counted):
+    """Elements that are at hand."""
+
+    def open(self, *elements: Any) -> None:
+        self._elements = elements
+        self.count = len(elements)
+
+    def element(self, place: int) -> Element:
+        return self._elements[place]
+
+
+class Kept(Pipeline):
+    """A dataset of elements that are at hand: a window, a group."""
+
+    def __init__(self, elements: Sequence[Element]) -> None:
+        self.inputs = tuple(elements)
+
+    def start(self, puller: Puller) -> Flow:
+        return KeptFlow(self, puller)
+
+    def fresh(self) -> Pipeline:
+        return self
+
+
 class Staged(Flow):
     """A flow with one flow before it."""
 

@@ -18,11 +18,14 @@ from thalweg.control.effects import bodies_of
 from thalweg.data import structure
 from thalweg.data.columns import as_array
 from thalweg.data.flow import Element, Pipeline, Run, Stage
+from thalweg.functions.tensors import EagerTensor
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body
+from thalweg.ops.basic import Identity
 from thalweg.ops.context import VariableCell
 from thalweg.ops.random import Random
+from thalweg.ops.state import VariableV2
 from thalweg.place.placer import local_devices
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import CompiledRegion
@@ -49,7 +52,8 @@ class Traced:
             return self._flat(result)
 
         (body,), self.captured = settle([draft(call, holder, kinds)])
-        self.function = Lambda(body, sparse_leaves(self.spec))
+        cells = tuple(_eager_cell(tensor) for tensor in self.captured)
+        self.function = Lambda(body, sparse_leaves(self.spec), cells)
 
     def _flat(self, result: Any) -> list[Tensor]:
         if result is None:
@@ -68,7 +72,7 @@ def _packed(spec: Any, tensors: Iterator[Tensor]) -> Any:
 
 def unpacked(element: Any) -> Sequence[Any]:
     """The arguments that an element is for a function: the parts of a plain tuple, or itself."""
-    return element if type(element) is tuple else (element,)
+    return cast("Sequence[Any]", element) if type(element) is tuple else (element,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +81,7 @@ class Lambda:
 
     body: Body
     sparse: tuple[bool, ...]
+    cells: tuple[VariableCell | None, ...] = ()  # the variables of eager code among its captures
 
 
 class Function:
@@ -85,7 +90,9 @@ class Function:
     def __init__(self, function: Lambda, captured: Sequence[Any]) -> None:
         self.body = function.body
         self.sparse = function.sparse
-        self.captured = tuple(captured)
+        cells = function.cells or [None] * len(captured)
+        pairs = zip(cells, captured, strict=True)
+        self.captured = tuple(value if cell is None else cell for cell, value in pairs)
 
     def bound(self, run: Run, node: Node) -> Call:
         """The function as one iterator calls it."""
@@ -109,16 +116,21 @@ def captured_values(context: Context, start: int, values: Sequence[Any]) -> list
 
 
 def _cell(context: Context, tensor: Tensor, value: Any) -> Any:
-    if not tensor.dtype.is_ref_dtype or tensor.op.inputs or not tensor.op.op.has("kernel"):
-        return value
-    return tensor.op.op.kernel(context.at(tensor.op))
+    """The variable that a tensor is, or that it reads and nothing more."""
+    node = tensor.op
+    if isinstance(node.op, Identity) and not node.control_inputs:
+        node = node.inputs[0].op
+    return node.op.kernel(context.at(node)) if isinstance(node.op, VariableV2) else value
+
+
+def _eager_cell(tensor: Tensor) -> VariableCell | None:
+    held = tensor.held() if isinstance(tensor, EagerTensor) and tensor.dtype.is_ref_dtype else None
+    return held if isinstance(held, VariableCell) else None
 
 
 def sparse_leaves(spec: Any) -> tuple[bool, ...]:
     """Which leaves are sparse."""
-    return tuple(
-        isinstance(leaf, structure.SparseTensorSpec) for leaf in structure.flatten(spec)
-    )
+    return tuple(isinstance(leaf, structure.SparseTensorSpec) for leaf in structure.flatten(spec))
 
 
 _plans: weakref.WeakKeyDictionary[Body, Plan] = weakref.WeakKeyDictionary()
@@ -185,7 +197,7 @@ class Call:
         if self._region is None:
             return not self._plan.instructions
         steps = list(self._region.steps.values())
-        return bool(steps) and all(type(step) is NativeStep and step.brief for step in steps)
+        return bool(steps) and all(isinstance(step, NativeStep) and step.brief for step in steps)
 
 
 def _only_region(plan: Plan) -> tuple[CompiledRegion | None, list[int]]:

@@ -6,10 +6,10 @@ structure take turns) or feedable (a text, fed, says which iterator).
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from thalweg.data import structure
-from thalweg.data.flow import Stage
 from thalweg.data.functions import Lambda
 from thalweg.data.iterator_ops import (
     IteratorFromStringHandleV2,
@@ -22,10 +22,11 @@ from thalweg.data.iterator_ops import (
     OneShotIterator,
 )
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import string
+from thalweg.graph.dtypes import resource, string
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.subgraph import Body, SubGraph, needed
+from thalweg.graph.subgraph import Argument, Body, SubGraph, needed
+from thalweg.ops.basic import Placeholder
 from thalweg.public import public
 
 
@@ -42,12 +43,12 @@ class Described:
     @property
     def output_types(self) -> Any:
         """The dtypes of an element."""
-        return structure.mapped(lambda leaf: leaf.dtype, self._spec)
+        return structure.mapped(attrgetter("dtype"), self._spec)
 
     @property
     def output_shapes(self) -> Any:
         """The shapes of an element."""
-        return structure.mapped(lambda leaf: leaf.shape, self._spec)
+        return structure.mapped(attrgetter("shape"), self._spec)
 
     @property
     def output_classes(self) -> Any:
@@ -183,7 +184,9 @@ def _factory(dataset: Tensor) -> Body:
 
 
 def _check_captured(node: Node) -> None:
-    if isinstance(node.op, Stage) or not node.op.stateful:
+    kinds = [tensor.dtype for tensor in node.outputs]
+    is_state = any(kind.is_ref_dtype or kind is resource for kind in kinds)
+    if not is_state and not isinstance(node.op, Placeholder | Argument):
         return
     raise ValueError(
         "Failed to create a one-shot iterator for a dataset. `Dataset.make_one_shot_iterator()` "

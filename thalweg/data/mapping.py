@@ -60,11 +60,15 @@ class MapFlow(Staged):
         columns = self._taken(most)
         if columns is None:
             return None
+        count = len(columns[0])
         try:
-            return self._whole(*columns)  # pyright: ignore[reportOptionalCall] - it gives rows
+            results = self._whole(*columns)  # pyright: ignore[reportOptionalCall] - it gives rows
+            if all(len(result) == count for result in results):
+                return results
         except Exception:  # whatever it was: one by one it is clear whose fault
-            self._left = list(zip(*columns, strict=True))[::-1]
-            return self._one_by_one(most)
+            pass
+        self._left = list(zip(*columns, strict=True))[::-1]
+        return self._one_by_one(most)
 
     def _taken(self, most: int) -> Rows | None:
         """As many rows as were asked for, if there are any: their number is part of a program."""
@@ -93,7 +97,9 @@ class MapFlow(Staged):
                     raise
                 self._error = error
                 break
-        return tuple([np.stack([np.asarray(v) for v in column]) for column in zip(*done, strict=True)])
+        return tuple(
+            [np.stack([np.asarray(v) for v in column]) for column in zip(*done, strict=True)]
+        )
 
     def own(self) -> dict[str, Any]:
         failure = [] if self._error is None else [Failure(self._error)]
@@ -171,10 +177,11 @@ class ParallelMapFlow(MapFlow):
         self._in_line = self._most == 1 or is_random(function.body)
         self._pending: deque[_Job] = deque()
         self._workers: _Workers | None = None
+        self._is_first = True
         self._is_over = False
 
     def next(self) -> Element | None:
-        if not self._pending and (self._in_line or self.call.is_brief):
+        if not self._pending and self._is_in_line():
             return super().next()
         self._fill()
         if not self._pending:
@@ -184,6 +191,11 @@ class ParallelMapFlow(MapFlow):
         if isinstance(item, Failure):
             raise self.failed(item.error) from item.error
         return item
+
+    def _is_in_line(self) -> bool:
+        """Whether the next call is made here: the first is, and then those that are brief."""
+        is_first, self._is_first = self._is_first, False
+        return self._in_line or is_first or self.call.is_brief
 
     def _fill(self) -> None:
         """Have as many jobs out as there may be."""

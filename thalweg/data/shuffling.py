@@ -233,9 +233,11 @@ class _RowBuffer:
             self.numbers[place] = place
 
     def save(self) -> Any:
-        return [column[np.array(self.numbers, np.int64)] for column in self._columns()] if (
-            self._parts
-        ) else []
+        return (
+            [column[np.array(self.numbers, np.int64)] for column in self._columns()]
+            if (self._parts)
+            else []
+        )
 
     def load(self, state: Any) -> None:
         self._parts, self.numbers, self.count = [], [], 0

@@ -11,48 +11,13 @@ import numpy as np
 from thalweg import errors
 from thalweg.data.channels import Channel, Failure
 from thalweg.data.columns import invalid, row, row_count
-from thalweg.data.flow import Element, Flow, Rows, Stage
+from thalweg.data.flow import Counted, Element, Flow, Rows, Stage
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.dtypes import DType, as_dtype, string
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops import text
 from thalweg.ops.python_call import functions
 from thalweg.platform.compat import as_bytes
-
-
-class Counted(Flow):
-    """A flow whose state is how many elements it gave."""
-
-    _given = 0
-    count: int
-
-    def next(self) -> Element | None:
-        place = self._given
-        if place >= self.count:
-            return None
-        self._given = place + 1
-        return self.element(place)
-
-    def rows(self, most: int) -> Rows | None:
-        start = self._given
-        if start >= self.count:
-            return None
-        self._given = min(start + most, self.count)
-        return self.part(start, self._given)
-
-    def element(self, place: int) -> Element:
-        """The element of a number."""
-        raise TypeError(f"{type(self).__name__} must define element")
-
-    def part(self, start: int, stop: int) -> Rows:
-        """Elements as rows."""
-        raise TypeError(f"{type(self).__name__} must define part")
-
-    def save(self) -> Any:
-        return {"given": self._given}
-
-    def load(self, state: Any) -> None:
-        self._given = int(state["given"])
 
 
 def leaves(stage: Stage, values: list[Any]) -> list[Any]:
@@ -129,7 +94,7 @@ class RangeFlow(Counted):
 
     def part(self, start: int, stop: int) -> Rows:
         part = self._range[start:stop]
-        return (np.arange(part.start, part.stop, part.step, np.int64),)
+        return (np.arange(part.start, part.stop, part.step, dtype=np.int64),)
 
 
 class RangeDataset(Stage):

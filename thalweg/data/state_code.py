@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.data.flow import Kept
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.dtypes import as_dtype
 from thalweg.ops import text
@@ -60,6 +61,8 @@ class _Packer:
             return {"map": {key: self.packed(part) for key, part in parts.items()}}
         if isinstance(tree, SparseTensorValue):
             return {"sparse": [self.packed(part) for part in tree]}
+        if isinstance(tree, Kept):
+            return {"kept": self.packed(packed_elements(tree.inputs))}
         if isinstance(tree, bytes):
             return {"bytes": self._placed(tree)}
         if isinstance(tree, list | tuple):
@@ -77,7 +80,7 @@ class _Packer:
 
     def _array(self, array: Array) -> Any:
         if array.dtype == object:
-            items = text.elements(array)
+            items: list[Any] = list(text.elements(array))
             if not all(isinstance(item, bytes) for item in items):
                 return self.packed(items[0])  # raises: neither numbers nor texts
             lengths = np.array([len(item) for item in items], np.int64)
@@ -98,6 +101,8 @@ def _unpacked(tree: Any, data: memoryview) -> Any:
             return {key: _unpacked(part, data) for key, part in content.items()}
         case "sparse":
             return SparseTensorValue(*(_unpacked(part, data) for part in content))
+        case "kept":
+            return Kept(unpacked_elements(_unpacked(content, data)))
         case "bytes":
             return bytes(_part(data, content))
         case "texts":
@@ -141,18 +146,10 @@ def packed_elements(elements: Sequence[Sequence[Any]]) -> Any:
 def _column(values: Sequence[Any]) -> Any:
     if all(isinstance(value, bytes) for value in values):
         return {"rows": text.text_of(values)}
-    first = np.asarray(values[0]) if isinstance(values[0], np.ndarray | np.generic) else None
-    if first is None or not all(_is_like(value, first) for value in values):
+    if not all(isinstance(value, np.ndarray | np.generic) for value in values):
         return list(values)
-    return {"rows": np.stack([np.asarray(value) for value in values])}
-
-
-def _is_like(value: Any, first: Array) -> bool:
-    return (
-        isinstance(value, np.ndarray | np.generic)
-        and cast("Any", value).dtype == first.dtype
-        and np.shape(value) == first.shape
-    )
+    kinds = {(value.dtype, value.shape) for value in values}
+    return {"rows": np.stack(values)} if len(kinds) == 1 else list(values)
 
 
 def unpacked_elements(packed: Any) -> list[tuple[Any, ...]]:

@@ -129,6 +129,23 @@ def spread(structure: Any, over: Any) -> list[Any]:
     return [leaf for part, whole in pairs for leaf in spread(part, whole)]
 
 
+def taken_apart(structure: Any, value: Any) -> list[Any]:
+    """The leaves of what a user's generator gave, as a structure says; lists will do for tuples."""
+    if not is_nested(structure):
+        return [value]
+    if is_mapping(structure):
+        pairs = [(structure[key], value[key]) for key in sorted_keys(structure)]
+    else:
+        parts = cast("Sequence[Any]", value if isinstance(value, tuple | list) else (value,))
+        if len(parts) != len(structure):
+            raise TypeError(
+                "`generator` yielded an element that did not match the expected structure. The "
+                f"expected structure was {structure!r}, but the yielded element was {value!r}."
+            )
+        pairs = list(zip(cast("Sequence[Any]", structure), parts, strict=True))
+    return [leaf for part, whole in pairs for leaf in taken_apart(part, whole)]
+
+
 def converted(structure: Any) -> Any:
     """A structure of what users give, as one of tensors, sparse tensors and datasets."""
     return mapped(_converted_leaf, structure)
@@ -256,7 +273,11 @@ def resized(spec: Spec, change: Callable[[TensorShape], TensorShape]) -> Spec:
 
 def batched(spec: Any, size: int | None) -> Any:
     """The spec of batches of elements."""
-    return mapped(lambda leaf: resized(leaf, TensorShape([size]).concatenate), spec)
+
+    def grown(leaf: Spec) -> Spec:
+        return resized(leaf, TensorShape([size]).concatenate)
+
+    return mapped(grown, spec)
 
 
 def unbatched(spec: Any) -> Any:
@@ -267,7 +288,10 @@ def unbatched(spec: Any) -> Any:
             raise ValueError("a scalar has no rows to take one after the other")
         return unknown_shape() if shape.rank is None else shape[1:]
 
-    return mapped(lambda leaf: resized(leaf, rest), spec)
+    def row(leaf: Spec) -> Spec:
+        return resized(leaf, rest)
+
+    return mapped(row, spec)
 
 
 def agree(first: Any, second: Any) -> Any:

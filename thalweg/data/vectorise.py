@@ -130,9 +130,10 @@ def _applied(node: Node, sources: Sequence[Tensor]) -> list[Any]:
 
 
 def _sizes(shape: TensorShape) -> list[int]:
-    if not shape.is_fully_defined() or not prod(shape.as_list()):
+    sizes = [size or 0 for size in shape.as_list()] if shape.is_fully_defined() else [0]
+    if not prod(sizes):
         raise NoRule
-    return shape.as_list()
+    return sizes
 
 
 def _reshaped(tensor: Tensor, sizes: Sequence[int]) -> Tensor:

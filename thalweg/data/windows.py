@@ -5,30 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.data.columns import invalid
-from thalweg.data.flow import Element, Flow, Pipeline, Puller, Stage, Staged
-from thalweg.data.sources import Counted
+from thalweg.data.flow import Element, Kept, Pipeline, Stage, Staged
 from thalweg.data.state_code import packed_elements, unpacked_elements
-
-
-class WindowedFlow(Counted):
-    """The elements of one window."""
-
-    def open(self, *values: Any) -> None:
-        self._values = values
-        self.count = len(values)
-
-    def element(self, place: int) -> Element:
-        return (self._values[place],)
-
-
-class Window(Pipeline):
-    """A dataset of values that are at hand."""
-
-    def start(self, puller: Puller) -> Flow:
-        return WindowedFlow(self, puller)
-
-    def fresh(self) -> Pipeline:
-        return self
 
 
 class WindowFlow(Staged):
@@ -52,8 +30,7 @@ class WindowFlow(Staged):
         chosen = self._buffer[: span : self._stride]
         self._to_skip = max(0, self._shift - len(self._buffer))
         self._buffer = self._buffer[self._shift :]
-        stage, node = self.pipeline.stage, self.pipeline.node
-        return tuple([Window(stage, node, column) for column in zip(*chosen, strict=True)])
+        return tuple([Kept([(v,) for v in column]) for column in zip(*chosen, strict=True)])
 
     def _fill(self, span: int) -> None:
         while not self._is_over and (self._to_skip or len(self._buffer) < span):

@@ -24,7 +24,7 @@ from thalweg.autodiff import registry
 from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.kinds import Kind, kinds
 from thalweg.functions.segment import MadeAt, Segment
-from thalweg.functions.steps import resources
+from thalweg.functions.steps import frozen, resources
 from thalweg.functions.tensors import EagerTensor, home, known, literal, looks
 from thalweg.functions.trace import NO_LEAF, Held, Place, Trace, consulting
 from thalweg.graph import build
@@ -125,7 +125,7 @@ class EagerGraph(threading.local, Graph):
         try:
             child = segment.child(key)
         except TypeError:  # an attribute is a list or the like
-            key = repr(key)
+            key = frozen(key)
             child = segment.child(key)
         return self._new(segment, op, arguments, name, key) if child is None else child
 

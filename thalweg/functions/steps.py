@@ -22,7 +22,7 @@ from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import unknown_shape
-from thalweg.graph.subgraph import needed
+from thalweg.graph.subgraph import Body, needed
 from thalweg.lower.regions import reference_roots
 from thalweg.ops.basic import Const, Placeholder
 from thalweg.place.placer import local_devices
@@ -196,7 +196,8 @@ class _Piece:
         self._used = [t for t in self._values if t in used and t not in self._fixed]
         self._cells = [t for t in self._references if t in used]
         planned, copies = self._planned(nodes, fetches, targets)
-        randoms = [number for number, node in enumerate(self._randoms) if node in set(nodes)]
+        running = set(nodes)
+        randoms = [number for number, node in enumerate(self._randoms) if node in running]
         return RecordedStep(
             planned,
             [self._values.index(tensor) for tensor in self._used],
@@ -230,6 +231,7 @@ class _Piece:
         """The structure of a step: ops, attributes, wiring, what comes in."""
         numbers: dict[Tensor, int] = {}
         parts: list[Any] = []
+        places = {node: place for place, node in enumerate(nodes)}
         for tensor in self._used:
             numbers[tensor] = len(numbers)
             parts.append(tensor.dtype)
@@ -241,7 +243,7 @@ class _Piece:
             parts.append((tensor.dtype, value.shape, value.tobytes()))
         for node in nodes:
             inputs = tuple(numbers[tensor] for tensor in node.inputs)
-            controls = tuple(nodes.index(c) for c in node.control_inputs if c in nodes)
+            controls = tuple(places[c] for c in node.control_inputs if c in places)
             parts.append((op_key(node.op), inputs, controls, node.annotations.get("_counts")))
             for tensor in node.outputs:
                 numbers[tensor] = len(numbers)
@@ -309,9 +311,35 @@ def op_key(op: Any) -> Any:
         return "Const", op.dtype, value.shape, held
     if isinstance(op, Leaf):
         return op
-    parts: Any = (type(op), *op.__dict__.values())
-    try:
-        hash(parts)
-    except TypeError:
-        return type(op), repr(op)
-    return parts
+    return type(op), *[frozen(value) for value in op.__dict__.values()]
+
+
+def frozen(value: Any) -> Any:
+    """An attribute as a hashable value; bodies that do the same are the same."""
+    if isinstance(value, Body):
+        return _body_key(value)
+    if isinstance(value, list | tuple):
+        return tuple([frozen(part) for part in cast("Sequence[Any]", value)])
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        return tuple([(key, frozen(part)) for key, part in items])
+    if isinstance(value, np.ndarray):
+        array = cast("Array", value)
+        return array.dtype.str, array.shape, array.tobytes()
+    return value
+
+
+def _body_key(body: Body) -> Any:
+    arguments = [(tensor.dtype, tensor.shape) for tensor in body.arguments]
+    numbers = {tensor: number for number, tensor in enumerate(body.arguments)}
+    nodes = needed(body.outputs, body.targets, numbers)
+    places = {node: place for place, node in enumerate(nodes)}
+    parts: list[Any] = [*arguments]
+    for node in nodes:
+        inputs = tuple(numbers[tensor] for tensor in node.inputs)
+        controls = tuple(places[c] for c in node.control_inputs if c in places)
+        parts.append((op_key(node.op), inputs, controls, node.annotations.get("_counts")))
+        for tensor in node.outputs:
+            numbers[tensor] = len(numbers)
+    outputs = tuple(numbers[tensor] for tensor in body.outputs)
+    return *parts, outputs, tuple(places[node] for node in body.targets)

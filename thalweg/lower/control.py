@@ -433,6 +433,14 @@ def _list_and_rest(node: Node, inputs: Sequence[Bound]) -> tuple[Rows, Sequence[
     return rows, rest
 
 
+def _is_changed(body: Body, place: int) -> bool:
+    """Whether a list that goes around a loop may be another one after a turn."""
+    tensor = body.outputs[place]
+    while isinstance(tensor.op.op, Identity):
+        (tensor,) = tensor.op.inputs
+    return tensor is not body.arguments[place]
+
+
 def _root(body: Body, tensor: Tensor) -> int | None:
     """The argument that a list of a body is."""
     while tensor not in body.arguments:
@@ -462,9 +470,12 @@ class _Lowering:
             found = self._branching(unit, given, Where.RESULT)
             lists = {p: one for p, one in enumerate(given) if isinstance(one, Rows)}
             return self._program(found, lists)
-        total = len(unit.node.outputs)
-        own = [self._own(one) if isinstance(one, Rows) else one for one in given[:total]]
-        given = [*own, *given[total:]]
+        body = cast("While", unit.node.op).body
+        own = [
+            self._own(one) if isinstance(one, Rows) and _is_changed(body, place) else one
+            for place, one in enumerate(given[: len(unit.node.outputs)])
+        ]
+        given = [*own, *given[len(own) :]]
         lists = {place: one for place, one in enumerate(given) if isinstance(one, Rows)}
         return self._program(self._loop(unit, given, Where.RESULT), lists)
 

@@ -16,6 +16,8 @@ from thalweg.lower.drafts import Draft, Factor, Product, free_variables
 from thalweg.lower.resolve import Needed, walk
 from thalweg.lower.specialise import NotCompiled
 
+_Numbered = tuple[Needed, int]  # a condition, and the fault that it is when it does not hold
+
 
 @dataclass(frozen=True, eq=False)
 class Launch:
@@ -45,24 +47,24 @@ def finish(
     `memory` says which buffers live in the memory of another one. A check runs as soon as what it
     looks at is there: a step whose check fails is run again, so no variable may be written before.
     """
-    before: list[list[Launch]] = [[] for _ in drafts]  # the checks before each draft
+    before: list[list[_Numbered]] = [[] for _ in drafts]  # what to check before each draft
     checked: list[Node] = []
     made_at: dict[Buffer, int] = {}
     first_update = len(drafts)
     for position, draft in enumerate(drafts):
         for need in draft.needed:
             checked.append(need.node)
-            check = _check(need, len(checked), memory)
-            place = max((made_at.get(buffer, -1) for buffer in check.buffers), default=-1) + 1
+            looked_at = (memory.get(buffer, buffer) for buffer, _ in _loads([need.condition]))
+            place = max((made_at.get(buffer, -1) for buffer in looked_at), default=-1) + 1
             if place > first_update:
                 raise NotCompiled(need.node, "it may fail when a variable has changed already")
-            before[place].append(check)
+            before[place].append((need, len(checked)))
         made_at |= {memory.get(buffer, buffer): position for buffer in draft.written}
         if any(buffer.kind is Kind.VARIABLE for buffer in draft.written):
             first_update = min(first_update, position)
     launches: list[Launch] = []
-    for checks, draft in zip(before, drafts, strict=True):
-        launches += checks
+    for needed, draft in zip(before, drafts, strict=True):
+        launches += _checks(needed, memory)
         if draft.writes:
             launches.append(_finished(draft, memory))
     return launches, checked
@@ -184,18 +186,40 @@ def _contraction(product: Product, arguments: _Arguments, stores: tuple[Store, .
     )
 
 
-def _check(need: Needed, fault: int, memory: Mapping[Buffer, Buffer]) -> Launch:
-    """A kernel that looks whether a condition on data holds."""
+def _loads(conditions: Sequence[Expr]) -> list[tuple[Buffer, Affine]]:
+    """What conditions look at."""
     used: list[tuple[Buffer, Affine]] = []
 
     def visit(part: Expr) -> None:
         if part.function == "load":
             used.append(part.arguments)
 
-    walk([need.condition], visit)
+    walk(conditions, visit)
+    return used
+
+
+def _checks(needed: Sequence[_Numbered], memory: Mapping[Buffer, Buffer]) -> list[Launch]:
+    """Kernels that look whether conditions on data hold: one for all that loop over nothing."""
+    variables = [_variables(need.condition) for need, _ in needed]
+    single = [one for one, over in zip(needed, variables, strict=True) if not over]
+    found = [_check(single, (), memory)] if single else []
+    looping = [pair for pair in zip(needed, variables, strict=True) if pair[1]]
+    return [*found, *(_check([one], over, memory) for one, over in looping)]
+
+
+def _variables(condition: Expr) -> tuple[Variable, ...]:
+    free = free_variables(condition, {})
+    return tuple(sorted(free, key=lambda variable: int(variable.name[1:])))
+
+
+def _check(
+    needed: Sequence[_Numbered], variables: tuple[Variable, ...], memory: Mapping[Buffer, Buffer]
+) -> Launch:
+    used = _loads([need.condition for need, _ in needed])
     arguments = _Arguments(used, frozenset(), memory)
-    free = free_variables(need.condition, {})
-    variables = tuple(sorted(free, key=lambda v: int(v.name[1:])))
-    check = Check(variables, arguments.value(need.condition), fault)
-    kernel = Loops(arguments.all, variables, (), (check,))
-    return Launch(kernel, arguments.buffers, (need.node,), arguments.starts)
+    checks = tuple(
+        Check(variables, arguments.value(need.condition), fault) for need, fault in needed
+    )
+    kernel = Loops(arguments.all, variables, (), checks)
+    nodes = tuple(need.node for need, _ in needed)
+    return Launch(kernel, arguments.buffers, nodes, arguments.starts)

@@ -145,14 +145,15 @@ def _merge(
         return places[part.arguments[0]][-1].value
 
     renamed = Renaming(rename, replace)
+    same = dict(zip(second.variables, first.variables, strict=True))
     writes = list(first.writes)
     for write in second.writes:
-        variables = tuple(
-            first.variables[second.variables.index(variable)] for variable in write.variables
-        )
-        offset = renamed.affine(write.offset)
+        variables = tuple(same[variable] for variable in write.variables)
+        distinct = frozenset(same[variable] for variable in write.distinct)
+        offset, value = renamed.affine(write.offset), renamed.of(write.value)
+        inside = renamed.of(write.inside)
         writes = [w for w in writes if w.buffer is not write.buffer]
-        writes.append(Write(write.buffer, variables, offset, renamed.of(write.value)))
+        writes.append(Write(write.buffer, variables, offset, value, "set", inside, distinct))
     return Draft(
         first.variables,
         tuple(writes),

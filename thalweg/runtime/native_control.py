@@ -404,7 +404,7 @@ def _next_in_stream(drawing: Drawing, context: Any) -> Philox:
 
 def _begun(value: ListValue, home: Home) -> Array:
     """The rows of a list that is about to be changed, in memory of their own."""
-    rows = value.as_stacked()
+    rows = value.as_stacked() if value.written.any() else None
     if rows is not None and rows.shape == home.shape:
         return np.array(rows, home.dtype)
     begun = np.zeros(home.shape, home.dtype)

@@ -14,12 +14,12 @@ from thalweg.platform import tf_logging
 
 
 @contextmanager
-def survived(doing: str) -> Generator[None]:
+def survived(doing: str, unless: bool = False) -> Generator[None]:
     """Log an error of the file system that the block raises, and go on behind it."""
     try:
         yield
     except (OSError, errors.OpError) as error:
-        if not is_of_files(error):
+        if unless or not is_of_files(error):
             raise
         tf_logging.error("%s failed; training goes on. %s", doing, error)
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.protos import message
 from thalweg.platform import tf_logging
 from thalweg.public import public
-from thalweg.summary.writer import FileWriterCache
 from thalweg.train import clock
 from thalweg.train.disk_trouble import survived
+from thalweg.train.event_files import event_writer, rate_summary
 from thalweg.train.global_steps import get_global_step
 from thalweg.train.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.step_timer import (
@@ -208,7 +207,7 @@ class StepCounterHook(PeriodicHook):
     def begin(self) -> None:
         """Open the event file."""
         if self._summary_writer is None and self._output_dir:
-            self._summary_writer = FileWriterCache.get(self._output_dir)
+            self._summary_writer = event_writer(self._output_dir)
         super().begin()
         self._tag = f"{get_global_step().op.name}/sec"
 
@@ -238,12 +237,6 @@ class StepCounterHook(PeriodicHook):
                 step,
             )
         self._last_seen = step
-
-
-def rate_summary(tag: str, rate: float) -> Any:
-    """A Summary message with one number."""
-    kind = message("summary", "Summary")
-    return kind(value=[kind.Value(tag=tag, simple_value=rate)])
 
 
 @public("train.FeedFnHook", "estimator.FeedFnHook")

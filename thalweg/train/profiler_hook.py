@@ -9,8 +9,8 @@ from thalweg.platform import gfile, tf_logging
 from thalweg.public import public
 from thalweg.runtime.config import RunOptions
 from thalweg.runtime.timeline import Timeline
-from thalweg.summary.writer import FileWriterCache
 from thalweg.train.disk_trouble import survived
+from thalweg.train.event_files import event_writer
 from thalweg.train.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.step_timer import SecondOrStepTimer, watched_global_step
 
@@ -31,7 +31,7 @@ class ProfilerHook(SessionRunHook):
         show_memory: bool = False,
     ) -> None:
         self._output_dir = output_dir
-        self._file_writer = FileWriterCache.get(output_dir)
+        self._file_writer = event_writer(output_dir)
         self._show_dataflow = show_dataflow
         self._show_memory = show_memory
         self._timer = SecondOrStepTimer(save_secs, save_steps)

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
-from thalweg.graph.protos import message
-from thalweg.graph.util import write_graph
 from thalweg.platform import tf_logging
 from thalweg.public import public
-from thalweg.saved.meta_graph import create_meta_graph_def
 from thalweg.saved.saver import Saver
-from thalweg.summary.writer import FileWriterCache
 from thalweg.train.disk_trouble import survived
+from thalweg.train.event_files import checkpoint_log, event_writer, start_log, write_graph_beside
 from thalweg.train.hooks import as_list
 from thalweg.train.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.step_timer import PeriodicHook, SecondOrStepTimer, watched_global_step
@@ -76,7 +72,7 @@ class CheckpointSaverHook(PeriodicHook):
 
     def begin(self) -> None:
         """Open the event file, which makes the folder."""
-        self._summary_writer = FileWriterCache.get(self._checkpoint_dir)
+        self._summary_writer = event_writer(self._checkpoint_dir)
         super().begin()
         for listener in self._listeners:
             listener.begin()
@@ -88,21 +84,15 @@ class CheckpointSaverHook(PeriodicHook):
         """
         step = int(session.run(self._global_step_tensor))
         is_first = self._timer.last_triggered_step() is None
-        with nullcontext() if is_first else survived(f"Saving the checkpoint of step {step}"):
+        with survived("Writing the graph", unless=is_first):
             self._write_graph()
-            self._save(session, step)
+        self._save(session, step, must_succeed=is_first)
         self._timer.update_last_triggered_step(step)
 
     def _write_graph(self) -> None:
-        graph, saver = get_default_graph(), self._get_saver()
-        graph_def = graph.as_graph_def(add_shapes=True)
-        write_graph(graph_def, self._checkpoint_dir, "graph.pbtxt")
+        saver = self._get_saver()
         saver_def = None if saver is None else saver.saver_def
-        with survived("Writing the graph"):
-            self._summary_writer.add_graph(graph)
-            self._summary_writer.add_meta_graph(
-                create_meta_graph_def(graph_def=graph_def, saver_def=saver_def)
-            )
+        write_graph_beside(self._checkpoint_dir, self._summary_writer, saver_def)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Save when it is time."""
@@ -110,16 +100,14 @@ class CheckpointSaverHook(PeriodicHook):
         if step is None:
             return
         self._timer.update_last_triggered_step(step)
-        with survived(f"Saving the checkpoint of step {step}"):
-            if self._save(run_context.session, step):
-                run_context.request_stop()
+        if self._save(run_context.session, step):
+            run_context.request_stop()
 
     def end(self, session: Any) -> None:
         """Save the last step, unless that is done, and see to it that it is written."""
         step = int(session.run(self._global_step_tensor))
         if not self._is_saved(step):
-            self._save(session, step)
-            self._wait()
+            self._save(session, step, must_succeed=True)
         for listener in self._listeners:
             listener.end(session, step)
 
@@ -129,16 +117,21 @@ class CheckpointSaverHook(PeriodicHook):
             return step == self._saved_step
         return False
 
-    def _save(self, session: Any, step: int) -> bool:
-        """Save; whether a listener wants to stop."""
+    def _save(self, session: Any, step: int, must_succeed: bool = False) -> bool:
+        """Save, and wait for it if it must succeed; whether a listener wants to stop."""
         tf_logging.info("Saving checkpoints for %d into %s.", step, self._save_path)
         for listener in self._listeners:
             listener.before_save(session, step)
         with survived("Saving a checkpoint"):
             self._wait()
         self._saved_step = None
-        self._write(session, step)
-        self._saved_step = step
+        with survived(f"Saving the checkpoint of step {step}", unless=must_succeed):
+            self._write(session, step)
+            if must_succeed:
+                self._wait()
+            self._saved_step = step
+        if self._saved_step != step:
+            return False
         with survived("Writing an event"):
             self._summary_writer.add_session_log(checkpoint_log(self._save_path), step)
         wishes = [listener.after_save(session, step) for listener in self._listeners]
@@ -171,12 +164,6 @@ def wait_for(saver: Any) -> None:
     """Wait for what a saver writes in the background; raise what went wrong."""
     if isinstance(saver, Saver):
         saver.wait()
-
-
-def checkpoint_log(path: str) -> Any:
-    """The SessionLog message of a checkpoint."""
-    kind = message("event", "SessionLog")
-    return kind(status=kind.CHECKPOINT, checkpoint_path=path)
 
 
 def _collected_saver() -> Any:
@@ -219,7 +206,7 @@ class SummarySaverHook(SessionRunHook):
     def begin(self) -> None:
         """Open the event file."""
         if self._summary_writer is None and self._output_dir:
-            self._summary_writer = FileWriterCache.get(self._output_dir)
+            self._summary_writer = event_writer(self._output_dir)
         self._next_step: int | None = None
         self._is_due = False
         self._global_step_tensor = watched_global_step(self)
@@ -245,8 +232,7 @@ class SummarySaverHook(SessionRunHook):
         if self._summary_writer is None:
             return
         if self._next_step is None:
-            kind = message("event", "SessionLog")
-            self._summary_writer.add_session_log(kind(status=kind.START), step)
+            self._summary_writer.add_session_log(start_log(), step)
         for summary in summaries:
             self._summary_writer.add_summary(summary, step)
 

@@ -12,16 +12,14 @@ from typing import Any
 from thalweg import errors
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.protos import message
-from thalweg.graph.util import write_graph
 from thalweg.ops.basic import group
 from thalweg.platform import tf_logging
 from thalweg.public import public
-from thalweg.saved.meta_graph import create_meta_graph_def
 from thalweg.saved.saver import Saver
 from thalweg.summary.constructors import merge_all
 from thalweg.summary.writer import FileWriter
 from thalweg.train.coordinator import Coordinator, LooperThread
+from thalweg.train.event_files import start_log, stop_log, write_graph_beside
 from thalweg.train.session_manager import SessionManager
 from thalweg.train.supervisor_services import (
     SVStepCounterThread,
@@ -90,7 +88,6 @@ class Supervisor:
         self._is_chief = is_chief
         self._coord = Coordinator()
         self._stop_grace_secs = stop_grace_secs
-        self._meta_graph_def = self._described() if is_chief else None
         self._logdir = logdir if is_chief else None
         self._save_summaries_secs = save_summaries_secs if is_chief else None
         self._save_model_secs = save_model_secs if is_chief else None
@@ -135,13 +132,6 @@ class Supervisor:
             return found
         tf_logging.warning("Found 'global_step' but is not an integer: %s", found.dtype)
         return None
-
-    def _described(self) -> Any:
-        return create_meta_graph_def(
-            graph_def=self._graph.as_graph_def(add_shapes=True),
-            saver_def=self._saver.saver_def if self._saver else None,
-            graph=self._graph,
-        )
 
     def _writer(self, given: Any) -> Any:
         if given is not _DEFAULT:
@@ -272,13 +262,11 @@ class Supervisor:
         return session
 
     def _write_graph(self) -> None:
-        if self._logdir:
-            graph_def = self._graph.as_graph_def(add_shapes=True)
-            write_graph(graph_def, self._logdir, "graph.pbtxt")
-        if self._summary_writer and not self._graph_added_to_summary:
-            self._summary_writer.add_graph(self._graph)
-            self._summary_writer.add_meta_graph(self._meta_graph_def)
-            self._graph_added_to_summary = True
+        writer = None if self._graph_added_to_summary else self._summary_writer
+        saver_def = self._saver.saver_def if self._saver else None
+        with self._graph.as_default():
+            write_graph_beside(self._logdir, writer, saver_def)
+        self._graph_added_to_summary = True
 
     @contextmanager
     def managed_session(
@@ -316,8 +304,7 @@ class Supervisor:
             return []
         if self._global_step is not None and self._summary_writer:
             step = step_value(sess, self._global_step)
-            kind = message("event", "SessionLog")
-            self._summary_writer.add_session_log(kind(status=kind.START), step)
+            self._summary_writer.add_session_log(start_log(), step)
         threads = list(self._services(sess))
         for thread in threads:
             thread.start()
@@ -368,8 +355,7 @@ class Supervisor:
                 self._close_writer()
 
     def _close_writer(self) -> None:
-        kind = message("event", "SessionLog")
-        self._summary_writer.add_session_log(kind(status=kind.STOP))
+        self._summary_writer.add_session_log(stop_log())
         self._summary_writer.close()
         self._graph_added_to_summary = False
 

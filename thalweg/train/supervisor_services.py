@@ -10,8 +10,7 @@ from thalweg.platform import tf_logging
 from thalweg.train import clock
 from thalweg.train.coordinator import LooperThread
 from thalweg.train.disk_trouble import survived
-from thalweg.train.hooks import rate_summary
-from thalweg.train.saver_hooks import checkpoint_log
+from thalweg.train.event_files import checkpoint_log, rate_summary
 
 
 class SVSummaryThread(LooperThread):

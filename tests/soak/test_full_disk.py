@@ -87,7 +87,7 @@ def test_training_goes_on(tmp_path, caplog, way):
         steps = [int(session.run(move)) for _ in range(4)]
         with WAYS[way]():
             steps += [int(session.run(move)) for _ in range(5)]
-            assert saved(tmp_path).items() >= {(0, (0.0,))} or set(saved(tmp_path)) >= {0, 2}
+            assert set(saved(tmp_path)) >= {0, 2}  # 4 was being written when the disk filled up
         steps += [int(session.run(move)) for _ in range(2)]
     assert steps == list(range(1, 12))
     assert all(weights == [float(step)] for step, weights in saved(tmp_path).items())
@@ -101,12 +101,12 @@ def test_training_goes_on(tmp_path, caplog, way):
 
 def test_the_last_checkpoint_must_be_written(tmp_path):
     session, move = training(tmp_path)
-    with pytest.raises(tf.errors.ResourceExhaustedError, match="No space left"), failing("fsync"):
-        # The block ends while the disk is full.
-        with pytest.MonkeyPatch.context() as free:
-            free.undo()
-        with session:
-            session.run(move)
+    with (
+        pytest.raises(tf.errors.ResourceExhaustedError, match="No space left"),
+        failing("fsync"),
+        session,
+    ):
+        session.run(move)
     assert set(saved(tmp_path)) == {0}
 
 

@@ -1,0 +1,426 @@
+"""`tf.data.Dataset`: input pipelines as values, built stage by stage.
+
+Each stage is a node whose output is a dataset; an iterator runs them. The functions of `map` and
+the like are traced to sub-graphs and compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from thalweg.data import arguments, structure
+from thalweg.data.ahead import PrefetchDataset
+from thalweg.data.batching import BatchDatasetV2, PaddedBatchDatasetV2, UnbatchDataset
+from thalweg.data.caching import CacheDataset
+from thalweg.data.eager_iterator import EagerIterator
+from thalweg.data.functions import Traced, sparse_leaves
+from thalweg.data.iterator import Described, Iterator, initializable, leaves, one_shot
+from thalweg.data.iterator_ops import ReduceDataset
+from thalweg.data.mapping import (
+    AUTOTUNE,
+    FilterDataset,
+    FlatMapDataset,
+    InterleaveDataset,
+    MapDataset,
+    ParallelInterleaveDatasetV2,
+    ParallelMapDataset,
+)
+from thalweg.data.ordering import (
+    ConcatenateDataset,
+    RepeatDataset,
+    ShardDataset,
+    SkipDataset,
+    TakeDataset,
+    ZipDataset,
+)
+from thalweg.data.shuffling import ShuffleDataset
+from thalweg.data.sources import (
+    GeneratorDataset,
+    RangeDataset,
+    TensorDataset,
+    TensorSliceDataset,
+)
+from thalweg.data.structure import DatasetSpec
+from thalweg.data.windows import WindowDataset
+from thalweg.functions.mode import executing_eagerly
+from thalweg.functions.tensor_spec import TensorSpec
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import bool as boolean
+from thalweg.graph.dtypes import int32, int64, string
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.known import constant_value, constant_value_as_shape
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import TensorShape
+from thalweg.graph.subgraph import root
+from thalweg.ops import checks, files, shaping
+from thalweg.ops.python_call import functions
+from thalweg.public import public, publish_value
+
+_LARGEST = 2**63 - 1
+
+
+@public("data.Dataset", "contrib.data.Dataset")
+class Dataset(Described):
+    """A sequence of elements, each a structure of tensors, and how it is made."""
+
+    def __init__(self, variant: Tensor, spec: Any) -> None:
+        self.variant = variant
+        self._spec = spec
+        self._options: Any = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} element_spec: {self._spec!r}>"
+
+    def _staged(self, op: Any, *inputs: Any, spec: Any = None) -> Dataset:
+        """The dataset that a stage makes of this one."""
+        given = self._spec if spec is None else spec
+        made = op(**leaves(given))
+        return Dataset(made(self.variant, *inputs, name=made.type_name), given)
+
+    # Sources
+
+    @staticmethod
+    def from_tensors(tensors: Any) -> Dataset:
+        """One element."""
+        return _from_tensors(TensorDataset, tensors, lambda spec: spec)
+
+    @staticmethod
+    def from_tensor_slices(tensors: Any) -> Dataset:
+        """The rows of tensors: `from_tensor_slices((x, y))` has the elements (x[i], y[i])."""
+        return _from_tensors(TensorSliceDataset, tensors, _sliced)
+
+    @staticmethod
+    def from_generator(
+        generator: Callable[..., Any],
+        output_types: Any,
+        output_shapes: Any = None,
+        args: Sequence[Any] | None = None,
+    ) -> Dataset:
+        """What `generator(*args)` yields; it is called anew for each pass, in a thread beside."""
+        if not callable(generator):
+            raise TypeError("`generator` must be callable.")
+        spec = structure.specs_from(output_types, output_shapes, None)
+        op = GeneratorDataset(
+            token=functions.insert(generator, root(get_default_graph())),
+            flatten=partial(structure.taken_apart, spec),
+            **leaves(spec),
+        )
+        given = [convert_to_tensor(value) for value in args or ()]
+        return Dataset(op(given, name=op.type_name), spec)
+
+    @staticmethod
+    def range(*args: Any) -> Dataset:
+        """Numbers, as Python's range gives them."""
+        if not 1 <= len(args) <= 3:
+            raise ValueError(f"Invalid arguments to RangeDataset: {args}")
+        start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
+        spec = TensorSpec([], int64)
+        op = RangeDataset(**leaves(spec))
+        return Dataset(op(*map(arguments.long, (start, stop, step)), name=op.type_name), spec)
+
+    @staticmethod
+    def zip(datasets: Any) -> Dataset:
+        """The elements of a structure of datasets side by side, up to the end of the shortest."""
+        flat = structure.flatten(datasets)
+        for dataset in flat:
+            if not isinstance(dataset, Dataset):
+                raise TypeError(
+                    "The argument to `Dataset.zip()` must be a nested structure of datasets "
+                    f"(tuples and dicts, no lists), but {dataset!r} is no dataset."
+                )
+        spec = structure.mapped(attrgetter("element_spec"), datasets)
+        op = ZipDataset(**leaves(spec))
+        return Dataset(op([dataset.variant for dataset in flat], name=op.type_name), spec)
+
+    @staticmethod
+    def list_files(file_pattern: Any, shuffle: bool | None = None, seed: Any = None) -> Dataset:
+        """The names of the files that match one or more patterns, shuffled unless told not to."""
+        pattern = convert_to_tensor(file_pattern, string)
+        found = files.matching_files(pattern)
+        count = shaping.size(found, out_type=int64)
+        check = checks.assert_positive(count, message=f"No files matched pattern: {file_pattern}")
+        with get_default_graph().control_dependencies([] if check is None else [check]):
+            names = shaping.reshape(found, [-1])
+        dataset = Dataset.from_tensor_slices(names)
+        return dataset if shuffle is False else dataset.shuffle(count, seed=seed)
+
+    # Functions
+
+    def map(self, map_func: Callable[..., Any], num_parallel_calls: Any = None) -> Dataset:
+        """A function of each element, in the order of the elements."""
+        traced = Traced(map_func, "the function of Dataset.map", self._spec)
+        kind = MapDataset if num_parallel_calls is None else ParallelMapDataset
+        rest = () if num_parallel_calls is None else (arguments.number(num_parallel_calls, int32),)
+        return self._mapped(kind, traced, traced.spec, *rest)
+
+    map_with_legacy_function = map
+
+    def _mapped(self, kind: Any, traced: Traced, spec: Any, *rest: Any) -> Dataset:
+        op = kind(f=traced.function, **leaves(spec))
+        made = op(self.variant, traced.captured, *rest, name=op.type_name)
+        return Dataset(made, spec)
+
+    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+        """The elements of which a predicate holds."""
+        traced = Traced(predicate, "the predicate of Dataset.filter", self._spec)
+        given = traced.spec
+        is_scalar = isinstance(given, TensorSpec) and given.shape.is_compatible_with([])
+        if not is_scalar or given.dtype is not boolean:
+            raise ValueError("`predicate` must return a scalar boolean tensor.")
+        return self._mapped(FilterDataset, traced, self._spec)
+
+    filter_with_legacy_function = filter
+
+    def flat_map(self, map_func: Callable[..., Any]) -> Dataset:
+        """The elements of the datasets that a function makes, one dataset after the other."""
+        traced = Traced(map_func, "the function of Dataset.flat_map", self._spec)
+        return self._mapped(FlatMapDataset, traced, _inner(traced))
+
+    def interleave(
+        self,
+        map_func: Callable[..., Any],
+        cycle_length: Any = AUTOTUNE,
+        block_length: Any = 1,
+        num_parallel_calls: Any = None,
+    ) -> Dataset:
+        """The elements of the datasets that a function makes, `cycle_length` of them in turn."""
+        traced = Traced(map_func, "the function of Dataset.interleave", self._spec)
+        rest = [arguments.long(cycle_length), arguments.long(block_length)]
+        if num_parallel_calls is None:
+            return self._mapped(InterleaveDataset, traced, _inner(traced), *rest)
+        rest.append(arguments.long(num_parallel_calls))
+        return self._mapped(ParallelInterleaveDatasetV2, traced, _inner(traced), *rest)
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[..., Any]) -> Any:
+        """`state = reduce_func(state, element)` for all elements: the last state, as tensors."""
+        state = structure.converted(initial_state)
+        spec = structure.mapped(structure.spec_of, state)
+        traced = Traced(reduce_func, "the function of Dataset.reduce", spec, self._spec)
+        widened = structure.agree(spec, traced.spec)
+        if widened != spec:  # the state changes shape: say so from the start
+            traced = Traced(reduce_func, "the function of Dataset.reduce", widened, self._spec)
+        kinds = structure.all_kinds(widened)
+        op = ReduceDataset(
+            f=traced.function,
+            output_types=tuple(dtype for dtype, _ in kinds),
+            output_shapes=tuple(shape for _, shape in kinds),
+        )
+        flat = structure.tensors_of(state)
+        found = op(self.variant, flat, traced.captured, name=op.type_name)
+        return structure.structure_of(widened, found)
+
+    def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
+        """A function of this dataset: `dataset.apply(tf.data.experimental.unbatch())`."""
+        made = transformation_func(self)
+        if not isinstance(made, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+            raise TypeError(f"`transformation_func` must return a Dataset, got {made!r}")
+        return made
+
+    # Order
+
+    def concatenate(self, dataset: Dataset) -> Dataset:
+        """These elements, then those of another dataset."""
+        spec = structure.agree(self._spec, dataset.element_spec)
+        return self._staged(ConcatenateDataset, dataset.variant, spec=spec)
+
+    def repeat(self, count: Any = None) -> Dataset:
+        """The elements `count` times over; for ever if there is no count."""
+        return self._staged(RepeatDataset, arguments.long(-1 if count is None else count))
+
+    def take(self, count: Any) -> Dataset:
+        """The first `count` elements; all if it is -1."""
+        return self._staged(TakeDataset, arguments.long(count))
+
+    def skip(self, count: Any) -> Dataset:
+        """All but the first `count` elements; none if it is -1."""
+        return self._staged(SkipDataset, arguments.long(count))
+
+    def shard(self, num_shards: Any, index: Any) -> Dataset:
+        """Every `num_shards`-th element, from the `index`-th on."""
+        count, place = arguments.known(num_shards), arguments.known(index)
+        if count is not None and count < 1:
+            raise ValueError("num_shards must be >= 1")
+        if place is not None and (place < 0 or (count is not None and place >= count)):
+            raise ValueError("index must be in [0, num_shards)")
+        return self._staged(ShardDataset, arguments.long(num_shards), arguments.long(index))
+
+    def shuffle(
+        self, buffer_size: Any, seed: Any = None, reshuffle_each_iteration: bool | None = None
+    ) -> Dataset:
+        """The elements in a random order, each drawn from the `buffer_size` that are next."""
+        reshuffles = reshuffle_each_iteration is None or bool(reshuffle_each_iteration)
+        op = ShuffleDataset(reshuffle_each_iteration=reshuffles, **leaves(self._spec))
+        made = op(
+            self.variant, arguments.long(buffer_size), *arguments.seeds(seed), name=op.type_name
+        )
+        return Dataset(made, self._spec)
+
+    def enumerate(self, start: Any = 0) -> Dataset:
+        """Each element with its number."""
+        return Dataset.zip((Dataset.range(start, _LARGEST), self))
+
+    # Joining
+
+    def batch(self, batch_size: Any, drop_remainder: Any = False) -> Dataset:
+        """Batches of `batch_size` elements; the last one may be smaller unless it is dropped."""
+        size = (
+            arguments.known(batch_size) if constant_value(arguments.truth(drop_remainder)) else None
+        )
+        spec = structure.batched(self._spec, size)
+        rest = (arguments.long(batch_size), arguments.truth(drop_remainder))
+        return self._staged(BatchDatasetV2, *rest, spec=spec)
+
+    def padded_batch(
+        self,
+        batch_size: Any,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: Any = False,
+    ) -> Dataset:
+        """Batches of elements that are filled up to one shape: -1 is the largest in the batch."""
+        flat = structure.flatten(self._spec)
+        if not all(isinstance(leaf, TensorSpec) for leaf in flat):
+            raise TypeError("Batching of padded sparse tensors is not currently supported")
+        shapes = structure.spread(padded_shapes, self._spec)
+        sizes = [arguments.padded_shape(s, leaf) for s, leaf in zip(shapes, flat, strict=True)]
+        fillings = structure.spread(padding_values, self._spec)
+        values = [arguments.filling(v, leaf) for v, leaf in zip(fillings, flat, strict=True)]
+        count = (
+            arguments.known(batch_size) if constant_value(arguments.truth(drop_remainder)) else None
+        )
+        known = [TensorShape([count]).concatenate(constant_value_as_shape(s)) for s in sizes]
+        pairs = zip(flat, known, strict=True)
+        spec = structure.pack(self._spec, [TensorSpec(shape, leaf.dtype) for leaf, shape in pairs])
+        rest = (arguments.long(batch_size), sizes, values, arguments.truth(drop_remainder))
+        return self._staged(PaddedBatchDatasetV2, *rest, spec=spec)
+
+    def unbatch(self) -> Dataset:
+        """The rows of the elements."""
+        return self._staged(UnbatchDataset, spec=structure.unbatched(self._spec))
+
+    def window(
+        self, size: Any, shift: Any = None, stride: Any = 1, drop_remainder: Any = False
+    ) -> Dataset:
+        """Datasets of `size` neighbouring elements, each `shift` further on than the one before."""
+        spec = structure.mapped(DatasetSpec, self._spec)
+        step = size if shift is None else shift
+        rest = (
+            arguments.long(size),
+            arguments.long(step),
+            arguments.long(stride),
+            arguments.truth(drop_remainder),
+        )
+        return self._staged(WindowDataset, *rest, spec=spec)
+
+    # Keeping
+
+    def prefetch(self, buffer_size: Any) -> Dataset:
+        """The same elements, up to `buffer_size` of them made ahead by a thread."""
+        return self._staged(PrefetchDataset, arguments.long(buffer_size))
+
+    def cache(self, filename: Any = "") -> Dataset:
+        """The same elements, computed once: kept in memory, or in a file."""
+        return self._staged(CacheDataset, convert_to_tensor(filename, string))
+
+    # Iterators
+
+    def make_one_shot_iterator(self) -> Any:
+        """An iterator that starts by itself."""
+        return EagerIterator(self) if executing_eagerly() else one_shot(self)
+
+    def make_initializable_iterator(self, shared_name: str | None = None) -> Iterator:
+        """An iterator that its initializer starts."""
+        if executing_eagerly():
+            raise RuntimeError(
+                "dataset.make_initializable_iterator is not supported when eager execution is "
+                "enabled. Use `for element in dataset` instead."
+            )
+        return initializable(self, shared_name)
+
+    def __iter__(self) -> EagerIterator:
+        if not executing_eagerly():
+            raise RuntimeError("__iter__() is only supported inside of eager execution.")
+        return EagerIterator(self)
+
+    # Options
+
+    def options(self) -> Any:
+        """The options it was given."""
+        return self._options
+
+    def with_options(self, options: Any) -> Dataset:
+        """The same with options."""
+        made = Dataset(self.variant, self._spec)
+        made._options = options
+        return made
+
+
+DatasetSpec.dataset = Dataset
+
+
+def _from_tensors(op: Any, tensors: Any, change: Callable[[Any], Any]) -> Dataset:
+    with name_scope("tensors"):
+        values = structure.converted(tensors)
+    whole = structure.mapped(structure.spec_of, values)
+    spec = change(whole)
+    made = op(sparse=sparse_leaves(whole), **leaves(spec))
+    return Dataset(made(structure.tensors_of(values), name=made.type_name), spec)
+
+
+def _sliced(spec: Any) -> Any:
+    flat = structure.flatten(spec)
+    if not flat:
+        raise ValueError("from_tensor_slices needs a tensor to take rows of")
+    first: Any = None
+    for leaf in flat:
+        size = leaf.shape.with_rank_at_least(1)[0]
+        first = size if first is None else first.merge_with(size)
+    return structure.unbatched(spec)
+
+
+def _inner(traced: Traced) -> Any:
+    if not isinstance(traced.spec, DatasetSpec):
+        raise TypeError(f"`map_func` must return a `Dataset` object, not {traced.spec!r}.")
+    return traced.spec.element_spec
+
+
+# Functions of datasets
+
+
+@public("data.make_one_shot_iterator")
+def make_one_shot_iterator(dataset: Dataset) -> Any:
+    """An iterator that starts by itself."""
+    return dataset.make_one_shot_iterator()
+
+
+@public("data.make_initializable_iterator")
+def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None) -> Iterator:
+    """An iterator that its initializer starts."""
+    return dataset.make_initializable_iterator(shared_name)
+
+
+@public("data.get_output_types")
+def get_output_types(dataset_or_iterator: Described) -> Any:
+    """The dtypes of an element."""
+    return dataset_or_iterator.output_types
+
+
+@public("data.get_output_shapes")
+def get_output_shapes(dataset_or_iterator: Described) -> Any:
+    """The shapes of an element."""
+    return dataset_or_iterator.output_shapes
+
+
+@public("data.get_output_classes")
+def get_output_classes(dataset_or_iterator: Described) -> Any:
+    """The classes of the parts of an element."""
+    return dataset_or_iterator.output_classes
+
+
+publish_value("data.experimental.AUTOTUNE", AUTOTUNE)
+publish_value("contrib.data.AUTOTUNE", AUTOTUNE)
+publish_value("data.AUTOTUNE", AUTOTUNE)

@@ -1,0 +1,61 @@
+"""Iterators of eager code: the elements of a dataset as a Python loop sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg import errors
+from thalweg.data import structure
+from thalweg.data.columns import as_array
+from thalweg.data.flow import Pipeline
+from thalweg.data.iterator import Described
+from thalweg.data.iterator_ops import tensors
+from thalweg.data.iterator_state import Never, SessionIterator
+from thalweg.functions.steps import resources
+from thalweg.functions.tensors import known
+from thalweg.graph.node import Tensor
+from thalweg.graph.shapes import scalar
+from thalweg.public import public
+
+
+@public("data.experimental.EagerIterator")
+class EagerIterator(Described):
+    """A place in a dataset: `for element in dataset` in eager code."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._spec = dataset.element_spec
+        self._kinds = structure.all_kinds(self._spec)
+        self._iterator = SessionIterator("eager iterator")
+        self._iterator.initialize(dataset.variant.held(), resources, Never())
+
+    def __iter__(self) -> EagerIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self.get_next()
+        except errors.OutOfRangeError:
+            raise StopIteration from None
+
+    next = __next__
+
+    def get_next(self, name: str | None = None) -> Any:
+        """The next element; an OutOfRangeError after the last."""
+        values = tensors(self._iterator.next(Never()))
+        pairs = zip(values, self._kinds, strict=True)
+        made: list[Tensor] = [_tensor(value, dtype) for value, (dtype, _) in pairs]
+        return structure.structure_of(self._spec, made)
+
+    def save_state(self) -> bytes:
+        """Where it is, as bytes."""
+        return self._iterator.save(Never())
+
+    def restore_state(self, state: bytes) -> None:
+        """Go on from where `state` says."""
+        self._iterator.restore(state, resources, Never())
+
+
+def _tensor(value: Any, dtype: Any) -> Tensor:
+    if isinstance(value, Pipeline):
+        return known(value, dtype, scalar())
+    return known(as_array(value), dtype)

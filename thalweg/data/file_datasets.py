@@ -1,0 +1,105 @@
+"""Datasets of files: `tf.data.TextLineDataset`, `TFRecordDataset`, `FixedLengthRecordDataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from thalweg.data import arguments
+from thalweg.data.dataset import Dataset
+from thalweg.data.files import FixedLengthRecordDatasetV2
+from thalweg.data.files import TextLineDataset as TextLineOp
+from thalweg.data.files import TFRecordDataset as TFRecordOp
+from thalweg.data.iterator import leaves
+from thalweg.functions.tensor_spec import TensorSpec
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import string
+from thalweg.graph.node import Tensor
+from thalweg.ops import shaping
+from thalweg.public import public
+
+
+def _opened(op: Any, filenames: Any, *rest: Any) -> Any:
+    spec = TensorSpec([], string)
+    made = op(**leaves(spec))
+    return made(shaping.reshape(filenames, [-1]), *rest, name=made.type_name), spec
+
+
+def _of_files(
+    filenames: Any, parallel: Any, opened: Callable[[Any], tuple[Tensor, Any]]
+) -> tuple[Tensor, Any]:
+    """Records of files: of all in order, or of several in turn."""
+    if not isinstance(filenames, Dataset) and parallel is None:
+        return opened(convert_to_tensor(filenames, string))
+    names = filenames
+    if not isinstance(names, Dataset):
+        flat = shaping.reshape(convert_to_tensor(filenames, string), [-1])
+        names = Dataset.from_tensor_slices(flat)
+
+    def read(name: Tensor) -> Dataset:
+        return Dataset(*opened(name))
+
+    made = names.flat_map(read) if parallel is None else _in_turn(names, read, parallel)
+    return made.variant, made.element_spec
+
+
+def _in_turn(names: Dataset, read: Callable[[Tensor], Dataset], parallel: Any) -> Dataset:
+    return names.interleave(read, cycle_length=parallel, num_parallel_calls=parallel)
+
+
+def _text(value: Any) -> Tensor:
+    return convert_to_tensor("" if value is None else value, string)
+
+
+@public("data.TextLineDataset", "contrib.data.TextLineDataset")
+class TextLineDataset(Dataset):
+    """The lines of text files."""
+
+    def __init__(
+        self,
+        filenames: Any,
+        compression_type: Any = None,
+        buffer_size: Any = None,
+        num_parallel_reads: Any = None,
+    ) -> None:
+        rest = (_text(compression_type), arguments.long(buffer_size or 0))
+        made = _of_files(filenames, num_parallel_reads, lambda n: _opened(TextLineOp, n, *rest))
+        super().__init__(*made)
+
+
+@public("data.TFRecordDataset", "contrib.data.TFRecordDataset")
+class TFRecordDataset(Dataset):
+    """The records of TFRecord files."""
+
+    def __init__(
+        self,
+        filenames: Any,
+        compression_type: Any = None,
+        buffer_size: Any = None,
+        num_parallel_reads: Any = None,
+    ) -> None:
+        rest = (_text(compression_type), arguments.long(buffer_size or 0))
+        made = _of_files(filenames, num_parallel_reads, lambda n: _opened(TFRecordOp, n, *rest))
+        super().__init__(*made)
+
+
+@public("data.FixedLengthRecordDataset", "contrib.data.FixedLengthRecordDataset")
+class FixedLengthRecordDataset(Dataset):
+    """Records of a fixed length, between a header and a footer of each file."""
+
+    def __init__(
+        self,
+        filenames: Any,
+        record_bytes: Any,
+        header_bytes: Any = None,
+        footer_bytes: Any = None,
+        buffer_size: Any = None,
+        compression_type: Any = None,
+        num_parallel_reads: Any = None,
+    ) -> None:
+        sizes = (header_bytes or 0, record_bytes, footer_bytes or 0, buffer_size or 0)
+        rest = (*map(arguments.long, sizes), _text(compression_type))
+        made = _of_files(
+            filenames, num_parallel_reads, lambda n: _opened(FixedLengthRecordDatasetV2, n, *rest)
+        )
+        super().__init__(*made)
