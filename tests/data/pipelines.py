@@ -112,7 +112,9 @@ STEPS = [
     ),
     Step("parallel", lambda d: d.map(lambda x: x - 1, 2), lambda v: [x - 1 for x in v]),
     Step(
-        "even", lambda d: d.filter(lambda x: tf.equal(x % 2, 0)), lambda v: [x for x in v if not x % 2]
+        "even",
+        lambda d: d.filter(lambda x: tf.equal(x % 2, 0)),
+        lambda v: [x for x in v if not x % 2],
     ),
     Step("take", lambda d: d.take(5), lambda v: v[:5]),
     Step("skip", lambda d: d.skip(3), lambda v: v[3:]),
@@ -133,7 +135,11 @@ STEPS = [
         lambda d: Dataset.zip((d, Dataset.range(7))).map(lambda a, b: a + b),
         lambda v: [a + b for a, b in zip(v, range(7), strict=False)],
     ),
-    Step("enumerate", lambda d: d.enumerate().map(lambda n, x: n + x), lambda v: [n + x for n, x in enumerate(v)]),
+    Step(
+        "enumerate",
+        lambda d: d.enumerate().map(lambda n, x: n + x),
+        lambda v: [n + x for n, x in enumerate(v)],
+    ),
     Step(
         "flat map",
         lambda d: d.flat_map(lambda x: Dataset.range(x % 3)),

@@ -7,8 +7,8 @@ import threading
 
 import numpy as np
 import pytest
-import thalweg as tf
 
+import thalweg as tf
 from tests.data.pipelines import Dataset, drained, plain
 
 
@@ -219,7 +219,9 @@ def test_threads_end_with_their_iterator(how: str) -> None:
 def test_eager_loops() -> None:
     with tf.eager_mode():
         dataset = Dataset.from_tensor_slices({"a": [1, 2, 3], "b": ["x", "y", "z"]}).batch(2)
-        found = [(element["a"].numpy().tolist(), element["b"].numpy().tolist()) for element in dataset]
+        found = [
+            (element["a"].numpy().tolist(), element["b"].numpy().tolist()) for element in dataset
+        ]
         assert found == [([1, 2], [b"x", b"y"]), ([3], [b"z"])]
         assert [int(x) for x in Dataset.range(3).map(lambda x: x + 1)] == [1, 2, 3]
         windows = [[int(x) for x in window] for window in Dataset.range(4).window(2)]

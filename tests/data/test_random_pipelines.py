@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import thalweg as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import thalweg as tf
 from tests.data.pipelines import RANDOM_STEPS, STEPS, Step, built, drained, modelled, pipelines
 
-_settings = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+_settings = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @_settings

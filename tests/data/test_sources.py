@@ -9,8 +9,8 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-import thalweg as tf
 
+import thalweg as tf
 from tests.data.pipelines import Dataset, drained, elements, plain
 
 Point = namedtuple("Point", "x y")
@@ -82,7 +82,11 @@ def test_a_generator_gets_arguments() -> None:
     def count(limit):
         yield from range(limit)
 
-    assert plain(elements(lambda: Dataset.from_generator(count, tf.int32, [], args=[3]))) == [0, 1, 2]
+    assert plain(elements(lambda: Dataset.from_generator(count, tf.int32, [], args=[3]))) == [
+        0,
+        1,
+        2,
+    ]
 
 
 def test_a_generator_may_yield_texts_and_dicts() -> None:

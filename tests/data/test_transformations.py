@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import thalweg as tf
 
+import thalweg as tf
 from tests.data.pipelines import Dataset, elements, plain
 
 experimental = tf.data.experimental
@@ -17,7 +17,9 @@ def test_a_function_gets_the_parts_of_tuples_and_whole_dicts() -> None:
     )
     assert plain(pairs) == [{"s": 4, "a": 1}, {"s": 6, "a": 2}]
     mappings = elements(
-        lambda: Dataset.from_tensor_slices({"a": [1, 2], "b": [3, 4]}).map(lambda d: d["a"] * d["b"])
+        lambda: Dataset.from_tensor_slices({"a": [1, 2], "b": [3, 4]}).map(
+            lambda d: d["a"] * d["b"]
+        )
     )
     assert plain(mappings) == [3, 8]
 
@@ -81,7 +83,9 @@ def test_elements_of_different_shapes_are_no_batch() -> None:
     def make() -> Dataset:
         return Dataset.range(4).map(lambda x: tf.fill([x], x)).batch(2)
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"different shapes[\s\S]*BatchDataset"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"different shapes[\s\S]*BatchDataset"
+    ):
         elements(make)
 
 
@@ -117,13 +121,15 @@ def test_windows(rest: tuple) -> None:
     values = list(range(8))
     wanted = []
     for start in range(0, len(values), shift):
-        window = values[start :: stride][:size]
+        window = values[start::stride][:size]
         if not drop or len(values) >= start + (size - 1) * stride + 1:
             wanted.append(window)
 
     def make() -> Dataset:
-        windows = Dataset.range(8).window(*rest) if not drop else (
-            Dataset.range(8).window(size, shift, stride, True)
+        windows = (
+            Dataset.range(8).window(*rest)
+            if not drop
+            else (Dataset.range(8).window(size, shift, stride, True))
         )
         return windows.flat_map(lambda w: w.batch(size))
 

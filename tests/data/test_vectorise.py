@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import thalweg as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import thalweg as tf
+from tests.data.pipelines import Dataset, elements
 from thalweg.data.functions import Function, Traced
 from thalweg.data.vectorise import vectorised
-
-from tests.data.pipelines import Dataset, elements
 
 FUNCTIONS = {
     "scale": lambda x, y: (x * 2.0 - 1.0, y),

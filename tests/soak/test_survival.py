@@ -59,9 +59,9 @@ def checkpoints(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def weights(folder: Path) -> dict[str, Any]:
-    """The numbers of the last checkpoint."""
+    """The numbers of the last checkpoint. What an iterator has read ahead is no matter of steps."""
     last = checkpoints(folder)[STEPS]
-    return {name: value for name, value in last.items() if value.dtype != object}
+    return {name: value for name, value in last.items() if value.dtype.kind in "fi"}
 
 
 def test_a_job_survives_kills(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from thalweg.control.effects import has_host_effects, written_places
 from thalweg.control.rereads import reread, stale_reads
 from thalweg.control.structure import tensors_of
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
-from thalweg.graph.subgraph import Body, SubGraph
+from thalweg.graph.subgraph import Argument, Body, SubGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,7 @@ class Draft:
     arguments: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     result: Any = None  # what the function returned
+    targets: tuple[Node, ...] = ()  # what runs though nothing depends on it
 
 
 Kind = tuple[DType, TensorShape]  # what an argument is
@@ -47,12 +49,20 @@ def draft(
         if result is None:
             raise ValueError(f"{holder} must have a return value.")
         outputs = tuple(graph.capture(tensor) for tensor in tensors_of(result))
-    return Draft(graph, arguments, outputs, result)
+    return Draft(graph, arguments, outputs, result, _effects(graph))
+
+
+def _effects(graph: SubGraph) -> tuple[Node, ...]:
+    """The nodes of a body inside a function that run for what they do."""
+    if not graph.runs_effects:
+        return ()
+    nodes = [node for node in graph.nodes if not isinstance(node.op, Argument)]
+    return tuple(node for node in nodes if written_places(node) or has_host_effects(node))
 
 
 def settle(drafts: Sequence[Draft]) -> tuple[list[Body], list[Tensor]]:
     """Bodies that take the same captured tensors after their own arguments, and those tensors."""
-    bodies = [Body(each.graph, each.arguments, each.outputs) for each in drafts]
+    bodies = [Body(each.graph, each.arguments, each.outputs, each.targets) for each in drafts]
     stale = stale_reads(bodies)
     if stale:
         bodies = [reread(body, stale) for body in bodies]

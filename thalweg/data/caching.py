@@ -74,6 +74,10 @@ class FileStore(Store):
             self._writer = open(self._partial, "wb")  # noqa: SIM115 - until it is complete
         self._writer.write(framed(encode(packed_elements([element]))))
 
+    def __del__(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
     def finish(self) -> None:
         if self._writer is None:
             self._writer = open(self._partial, "wb")  # noqa: SIM115 - closed below

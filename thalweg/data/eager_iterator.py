@@ -8,13 +8,16 @@ from thalweg import errors
 from thalweg.data import structure
 from thalweg.data.columns import as_array
 from thalweg.data.flow import Pipeline
+from thalweg.data.functions import Function
 from thalweg.data.iterator import Described
 from thalweg.data.iterator_ops import tensors
 from thalweg.data.iterator_state import Never, SessionIterator
+from thalweg.functions.eager import EAGER
 from thalweg.functions.steps import resources
 from thalweg.functions.tensors import known
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import scalar
+from thalweg.ops.context import VariableCell
 from thalweg.public import public
 
 
@@ -26,7 +29,9 @@ class EagerIterator(Described):
         self._spec = dataset.element_spec
         self._kinds = structure.all_kinds(self._spec)
         self._iterator = SessionIterator("eager iterator")
-        self._iterator.initialize(dataset.variant.held(), resources, Never())
+        pipeline: Pipeline = dataset.variant.held()
+        self._has_variables = _reads_variables(pipeline)
+        self._iterator.initialize(pipeline, resources, Never())
 
     def __iter__(self) -> EagerIterator:
         return self
@@ -41,6 +46,8 @@ class EagerIterator(Described):
 
     def get_next(self, name: str | None = None) -> Any:
         """The next element; an OutOfRangeError after the last."""
+        if self._has_variables:
+            EAGER.flush()  # what is recorded may change them
         values = tensors(self._iterator.next(Never()))
         pairs = zip(values, self._kinds, strict=True)
         made: list[Tensor] = [_tensor(value, dtype) for value, (dtype, _) in pairs]
@@ -53,6 +60,15 @@ class EagerIterator(Described):
     def restore_state(self, state: bytes) -> None:
         """Go on from where `state` says."""
         self._iterator.restore(state, resources, Never())
+
+
+def _reads_variables(pipeline: Pipeline) -> bool:
+    """Whether a function of a pipeline has captured a variable."""
+    return any(
+        isinstance(value, Function)
+        and any(isinstance(each, VariableCell) for each in value.captured)
+        for value in pipeline.inputs
+    ) or any(_reads_variables(source) for source in pipeline.sources)
 
 
 def _tensor(value: Any, dtype: Any) -> Tensor:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from thalweg import errors
 from thalweg.graph.dtypes import DType, variant
@@ -145,6 +145,14 @@ class Pipeline:
         """The same, with nothing remembered."""
         inputs = [_fresh(value) for value in self.inputs]
         return Pipeline(self.stage, self.node, inputs)
+
+    @property
+    def sources(self) -> list[Pipeline]:
+        """The pipelines that its elements come from."""
+        flat: list[Any] = []
+        for value in self.inputs:
+            flat += cast("list[Any]", value) if isinstance(value, list) else [value]
+        return [value for value in flat if isinstance(value, Pipeline)]
 
     @property
     def has_rows(self) -> bool:

@@ -210,9 +210,12 @@ def _only_region(plan: Plan) -> tuple[CompiledRegion | None, list[int]]:
     return only.call, list(only.inputs)
 
 
+_SPECIAL = frozenset((SparseTensorValue, bytes))
+
+
 def _tensors(element: Sequence[Any]) -> Sequence[Any]:
     """The tensors of the leaves of an element."""
-    if not any(type(value) is SparseTensorValue or type(value) is bytes for value in element):
+    if _SPECIAL.isdisjoint(map(type, element)):
         return element
     found: list[Any] = []
     for value in element:

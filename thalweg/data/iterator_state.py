@@ -187,8 +187,4 @@ def _load(flow: Flow, run: Run, state: Any, pipeline: Pipeline) -> None:
 
 def stages(pipeline: Pipeline) -> str:
     """The stages of a pipeline, as text: a state fits no other."""
-    flat: list[Any] = []
-    for value in pipeline.inputs:
-        flat += value if isinstance(value, list) else [value]
-    sources = [stages(value) for value in flat if isinstance(value, Pipeline)]
-    return f"{pipeline.stage.type_name}({', '.join(sources)})"
+    return f"{pipeline.stage.type_name}({', '.join(map(stages, pipeline.sources))})"

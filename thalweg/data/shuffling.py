@@ -115,7 +115,8 @@ class ShuffleFlow(Staged):
         new = self.source.rows(wanted) if wanted and not self._is_over else None
         if new is None and wanted:
             self._is_over = True
-        return buffer.taken(self._drawn(buffer, most, new), new)
+        chosen, filled = self._drawn(buffer, most, new)
+        return buffer.taken(chosen, new, filled)
 
     def _fill_rows(self, buffer: _RowBuffer) -> None:
         while not self._is_over and buffer.count < self._size:
@@ -125,17 +126,22 @@ class ShuffleFlow(Staged):
             else:
                 buffer.add(part)
 
-    def _drawn(self, buffer: _RowBuffer, most: int, new: Rows | None) -> list[int]:
-        """The numbers of the rows that come next: those of the buffer, then the new ones."""
+    def _drawn(
+        self, buffer: _RowBuffer, most: int, new: Rows | None
+    ) -> tuple[list[int], list[int]]:
+        """The numbers of the rows that come next, those of the buffer counted before the new ones,
+        and the places that new ones took."""
         numbers, first = buffer.numbers, buffer.count
         fresh = iter(range(first, first + (0 if new is None else len(new[0]))))
         chosen: list[int] = []
+        filled: list[int] = []
         hole, below = self._hole, self._draws.below
         while len(chosen) < most:
             if hole is not None:
                 number = next(fresh, None)
                 if number is not None:
                     numbers[hole] = number
+                    filled.append(hole)
                 elif self._is_over:
                     _close(numbers, hole)
                 else:
@@ -146,7 +152,7 @@ class ShuffleFlow(Staged):
             hole = below(len(numbers))
             chosen.append(numbers[hole])
         self._hole = hole
-        return chosen
+        return chosen, filled
 
     def own(self) -> dict[str, Any]:
         return {
@@ -208,8 +214,8 @@ class _RowBuffer:
             self._parts = [tuple([joined(c) for c in zip(*self._parts, strict=True)])]
         return self._parts[0]
 
-    def taken(self, chosen: list[int], new: Rows | None) -> Rows | None:
-        """The chosen rows; new ones that were not chosen are kept in the places of old ones."""
+    def taken(self, chosen: list[int], new: Rows | None, filled: list[int]) -> Rows | None:
+        """The chosen rows; new ones that were not chosen are kept in the places they filled."""
         if not chosen:
             return None
         columns, numbers = self._columns(), np.array(chosen)
@@ -218,26 +224,23 @@ class _RowBuffer:
         is_old = numbers < self.count
         pairs = zip(columns, new, strict=True)
         found = tuple([_gathered(*pair, numbers, is_old, self.count) for pair in pairs])
-        self._keep(new)
+        self._keep(new, filled)
         return found
 
-    def _keep(self, new: Rows) -> None:
-        numbers = np.array(self.numbers)
-        places = np.flatnonzero(numbers >= self.count)
-        sources = numbers[places] - self.count
+    def _keep(self, new: Rows, filled: list[int]) -> None:
+        kept = list(dict.fromkeys(filled))  # a place may be filled more than once
+        places = np.array(kept, np.int64)
+        sources = np.array([self.numbers[place] - self.count for place in kept], np.int64)
         columns = tuple([_owned(column) for column in self._columns()])
         for column, fresh in zip(columns, new, strict=True):
             column[places] = fresh[sources]
         self._parts = [columns]
-        for place in places.tolist():
+        for place in kept:
             self.numbers[place] = place
 
     def save(self) -> Any:
-        return (
-            [column[np.array(self.numbers, np.int64)] for column in self._columns()]
-            if (self._parts)
-            else []
-        )
+        numbers = np.array(self.numbers, np.int64)
+        return [column[numbers] for column in self._columns()] if self._parts else []
 
     def load(self, state: Any) -> None:
         self._parts, self.numbers, self.count = [], [], 0

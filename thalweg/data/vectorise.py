@@ -20,6 +20,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph, needed
 from thalweg.ops import basic, shaping
+from thalweg.ops.choosing import Select
 from thalweg.ops.decoding import AsString, DecodeCSV, DecodeRaw, StringToNumber
 from thalweg.ops.indexing import OneHot
 from thalweg.ops.parse_example import ParseExample, ParseSingleExample
@@ -154,6 +155,16 @@ def _first_alone(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
     return _applied(node, [value.tensor for value in inputs])
 
 
+def _select(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
+    """A condition that is a batch of scalars chooses among the rows of batches."""
+    if not all(value.is_batch for value in inputs):
+        raise NoRule
+    condition, then, otherwise = inputs
+    if condition.shape.rank not in (0, then.shape.rank) or then.shape.rank != otherwise.shape.rank:
+        raise NoRule
+    return _applied(node, [value.tensor for value in inputs])
+
+
 def _one_hot(node: Node, inputs: Sequence[Value]) -> Sequence[Any]:
     if node.op.attributes["axis"] != -1:
         raise NoRule
@@ -179,6 +190,7 @@ _RULES: dict[type[Op], Rule] = {
     Reshape: _other_shape,
     ExpandDims: _other_shape,
     Squeeze: _other_shape,
+    Select: _select,
     OneHot: _one_hot,
     DecodeRaw: _first_alone,
     DecodeCSV: _first_alone,

@@ -54,6 +54,7 @@ class FunctionGraph(SubGraph):
         self._writes: list[Node] = []  # of variables, since then
         self._reads: dict[Tensor, Tensor] = {}  # of variables that were not written since
         super().__init__(outer, f"the function {name}")
+        self.runs_effects = True
 
     def _share(self, outer: Graph) -> None:
         """Variables are those of the graph around. Names and all else that is collected are this

@@ -16,6 +16,7 @@ from typing import Any, cast
 from thalweg.autodiff.gradients import gradients
 from thalweg.functions.backward import EagerGradient, Piece
 from thalweg.functions.eager import EAGER
+from thalweg.functions.function_graph import FunctionGraph
 from thalweg.functions.segment import Segment
 from thalweg.functions.tensors import EagerTensor
 from thalweg.graph import nest
@@ -302,6 +303,8 @@ class Span:
 
     def read_variables(self) -> list[Variable]:
         """The trainable variables that the nodes read."""
+        if isinstance(self._graph, FunctionGraph):
+            return [v for v in self._graph.read_variables(self.nodes()) if v.trainable]
         sources = {t.op for node in self.nodes() for t in node.inputs}
         sources |= {t.op for node in sources if _is_read(node) for t in node.inputs}
         found = self._graph.get_collection("trainable_variables")

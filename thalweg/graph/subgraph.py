@@ -43,6 +43,8 @@ class SubGraph(Graph):
         super().__init__()
         self.outer = outer
         self.holder = holder  # what it is part of, for errors: "a branch of tf.cond"
+        #: whether what has effects runs though nothing depends on it: so it is inside a function
+        self.runs_effects = isinstance(outer, SubGraph) and outer.runs_effects
         self.captures: dict[Tensor, Tensor] = {}  # tensor of the outer graph → argument
         self.outer_controls: dict[Node, None] = {}  # nodes of the outer graph to come after
         #: where tensors of graphs that are not around this one come from (see `capture`)

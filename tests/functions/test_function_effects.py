@@ -1,0 +1,73 @@
+"""Effects inside the branches and loops of a function happen, in the order of the program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+
+
+@pytest.fixture(autouse=True)
+def eager():
+    with tf.eager_mode():
+        yield
+
+
+def test_an_assignment_in_a_branch_happens_though_nothing_takes_it() -> None:
+    v = tf.Variable(1.0)
+
+    @tf.function
+    def call(x):
+        def yes():
+            v.assign_add(100.0)
+            return x
+
+        tf.cond(x > 0, yes, lambda: x)
+        return v.read_value()
+
+    assert float(call(tf.constant(1.0))) == 101.0
+    assert float(call(tf.constant(-1.0))) == 101.0
+    assert float(v.numpy()) == 101.0
+
+
+def test_a_read_after_a_write_in_a_branch_sees_it() -> None:
+    v = tf.Variable(3.0)
+
+    @tf.function
+    def call(x):
+        def yes():
+            v.assign_add(100.0)
+            return v + 0.0
+
+        return tf.cond(x > 0, yes, lambda: v + 0.0)
+
+    assert float(call(tf.constant(1.0))) == 103.0
+
+
+def test_an_assignment_in_a_loop_happens_every_turn() -> None:
+    v = tf.Variable(0)
+
+    @tf.function
+    def call(n):
+        def body(i):
+            v.assign_add(i)
+            return i + 1
+
+        return tf.while_loop(lambda i: i < n, body, [tf.constant(0)])
+
+    assert int(call(tf.constant(5))) == 5
+    assert int(v.numpy()) == 10
+
+
+def test_a_tape_inside_a_function_watches_the_variables_it_reads() -> None:
+    w = tf.Variable([[1.0], [2.0]])
+
+    @tf.function
+    def slope(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.matmul(x, w) ** 2)
+        return tape.gradient(loss, w)
+
+    x = np.array([[1.0, 1.0]], np.float32)
+    np.testing.assert_allclose(slope(x).numpy(), [[6.0], [6.0]])
