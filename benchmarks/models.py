@@ -254,3 +254,11 @@ def initial(name: str, shape: Shape, spread: float | None) -> np.ndarray:
 def trainable(name: str) -> bool:
     """Whether the optimizer moves a weight (all but the moving averages of batch norm)."""
     return "/moving_" not in name
+
+
+def chain(x: Any) -> Any:
+    """Twenty elementwise ops, one after the other: written with operators, as users write them."""
+    for _ in range(10):
+        x = x * 0.99
+        x = x + 0.01
+    return x

@@ -23,7 +23,7 @@ class Work:
 
     name: str
     title: str
-    kind: str  # "train", "infer", a key of SPECIAL, "counter", "null-run" or "null-callable"
+    kind: str  # "train", "infer", a key of SPECIAL, "counter", "chain" or "null-…"
     bar: float
     model: Callable[[Any, Any], Any] | None = None
     example: tuple[int, ...] = ()  # the shape of one example
@@ -33,6 +33,7 @@ class Work:
     steps_checked: int = 5
     systems: tuple[str, ...] = ALL_SYSTEMS
     unrated: tuple[str, ...] = ("jax-ahead",)  # measured and shown, but left out of the ratio
+    eager: bool = False  # run as it is written: no session, no compiled function
 
     @property
     def trains(self) -> bool:
@@ -63,6 +64,8 @@ class Work:
             return [make(i) for i in range(count)]
         if self.kind == "counter":
             return [(np.array(COUNTED, np.int32),)]
+        if self.kind == "chain":
+            return [(np.random.default_rng(7).random(CHAINED, np.float32),)]
         return [data(self)] if self.model else [()]
 
 
@@ -113,6 +116,7 @@ def expected(ids: np.ndarray) -> np.ndarray:
 
 
 COUNTED = 1_000_000
+CHAINED = 1_000_000
 STEPS, STATE = 10_000, 64
 UNITS, CLASSES, SEQUENCES, SHORTEST, LONGEST = 256, 64, 16, 5, 100
 SEQUENCE_WEIGHTS = {
@@ -274,13 +278,52 @@ LOOPS = [
         systems=LOOP_SYSTEMS,
     ),
 ]
+EAGER_SYSTEMS = ("thalweg", "tensorflow", "torch")
+EAGER = [
+    Work(
+        "chain",
+        "eager: chain of 20 elementwise ops on 1M floats",
+        "chain",
+        2.0,
+        systems=(*EAGER_SYSTEMS, "jax"),
+        unrated=("tensorflow", "jax"),
+        eager=True,
+    ),
+    Work(
+        "chain-graph",
+        "the same chain as a compiled graph",
+        "chain",
+        1.0,
+        systems=("thalweg", "tensorflow", "torch-compile", "jax"),
+        unrated=(),
+    ),
+    replace(
+        PERCEPTRONS[1],
+        name="mlp-eager",
+        title="eager: MLP 784-100-10, batch 32, SGD train",
+        bar=1.5,
+        batch=32,
+        systems=EAGER_SYSTEMS,
+        unrated=("tensorflow",),
+        eager=True,
+    ),
+    Work(
+        "null-function",
+        "`@tf.function` of a scalar + 1, called",
+        "null-function",
+        1.0,
+        systems=("thalweg", "tensorflow", "jax"),
+        unrated=("tensorflow",),
+        eager=True,
+    ),
+]
 # Wakes a system: loads what it loads at the first use of a step, whatever the model.
 TINY = train("tiny", "", 0.0, model=models.mlp, example=(3,), batch=2, rate=0.01)
 TITLES = ["MLP", "LSTM", "LeNet-like CNN", "AlexNet", "OverFeat", "OxfordNet", "GoogleNet"]
 TITLES += ["ResNet-50", "GPT (256 tokens at once)"]
 TRAINED = [PERCEPTRONS[0], LSTM, LENET, *LARGE, GPT]
 INFERENCES = [inference(work, title) for work, title in zip(TRAINED, TITLES, strict=True)]
-WORKS = [*NULLS, *PERCEPTRONS, LSTM, LENET, *LARGE, GPT, *INFERENCES, WORD2VEC, *LOOPS]
+WORKS = [*NULLS, *PERCEPTRONS, LSTM, LENET, *LARGE, GPT, *INFERENCES, WORD2VEC, *LOOPS, *EAGER]
 
 
 def choose(names: list[str]) -> list[Work]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import models
 import numpy as np
 from models import trainable
 from works import SAMPLES, VOCABULARY, Work
@@ -195,9 +196,21 @@ def step_fetches(tf: Any, work: Work, variables: Mapping[str, Any], inputs: Sequ
 
 
 def step_without_weights(tf: Any, work: Work, config: Any) -> Step:
-    """The counter, or nothing."""
-    make = graph_loops.counter_step if work.kind == "counter" else null_step
-    return make(tf, work, config)
+    """The counter, the chain, or nothing."""
+    makers = {"counter": graph_loops.counter_step, "chain": chain_step}
+    return makers.get(work.kind, null_step)(tf, work, config)
+
+
+def chain_step(tf: Any, work: Work, config: Any) -> Step:
+    """Elementwise ops, one after the other."""
+    ((value,),) = work.batches()
+    start = time.perf_counter()
+    x = tf.placeholder(tf.float32, value.shape)
+    y = models.chain(x)
+    session = tf.Session(config=config)
+    building = time.perf_counter() - start
+    call = session.make_callable(y, [x])
+    return Step(lambda i: call(value), building, plan=lambda: session.plan(y, {x: value}))
 
 
 def null_step(tf: Any, work: Work, config: Any) -> Step:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import models
 from jax import Array, lax
 from models import trainable
 from works import Work
@@ -152,6 +153,9 @@ def runner(work: Work) -> Callable[[int], Array]:
     if work.kind == "counter":
         count = jax.jit(jax_loops.counter)
         return lambda i: count(*batches[0])
+    if work.kind == "chain":
+        chain = models.chain if work.eager else jax.jit(models.chain)
+        return lambda i: chain(*batches[0])
     weights = {name: owned(value) for name, value in work.weights().items()}
     if not work.trains:
         forward = jax.jit(lambda weights, x: work.model(JaxNet(weights, False), x))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import models
 import tensorflow as tf
 from models import trainable
 from works import Work
@@ -32,6 +33,10 @@ def make(work: Work, threads: int) -> Step:
         ((limit,),) = work.batches()
         count, most = within_function(lambda n: graph_loops.count(tf, n)), tf.constant(limit)
         return Step(lambda i: count(most))
+    if work.kind == "chain":
+        ((value,),) = work.batches()
+        x, chain = tf.constant(value), models.chain if work.eager else within_function(models.chain)
+        return Step(lambda i: chain(x).numpy())
     variables = {name: tf.Variable(value) for name, value in work.weights().items()}
     batches = [tuple(map(tf.constant, batch)) for batch in work.batches()]
     step = training(work, variables) if work.trains else forward(work, variables)
@@ -70,7 +75,7 @@ def training(work: Work, variables: Mapping[str, tf.Variable]) -> Any:
         update(trained, tape.gradient(loss, trained))
         return loss
 
-    return within_function(step)
+    return step if work.eager else within_function(step)
 
 
 class Descent:

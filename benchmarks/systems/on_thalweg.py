@@ -1,7 +1,8 @@
-"""Thalweg: a session's callable, fed with NumPy arrays."""
+"""Thalweg: a session's callable, fed with NumPy arrays; or eager code."""
 
 from __future__ import annotations
 
+import models
 from works import Work
 
 import thalweg as tf
@@ -16,8 +17,33 @@ def start(threads: int) -> str:
 
 def make(work: Work, threads: int) -> Step:
     """A step of a work."""
+    if work.eager:
+        tf.enable_eager_execution()
+        return eager_step(work)
     config = tf.ConfigProto(intra_op_parallelism_threads=threads)
     has_weights = work.model or work.trains
     make_step = graph_net.session_step if has_weights else graph_net.step_without_weights
     with tf.Graph().as_default():
         return make_step(tf, work, config)
+
+
+def eager_step(work: Work) -> Step:
+    """A step of eager code, whose result is looked at."""
+    if work.kind == "null-function":
+        x, add = tf.constant(1.0), tf.function(lambda x: x + 1.0)
+        return Step(lambda i: add(x))
+    (batch,) = [tuple(map(tf.constant, batch)) for batch in work.batches()]
+    if work.kind == "chain":
+        return Step(lambda i: models.chain(batch[0]).numpy())
+    variables = {name: tf.Variable(value) for name, value in work.weights().items()}
+    trained = list(variables.values())
+    optimizer = tf.train.GradientDescentOptimizer(work.rate)
+
+    def step(i: int) -> float:
+        with tf.GradientTape() as tape:
+            loss, _ = graph_net.outcome(tf, work, variables, batch)
+        slopes = tape.gradient(loss, trained)
+        optimizer.apply_gradients(list(zip(slopes, trained, strict=True)))
+        return float(loss)
+
+    return Step(step)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import models
 import numpy as np
 import torch
 from models import trainable
@@ -104,6 +105,8 @@ def make(work: Work, threads: int, compiled: bool = False) -> Step:
         x, add = torch.tensor(1.0), compile_(lambda x: x + 1.0)
         return Step(lambda i: add(x))
     batches = [tuple(map(tensor, batch)) for batch in work.batches()]
+    if work.kind == "chain":
+        return Step(cycle(torch.inference_mode()(compile_(models.chain)), batches))
     if work.kind == "word2vec":
         return Step(cycle(word2vec(work, compile_), batches))
     return Step(cycle(model_step(work, compile_), batches))

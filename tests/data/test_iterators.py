@@ -245,3 +245,14 @@ def test_eager_variables_are_read_when_they_are_used() -> None:
 def test_graphs_have_no_loops() -> None:
     with _graph(), pytest.raises(RuntimeError, match="eager"):
         iter(Dataset.range(3))
+
+
+def test_a_graph_with_datasets_can_be_written_and_read_again() -> None:
+    pytest.importorskip("tensorboard")
+    with _graph() as graph:
+        dataset = Dataset.from_generator(lambda: iter([1, 2, 3]), tf.int64, []).batch(2)
+        dataset.map(lambda x: x * 2).make_one_shot_iterator().get_next(name="following")
+        proto = graph.as_graph_def()
+    with _graph() as again, tf.Session(graph=again) as session:
+        (following,) = tf.import_graph_def(proto, return_elements=["following:0"])
+        assert [value.tolist() for value in drained(session, following)] == [[2, 4], [6]]

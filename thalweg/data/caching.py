@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from thalweg import errors
+from thalweg.data.columns import frozen
 from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Stage, Staged
 from thalweg.data.state_code import decode, encode, packed_elements, unpacked_elements
 from thalweg.ops import text
@@ -45,7 +46,7 @@ class MemoryStore(Store):
         self._elements: list[Element] = []
 
     def add(self, element: Element) -> None:
-        self._elements.append(element)
+        self._elements.append(frozen(element))
 
     def at(self, place: int) -> Element | None:
         return self._elements[place] if place < len(self._elements) else None

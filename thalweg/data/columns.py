@@ -30,6 +30,14 @@ def as_array(value: Any) -> Array:
     return text.text_array(value) if isinstance(value, bytes) else np.asarray(value)
 
 
+def frozen(element: tuple[Any, ...]) -> tuple[Any, ...]:
+    """An element that is kept while others have it, too: nobody may write to its arrays."""
+    for value in element:
+        if isinstance(value, np.ndarray):
+            cast("Array", value).flags.writeable = False
+    return element
+
+
 def stacked(values: Sequence[Any]) -> Any:
     """A batch of values, which must all have one shape."""
     first = values[0]

@@ -105,8 +105,7 @@ class Dataset(Described):
             raise TypeError("`generator` must be callable.")
         spec = structure.specs_from(output_types, output_shapes, None)
         op = GeneratorDataset(
-            token=functions.insert(generator, root(get_default_graph())),
-            flatten=partial(structure.taken_apart, spec),
+            token=functions.insert(partial(_yielded, generator, spec), root(get_default_graph())),
             **leaves(spec),
         )
         given = [convert_to_tensor(value) for value in args or ()]
@@ -380,6 +379,11 @@ def _sliced(spec: Any) -> Any:
         size = leaf.shape.with_rank_at_least(1)[0]
         first = size if first is None else first.merge_with(size)
     return structure.unbatched(spec)
+
+
+def _yielded(generator: Callable[..., Any], spec: Any, *args: Any) -> Any:
+    """What a generator yields, taken apart."""
+    return map(partial(structure.taken_apart, spec), iter(generator(*args)))
 
 
 def _inner(traced: Traced) -> Any:

@@ -8,9 +8,8 @@ from thalweg import errors
 from thalweg.data import structure
 from thalweg.data.columns import as_array
 from thalweg.data.flow import Pipeline
-from thalweg.data.functions import Function
+from thalweg.data.functions import Function, tensors_of
 from thalweg.data.iterator import Described
-from thalweg.data.iterator_ops import tensors
 from thalweg.data.iterator_state import Never, SessionIterator
 from thalweg.functions.eager import EAGER
 from thalweg.functions.steps import resources
@@ -48,7 +47,7 @@ class EagerIterator(Described):
         """The next element; an OutOfRangeError after the last."""
         if self._has_variables:
             EAGER.flush()  # what is recorded may change them
-        values = tensors(self._iterator.next(Never()))
+        values = tensors_of(self._iterator.next(Never()))
         pairs = zip(values, self._kinds, strict=True)
         made: list[Tensor] = [_tensor(value, dtype) for value, (dtype, _) in pairs]
         return structure.structure_of(self._spec, made)

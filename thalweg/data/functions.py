@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import count
 from typing import Any, cast
 
 import numpy as np
 
+from thalweg import errors
 from thalweg.control.bodies import draft, settle
 from thalweg.control.effects import bodies_of
 from thalweg.data import structure
@@ -32,6 +33,7 @@ from thalweg.runtime.compiled import CompiledRegion
 from thalweg.runtime.kernels import Context, located, run
 from thalweg.runtime.native import NativeStep
 from thalweg.runtime.plan import Plan, Step, plan
+from thalweg.runtime.session import COMPILES
 
 #: A compiled function takes part in no step: it leaves the thread pool to those that do.
 _THREADS = 1
@@ -75,19 +77,41 @@ def unpacked(element: Any) -> Sequence[Any]:
     return cast("Sequence[Any]", element) if type(element) is tuple else (element,)
 
 
-@dataclass(frozen=True, eq=False)
-class Lambda:
-    """A function as an op holds it: its body, and which leaves of what it gives are sparse."""
+class Lambda(str):
+    """A function as an op holds it: a name, which is what a GraphDef gets, and a body."""
 
     body: Body
-    sparse: tuple[bool, ...]
-    cells: tuple[VariableCell | None, ...] = ()  # the variables of eager code among its captures
+    sparse: tuple[bool, ...]  # which leaves of what it gives are sparse
+    cells: tuple[VariableCell | None, ...]  # the variables of eager code among its captures
+
+    def __new__(
+        cls, body: Body, sparse: tuple[bool, ...], cells: tuple[VariableCell | None, ...] = ()
+    ) -> Lambda:
+        made = super().__new__(cls, f"dataset_function_{next(_numbers)}")
+        made.body, made.sparse, made.cells = body, sparse, cells
+        _functions[str(made)] = made
+        return made
+
+
+_numbers = count()
+_functions: weakref.WeakValueDictionary[str, Lambda] = weakref.WeakValueDictionary()
+
+
+def found(name: str) -> Lambda:
+    """The function of a name, which may come from a GraphDef."""
+    function = name if isinstance(name, Lambda) else _functions.get(name)
+    if function is None:
+        raise errors.FailedPreconditionError(
+            None, None, f"{name} is a function of a graph that is gone, or of another process"
+        )
+    return function
 
 
 class Function:
     """A function with what it captured."""
 
-    def __init__(self, function: Lambda, captured: Sequence[Any]) -> None:
+    def __init__(self, name: str, captured: Sequence[Any]) -> None:
+        function = found(name)
         self.body = function.body
         self.sparse = function.sparse
         cells = function.cells or [None] * len(captured)
@@ -102,7 +126,7 @@ class Function:
 class FunctionStage(Stage, abstract=True):
     """The base of stages with a function. The captured values are the op's second input."""
 
-    f: Lambda
+    f: str  # the name of the function
 
     def kernel(self, context: Context, source: Any, captured: list[Any], *others: Any) -> Any:
         function = Function(self.f, captured_values(context, 1, captured))
@@ -138,11 +162,11 @@ _plans: weakref.WeakKeyDictionary[Body, Plan] = weakref.WeakKeyDictionary()
 
 def planned(body: Body) -> Plan:
     """The plan of a body's outputs, given its arguments."""
-    found = _plans.get(body)
-    if found is None:
+    known = _plans.get(body)
+    if known is None:
         step = Step(body.outputs, (), body.arguments)
-        found = _plans[body] = plan(step, local_devices({}), threads=_THREADS)
-    return found
+        known = _plans[body] = plan(step, local_devices({}), True, _THREADS, COMPILES)
+    return known
 
 
 class Call:
@@ -165,7 +189,7 @@ class Call:
         captured = self._captured
         if self._has_cells:
             captured = [v.read() if isinstance(v, VariableCell) else v for v in captured]
-        values = [*_tensors(element), *captured]
+        values = [*tensors_of(element), *captured]
         if self._region is None:
             return self._in_order(values)
         try:
@@ -213,17 +237,17 @@ def _only_region(plan: Plan) -> tuple[CompiledRegion | None, list[int]]:
 _SPECIAL = frozenset((SparseTensorValue, bytes))
 
 
-def _tensors(element: Sequence[Any]) -> Sequence[Any]:
+def tensors_of(element: Sequence[Any]) -> Sequence[Any]:
     """The tensors of the leaves of an element."""
     if _SPECIAL.isdisjoint(map(type, element)):
         return element
-    found: list[Any] = []
+    flat: list[Any] = []
     for value in element:
         if isinstance(value, SparseTensorValue):
-            found += value
+            flat += value
         else:
-            found.append(as_array(value) if isinstance(value, bytes) else value)
-    return found
+            flat.append(as_array(value) if isinstance(value, bytes) else value)
+    return flat
 
 
 def is_random(body: Body) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.data.columns import invalid
+from thalweg.data.columns import frozen, invalid
 from thalweg.data.flow import Element, Flow, Kept, Pipeline, Stage, Staged
-from thalweg.data.functions import Function, Lambda, captured_values
+from thalweg.data.functions import Function, captured_values
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.runtime.kernels import Context
 
@@ -53,7 +53,7 @@ class GroupByWindowFlow(Staged):
         if wanted < 1:
             raise self.failed(invalid("Window size must be greater than zero."))
         group = self._groups.setdefault(key, [])
-        group.append(element)
+        group.append(frozen(element))
         if len(group) < wanted:
             return False
         self._current = self._opened(key, self._groups.pop(key))
@@ -98,15 +98,15 @@ class GroupByWindowDataset(Stage):
         "-> handle: variant"
     )
     flow = GroupByWindowFlow
-    key_func: Lambda
-    reduce_func: Lambda
-    window_size_func: Lambda
+    key_func: str
+    reduce_func: str
+    window_size_func: str
 
     def kernel(self, context: Context, source: Any, *captured: list[Any]) -> Any:
         start = 1
         functions: list[Function] = []
-        lambdas = (self.key_func, self.reduce_func, self.window_size_func)
-        for function, values in zip(lambdas, captured, strict=True):
-            functions.append(Function(function, captured_values(context, start, values)))
+        names = (self.key_func, self.reduce_func, self.window_size_func)
+        for name, values in zip(names, captured, strict=True):
+            functions.append(Function(name, captured_values(context, start, values)))
             start += len(values)
         return Pipeline(self, context.node, (source, *functions))

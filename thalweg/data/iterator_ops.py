@@ -8,23 +8,14 @@ from typing import Any
 from thalweg import errors
 from thalweg.data.columns import invalid
 from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Puller, Run
-from thalweg.data.functions import Function, Lambda, captured_values
+from thalweg.data.functions import Function, captured_values, tensors_of
 from thalweg.data.iterator_state import SessionIterator
-from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.ops import text
 from thalweg.runtime.kernels import Context
-
-
-def tensors(element: Element) -> list[Any]:
-    """The tensors that an element is made of."""
-    found: list[Any] = []
-    for value in element:
-        found += value if type(value) is SparseTensorValue else [value]
-    return found
 
 
 class IteratorOp(Op, abstract=True):
@@ -64,7 +55,7 @@ class IteratorV2(IteratorHandle):
 class OneShotIterator(IteratorHandle):
     """A handle of an iterator that starts by itself, once."""
 
-    dataset_factory: Lambda
+    dataset_factory: str  # the name of the function that makes it
 
     def kernel(self, context: Context) -> SessionIterator:
         name = self.shared_name or context.node.name
@@ -108,7 +99,7 @@ class IteratorGetNext(Giving):
     signature = "iterator: resource -> components: [output_types]"
 
     def kernel(self, context: Context, iterator: SessionIterator) -> list[Any]:
-        return [tensors(iterator.next(context.cancellation))]
+        return [list(tensors_of(iterator.next(context.cancellation)))]
 
 
 class IteratorToStringHandle(IteratorOp):
@@ -224,7 +215,7 @@ class ReduceDataset(Giving):
         "input_dataset: variant, initial_state: [Tstate], other_arguments: [Targuments] "
         "-> components: [output_types]"
     )
-    f: Lambda
+    f: str  # the name of the function
 
     def kernel(
         self,
@@ -254,4 +245,4 @@ class DatasetToSingleElement(Giving):
                 raise invalid("Dataset was empty.")
             if all_elements.next() is not None:
                 raise invalid("Dataset had more than one element.")
-        return [tensors(element)]
+        return [list(tensors_of(element))]

@@ -176,10 +176,9 @@ class _Yielded:
                 next(values, None)
         return values
 
-    def _element(self, value: Any) -> Element:
+    def _element(self, value: list[Any]) -> Element:
         stage = self._stage
-        parts: list[Any] = stage.flatten(value)
-        rows = zip(parts, stage.output_types, stage.output_shapes, strict=True)
+        rows = zip(value, stage.output_types, stage.output_shapes, strict=True)
         return tuple([_checked(*row) for row in rows])
 
     def close(self) -> None:
@@ -252,6 +251,5 @@ class GeneratorDataset(Stage):
 
     signature = "arguments: [Targuments] -> handle: variant"
     flow = GeneratorFlow
-    token: str  # of the function that makes the generator
-    flatten: Any  # (what it yields) -> the leaves
+    token: str  # of a function that gives an iterator over lists of leaves
     ahead: int = 16  # how many elements it may be ahead of whoever pulls

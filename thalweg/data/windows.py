@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from thalweg.data.columns import invalid
+from thalweg.data.columns import frozen, invalid
 from thalweg.data.flow import Element, Kept, Pipeline, Stage, Staged
 from thalweg.data.state_code import packed_elements, unpacked_elements
 
@@ -40,7 +40,7 @@ class WindowFlow(Staged):
             elif self._to_skip:
                 self._to_skip -= 1
             else:
-                self._buffer.append(element)
+                self._buffer.append(frozen(element))
 
     def own(self) -> dict[str, Any]:
         rest = {"skip": self._to_skip, "over": self._is_over}
