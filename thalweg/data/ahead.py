@@ -12,7 +12,6 @@ from thalweg.data.flow import Element, Flow, Pipeline, Puller, Stage
 from thalweg.data.state_code import packed_elements, unpacked_elements
 
 _AUTOMATIC = 4  # elements ahead where the user leaves it to us
-_CLOSED = errors.CancelledError(None, None, "the pipeline was closed")
 
 
 class Ahead:
@@ -42,8 +41,7 @@ class Ahead:
     def _started(self) -> Channel:
         inner, flow, made = self._inner, self._flow, self._made
         self._made = []
-        wake = (lambda: inner.interrupt(_CLOSED),)
-        return Channel(flow.next, flow.close, self._room, made, wake)
+        return Channel(flow.next, flow.close, self._room, made, inner)
 
     def save(self) -> Any:
         """What is made and not taken, and where the source stands after that."""

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from thalweg import errors
 from thalweg.data.flow import Element, Interrupted, Puller
+
+_CLOSED = errors.CancelledError(None, None, "the pipeline was closed")
 
 
 class Failure(NamedTuple):
@@ -40,24 +43,27 @@ def attempt(pull: Callable[[], Element | None]) -> Item:
 class _Desk:
     """Where a maker and a taker meet. Whoever drops its end leaves the other one alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, pull: Callable[[], Element | None], maker: Puller | None) -> None:
+        self.pull = pull
+        self.maker = maker
         self.items: SimpleQueue[Any] = SimpleQueue()
         self.room: SimpleQueue[None] = SimpleQueue()
         self.making = threading.Lock()  # held while an item is made: a snapshot waits for that
         self.is_closed = False
 
-    def close(self, *others: Callable[[], None]) -> None:
+    def close(self) -> None:
         """Let the maker stop."""
         self.is_closed = True
         self.room.put(None)
-        for other in others:
-            other()
+        if self.maker is not None:
+            self.maker.interrupt(_CLOSED)
 
 
 class Channel:
     """A thread that makes items, a bounded number ahead of whoever takes them.
 
-    It ends with the channel: `wake` is called then, for a maker that may be asleep elsewhere.
+    It ends with the channel. Where the maker pulls as `maker`, that is woken then; and whoever
+    finds nothing made, and nobody making, need not wait for the thread: it stands in for it.
     """
 
     def __init__(
@@ -66,19 +72,18 @@ class Channel:
         end: Callable[[], None],
         room: int,
         made: Sequence[Item] = (),
-        wake: Sequence[Callable[[], None]] = (),
+        maker: Puller | None = None,
     ) -> None:
-        desk = self._desk = _Desk()
+        desk = self._desk = _Desk(pull, maker)
         for item in made:
             desk.items.put(item)
         for _ in range(room - len(made)):
             desk.room.put(None)
-        self._finalize = weakref.finalize(self, desk.close, *wake)
+        self._finalize = weakref.finalize(self, desk.close)
         self._finalize.atexit = False
-        maker = threading.Thread(target=_make, args=(desk, pull, end), daemon=True)
-        maker.name = "thalweg-data"
         if None not in made:
-            maker.start()
+            args = (desk, end)
+            threading.Thread(target=_make, args=args, name="thalweg-data", daemon=True).start()
 
     @property
     def making(self) -> threading.Lock:
@@ -87,8 +92,16 @@ class Channel:
 
     def take(self, puller: Puller) -> Item:
         """The next item, as soon as there is one."""
-        item = puller.get(self._desk.items)
-        self._desk.room.put(None)
+        desk = self._desk
+        if desk.maker is not None and desk.items.empty() and desk.making.acquire(blocking=False):
+            try:
+                if desk.items.empty():
+                    with puller.in_place_of(desk.maker):
+                        return attempt(desk.pull)
+            finally:
+                desk.making.release()
+        item = puller.get(desk.items)
+        desk.room.put(None)
         return item
 
     def made(self) -> list[Item]:
@@ -109,23 +122,31 @@ class Channel:
         self._finalize()
 
 
-def _make(desk: _Desk, pull: Callable[[], Element | None], end: Callable[[], None]) -> None:
+def _make(desk: _Desk, end: Callable[[], None]) -> None:
     """Make items while there is room for them, up to the end."""
     with np.errstate(all="ignore"):
         try:
-            while _make_one(desk, pull):
+            while _make_one(desk):
                 pass
-        except Interrupted:
-            return
         finally:
             end()
 
 
-def _make_one(desk: _Desk, pull: Callable[[], Element | None]) -> bool:
+def _make_one(desk: _Desk) -> bool:
     desk.room.get()
     with desk.making:
-        if desk.is_closed:
-            return False
-        item = attempt(pull)
-        desk.items.put(item)
-    return item is not None
+        while not desk.is_closed:
+            try:
+                item = attempt(desk.pull)
+            except Interrupted:
+                _go_on(desk)
+                continue
+            desk.items.put(item)
+            return item is not None
+    return False
+
+
+def _go_on(desk: _Desk) -> None:
+    """After an interrupt that was meant for one who stood in, or that means the end."""
+    if desk.maker is not None:
+        desk.maker.go_on()

@@ -8,8 +8,8 @@ can say where it stands (`save`) and go on from there (`load`): the next element
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from typing import Any, ClassVar, cast
 
@@ -104,21 +104,41 @@ class Puller:
         self.run = run
         self._asleep_on: SimpleQueue[Any] | None = None
         self._error: errors.OpError | None = None
+        self._stands_in_for: Puller | None = None
 
     def get(self, queue: SimpleQueue[Any]) -> Any:
         """The next item of a queue."""
         while True:
             self._asleep_on = queue
-            if self._error is not None:
-                raise Interrupted(self._error)
+            self.check()
             item = queue.get()
             self._asleep_on = None
             if item is not _WAKE:
                 return item
 
+    def check(self) -> None:
+        """Raise if the thread is to stop."""
+        if self._error is not None:
+            raise Interrupted(self._error)
+
+    @contextmanager
+    def in_place_of(self, other: Puller) -> Generator[None]:
+        """Inside the block this thread pulls what another one would: what wakes it, wakes that."""
+        self._stands_in_for = other
+        try:
+            self.check()
+            yield
+        except Interrupted:
+            other.go_on()
+            raise
+        finally:
+            self._stands_in_for = None
+
     def interrupt(self, error: errors.OpError) -> None:
         """Wake the thread: from now on it does not wait."""
         self._error = error
+        if self._stands_in_for is not None:
+            self._stands_in_for.interrupt(error)
         queue = self._asleep_on
         if queue is not None:
             queue.put(_WAKE)

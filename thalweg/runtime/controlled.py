@@ -46,7 +46,12 @@ class ControlledCall:
     @cached_property
     def program(self) -> Program:
         """The unit as a token graph."""
-        return Program(unfold(self.unit, self._compiled, self._threads, self._in_parts))
+        nested = self._nested if self._compiled else None
+        graph = unfold(self.unit, self._compiled, self._threads, self._in_parts, nested)
+        return Program(graph)
+
+    def _nested(self, unit: Controlled) -> Call:
+        return controlled_call(unit, (), self._threads, self._compiled, self._in_parts)
 
     def __call__(self, context: Any, *values: Any) -> list[Any]:
         inputs = list(values)

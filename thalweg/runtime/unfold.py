@@ -42,9 +42,19 @@ _KINDS = {
 }
 
 
-def unfold(unit: Controlled, compiled: bool, threads: int, in_parts: InParts) -> TokenGraph:
-    """A conditional or a loop as a token graph."""
-    unfolder = Unfolder(compiled, threads, in_parts)
+Nested = Callable[[Controlled], Call]
+
+
+def unfold(
+    unit: Controlled,
+    compiled: bool,
+    threads: int,
+    in_parts: InParts,
+    nested: Nested | None = None,
+) -> TokenGraph:
+    """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
+    where `nested` gives such."""
+    unfolder = Unfolder(compiled, threads, in_parts, nested=nested)
     around = Section()
     for tensor in unit.inputs:
         around.values[tensor] = unfolder.add(around, Kind.PASS, node=tensor.op)
@@ -101,12 +111,18 @@ class Unfolder:
     """Vertices in the making."""
 
     def __init__(
-        self, compiled: bool, threads: int, in_parts: InParts, fed: Collection[Tensor] = ()
+        self,
+        compiled: bool,
+        threads: int,
+        in_parts: InParts,
+        fed: Collection[Tensor] = (),
+        nested: Nested | None = None,
     ) -> None:
         self.vertices: list[Vertex] = []
         self._compiled = compiled
         self._threads = threads
         self._in_parts = in_parts
+        self._nested = nested
         self._fed = fed  # tensors that are values whatever their nodes give
         self._closed: set[Node] = set()
         self._constants: set[int] = set()  # vertices whose tokens are there in every iteration
@@ -160,7 +176,7 @@ class Unfolder:
     def unit(self, unit: Unit, section: Section, order: Order) -> None:
         """A node, a region or a control node."""
         if isinstance(unit, Controlled):
-            self.control(unit, section, order)
+            self._inner(unit, section, order)
         elif isinstance(unit, Node) and isinstance(unit.op, Const) and not unit.control_inputs:
             section.values.setdefault(unit.outputs[0], Known(unit.op.numpy()))
         elif isinstance(unit, Node) and isinstance(unit.op, Primitive):
@@ -171,8 +187,22 @@ class Unfolder:
     def call(self, unit: Node | Region, section: Section, order: Order) -> None:
         """A vertex that computes a node or a region."""
         taken = unit.inputs if isinstance(unit, Node) else (*unit.inputs, *unit.references)
-        inputs = [section.values[tensor] for tensor in taken]
         call = call_of(unit, self._fed, self._threads, self._in_parts)
+        self._add_call(call, unit, taken, section, order)
+
+    def _inner(self, unit: Controlled, section: Section, order: Order) -> None:
+        """A control node inside another one. Only dead tokens can say that a trace of a branch has
+        no value: branches are unfolded."""
+        op = unit.node.op
+        if self._nested is None or op.blocking or isinstance(op, Branching):
+            self.control(unit, section, order)
+        else:
+            self._add_call(self._nested(unit), unit, unit.inputs, section, order)
+
+    def _add_call(
+        self, call: Call, unit: Unit, taken: Sequence[Tensor], section: Section, order: Order
+    ) -> None:
+        inputs = [section.values[tensor] for tensor in taken]
         made = self.add(
             section,
             Kind.CALL,

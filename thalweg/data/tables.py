@@ -1,0 +1,279 @@
+"""Datasets of tables: rows of CSV files, and batches of features of Examples.
+
+The names and dtypes of columns are given, or found in the files when the dataset is made.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, cast
+
+import numpy as np
+
+from thalweg.data.dataset import Dataset
+from thalweg.data.experimental import ignore_errors as errors_ignored
+from thalweg.data.file_datasets import TextLineDataset, TFRecordDataset
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, as_dtype, float32, float64, int32, int64, string
+from thalweg.graph.node import Tensor
+from thalweg.ops import decoding, shaping
+from thalweg.ops.parsing import parse_example
+from thalweg.platform import gfile
+from thalweg.platform.records import opened
+from thalweg.public import public
+
+_BLOCK = 1 << 20
+_KINDS = (int32, int64, float32, float64, string)  # that a column may have, the narrowest first
+
+
+@public("data.experimental.CsvDataset", "contrib.data.CsvDataset")
+class CsvDataset(Dataset):
+    """The rows of CSV files: a tuple with one scalar per column."""
+
+    def __init__(
+        self,
+        filenames: Any,
+        record_defaults: Sequence[Any],
+        compression_type: Any = None,
+        buffer_size: Any = None,
+        header: bool = False,
+        field_delim: str = ",",
+        use_quote_delim: bool = True,
+        na_value: str = "",
+        select_cols: Sequence[int] | None = None,
+    ) -> None:
+        defaults = [_default(each) for each in record_defaults]
+
+        def lines(name: Any) -> Dataset:
+            found = TextLineDataset(name, compression_type, buffer_size)
+            return found.skip(1) if header else found
+
+        def fields(line: Tensor) -> tuple[Tensor, ...]:
+            found = decoding.decode_csv(
+                line,
+                defaults,
+                field_delim,
+                use_quote_delim,
+                na_value=na_value,
+                select_cols=select_cols,
+            )
+            return tuple(found)
+
+        names = filenames if isinstance(filenames, Dataset) else _each(filenames)
+        made = names.flat_map(lines).map(fields)
+        super().__init__(made.variant, made.element_spec)
+
+
+def _default(value: Any) -> Any:
+    """A column's default; of a dtype alone none, so that each row must have a value."""
+    if isinstance(value, DType | type):
+        return np.empty(0, as_dtype(value).as_numpy_dtype)
+    return value
+
+
+def _each(filenames: Any) -> Dataset:
+    return Dataset.from_tensor_slices(shaping.reshape(convert_to_tensor(filenames, string), [-1]))
+
+
+@public("data.experimental.make_csv_dataset", "contrib.data.make_csv_dataset")
+def make_csv_dataset(
+    file_pattern: Any,
+    batch_size: Any,
+    column_names: Sequence[str] | None = None,
+    column_defaults: Sequence[Any] | None = None,
+    label_name: str | None = None,
+    select_columns: Sequence[Any] | None = None,
+    field_delim: str = ",",
+    use_quote_delim: bool = True,
+    na_value: str = "",
+    header: bool = True,
+    num_epochs: Any = None,
+    shuffle: bool = True,
+    shuffle_buffer_size: Any = 10000,
+    shuffle_seed: Any = None,
+    prefetch_buffer_size: Any = None,
+    num_parallel_reads: Any = None,
+    sloppy: bool = False,
+    num_rows_for_inference: int | None = 100,
+    compression_type: Any = None,
+    ignore_errors: bool = False,
+) -> Dataset:
+    """Batches of rows of CSV files: a mapping from names of columns, or (mapping, label)."""
+    files = _files(file_pattern)
+    table = _Table(files, field_delim, header, na_value, compression_type)
+    names = list(column_names) if column_names is not None else table.header()
+    if len(set(names)) != len(names):
+        raise ValueError("Cannot have duplicate column names.")
+    chosen = _chosen(names, select_columns)
+    kept = [names[place] for place in chosen]
+    if label_name is not None and label_name not in kept:
+        raise ValueError(f"`label_name` provided must be one of the columns: {kept}")
+    defaults = column_defaults
+    if defaults is None:
+        defaults = table.defaults(chosen, num_rows_for_inference)
+    elif len(defaults) == len(names) and len(chosen) < len(names):
+        defaults = [defaults[place] for place in chosen]
+
+    def read(name: Tensor) -> Dataset:
+        places = chosen if len(chosen) < len(names) else None
+        style = (field_delim, use_quote_delim, na_value, places)
+        return CsvDataset(name, defaults, compression_type, None, header, *style)
+
+    def features(*columns: Tensor) -> Any:
+        found = OrderedDict(zip(kept, columns, strict=True))
+        return found if label_name is None else (found, found.pop(label_name))
+
+    rows = _read(_each(files), read, shuffle, shuffle_seed, len(files), num_parallel_reads)
+    if ignore_errors:
+        rows = rows.apply(errors_ignored())
+    rows = _shuffled(rows.map(features), shuffle, shuffle_buffer_size, shuffle_seed, num_epochs)
+    # Without an end there is no remainder, and the size of a batch is known.
+    batches = rows.batch(batch_size, drop_remainder=num_epochs is None)
+    return batches.prefetch(1 if prefetch_buffer_size is None else prefetch_buffer_size)
+
+
+def _read(
+    files: Dataset,
+    read: Callable[[Tensor], Dataset],
+    shuffle: bool,
+    seed: Any,
+    count: int,
+    parallel: Any,
+) -> Dataset:
+    """The rows of files, in turn where several are to be read at a time."""
+    names = files.shuffle(count, seed) if shuffle else files
+    if parallel is None or parallel == 1:
+        return names.flat_map(read)
+    return names.interleave(read, cycle_length=parallel, num_parallel_calls=parallel)
+
+
+def _shuffled(rows: Dataset, shuffle: bool, size: Any, seed: Any, epochs: Any) -> Dataset:
+    rows = rows.shuffle(size, seed) if shuffle else rows
+    return rows.repeat(epochs) if epochs != 1 else rows
+
+
+def _files(pattern: Any) -> list[str]:
+    patterns: Any = [pattern] if isinstance(pattern, str | bytes) else pattern
+    found: list[str] = []
+    for each in patterns:
+        matching = sorted(gfile.Glob(each))
+        if not matching:
+            raise ValueError(f"No files match {each}.")
+        found += matching
+    return found
+
+
+def _chosen(names: Sequence[str], selected: Sequence[Any] | None) -> list[int]:
+    """The places of the selected columns, which are given by name or by place."""
+    if selected is None:
+        return list(range(len(names)))
+    places = [each if isinstance(each, int) else _place(names, each) for each in selected]
+    if len(set(places)) != len(places):
+        raise ValueError("select_columns has a column more than once.")
+    if any(not 0 <= place < len(names) for place in places):
+        raise ValueError(f"select_columns has a column that is not there: {list(selected)}")
+    return sorted(places)
+
+
+def _place(names: Sequence[str], name: str) -> int:
+    if name not in names:
+        raise ValueError(f"Value of select_columns, {name!r}, is no column: {list(names)}")
+    return list(names).index(name)
+
+
+class _Table:
+    """Some CSV files, as far as their columns are concerned."""
+
+    def __init__(
+        self, files: Sequence[str], delimiter: str, has_header: bool, na_value: str, packed: Any
+    ) -> None:
+        self._files = files
+        self._delimiter = delimiter
+        self._has_header = has_header
+        self._missing = {"", na_value}
+        self._packed = packed or ""
+
+    def _rows(self, name: str) -> Iterator[list[str]]:
+        source = opened(name, self._packed)
+        text = b"".join(iter(lambda: source.read(_BLOCK), b"")).decode()
+        source.close()
+        yield from csv.reader(text.splitlines(), delimiter=self._delimiter)
+
+    def header(self) -> list[str]:
+        """The names of the columns, which all files must agree on."""
+        if not self._has_header:
+            raise ValueError("Cannot infer column names without a header line.")
+        headers = [row for name in self._files for row in islice(self._rows(name), 1)]
+        if not headers or any(row != headers[0] for row in headers):
+            raise ValueError("All input CSV files should have the same column names in the header.")
+        return headers[0]
+
+    def defaults(self, chosen: Sequence[int], most: int | None) -> list[Any]:
+        """An empty value of the narrowest dtype that all values of a column fit."""
+        kinds = [0] * len(chosen)
+        for row in islice(self._all_rows(), most):
+            for column, place in enumerate(chosen):
+                while not self._fits(row[place], _KINDS[kinds[column]]):
+                    kinds[column] += 1
+        return [np.zeros(1, _KINDS[k].as_numpy_dtype) if k < 4 else [""] for k in kinds]
+
+    def _all_rows(self) -> Iterator[list[str]]:
+        for name in self._files:
+            yield from islice(self._rows(name), int(self._has_header), None)
+
+    def _fits(self, value: str, kind: DType) -> bool:
+        if value in self._missing or kind is string:
+            return True
+        try:
+            number = float(value) if kind.is_floating else int(value)
+        except ValueError:
+            return False
+        return kind is float64 or abs(number) <= kind.max
+
+
+@public(
+    "data.experimental.make_batched_features_dataset",
+    "contrib.data.make_batched_features_dataset",
+    "contrib.data.read_batch_features",
+)
+def make_batched_features_dataset(
+    file_pattern: Any,
+    batch_size: Any,
+    features: Mapping[str, Any],
+    reader: Callable[..., Dataset] = TFRecordDataset,
+    label_key: str | None = None,
+    reader_args: Sequence[Any] | None = None,
+    num_epochs: Any = None,
+    shuffle: bool = True,
+    shuffle_buffer_size: Any = 10000,
+    shuffle_seed: Any = None,
+    prefetch_buffer_size: Any = None,
+    reader_num_threads: Any = None,
+    parser_num_threads: Any = None,
+    sloppy_ordering: bool = False,
+    drop_final_batch: bool = False,
+) -> Dataset:
+    """Batches of features of Examples in files: a mapping, or (mapping, label)."""
+    files = _files(file_pattern)
+
+    def parsed(serialized: Tensor) -> Any:
+        found = dict(cast("Any", parse_example(serialized, features)))
+        return found if label_key is None else (found, found.pop(label_key))
+
+    if label_key is not None and label_key not in features:
+        raise ValueError(f"The `label_key` provided ({label_key!r}) must be one of the features.")
+    records = _read(
+        _each(files),
+        lambda name: reader(name, *(reader_args or ())),
+        shuffle,
+        shuffle_seed,
+        len(files),
+        reader_num_threads,
+    )
+    records = _shuffled(records, shuffle, shuffle_buffer_size, shuffle_seed, num_epochs)
+    batches = records.batch(batch_size, drop_remainder=drop_final_batch or num_epochs is None)
+    made = batches.map(parsed, num_parallel_calls=parser_num_threads)
+    return made.prefetch(1 if prefetch_buffer_size is None else prefetch_buffer_size)
