@@ -1,4 +1,4 @@
-"""Random numbers inside loops and conditionals: other ones every turn, the same on both lowerings."""
+"""Random numbers inside loops and conditionals: other ones every turn, whatever runs them."""
 
 from __future__ import annotations
 

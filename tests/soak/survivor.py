@@ -44,6 +44,12 @@ def model(x: Any, y: Any) -> Any:
     return tf.train.AdamOptimizer(0.01).minimize(loss, global_step=step)
 
 
+def say(text: str) -> None:
+    """Print a line at once and in one piece."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def train(folder: str, steps: int, every: int) -> None:
     """Train up to a step, from wherever the folder says."""
     update, step = model(*inputs()), tf.train.get_global_step()
@@ -54,10 +60,10 @@ def train(folder: str, steps: int, every: int) -> None:
         hooks=[tf.train.StopAtStepHook(last_step=steps)],
     )
     with session:
-        print("restored", session.run(step), flush=True)
+        say(f"restored {session.run(step)}")
         while not session.should_stop():
             session.run(update)
-            print("done", session._tf_sess().run(step), flush=True)
+            say(f"done {session._tf_sess().run(step)}")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ def killed(folder: Path, rng: random.Random) -> list[tuple[str, int]]:
             child.kill()
         lines += child.stdout
     assert child.returncode == -signal.SIGKILL, "it ended before it could be killed"
-    return [(word, int(step)) for word, step in (line.split() for line in lines if line.strip())]
+    whole = [line.split() for line in lines if line.endswith("\n")]  # a kill may tear the last
+    return [(word, int(step)) for word, step in whole]
 
 
 def checkpoints(folder: Path) -> dict[int, dict[str, Any]]:

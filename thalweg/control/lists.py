@@ -379,13 +379,18 @@ class ListValue:
         self, count: int | None = None, shape: TensorShape | None = None, fills: bool = False
     ) -> Array:
         """The first `count` entries (all, if not given) as rows of one array: if that is how they
-        are kept, that array. With `fills`, entries that nobody wrote to are zeros."""
+        are kept, that array. With `fills`, entries that nobody wrote to are zeros, and a size that
+        nothing tells is 0."""
         with self._lock:
             wanted = self.size() if count is None else count
-            rows = self._whole(fills) if wanted == self.size() else None
+            if wanted == 0 and fills and shape is not None and shape.rank is not None:
+                sizes = [size or 0 for size in shape.as_list()]
+                return np.zeros((0, *sizes), self.dtype.as_numpy_dtype)
+            is_part = wanted < self.size() and not self.clear_after_read
+            rows = self._whole(fills) if wanted == self.size() or is_part else None
             if rows is None:
                 return self.gather(np.arange(wanted), shape)
-            return self._lent(rows)
+            return self._lent(rows)[:wanted]
 
     def concat(
         self, count: int | None = None, shape: TensorShape | None = None

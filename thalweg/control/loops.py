@@ -7,25 +7,33 @@ gradient needs of them read from traces.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
-from thalweg.control.bodies import Draft, Kind, after_outer_nodes, draft, settle
+from thalweg.control.bodies import Draft, after_outer_nodes, draft, settle
+from thalweg.control.list_ops import (
+    TensorArrayNew,
+    TensorArrayRead,
+    TensorArrayStack,
+    TensorArrayWrite,
+)
 from thalweg.control.structure import rebuilt, tensors_of
-from thalweg.control.tensor_array import TensorArrayRead
 from thalweg.control.traces import LoopCount, LoopTrace, here, is_argument, known_here, traced
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import DType
+from thalweg.graph.dtypes import DType, int32, variant
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.graph import get_default_graph, user_line
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.graph.shapes import TensorShape, as_shape, scalar
 from thalweg.graph.subgraph import Body, SubGraph
-from thalweg.ops import basic, compare
+from thalweg.ops import basic, compare, matmul, shaping
+from thalweg.ops.arithmetic import AddN
+from thalweg.ops.matmul import MatMul
 from thalweg.public import public
 
 
@@ -89,33 +97,52 @@ class _BackwardLoop:
 
     def run(self) -> list[Any]:
         node = self._node
-        last = here(traced(node, LoopCount())) - 1
-        starts = [here(self._dys[place]) for place in self._variables]
-        starts += [zeros(here(node.inputs[place])) for place in self._invariants]
-        like = [last, *starts]
-        shapes = [last.shape, *(node.outputs[p].shape for p in self._variables)]
-        shapes += [node.inputs[p].shape for p in self._invariants]
-        kinds = [(t.dtype.base_dtype, shape) for t, shape in zip(like, shapes, strict=True)]
+        count = here(traced(node, LoopCount()))
+        body, products = self._body()
+        hoisted = [product.place for product in products]
+        added = [place for place in self._invariants if place not in hoisted]
+        starts = [count - 1, *(here(self._dys[place]) for place in self._variables)]
+        starts += [zeros(here(node.inputs[place])) for place in added]
+        starts += [product.start(count) for product in products]
+        shapes = [argument.shape for argument in body.arguments]
+        kinds = [(argument.dtype, argument.shape) for argument in body.arguments]
         condition = draft(_is_left, "the gradient of a loop", kinds)
-        body = self._body(kinds)
-        results = loop_node(like, condition, body, shapes, self._op.parallel_iterations)
+        results = loop_node(starts, condition, body, shapes, self._op.parallel_iterations)
         found: list[Any] = [None] * len(node.inputs)
-        for place, gradient in zip((*self._variables, *self._invariants), results[1:], strict=True):
+        places = (*self._variables, *added)
+        for place, gradient in zip(places, results[1 : 1 + len(places)], strict=True):
             found[place] = gradient
+        for product, factors in zip(products, results[1 + len(places) :], strict=True):
+            found[product.place] = product.total(factors, count)
         return found
 
-    def _body(self, kinds: Sequence[Kind]) -> Draft:
-        """One iteration backwards."""
-        graph = SubGraph(get_default_graph(), f"the gradient of {self._node.name}")
-        forward = self._op.body
+    def _body(self) -> tuple[Draft, list[_Product]]:
+        """One iteration backwards, and the products that are left for after the loop."""
+        node = self._node
+        graph = SubGraph(get_default_graph(), f"the gradient of {node.name}")
         with graph.as_default():
-            arguments = tuple(graph.argument(*kind, "gradient") for kind in kinds)
-            at = arguments[0]
-            graph.sources[forward.graph] = self._source(graph, at)
-            split = 1 + len(self._variables)
-            outputs = [at - 1, *self._gradients(graph, at, arguments[1:split], arguments[split:])]
+            at = graph.argument(int32, scalar(), "iteration")
+            graph.sources[self._op.body.graph] = self._source(graph, at)
+            of_outputs = [_gradient_of(graph, node.outputs[p]) for p in self._variables]
+            of_invariants = [_gradient_of(graph, node.inputs[p]) for p in self._invariants]
+            gradients = self._gradients(graph, at, of_outputs, of_invariants)
+            split = len(of_outputs)
+            arguments, outputs = [at, *of_outputs], [at - 1, *gradients[:split]]
+            products: list[_Product] = []
+            for place, total, new in zip(
+                self._invariants, of_invariants, gradients[split:], strict=True
+            ):
+                product = _product_added(place, total, new, at, graph)
+                if product is None:
+                    arguments.append(total)
+                    outputs.append(new)
+                else:
+                    products.append(product)
+            for product in products:
+                arguments.append(product.held)
+                outputs.append(product.written(at))
             ends = tuple(graph.capture(tensor) for tensor in outputs)
-        return Draft(graph, arguments, ends)
+        return Draft(graph, tuple(arguments), ends), products
 
     def _source(self, graph: SubGraph, at: Tensor) -> Callable[[Tensor], Tensor]:
         """How the backward body gets at a tensor of the forward one, at its iteration."""
@@ -155,6 +182,66 @@ class _BackwardLoop:
             zeros(x) if gradient is None else convert_to_tensor(gradient)
             for x, gradient in zip(xs, found, strict=True)
         ]
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A gradient that is a sum over the turns of aᵀ b: one product after the loop, of all a, which
+    the forward loop saved, and all b, which the backward loop keeps in a list."""
+
+    place: int  # the input of the loop whose gradient it is
+    values: Tensor  # all a
+    a: Tensor
+    b: Tensor
+    held: Tensor  # the list of b, as the backward body gets it
+
+    def start(self, count: Tensor) -> Tensor:
+        """The list of b, empty."""
+        made = TensorArrayNew(
+            dtype=self.b.dtype, element_shape=self.b.shape, clear_after_read=False
+        )
+        return made(count)
+
+    def written(self, at: Tensor) -> Tensor:
+        """The list with the b of this turn."""
+        return TensorArrayWrite(dtype=self.b.dtype)(self.held, at, self.b)
+
+    def total(self, factors: Tensor, count: Tensor) -> Tensor:
+        """The sum, given the full list of b."""
+        a = _rows(here(self.values), count, self.a)
+        return matmul.matmul(a, _rows(factors, count, self.b), transpose_a=True)
+
+
+def _rows(values: Tensor, count: Tensor, like: Tensor) -> Tensor:
+    """A list of matrices as one matrix, one below the other."""
+    stack = TensorArrayStack(dtype=like.dtype, element_shape=like.shape, fills=True)
+    return shaping.reshape(stack(values, count), [-1, like.shape.as_list()[1]])
+
+
+def _product_added(
+    place: int, total: Tensor, new: Tensor, at: Tensor, graph: SubGraph
+) -> _Product | None:
+    """What a turn adds to the gradient of an input, where that is a product with what was saved."""
+    if not isinstance(new.op.op, AddN) or len(new.op.inputs) != 2 or new.op.inputs[0] is not total:
+        return None
+    product = new.op.inputs[1].op
+    if product.op != MatMul(transpose_a=True):
+        return None
+    a, b = product.inputs
+    if not isinstance(a.op.op, TensorArrayRead) or a.op.inputs[1] is not at:
+        return None
+    outside = {inner: outer for outer, inner in graph.captures.items()}
+    values = outside.get(a.op.inputs[0])
+    if values is None or a.shape.rank != 2 or b.shape.rank != 2:
+        return None
+    if a.shape.as_list()[1] is None or b.shape.as_list()[1] is None:
+        return None
+    return _Product(place, values, a, b, graph.argument(variant, scalar(), "factors"))
+
+
+def _gradient_of(graph: SubGraph, tensor: Tensor) -> Tensor:
+    """The argument of a backward body that is the gradient of a tensor."""
+    return graph.argument(tensor.dtype.base_dtype, tensor.shape, "gradient")
 
 
 def _is_left(at: Tensor, *_: Tensor) -> Tensor:
