@@ -40,6 +40,7 @@ class TestMode:
 
     def test_enabling_holds_for_all_threads(self):
         seen: list[bool] = []
+        tf.reset_default_graph()  # other tests may have used it
         tf.enable_eager_execution()
         try:
             thread = threading.Thread(target=lambda: seen.append(tf.executing_eagerly()))

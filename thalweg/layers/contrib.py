@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from thalweg.graph import nest
 from thalweg.graph.collections import GraphKeys, add_to_collections
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies, name_scope
 from thalweg.layers import convolutional, core, normalization, pooling
-from thalweg.graph import nest
 from thalweg.ops import activation, basic
 from thalweg.public import public
 from thalweg.variables.initializers import Zeros, xavier_initializer

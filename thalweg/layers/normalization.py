@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bfloat16, float16, float32
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, control_dependencies
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.core import static_bool
-from thalweg.graph import nest
 from thalweg.nn import normalisation
 from thalweg.nn.layer import InputSpec, Layer
 from thalweg.ops import (

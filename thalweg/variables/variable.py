@@ -217,7 +217,7 @@ class Variable:
         return self._initializer_op
 
     def initialise_with(self, value: Tensor, initializer: Node) -> None:
-        """Let another node give the variable its initial value, in the steps planned from now on."""
+        """Let another node give the variable its initial value, in steps planned from now on."""
         self._initial_value = value
         self._initializer_op = initializer
 

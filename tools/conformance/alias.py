@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import thalweg as tf
-from conformance import opdefs
+from conformance import opdefs, summaries
 from thalweg.graph import op
 from thalweg.platform import tf_logging
 
@@ -44,7 +44,7 @@ FACADES: dict[str, tuple[str, ...]] = {
     "python.framework.function": ("", "thalweg.graph"),
     "python.framework.graph_util": ("graph_util", "thalweg.graph", "thalweg.train"),
     "python.framework.importer": ("", "thalweg.graph"),
-    "python.framework.meta_graph": ("train", "thalweg.train", "thalweg.graph"),
+    "python.framework.meta_graph": ("train", "thalweg.saved", "thalweg.train", "thalweg.graph"),
     "python.framework.op_def_registry": ("thalweg.graph",),
     "python.framework.ops": ("", "thalweg.graph", "thalweg.ops", "thalweg.autodiff"),
     "python.framework.random_seed": ("", "thalweg.graph"),
@@ -96,6 +96,11 @@ TRAINING = ("train", "thalweg.train", "", RAW)
 
 # Names that are called otherwise here: a dotted name below `tf.`, or "module:name".
 RENAMED: dict[str, str] = {
+    **{
+        f"python.training.monitored_session._{name}": f"thalweg.train.wrapped_sessions:{name}"
+        for name in ("WrappedSession", "CoordinatedSession", "RecoverableSession", "HookedSession")
+    },
+    "python.training.basic_session_run_hooks._SecondOrStepTimer": "train.SecondOrStepTimer",
     "python.framework.test_util.TensorFlowTestCase": "test.TestCase",
     "python.framework.tensor_util.MakeNdarray": "make_ndarray",
     "python.framework.tensor_util.ConstantValue": "thalweg.graph.known:constant_value",
@@ -170,6 +175,9 @@ def intensities() -> dict[Any, tuple[Any, Any]]:
 
 # Constants and helpers of the tests' own surroundings. Nothing that a test checks may be done here.
 VALUES: dict[str, Any] = {
+    "contrib.testing.FakeSummaryWriter": summaries.FakeSummaryWriter,
+    "contrib.testing.latest_summaries": summaries.latest_summaries,
+    "contrib.testing.latest_events": summaries.latest_events,
     "core.lib.core.error_codes_pb2.Code": types.SimpleNamespace(values=lambda: [*range(17), 20]),
     "core.lib.core.error_codes_pb2."
     "DO_NOT_USE_RESERVED_FOR_FUTURE_EXPANSION_USE_DEFAULT_IN_SWITCH_INSTEAD_": 20,
@@ -329,8 +337,12 @@ def resolve(target: str) -> Any:
 def namespace(path: str) -> Any:
     """The public namespace at a dotted path below `tf.`, None where there is none."""
     found: Any = tf
+    full_name = tf.__name__
     for part in filter(None, path.split(".")):
         found = vars(found).get(part) if isinstance(found, types.ModuleType) else None
+        full_name = f"{full_name}.{part}"
+        # Importing tensorflow.contrib puts a facade in the place of the namespace itself.
+        found = sys.modules.get(full_name) if isinstance(found, Facade) else found
     return found
 
 
