@@ -17,6 +17,7 @@ import pytest
 import thalweg as tf
 from thalweg.functions import steps
 from thalweg.functions.eager import EAGER
+from thalweg.graph.graph import forget_default_graph
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ class TestMode:
 
     def test_enabling_holds_for_all_threads(self):
         seen: list[bool] = []
-        tf.reset_default_graph()  # other tests may have used it
+        forget_default_graph()  # other tests may have used it
         tf.enable_eager_execution()
         try:
             thread = threading.Thread(target=lambda: seen.append(tf.executing_eagerly()))
