@@ -58,9 +58,9 @@ def settings(given: argparse.Namespace) -> Settings:
 
 
 def measure_all(
-    works: list[Work], systems: list[str], how: Settings
+    works: list[Work], systems: list[str], how: Settings, raw: Path | None
 ) -> list[tuple[Work, dict[str, Any]]]:
-    """Every work in turn, telling how long it took."""
+    """Every work in turn, telling how long it took; raw figures are written as they come."""
     results: list[tuple[Work, dict[str, Any]]] = []
     for work in works:
         start = time.perf_counter()
@@ -68,6 +68,8 @@ def measure_all(
         figures = Measurement(work, wanted, how).run()
         results.append((work, figures))
         print(report.line(work, figures, time.perf_counter() - start), flush=True)
+        if raw is not None:
+            raw.write_text(json.dumps({w.name: f for w, f in results}, indent=1))
     return results
 
 
@@ -134,10 +136,7 @@ def main() -> None:
     whole = not (given.only or given.systems or given.rounds or given.batch or given.quick)
     if not PEERS_PYTHON.exists() and given.systems != "thalweg":
         raise SystemExit("the peers' environment is missing: make bench-peers")
-    results = measure_all(choose(names(given.only)), names(given.systems), how)
-    if given.json:
-        raw = {work.name: figures for work, figures in results}
-        given.json.write_text(json.dumps(raw, indent=1))
+    results = measure_all(choose(names(given.only)), names(given.systems), how, given.json)
     text = document(results, how, whole)
     if whole:
         RESULTS.write_text(text)

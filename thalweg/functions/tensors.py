@@ -10,6 +10,7 @@ an array) or pending: an output of a piece of recorded work, which runs when the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from sys import getrefcount
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -73,6 +74,24 @@ class Literal(NamedTuple):
     dtype: int
     shape: tuple[int, ...]
     elements: bytes
+
+
+class _Probe:
+    """Tells how many references a method sees to its own object."""
+
+    def count(self) -> int:
+        return getrefcount(self)
+
+
+def _temporary() -> int:
+    """How many references there are to an object that only the call of its method holds; 0 where
+    that cannot be told from one that a variable holds as well."""
+    held = _Probe()
+    alone = _Probe().count()
+    return alone if held.count() > alone else 0
+
+
+_TEMPORARY = _temporary()
 
 
 class EagerTensor(Tensor):
@@ -168,7 +187,11 @@ class EagerTensor(Tensor):
         if not isinstance(value, np.ndarray):
             return value
         array = cast("Array", value)
-        return array.copy() if array.ndim else array[()]
+        if not array.ndim:
+            return array[()]
+        # Where nobody but this tensor holds the array, and nobody the tensor when the call returns:
+        is_last = getrefcount(self) <= _TEMPORARY and getrefcount(array) <= 4
+        return array if is_last and array.flags.owndata and array.flags.writeable else array.copy()
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
         """The value; there is nothing to feed and no session to run."""
