@@ -14,7 +14,7 @@ from thalweg.codegen.contraction import emit_contraction
 from thalweg.codegen.contraction_form import NotContraction
 from thalweg.codegen.contraction_schedule import Schedule
 from thalweg.codegen.emitted import Emitted, Request
-from thalweg.codegen.loops import emit_loops
+from thalweg.codegen.loops import Repetition, emit_loops
 from thalweg.codegen.machine import Target
 from thalweg.codegen.tune import winners
 from thalweg.loops import kernel as kernels
@@ -36,6 +36,12 @@ def request(kernel: Kernel, target: Target, schedule: Schedule | None = None) ->
     chosen = key if schedule is None else f"{key} {schedule}"
     cost = _SECONDS[type(kernel)] + _SECONDS_PER_INTEGER * len(integers(kernel))
     return Request(chosen, partial(emit, kernel, target, schedule), cost)
+
+
+def repeated_request(kernel: Loops, target: Target, again: Repetition) -> Request:
+    """A kernel that repeats itself, as the cache is asked for it."""
+    key = f"{key_of(kernel)} {again}"
+    return Request(key, partial(emit_loops, kernel, target, again), _SECONDS[Loops])
 
 
 def remembered(kernel: Contraction, target: Target) -> Schedule | None:

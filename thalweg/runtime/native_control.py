@@ -19,8 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import load_all
+from thalweg.codegen.emitted import Request
+from thalweg.codegen.kernels import repeated_request
+from thalweg.codegen.loops import Repetition
 from thalweg.codegen.machine import host
 from thalweg.control.lists import ListValue
+from thalweg.loops.kernel import Kernel, Loops
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.control import (
     ControlProgram,
@@ -34,6 +38,7 @@ from thalweg.lower.control import (
     Where,
     lower_control,
 )
+from thalweg.lower.finish import Launch
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
 from thalweg.lower.schedule import SMALL, Waits, is_small, work_of
 from thalweg.lower.specialise import Controlled, NotCompiled
@@ -49,6 +54,7 @@ from thalweg.runtime.pool import Entry, Jump, Program, default_pool
 Array = NDArray[Any]
 
 _FIRST_ROOM = 64  # turns that traces have room for at first
+_REPEATED_WORK = 50_000.0  # that a kernel which repeats itself does before it looks up: some 20 µs
 _MOST_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
 
 
@@ -156,6 +162,16 @@ def _given(place: int, value: Any) -> Given | None:
     return Home(Where.INPUT, array.dtype, array.shape, place)
 
 
+def _work(part: Part) -> float:
+    return sum(work_of(launch.kernel) for launch in part.lowered.launches)
+
+
+def _requested(launch: Launch, kernel: Kernel, again: Repetition | None) -> Request:
+    if again is None or not isinstance(kernel, Loops):
+        return kernel_request(launch, kernel, host())
+    return repeated_request(kernel, host(), again)
+
+
 class _MoreRoom:
     """The traces of a loop were full before it ended."""
 
@@ -182,9 +198,9 @@ class _ControlStep:
     ) -> None:
         self.room = room
         self.unit, self.program = unit, program
-        self.parts = self._placed(varying)
-        works = [sum(work_of(c.launch.kernel) for c in p.calls) for p in self.parts.values()]
+        works = [_work(item) for item in program.items if isinstance(item, Part)]
         self.threads = 1 if max(works, default=0) < 2 * SMALL else threads
+        self.parts = self._placed(varying)
         self.temporary = max((p.arena.size for p in self.parts.values()), default=0)
         self.homes, self.size = self._arranged()
         self.constants = {
@@ -200,8 +216,12 @@ class _ControlStep:
         parts = [item for item in self.program.items if isinstance(item, Part)]
         launches = [launch for part in parts for launch in part.lowered.launches]
         adapted = varying.adapt(launches)
-        pairs = zip(launches, adapted, strict=True)
-        loaded = load_all([kernel_request(one, to.kernel, host()) for one, to in pairs], host())
+        again = self._repetitions() if self.threads == 1 else {}
+        requests = [
+            _requested(launch, to.kernel, again.get(launch))
+            for launch, to in zip(launches, adapted, strict=True)
+        ]
+        loaded = load_all(requests, host())
         found: dict[Part, _Placed] = {}
         place = words = 0
         for part in parts:
@@ -211,6 +231,23 @@ class _ControlStep:
             words += sum(call.word_count for call in found[part].calls)
             place += count
         self.word_count = words
+        return found
+
+    def _repetitions(self) -> dict[Launch, Repetition]:
+        """The kernels that are all of a loop's turn: they repeat themselves."""
+        found: dict[Launch, Repetition] = {}
+        items = self.program.items
+        for label, part, leap in zip(items, items[1:], items[2:], strict=False):
+            if not isinstance(leap, Leap) or leap.target is not label or not leap.if_true:
+                continue
+            if not isinstance(part, Part) or len(part.lowered.launches) != 1:
+                continue
+            (launch,) = part.lowered.launches
+            homes = [part.homes.get(buffer) for buffer in launch.buffers]
+            is_plain = isinstance(launch.kernel, Loops) and not launch.kernel.checks
+            if is_plain and leap.decides in homes:
+                most = max(int(_REPEATED_WORK / (_work(part) + 1)), 1)
+                found[launch] = Repetition(homes.index(leap.decides), most)
         return found
 
     def _all_homes(self) -> list[Home]:
