@@ -43,7 +43,10 @@ class Rows:
     def _list(self, tensor: Tensor) -> TensorArray:
         rank = tensor.shape.rank
         element = None if rank is None else tensor.shape[1:]
-        entries = TensorArray(tensor.dtype, self.count, element_shape=element)
+        # Each row is read once: nobody has to look after that.
+        entries = TensorArray(
+            tensor.dtype, self.count, clear_after_read=False, element_shape=element
+        )
         return entries.unstack(tensor)
 
     def is_before_end(self, at: Tensor, *_: Any) -> Tensor:
@@ -61,7 +64,9 @@ class Gathered:
     def __init__(self, rows: Rows, dtypes: Sequence[DType], infer_shape: bool) -> None:
         self._rows = rows
         self.lists = [
-            TensorArray(dtype, rows.count, infer_shape=infer_shape, name="results")
+            TensorArray(
+                dtype, rows.count, clear_after_read=False, infer_shape=infer_shape, name="results"
+            )
             for dtype in dtypes
         ]
 

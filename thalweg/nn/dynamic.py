@@ -115,7 +115,13 @@ class _Steps:
         self.count: Any = _size(sizes, 0, self.fixed_count)
         self.batch: Any = _size(sizes, 1, self.fixed_batch)
         self._lists = [
-            TensorArray(t.dtype, self.count, element_shape=t.shape[1:], name="inputs").unstack(t)
+            TensorArray(
+                t.dtype,
+                self.count,
+                clear_after_read=False,  # each step is read once
+                element_shape=t.shape[1:],
+                name="inputs",
+            ).unstack(t)
             for t in tensors
         ]
 

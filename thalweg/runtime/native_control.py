@@ -2,7 +2,7 @@
 
 A call gives the loop variables fresh memory, which the program updates in place and which then is
 the result. A loop that keeps values of every turn has room for so many; where that proves too
-little, it is run again with more, and remembers.
+little, it is run again with four times as much, and remembers.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class NativeControl:
             if not isinstance(results, _MoreRoom):
                 return results
             with self._lock:
-                self._room = max(self._room, 2 * room)
+                self._room = max(self._room, 4 * room)
 
     def _step(self, values: Sequence[Any]) -> _ControlStep | None:
-        key = (self._room, *[_kind(value) for value in values])
+        key = (max(self._room, _room_for(values)), *[_kind(value) for value in values])
         if key not in self._programs:
             with self._lock:
                 if key not in self._programs:
@@ -113,6 +113,12 @@ class NativeControl:
         except NotCompiled as failure:
             self.reason = str(failure)
             return None
+
+
+def _room_for(values: Sequence[Any]) -> int:
+    """Room for as many turns as the longest list has entries: many loops go along one."""
+    longest = max([v.size() for v in values if isinstance(v, ListValue)], default=0)
+    return 1 << longest.bit_length()
 
 
 def _kind(value: Any) -> Any:
