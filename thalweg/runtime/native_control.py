@@ -26,7 +26,8 @@ from thalweg.codegen.machine import host
 from thalweg.control.lists import ListValue
 from thalweg.loops.kernel import Kernel, Loops
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.control import (
+from thalweg.lower.control import lower_control
+from thalweg.lower.control_program import (
     ControlProgram,
     Drawing,
     Given,
@@ -36,7 +37,6 @@ from thalweg.lower.control import (
     Part,
     Rows,
     Where,
-    lower_control,
 )
 from thalweg.lower.finish import Launch
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
