@@ -6,6 +6,7 @@ what counts.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     for fault in config.stash.get(_FAULTS, []):
         terminalreporter.write_line(f"op coverage: {fault}", red=True)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interrupts_are_heard():
+    """A shell that starts tests in the background has them ignore Ctrl-C, which some tests send."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
