@@ -561,8 +561,7 @@ home.append(EAGER)
 
 def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
     """Record an op in eager code; elsewhere add a node, to which eager tensors are constants."""
-    items = graphs.items
-    if (items[-1] if items else get_default_graph()) is EAGER:
+    if get_default_graph() is EAGER:
         return recorded(op, arguments, name, 3)
     return build.apply(op, arguments, name)
 

@@ -18,7 +18,7 @@ from thalweg.functions.eager import EAGER
 from thalweg.functions.function_cache import Report, Traces
 from thalweg.functions.recent import MISSED, Recent
 from thalweg.functions.signature import Arguments, Parameters, arguments_of
-from thalweg.graph.graph import get_default_graph, graphs, user_line
+from thalweg.graph.graph import get_default_graph, user_line
 from thalweg.public import public, publish_value
 
 
@@ -81,13 +81,11 @@ class Function:
     # Calling it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
-            items = graphs.items
-            if (items[-1] if items else get_default_graph()) is EAGER:
-                found = self._recent.run(args)
-                if found is not MISSED:
-                    self._traces.calls += 1
-                    return found
+        if not kwargs and get_default_graph() is EAGER:
+            found = self._recent.run(args)
+            if found is not MISSED:
+                self._traces.calls += 1
+                return found
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ def enable_eager_execution(
     if graph_module.has_default_nodes():
         raise ValueError("tf.enable_eager_execution must be called at program startup.")
     graph_module.default_graph[:] = [_eager]
-    graph_module.forget_default_graph()
+    graph_module.global_graph[:] = [EAGER]
 
 
 def _eager() -> Graph:

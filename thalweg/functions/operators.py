@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from thalweg.functions.eager import EAGER, recorded
+from thalweg.functions.eager import EAGER, EagerGraph, recorded
+from thalweg.functions.segment import Segment
 from thalweg.functions.tensors import EagerTensor
+from thalweg.functions.trace import LITERAL, Place
 from thalweg.functions.variables import EagerVariable
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
-from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.graph import Graph, get_default_graph, global_graph, graphs
 from thalweg.graph.node import Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import unknown_shape
@@ -92,31 +94,74 @@ class Way:
         return found
 
 
-def _is_eager() -> bool:
-    items = graphs.items
-    return (items[-1] if items else get_default_graph()) is EAGER
-
-
-def _operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
-    general = getattr(Tensor, method)
+def _general(method: str, symbol: str) -> Callable[[Any, Any], Any]:
+    """What an operator does wherever it is used first."""
+    on_graphs = getattr(Tensor, method)
     ways: dict[int, Way] = {}  # by the identity of dtypes, of which there is one each
 
     def operate(x: EagerTensor, y: Any) -> Any:
         way = ways.get(id(x.dtype))
         if way is None:
             way = ways[id(x.dtype)] = Way(symbol, x.dtype)
-        if way.op is None or not _is_eager():
-            return general(x, y)
+        if way.op is None or get_default_graph() is not EAGER:
+            return on_graphs(x, y)
         try:
             other = way.operand(y)
-        except (TypeError, ValueError):  # the general way says it in words
-            return general(x, y)
+        except (TypeError, ValueError):  # the graphs' operator says it in words
+            return on_graphs(x, y)
         if other is None:
+            return on_graphs(x, y)
+        return recorded(way.op, (x, other), None, 3)
+
+    return operate
+
+
+def _operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
+    """An operator that finds where it led the last time."""
+    general = _general(method, symbol)
+
+    def operate(x: EagerTensor, y: Any) -> Any:
+        segment: Segment = EAGER.segment
+        if x._segment is not segment or segment.closed or EagerGraph.careful:
             return general(x, y)
-        return recorded(way.op, (x, other), None, 1)
+        kind = cast("Any", type(y))
+        if kind is float or kind is int:
+            key = (method, x._position, kind, y)
+        elif kind is EagerTensor and y._segment is segment:
+            key = (method, x._position, y._position)
+        else:
+            return general(x, y)
+        place = segment.place
+        shortcut = place.shortcuts.get(key)
+        if shortcut is None or (graphs.items or global_graph)[-1] is not EAGER:
+            made = general(x, y)
+            _note(key, x, made, segment, place)
+            return made
+        end, origin = shortcut
+        if end.parent is not place:
+            segment.templates += end.parent.outputs  # the constant's
+        made = segment.take(end, origin)
+        return general(x, y) if segment.closed else made  # another thread wanted a value meanwhile
 
     operate.__name__ = method
     return operate
+
+
+def _note(key: tuple[Any, ...], x: EagerTensor, made: Any, segment: Segment, place: Place) -> None:
+    """Remember where an operator led: to the next place, or to one behind a constant.
+
+    Operators on integers can fail, which must be said of the line that failed: they go the general
+    way, which looks for it. Of the zeros each is told by its sign, which a key does not see.
+    """
+    is_exact = x.dtype.is_floating and (len(key) == 3 or bool(key[3]))
+    if not is_exact or type(made) is not EagerTensor or made._segment is not segment:
+        return
+    end = segment.place
+    before = end.parent
+    if before is not place and before is not None and before.leaf == LITERAL:
+        before = before.parent
+    if before is place and end.is_plain:
+        place.shortcuts[key] = end, segment.origins[-1]
 
 
 for _method, _symbol in _BINARY.items():
@@ -128,7 +173,7 @@ def _of_variable(method: str) -> Callable[[Any, Any], Any]:
     general = getattr(Variable, method)
 
     def operate(x: EagerVariable, y: Any) -> Any:
-        return on_tensors(x.value(), y) if _is_eager() else general(x, y)
+        return on_tensors(x.value(), y) if get_default_graph() is EAGER else general(x, y)
 
     operate.__name__ = method
     return operate

@@ -24,7 +24,7 @@ from thalweg.functions.tensors import EagerTensor
 from thalweg.functions.trace import LITERAL, NO_LEAF, Place
 from thalweg.functions.variables import EagerVariable
 from thalweg.graph.dtypes import DType
-from thalweg.graph.graph import get_default_graph, graphs
+from thalweg.graph.graph import global_graph, graphs
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
 
@@ -42,7 +42,7 @@ Function = Callable[..., Any]
 class Way:
     """The way that a call took: where to, past which tensors, and which of them it returned."""
 
-    __slots__ = ("end", "ops", "pack", "results", "templates")
+    __slots__ = ("end", "is_step", "ops", "pack", "results", "templates")
 
     def __init__(
         self, start: Place, end: Place, results: Sequence[int], pack: Callable[[Any], Any] | None
@@ -53,6 +53,7 @@ class Way:
         self.ops = sum(place.leaf == NO_LEAF for place in path)
         self.results = results  # positions after the start
         self.pack = pack
+        self.is_step = len(path) == 1 and end.is_plain
 
 
 def replayed(function: Function) -> Function:
@@ -60,26 +61,22 @@ def replayed(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        items = graphs.items
-        if (items[-1] if items else get_default_graph()) is not EAGER or EagerGraph.careful:
+        if (graphs.items or global_graph)[-1] is not EAGER or EagerGraph.careful:
             return function(*args, **kwargs)
-        return _called(function, args, kwargs)
+        segment = EAGER.current()
+        parts: list[Any] = [function]
+        if not (_describe(args, parts, segment) and _describe_named(kwargs, parts, segment)):
+            return function(*args, **kwargs)
+        if segment.closed:
+            return function(*args, **kwargs)
+        key, place = tuple(parts), segment.place
+        way = place.children.get(key)
+        if type(way) is not Way:
+            return _explore(key, segment, place, function, args, kwargs)
+        made = _follow(way, segment)
+        return function(*args, **kwargs) if made is None else made
 
     return call
-
-
-def _called(function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    segment = EAGER.current()
-    key: list[Any] = [function]
-    if not (_describe(args, key, segment) and _describe_named(kwargs, key, segment)):
-        return function(*args, **kwargs)
-    if segment.closed:
-        return function(*args, **kwargs)
-    place = segment.place
-    way = place.children.get(tuple(key))
-    if type(way) is Way:
-        return _follow(way, segment, function, args, kwargs)
-    return _explore(tuple(key), segment, place, function, args, kwargs)
 
 
 def _describe(values: Sequence[Any], key: list[Any], segment: Segment) -> bool:
@@ -87,8 +84,8 @@ def _describe(values: Sequence[Any], key: list[Any], segment: Segment) -> bool:
     for value in values:
         kind = cast("Any", type(value))
         if kind is EagerVariable:
-            value, kind = value.value(), EagerTensor
-        if kind is EagerTensor:
+            key.append(value.value()._position)
+        elif kind is EagerTensor:
             key.append(
                 value._position if value._segment is segment else EAGER.enter(segment, value)
             )
@@ -110,19 +107,21 @@ def _describe_named(values: Mapping[str, Any], key: list[Any], segment: Segment)
     return _describe(tuple(values.values()), key, segment)
 
 
-def _follow(
-    way: Way, segment: Segment, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    origin = user_frame(3)
+def _follow(way: Way, segment: Segment) -> Any:
+    """Take a way; what the call returns, or None if another thread wanted a value meanwhile."""
+    origin, end = user_frame(2), way.end
+    if way.is_step:
+        tensor = segment.take(end, origin)
+        return None if segment.closed else tensor
     start = len(segment.templates)
     segment.templates += way.templates
     segment.origins += [origin] * way.ops
     made = [segment.tensor(way.templates[at], start + at) for at in way.results]
     segment.tensors += made
-    segment.place = way.end
-    if segment.closed:  # another thread wanted a value meanwhile
-        return function(*args, **kwargs)
-    EAGER.run_if_long(segment, way.end, origin)
+    segment.place = end
+    if segment.closed:
+        return None
+    EAGER.run_if_long(segment, end, origin)
     return made[0] if way.pack is None else way.pack(made)
 
 

@@ -54,6 +54,7 @@ class Place:
         "plans",
         "randoms",
         "result",
+        "shortcuts",
         "size",
         "writes",
     )
@@ -68,6 +69,7 @@ class Place:
         self.children: dict[Any, Any] = {}
         self.generic: set[Any] = set()  # kinds of constants that change from time to time
         self.plans: dict[Any, Any] = {}
+        self.shortcuts: dict[Any, Any] = {}  # where operators lead, perhaps past a constant
         self.result: Any = None  # how outputs are given back, where that is not a single tensor
         self.consulted: tuple[int, ...] = ()  # the leaves whose values decided something here
         self.randoms = tuple(node for node in nodes if isinstance(node.op, Random))

@@ -14,7 +14,8 @@ from weakref import WeakValueDictionary
 
 from numpy.typing import NDArray
 
-from thalweg.functions.eager import EAGER, recorded
+from thalweg.functions.eager import EAGER, EagerGraph, recorded
+from thalweg.functions.segment import Segment
 from thalweg.functions.tensors import EagerTensor, known
 from thalweg.graph.convert import convert_to_tensor, stand_ins
 from thalweg.graph.dtypes import DType
@@ -72,16 +73,30 @@ class EagerVariable(Variable):
 
     def value(self) -> Tensor:
         """The value now."""
-        items = graphs.items
-        if (items[-1] if items else get_default_graph()) is not EAGER:
+        if get_default_graph() is not EAGER:
             return basic.identity(self._variable, name="read")
         for tape in EAGER.tapes:
             tape.accessed(self)
-        segment = EAGER.segment
-        found = None if segment.closed else segment.reads.get(self)
+        segment = EAGER.current()
+        found = segment.reads.get(self)
         if found is None:
-            found = recorded(_READ, (self._variable,), None, 2)
+            found = self._read(segment)
             EAGER.segment.reads[self] = found
+        return found
+
+    def _read(self, segment: Segment) -> EagerTensor:
+        """Record that the value is read; where that led the last time is found again."""
+        reference = self._reference
+        position = EAGER.enter(segment, reference)
+        place = segment.place
+        shortcut = place.shortcuts.get(position)
+        if shortcut is not None and not EagerGraph.careful:
+            found = segment.take(*shortcut)
+            if not segment.closed:  # no other thread wanted a value meanwhile
+                return found
+        found = recorded(_READ, (reference,), None, 3)
+        if found._segment is segment and segment.place.parent is place and segment.place.is_plain:
+            place.shortcuts[position] = segment.place, segment.origins[-1]
         return found
 
     def read_value(self) -> Tensor:

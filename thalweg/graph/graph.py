@@ -6,6 +6,7 @@ nodes made while they are open. Nodes are added by `thalweg.graph.build`; nothin
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
@@ -25,7 +26,8 @@ from thalweg.graph.versions import Versions
 from thalweg.platform.compat import as_text
 from thalweg.public import public
 
-_PACKAGE = __file__.rsplit("/", 2)[0]
+#: Where the user's line is not: in this package, nor in what enters its generators.
+_NOT_THE_USER = (__file__.rsplit("/", 2)[0], contextlib.__file__)
 _NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*")
 _SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\-/]*")
 _NO_ANNOTATIONS: Mapping[str, Any] = {}
@@ -246,6 +248,8 @@ class Graph:
         outer = self._scope
         if not name:
             self._scope = ""
+        elif not isinstance(cast(Any, name), str):
+            raise TypeError(f"The name of a scope must be a string, not {name!r}")
         elif name[-1] == "/":
             self._scope = name[:-1]
         else:
@@ -436,9 +440,11 @@ class Graph:
     def _node_by_name(self, name: str, asked: str) -> Node:
         node = self._nodes.get(name)
         if node is None:
+            if asked == name:
+                raise KeyError(f"The name {name!r} refers to an Operation not in the graph.")
             raise KeyError(
-                f"The name {asked!r} refers to an Operation or Tensor that does not exist: "
-                f"{name!r} is not in the graph."
+                f"The name {asked!r} refers to a Tensor which does not exist. The operation, "
+                f"{name!r}, does not exist in the graph."
             )
         return node
 
@@ -542,9 +548,9 @@ def flatten_control_inputs(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _user_frame() -> tuple[CodeType, int]:
-    """The innermost frame outside this package: the user's line."""
+    """The innermost frame outside this package and its `with` blocks: the user's line."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - the documented way to walk frames cheaply
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+    while frame.f_code.co_filename.startswith(_NOT_THE_USER) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
 
@@ -556,20 +562,19 @@ def user_line() -> str:
 
 
 graphs: context.ThreadStack[Graph] = context.ThreadStack()
-_global: list[Graph] = []
-#: What makes the graph that is the default where none is pushed.
+#: The graph that is the default where none is pushed; None until somebody asks for it.
+global_graph: list[Graph | None] = [None]
+#: What makes it.
 default_graph: list[Callable[[], Graph]] = [Graph]
 
 
 @public("get_default_graph")
 def get_default_graph() -> Graph:
     """The graph new nodes go to in this thread."""
-    current = graphs.top
-    if current is not None:
-        return current
-    if not _global:
-        _global.append(default_graph[0]())
-    return _global[0]
+    current = (graphs.items or global_graph)[-1]
+    if current is None:
+        current = global_graph[0] = default_graph[0]()
+    return current
 
 
 @public("reset_default_graph")
@@ -577,14 +582,15 @@ def reset_default_graph() -> None:
     """Throw the global default graph away; the next node starts a new one."""
     if graphs.items:
         raise AssertionError("Do not use tf.reset_default_graph() inside `with graph.as_default()`")
-    _global.clear()
+    forget_default_graph()
 
 
 def has_default_nodes() -> bool:
     """Whether the global default graph is in use."""
-    return bool(_global) and not _global[0].is_eager and bool(_global[0].nodes)
+    graph = global_graph[0]
+    return graph is not None and not graph.is_eager and bool(graph.nodes)
 
 
 def forget_default_graph() -> None:
     """Let the next question for the global default graph make a new one."""
-    _global.clear()
+    global_graph[0] = None

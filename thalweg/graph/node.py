@@ -266,12 +266,6 @@ class Tensor:
         shape = "" if self._shape.rank is None else f", shape={self._shape}"
         return f'Tensor("{self.name}"{shape}, dtype={self.dtype.name})'
 
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
     def __copy__(self) -> Tensor:
         return self
 
