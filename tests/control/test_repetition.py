@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.codegen.compile import optimised
 from thalweg.codegen.loops import Repetition
+from thalweg.codegen.machine import host
 from thalweg.runtime import native_control
 
 
@@ -55,3 +57,49 @@ def test_a_division_by_zero_is_an_error_of_the_step() -> None:
         with pytest.raises(tf.errors.InvalidArgumentError, match="zero"):
             session.run(y, {start: 1})
         assert session.run(start + 1, {start: 1}) == 2
+
+
+def _after(dtype, start, holds, turn):
+    """What a loop over one number leaves, in native code."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        first = tf.placeholder(dtype, [])
+        return session.run(tf.while_loop(holds, turn, [first]), {first: start})
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint8, np.int64])
+@pytest.mark.parametrize("start", [0, 1, 57])
+def test_counting_past_the_largest_number_wraps_as_in_numpy(dtype, start) -> None:
+    start = dtype(np.iinfo(dtype).max - start)
+    expected, turns = start, 0
+    with np.errstate(over="ignore"):
+        while expected > 5:
+            expected, turns = dtype(expected + dtype(1)), turns + 1
+    assert turns < 100
+    assert _after(dtype, start, lambda i: i > 5, lambda i: i + 1) == expected
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, -1, -4])
+@pytest.mark.parametrize("start", [-100_003, 0, 99_990, 100_000])
+def test_steps_of_any_size_end_where_they_should(step, start) -> None:
+    if step > 0:
+        expected = start if start >= 100_000 else start + -(-(100_000 - start) // step) * step
+        found = _after(np.int32, start, lambda i: i < 100_000, lambda i: i + step)
+    else:
+        expected = start if start < -100_000 else start - ((start + 100_000) // -step + 1) * -step
+        found = _after(np.int32, start, lambda i: i >= -100_000, lambda i: i + step)
+    assert found == expected
+
+
+def test_a_loop_that_only_counts_is_no_loop_in_machine_code(monkeypatch) -> None:
+    requests = []
+    request = native_control.repeated_request
+
+    def noted(*given):
+        requests.append(request(*given))
+        return requests[-1]
+
+    monkeypatch.setattr(native_control, "repeated_request", noted)
+    assert _after(np.int32, 3, lambda i: i < 1_000_000, lambda i: i + 1) == 1_000_000
+    (module,) = [one.make() for one in requests]
+    text = optimised(module.text, host(), module.passes)
+    assert "phi" not in text.partition("@turns")[2].partition("}")[0]

@@ -28,12 +28,13 @@ os.register_at_fork(
 #: What LLVM may call though no text says so.
 _EXTERNAL = {"memset", "memcpy", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 _SYMBOL_TABLE = 2  # the type of a section
+_CLOSING_BUDGET = 32  # instructions that a loop may be replaced by
 _libraries = itertools.count()
 
 
 def object_code(text: str, target: Target, passes: Passes = "loops") -> bytes:
     """The object file of a module, which needs nothing but itself and the C library's memory."""
-    with _LOCK, _strength_reduction(passes == "loops"):
+    with _LOCK, _strength_reduction(passes != "tiles"):
         code = _machine(target).emit_object(_optimised(text, target, passes))
     missing = set(_undefined(code)) - _EXTERNAL
     if missing:
@@ -43,7 +44,7 @@ def object_code(text: str, target: Target, passes: Passes = "loops") -> bytes:
 
 def assembly(text: str, target: Target, passes: Passes = "loops") -> str:
     """The instructions of a module, as the processor's maker writes them."""
-    with _LOCK, _strength_reduction(passes == "loops"):
+    with _LOCK, _strength_reduction(passes != "tiles"):
         return _machine(target).emit_assembly(_optimised(text, target, passes))
 
 
@@ -91,8 +92,10 @@ def _optimised(text: str, target: Target, passes: Passes) -> Any:
     module = llvm().parse_assembly(text, context=llvm().create_context())
     module.triple, module.data_layout = target.triple, _layout(target)
     module.verify()
-    if passes == "loops":
+    if passes != "tiles":
         _simplify(module, target)
+    if passes == "turns":
+        _close(module, target)
     return module
 
 
@@ -106,6 +109,21 @@ def _simplify(module: Any, target: Target) -> None:
     for function in module.functions:
         if not function.is_declaration:
             single.run(function, passes)
+
+
+def _close(module: Any, target: Target) -> None:
+    """Have no loop where a loop's last values follow from its first ones.
+
+    Whether they do shows once memory is out of the way, hence after other passes; the number of
+    turns is the least of two, which is more arithmetic than LLVM would spend by itself. One pass
+    then counts the turns, the next finds that nothing else is done in them.
+    """
+    llvm().set_option("", f"-scev-cheap-expansion-budget={_CLOSING_BUDGET}")
+    try:
+        for _ in range(2):
+            _simplify(module, target)
+    finally:
+        llvm().set_option("", "-scev-cheap-expansion-budget=4")  # LLVM's own
 
 
 def _pass_builder(target: Target) -> Any:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: What a module wants of LLVM before machine code is made of it. "loops" are simple: what they
-#: repeat is found and moved out by passes. "tiles" are written as they are to run.
-Passes = Literal["loops", "tiles"]
+#: repeat is found and moved out by passes. "turns" are loops that run again and again: what all
+#: turns together come to may be found, too. "tiles" are written as they are to run.
+Passes = Literal["loops", "turns", "tiles"]
 
 
 @dataclass(frozen=True)

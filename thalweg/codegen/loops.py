@@ -43,7 +43,7 @@ def emit_loops(kernel: Loops, target: Target, again: Repetition | None = None) -
     if again is not None:
         _write_turns(module, decided, words, again)
     _write_entry(module, decided, words, "body" if again is None else "turns")
-    return Emitted(("kernel",), module.text)
+    return Emitted(("kernel",), module.text, passes="loops" if again is None else "turns")
 
 
 def _write_entry(module: Module, decided: Plan, words: list[int], called: str) -> None:
