@@ -76,10 +76,10 @@ class VariableCell:
         self.renew_locks()
         renewed_after_fork(self)
         # An empty tensor has nothing to initialise.
-        self._buffer: Array | None = None
+        self.buffer: Array | None = None  # native code reads and writes it itself
         self._is_first = False  # the buffer was prepared for a first value
         if shape.num_elements() == 0:
-            self._buffer = np.empty(cast("Sequence[int]", shape.sizes), dtype.as_numpy_dtype)
+            self.buffer = np.empty(cast("Sequence[int]", shape.sizes), dtype.as_numpy_dtype)
 
     def renew_locks(self) -> None:
         """Have a lock that nobody holds."""
@@ -88,7 +88,7 @@ class VariableCell:
     @property
     def is_initialized(self) -> bool:
         """Whether a value was ever assigned."""
-        return self._buffer is not None
+        return self.buffer is not None
 
     def read(self) -> Array:
         """The current value, read-only."""
@@ -100,16 +100,16 @@ class VariableCell:
     def assign(self, value: Array) -> None:
         """Replace the value by a copy of `value`."""
         with self.lock:
-            if self._buffer is None or np.shape(value) != self._buffer.shape or self._is_shared():
-                self._buffer = np.array(value, dtype=self.dtype.as_numpy_dtype)
+            if self.buffer is None or np.shape(value) != self.buffer.shape or self._is_shared():
+                self.buffer = np.array(value, dtype=self.dtype.as_numpy_dtype)
             else:
-                np.copyto(self._buffer, value, casting="unsafe")
+                np.copyto(self.buffer, value, casting="unsafe")
 
     def update(self, change: Callable[[Array], None]) -> None:
         """Let `change` write into the buffer. It must check its arguments before it writes."""
         with self.lock:
             if self._is_shared():
-                self._buffer = self._require().copy()
+                self.buffer = self._require().copy()
             change(self._require())
 
     def replace(self, compute: Callable[[Array], Array]) -> None:
@@ -117,14 +117,9 @@ class VariableCell:
         with self.lock:
             fresh = np.asarray(compute(self._require()), dtype=self.dtype.as_numpy_dtype)
             # A buffer owns its memory: only then do views of it count as its readers.
-            self._buffer = fresh if fresh.base is None else fresh.copy()
+            self.buffer = fresh if fresh.base is None else fresh.copy()
 
     # For native code, which reads and writes the buffer itself
-
-    @property
-    def buffer(self) -> Array | None:
-        """The buffer itself, if there is a value."""
-        return self._buffer
 
     def lend(self) -> Array:
         """The buffer itself; there must be a value."""
@@ -133,33 +128,33 @@ class VariableCell:
     def own(self) -> Array:
         """A buffer that no reader holds a view of, with the same value."""
         with self.lock:
-            self._buffer = self._require().copy()
-            return self._buffer
+            self.buffer = self._require().copy()
+            return self.buffer
 
     def prepared(self, shape: tuple[int, ...]) -> Array:
         """A buffer for a value that the caller is about to write whole."""
         with self.lock:
-            self._is_first = self._buffer is None
-            if self._buffer is None or self._buffer.shape != shape:
-                self._buffer = np.empty(shape, self.dtype.as_numpy_dtype)
-            return self._buffer
+            self._is_first = self.buffer is None
+            if self.buffer is None or self.buffer.shape != shape:
+                self.buffer = np.empty(shape, self.dtype.as_numpy_dtype)
+            return self.buffer
 
     def withdraw(self) -> None:
         """Forget a prepared buffer that was never written."""
         with self.lock:
             if self._is_first:
-                self._buffer = None
+                self.buffer = None
 
     def _is_shared(self) -> bool:
         # Held by this cell and by the argument of the call; anything more is a reader.
-        return getrefcount(self._buffer) > 2
+        return getrefcount(self.buffer) > 2
 
     def _require(self) -> Array:
-        if self._buffer is None:
+        if self.buffer is None:
             raise errors.FailedPreconditionError(
                 None,
                 None,
                 f"Attempting to use uninitialized value {self.name}: run its initializer (or "
                 "tf.global_variables_initializer()) in this session first",
             )
-        return self._buffer
+        return self.buffer

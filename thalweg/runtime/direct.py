@@ -46,24 +46,30 @@ class DirectStep:
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The fetched values of a step with these feeds."""
+        arrays = self._arrays(values) if values else values
+        if self._version != self._resources.version:
+            self._look_up()
+        context, cells = self._context, self._cells
+        step = self._region.steps.get(tuple([array.shape for array in arrays]))
+        if type(step) is NativeStep:
+            results = step(context, arrays, cells)
+            if results is None:
+                results = self._region.run(context, arrays, cells)
+        else:  # shapes not seen before, or not to be compiled as one
+            for tensor, value in zip(self._feeds, values, strict=True):
+                self._convert(tensor, value)
+            results = self._region.run(context, arrays, cells)
+        return [_fresh(results[place]) for place in self._fetches]
+
+    def _arrays(self, values: Sequence[Any]) -> list[Any]:
+        """The region's inputs, as arrays."""
         arrays = [
             value
             if type(value) is np.ndarray and value.dtype is dtype
             else self._array(value, dtype, tensor)
             for value, dtype, tensor in zip(values, self._dtypes, self._feeds, strict=True)
         ]
-        if not self._in_order:
-            arrays = [arrays[place] for place in self._inputs]
-        if self._version != self._resources.version:
-            self._look_up()
-        step = self._region.steps.get(tuple([array.shape for array in arrays]))
-        if type(step) is not NativeStep:  # shapes not seen before, or not to be compiled as one
-            for tensor, value in zip(self._feeds, values, strict=True):
-                self._convert(tensor, value)
-            results = self._region.run(self._context, arrays, self._cells)
-        else:
-            results = self._run_native(cast("NativeStep", step), arrays)
-        return [_fresh(results[place]) for place in self._fetches]
+        return arrays if self._in_order else [arrays[place] for place in self._inputs]
 
     def _array(self, value: Any, dtype: Any, tensor: Tensor) -> Any:
         """A fed value as an array; numbers, which many steps are fed, the short way."""
@@ -71,12 +77,6 @@ class DirectStep:
         if is_number or (isinstance(value, np.generic) and cast("Any", value).dtype is dtype):
             return np.array(value, dtype)
         return self._convert(tensor, value)
-
-    def _run_native(self, step: NativeStep, arrays: Sequence[Any]) -> list[Any]:
-        results = step(self._context, arrays, self._cells)
-        if results is None:
-            return self._region.run(self._context, arrays, self._cells)
-        return results
 
     def _look_up(self) -> None:
         """The cells of the variables, which stay the same until something is forgotten."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from sys import getrefcount
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,8 +98,7 @@ class Call:
         return request(self.adapted.kernel, host()).make()
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """A variable of the region: where its address goes, and what becomes of it."""
 
     words: Words
@@ -108,8 +107,7 @@ class Reference:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """A result: a fresh array, or a variable's reference."""
 
     words: Words
@@ -231,6 +229,8 @@ class NativeStep:
         if fault:
             frame.fault[0] = 0
             self._take_back(cells)
+        for place, scalar in frame.scalars:
+            results[place] = scalar[()]
         self._frames.append(frame)
         del held, lent  # until here the arrays had to live
         return None if fault else results
@@ -257,31 +257,34 @@ class NativeStep:
     def _lend(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
         """Put the addresses of the variables in place; their buffers, which must live meanwhile."""
         lent: list[Any] = []
-        for place, reference in self.references:
+        for place, (targets, written, is_set_first, shape) in self.references:
             cell = cells[place]
             buffer = cell.buffer
-            if buffer is None or reference.is_set_first:
-                buffer = cell.prepared(reference.shape) if reference.is_set_first else cell.lend()
-            if buffer.shape != reference.shape:
+            if buffer is None or is_set_first:
+                buffer = cell.prepared(shape) if is_set_first else cell.lend()
+            if buffer.shape != shape:
                 raise OtherShape
-            if reference.written and getrefcount(buffer) > 3:  # a reader holds a view: let it
+            if written and getrefcount(buffer) > 3:  # a reader holds a view: let it
                 buffer = None
                 buffer = cell.own()
             address = address_of(buffer)
             lent.append(buffer)
-            for word, shift in reference.words:
+            for word, shift in targets:
                 words[word] = address + shift
         return lent
 
     def _results(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
         results: list[Any] = []
-        for output in self.outputs:
-            if output.reference >= 0:
-                results.append(cells[output.reference])
+        for targets, shape, dtype, reference in self.outputs:
+            if reference >= 0:
+                results.append(cells[reference])
                 continue
-            array = np.empty(output.shape, output.dtype)
+            if not shape:
+                results.append(None)  # the frame has a place for it
+                continue
+            array = np.empty(shape, dtype)
             address = address_of(array)
-            for word, shift in output.words:
+            for word, shift in targets:
                 words[word] = address + shift
             results.append(array)
         return results
@@ -315,8 +318,21 @@ class Frame:
             arguments = words.ctypes.data + 8 * call.words
             for function, waits in zip(call.functions, call.waits, strict=True):
                 entries.append(Entry(function, arguments, waits, call.owner))
+        self.scalars = self._own_scalars(step)
         fault = self.fault.ctypes.data
         self.program = Program(default_pool(), entries, fault, step.threads, step.brief)
+
+    def _own_scalars(self, step: NativeStep) -> list[tuple[int, Array]]:
+        """Places for results of a single number, which are read when the program has run."""
+        found: list[tuple[int, Array]] = []
+        for number, (targets, shape, dtype, reference) in enumerate(step.outputs):
+            if shape or reference >= 0:
+                continue
+            scalar = np.zeros((), dtype)
+            found.append((number, scalar))
+            for word, shift in targets:
+                self.words[word] = scalar.ctypes.data + shift
+        return found
 
     def _address(self, step: NativeStep, buffer: Buffer, base: int) -> int:
         match buffer.kind:
