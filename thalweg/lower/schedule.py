@@ -1,13 +1,15 @@
 """When launches wait for one another, who runs them, and what they amount to.
 
 Threads walk the launches together. A launch waits only where it touches memory that a launch since
-the last wait wrote, or writes memory that one of those touched; launches between two waits run in
-any order. A launch too small to share is one thread's.
+the last wait wrote, or writes memory that one of those touched, unless that was the same thread's;
+launches of several threads between two waits run in any order. A launch too small to share is one
+thread's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from thalweg.loops.kernel import Kernel, Loops
@@ -18,6 +20,11 @@ from thalweg.lower.memory import Arena
 
 #: Work, in vector instructions, below which a launch is one thread's: sharing costs more.
 SMALL = 1_500.0
+
+#: The owner of a launch that all threads share.
+SHARED = -1
+
+_MOST_EXTENTS = 300  # that launches are compared with, before they wait in any case
 
 Extent = Buffer | tuple[int, int]
 
@@ -36,30 +43,58 @@ def is_small(launch: Launch) -> bool:
     return work_of(launch.kernel) < SMALL
 
 
+class Place(NamedTuple):
+    """Whether a launch waits for all that came before it, and who runs it: a thread or all."""
+
+    waits: bool
+    owner: int
+
+
 class Waits:
-    """Which launches wait, asked one after the other."""
+    """When launches wait and who runs them, asked one after the other.
+
+    What one thread wrote, the same thread may read without waiting: launches that follow from one
+    another and are too small to share are the same thread's.
+    """
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._read: list[Extent] = []
-        self._written: list[Extent] = []
+        self._owners = 0  # given out so far
         self._unsettled = False  # checks have run whose verdict nobody has looked at
+        self._begin()
 
-    def before(self, launch: Launch, scratch: tuple[int, int]) -> bool:
-        """Whether the next launch waits. `scratch` is its piece of the arena: (start, end)."""
+    def _begin(self) -> None:
+        self._read: list[tuple[Extent, int]] = []
+        self._written: list[tuple[Extent, int]] = []
+        self._unsettled = False
+
+    def place(self, launch: Launch, scratch: tuple[int, int], phases: int) -> Place:
+        """Place the next launch. `scratch` is its piece of the arena: (start, end)."""
         written = [self._extent(buffer) for buffer in launch.written]
         written += [scratch] if scratch[1] > scratch[0] else []
         touched = [*(self._extent(buffer) for buffer in launch.buffers), *written]
-        waits = _meet(self._written, touched) or _meet(self._read, written)
+        met = _who(self._written, touched) | _who(self._read, written)
+        is_alone = phases == 1 and is_small(launch)
+        waits = bool(met) if SHARED in met or not is_alone else len(met) > 1
         if self._unsettled and any(b.kind is Kind.VARIABLE for b in launch.written):
             waits = True  # nothing that lasts is written before all checks have held
-        if waits:
-            self._read, self._written, self._unsettled = [], [], False
+        if waits or len(self._read) > _MOST_EXTENTS:
+            waits = True
+            met.clear()
+            self._begin()
+        owner = SHARED
+        if is_alone:
+            owner = met.pop() if met else self._next_owner()
         if isinstance(launch.kernel, Loops) and launch.kernel.checks:
             self._unsettled = True
-        self._read += touched
-        self._written += written
-        return waits
+        self._read += [(extent, owner) for extent in touched]
+        self._written += [(extent, owner) for extent in written]
+        return Place(waits, owner)
+
+    def _next_owner(self) -> int:
+        """A thread for a launch that follows from none since the last wait: each in its turn."""
+        self._owners += 1
+        return self._owners - 1
 
     def _extent(self, buffer: Buffer) -> Extent:
         if buffer.kind is not Kind.TEMPORARY:
@@ -68,8 +103,9 @@ class Waits:
         return start, start + max(buffer.bytes, 1)
 
 
-def _meet(ones: Sequence[Extent], others: Sequence[Extent]) -> bool:
-    return any(_overlap(one, other) for one in ones for other in others)
+def _who(ones: Sequence[tuple[Extent, int]], others: Sequence[Extent]) -> set[int]:
+    """Who touched what overlaps with others."""
+    return {who for one, who in ones if any(_overlap(one, other) for other in others)}
 
 
 def _overlap(one: Extent, other: Extent) -> bool:

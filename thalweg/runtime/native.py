@@ -31,7 +31,7 @@ from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.finish import Launch
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
-from thalweg.lower.schedule import SMALL, Waits, is_small, work_of
+from thalweg.lower.schedule import SMALL, Waits, work_of
 from thalweg.lower.specialise import NotCompiled
 from thalweg.lower.varying import Adapted
 from thalweg.ops.context import VariableCell
@@ -148,9 +148,9 @@ class NativeStep:
         for position, launch in enumerate(self.lowered.launches):
             loaded, adapted = self._loaded[position], self.adapted[position]
             functions, scratch = loaded.functions, self.arena.scratch[position]
-            first = waits.before(launch, (scratch, scratch + loaded.scratch))
+            piece = scratch, scratch + loaded.scratch
+            first, owner = waits.place(launch, piece, len(functions))
             waiting = (first, *[True] * (len(functions) - 1))
-            owner = position if is_small(launch) and len(functions) == 1 else -1
             calls.append(Call(launch, adapted, functions, words, scratch, waiting, owner))
             words += calls[-1].word_count
         return calls

@@ -40,7 +40,7 @@ from thalweg.lower.control_program import (
 )
 from thalweg.lower.finish import Launch
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
-from thalweg.lower.schedule import SMALL, Waits, is_small, work_of
+from thalweg.lower.schedule import SMALL, Waits, work_of
 from thalweg.lower.specialise import Controlled, NotCompiled
 from thalweg.lower.varying import Adapted, Varying
 from thalweg.ops.context import VariableCell
@@ -479,9 +479,9 @@ def _with_code(
     calls: list[Call] = []
     for place, launch in enumerate(lowered.launches):
         functions, scratch = loaded[place].functions, arena.scratch[place]
-        first = waits.before(launch, (scratch, scratch + loaded[place].scratch)) or not place
-        waiting = (first, *[True] * (len(functions) - 1))
-        owner = place if is_small(launch) and len(functions) == 1 else -1
+        piece = scratch, scratch + loaded[place].scratch
+        first, owner = waits.place(launch, piece, len(functions))
+        waiting = (first or not place, *[True] * (len(functions) - 1))
         calls.append(Call(launch, adapted[place], functions, words, scratch, waiting, owner))
         words += calls[-1].word_count
     return _Placed(part, tuple(calls), arena)
