@@ -246,23 +246,6 @@ def test_scalars_stay_scalar() -> None:
     np.testing.assert_allclose(run(expr, [x, scale]), x * (np.exp(scale) + 1), rtol=1e-6)
 
 
-def test_inner_blocks_know_and_forget() -> None:
-    b = Module().function("f", [FLOAT])
-    asked: list[Expr] = []
-
-    def leaf(found: Expr, mask: Value | None) -> Value:
-        asked.append(found)
-        return b.parameters[0]
-
-    a, c = load(np.float32), load(np.float32)
-    outer = Evaluator(b, 1, leaf)
-    outer.value(a)
-    inner = outer.nested()
-    inner.value(a + c)
-    outer.value(c)
-    assert asked == [a, c, c]
-
-
 def test_random_words_in_linear_code() -> None:
     x = np.arange(64, dtype=np.uint64)
     a = one(x)

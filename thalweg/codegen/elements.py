@@ -63,8 +63,8 @@ def constant_of(number: Any, dtype: Any, lanes: int = 1) -> Value:
 class Evaluator:
     """Writes the value of expressions in a number of lanes; shared parts are computed once.
 
-    Values are remembered for the block that is being written: use `nested` for code that does not
-    always run before what follows.
+    Values are remembered for the block that is being written: code that does not always run before
+    what follows needs an evaluator of its own.
     """
 
     def __init__(
@@ -81,15 +81,6 @@ class Evaluator:
         self._masks: dict[tuple[str, str, bool], Value] = {}
         self._wider: dict[str, str] = {}  # a mask → the mask it was narrowed from
         self._sensitive: dict[Expr, bool] = {}
-
-    def nested(self, leaf: Leaf | None = None) -> Evaluator:
-        """An evaluator for an inner block: it knows all values so far and keeps its own apart."""
-        inner = Evaluator(
-            self.builder, self.lanes, leaf or self._leaf, self._fault, self._sum_dtype
-        )
-        inner._values, inner._masks = dict(self._values), dict(self._masks)
-        inner._wider, inner._sensitive = dict(self._wider), self._sensitive
-        return inner
 
     def dtype(self, expr: Any) -> Dtype:
         """The dtype of an expression here."""

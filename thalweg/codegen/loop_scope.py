@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,15 @@ from thalweg.codegen.elements import (
     storage_type,
     to_memory,
 )
-from thalweg.codegen.loop_facts import Facts, always_inside, harmless
+from thalweg.codegen.loop_facts import Facts, always_inside, harmless, postorder
 from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Argument, Dynamic, Offset
 from thalweg.loops.loop import Variable
+from thalweg.loops.types import BOOL
 
 _NARROW = 1 << 31
+_FORKING_LOADS = 3  # that a selection has, of which all lanes take one
+_MOST_FORKS = 16  # inside one another
 _INT64: Any = np.dtype(np.int64)
 
 
@@ -91,6 +95,7 @@ class Copy(Evaluator):
             self._sensitive = parent._sensitive
         self._loaded: dict[Any, Value] = {}
         self.staged: dict[Expr, Staged] = {}
+        self._forked = 0  # sides of selections that this code is inside of
 
     # What is known
 
@@ -135,6 +140,38 @@ class Copy(Evaluator):
         if expr.function in ("reduce", "scan"):
             return not self.frame.facts.safe(expr)
         return not harmless(expr)
+
+    # Selections of which only one side runs
+
+    def _missing(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
+        if self._forks(expr):
+            return self._unknown([(expr.arguments[0], mask)])
+        return super()._missing(expr, mask)
+
+    def _selected(self, expr: Expr, mask: Value | None) -> Value:
+        if not self._forks(expr):
+            return super()._selected(expr, mask)
+        condition, chosen, otherwise = expr.arguments
+        dtype = self.dtype(expr)
+
+        def side(part: Any) -> Value:
+            tail = self.tail if mask is None else mask
+            inner = Copy(self.frame, self.lanes, self, {}, self.vector, tail)
+            inner._forked = self._forked + 1
+            return inner.value_as(part, dtype, mask)
+
+        truth = self._as(condition, BOOL, mask)
+        return self.builder.choose(truth, lambda: side(chosen), lambda: side(otherwise))
+
+    def _forks(self, expr: Expr) -> bool:
+        """Whether a selection is one for all lanes, among so many loads that a jump costs less."""
+        if expr.function != "select" or self.lanes == 1 or self._forked >= _MOST_FORKS:
+            return False
+        condition, *sides = expr.arguments
+        if not isinstance(condition, Expr) or self.vector in self.frame.facts.free(condition):
+            return False
+        loads = [_count_loads(side, _FORKING_LOADS) for side in sides]
+        return min(loads) > 0 and sum(loads) >= _FORKING_LOADS
 
     # Leaves
 
@@ -277,6 +314,11 @@ class Copy(Evaluator):
         b, scalar = self.builder, storage_type(argument.dtype).scalar
         pointer = b.element(self.frame.pointers[argument], scalar, place.base)
         return pointer if place.lanes is None else b.element(pointer, scalar, place.lanes)
+
+
+def _count_loads(root: Any, most: int) -> int:
+    """How many loads there are in an expression, counted up to a number."""
+    return len(list(islice((part for part in postorder([root]) if part.function == "load"), most)))
 
 
 def _unless(variable: Variable | None, bound: dict[Variable, Value]) -> Variable | None:
