@@ -132,9 +132,15 @@ def scaled_exponential(x: Register, low: Register | None = None) -> Scaled:
 
 
 def exponential(x: Register) -> Register:
-    """eˣ"""
+    """eˣ
+
+    Where it is zero, nothing is left to underflow on the way: a processor takes a hundred times as
+    long for that, and masks of attention are numbers far below zero.
+    """
     known = format_of(x)
-    return scaled_exponential(clamped(x, known.least, known.most)).joined()
+    is_zero = x < known.least
+    inside = _at_most(is_zero.choose(x.like(0.0), x), known.most)
+    return is_zero.choose(x.like(0.0), scaled_exponential(inside).joined())
 
 
 def _quarter(x: Register) -> Register:
