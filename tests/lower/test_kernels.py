@@ -42,6 +42,12 @@ def layer_norm() -> Any:
     return (x - mean) * tf.rsqrt(variance + 1e-5) * variable(32)
 
 
+def kept_and_squashed(shape: list[int]) -> Any:
+    """A product that is wanted itself, and its activation under another shape."""
+    y = dense(given(64, 100), 50)
+    return [y, tf.tanh(tf.reshape(y, shape))]
+
+
 def expensive_with_two_readers() -> Any:
     y = tf.exp(tf.sin(given(1000)))
     return [tf.reduce_sum(y * 2), tf.reverse(y, [0]) + y]
@@ -76,6 +82,18 @@ BECOMES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a cast after a product": (
         lambda: tf.cast(tf.matmul(given(64, 64), given(64, 64)), tf.float16),
         ["contraction matmul+cast"],
+    ),
+    "activations under another shape": (
+        lambda: kept_and_squashed([4, 16, 50]),
+        ["contraction matmul+bias_add+tanh"],
+    ),
+    "activations under a flat shape": (
+        lambda: kept_and_squashed([3200]),
+        ["contraction matmul+bias_add+tanh"],
+    ),
+    "activations under a shape that cuts rows elsewhere": (
+        lambda: kept_and_squashed([40, 80]),
+        ["contraction matmul+bias_add", "loops tanh"],
     ),
     "a softmax": (lambda: tf.nn.softmax(given(64, 100)), ["loops softmax"]),
     "rows normalised": (
@@ -219,6 +237,15 @@ def test_short_reductions_are_not_cut() -> None:
         assert kernels(tf.reduce_sum(given(1 << 12, 64), 1)) == ["loops sum"]
 
 
+def test_rows_that_threads_can_share_are_not_cut() -> None:
+    with tf.Graph().as_default():
+        assert kernels(tf.reduce_sum(given(256, 384), 1)) == ["loops sum"]
+    with tf.Graph().as_default():
+        assert len(kernels(tf.reduce_sum(given(16, 3840), 1))) == 2
+    with tf.Graph().as_default():
+        assert len(kernels(tf.reduce_sum(given(384, 256), 0))) == 2
+
+
 def test_results_that_nobody_wants_are_not_written() -> None:
     with tf.Graph().as_default():
         first, *_ = tf.split(tf.exp(given(10, 30)), 3, 1)
@@ -232,3 +259,17 @@ def test_a_tensor_under_another_shape_is_the_same_memory() -> None:
         again = tf.reshape(stored, [16, 256])
         (first, second) = lowered(tf.matmul(again, given(256, 32))).launches
         assert first.written[0] in second.buffers
+
+
+@pytest.mark.parametrize("shape", [[4, 16, 50], [3200], [40, 80], [2, 32, 5, 10], [64, 1, 50]])
+def test_values_under_other_shapes_are_numpys(shape: list[int]) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        x, w = given(64, 100), tf.Variable(np.random.RandomState(0).randn(100, 50).astype("f"))
+        y = tf.matmul(x, w)
+        fetches = [y, tf.tanh(tf.reshape(y, shape)) * 2 + tf.reshape(y, shape)]
+        session.run(tf.global_variables_initializer())
+        fed = np.random.RandomState(1).randn(64, 100).astype("f")
+        found, squashed = session.run(fetches, {x: fed})
+        wanted = fed @ session.run(w)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(squashed, (np.tanh(wanted) * 2 + wanted).reshape(shape), atol=2e-4)

@@ -9,7 +9,7 @@ settles the comparisons of most guards before any code is made.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -140,6 +140,16 @@ def number(value: int) -> Affine:
 def variable(index: Variable) -> Affine:
     """An index variable; one that can only be 0 is 0."""
     return number(0) if index.extent == 1 else Affine(0, {index: 1})
+
+
+def row_major(variables: Sequence[Variable]) -> Affine:
+    """The number of a turn of nested loops, the last of them the innermost."""
+    parts: list[Affine] = []
+    stride = 1
+    for index in reversed(variables):
+        parts.append(variable(index).scaled(stride))
+        stride *= index.extent
+    return total(parts) if parts else number(0)
 
 
 def total(parts: Iterable[Affine]) -> Affine:

@@ -9,15 +9,18 @@ are dropped.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Variable
-from thalweg.lower.affine import Affine
+from thalweg.lower.affine import Affine, Digit, digit, number, row_major
+from thalweg.lower.affine import variable as index_of
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.cost import MOST_PARTS
 from thalweg.lower.drafts import Draft, Renaming, Write, renaming
+from thalweg.lower.resolve import walk
 
 _MOST_WRITES = 8
 _MOST_STREAMS = 20
@@ -90,7 +93,7 @@ def _joined(first: Draft, second: Draft) -> Draft | None:
     """Both drafts as one, or None where that would be wrong or useless."""
     if first.serial or second.serial:
         return None
-    if first.domain != second.domain or any(write.combine != "set" for write in first.writes):
+    if any(write.combine != "set" for write in first.writes):
         return None
     if first.product is not None and second.has_reductions:
         return None
@@ -99,7 +102,9 @@ def _joined(first: Draft, second: Draft) -> Draft | None:
         return None
     if len(first.reads | second.reads) + len(writes) > _MOST_STREAMS:
         return None
-    rename = renaming(second.variables, first.variables)
+    rename = _onto(second, first)
+    if rename is None:
+        return None
     moved = Renaming(rename)
     places: dict[Buffer, list[Write]] = defaultdict(list)
     for write in first.writes:
@@ -107,6 +112,72 @@ def _joined(first: Draft, second: Draft) -> Draft | None:
     if not _meet(first, second, places, moved):
         return None
     return _merge(first, second, places, rename)
+
+
+def _onto(second: Draft, first: Draft) -> dict[Variable, Affine] | None:
+    """A nest's variables by those of another one: the same ones, or those of a nest of as many
+    turns in other loops, where every place is still a plain sum."""
+    if first.domain == second.domain:
+        return renaming(second.variables, first.variables)
+    if not first.written & second.reads:
+        return None
+    if any(w.variables != second.variables or w.inside is not None for w in second.writes):
+        return None
+    found = _reshaped(second.variables, first.variables)
+    return found if found is not None and _stays_plain(second, Renaming(found)) else None
+
+
+def _reshaped(
+    variables: Sequence[Variable], others: Sequence[Variable]
+) -> dict[Variable, Affine] | None:
+    """Loops by other loops, of which some are several of theirs or several one of theirs."""
+    left = [v for v in variables if v.extent != 1]
+    right = [v for v in others if v.extent != 1]
+    found = {v: number(0) for v in variables if v.extent == 1}
+    while left and right:
+        ours, theirs = [left.pop()], [right.pop()]
+        while (turns := _turns(ours)) != (wanted := _turns(theirs)):
+            side, rest = (ours, left) if turns < wanted else (theirs, right)
+            if not rest or not turns or not wanted:
+                return None
+            side.insert(0, rest.pop())
+        if len(ours) == 1:
+            found[ours[0]] = row_major(theirs)
+        elif len(theirs) == 1:
+            found |= _digits(ours, theirs[0])
+        else:
+            return None
+    return None if left or right else found
+
+
+def _turns(variables: Sequence[Variable]) -> int:
+    return math.prod(variable.extent for variable in variables)
+
+
+def _digits(variables: Sequence[Variable], whole: Variable) -> dict[Variable, Affine]:
+    """Loops as the digits of one loop that has all their turns."""
+    found: dict[Variable, Affine] = {}
+    stride = 1
+    for variable in reversed(variables):
+        found[variable] = digit(index_of(whole), stride, variable.extent)
+        stride *= variable.extent
+    return found
+
+
+def _stays_plain(draft: Draft, moved: Renaming) -> bool:
+    """Whether a draft reads and writes at sums of variables, which it does not compute with."""
+    places = [place for offsets in draft.loads.values() for place in offsets]
+    places += [write.offset for write in draft.writes]
+    if any(isinstance(atom, Digit) for place in places for atom in moved.affine(place).terms):
+        return False
+    uses_index = False
+
+    def visit(part: Expr) -> None:
+        nonlocal uses_index
+        uses_index = uses_index or part.function == "index"
+
+    walk([write.value for write in draft.writes], visit)
+    return not uses_index
 
 
 def _meet(first: Draft, second: Draft, places: dict[Buffer, list[Write]], moved: Renaming) -> bool:
@@ -145,11 +216,13 @@ def _merge(
         return places[part.arguments[0]][-1].value
 
     renamed = Renaming(rename, replace)
-    same = dict(zip(second.variables, first.variables, strict=True))
+    same = {}
+    if first.domain == second.domain:
+        same = dict(zip(second.variables, first.variables, strict=True))
     writes = list(first.writes)
     for write in second.writes:
-        variables = tuple(same[variable] for variable in write.variables)
-        distinct = frozenset(same[variable] for variable in write.distinct)
+        variables = tuple(same[v] for v in write.variables) if same else first.variables
+        distinct = frozenset(same[v] for v in write.distinct if v in same)
         offset, value = renamed.affine(write.offset), renamed.of(write.value)
         inside = renamed.of(write.inside)
         writes = [w for w in writes if w.buffer is not write.buffer]

@@ -20,16 +20,18 @@ from thalweg.graph.node import Node
 from thalweg.loops.expr import Expr, select
 from thalweg.loops.loop import Variable
 from thalweg.loops.types import dtype_of
-from thalweg.lower.affine import Affine, number, total
+from thalweg.lower.affine import Affine, row_major, total
 from thalweg.lower.affine import variable as index_of
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.contract import product_of
 from thalweg.lower.drafts import Renaming, Write, free_variables
 from thalweg.lower.key import structure
+from thalweg.lower.resolve import walk
 
 _FEWEST_ROWS = 8
 _LONG = 1 << 14  # elements from which a reduction is worth cutting
-_FEW = 512  # results below which threads cannot share them well
+_FEW = 512  # results below which threads cannot share them well, a vector of them at a time
+_FEW_ROWS = 64  # the same where each result is that of a row, a vector of which is taken at a time
 _PARTS = 32
 
 #: the variables that count the parts of a reduction
@@ -91,7 +93,7 @@ class Apart:
             return None
         key = structure(part, level)
         buffer = self._stored.get(key)
-        place = _place(level)
+        place = row_major(level)
         if buffer is None:
             buffer = Buffer(
                 Kind.TEMPORARY, dtype_of(part), math.prod(v.extent for v in level), node
@@ -118,7 +120,8 @@ class Apart:
         dtype = np.dtype(dtype_of(part))
         if any(v in _parts for v in level):
             return None  # a part of one that was cut already
-        if results >= _FEW or length * max(results, 1) < _LONG * 2 or length < _PARTS * 4:
+        few = _FEW_ROWS if _goes_along_rows(body, variables) else _FEW
+        if results >= few or length * max(results, 1) < _LONG * 2 or length < _PARTS * 4:
             return None
         if kind not in ("sum", "max", "min", "prod") or dtype.itemsize < 4:
             return None
@@ -136,9 +139,22 @@ class Apart:
         nest = (outer, *level)
         size = math.prod(v.extent for v in nest)
         buffer = Buffer(Kind.TEMPORARY, dtype, size, node)
-        place = _place(nest)
+        place = row_major(nest)
         self._add(node, nest, [Write(buffer, nest, place, partial)])
         return Expr("reduce", (kind, (outer,), Expr("load", (buffer, place))))
+
+
+def _goes_along_rows(body: Any, variables: Sequence[Variable]) -> bool:
+    """Whether a reduction takes elements that lie one after the other."""
+    found = False
+
+    def visit(part: Expr) -> None:
+        nonlocal found
+        if part.function == "load":
+            found = found or any(part.arguments[1].terms.get(v) == 1 for v in variables)
+
+    walk([body], visit)
+    return found
 
 
 def _with(replaced: dict[int, Any], value: Any) -> Any:
@@ -188,12 +204,3 @@ def _identity(kind: str, dtype: Any) -> Any:
         limits = np.iinfo(dtype)
         return np.dtype(dtype).type(limits.min if kind == "max" else limits.max)
     return np.dtype(dtype).type(-math.inf if kind == "max" else math.inf)
-
-
-def _place(variables: Sequence[Variable]) -> Affine:
-    parts: list[Affine] = []
-    stride = 1
-    for variable in reversed(variables):
-        parts.append(index_of(variable).scaled(stride))
-        stride *= variable.extent
-    return total(parts) if parts else number(0)
