@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.lower import control
+from thalweg.ops.philox import Philox
+from thalweg.ops.random import SkipRandom
 from thalweg.runtime import controlled
 
 
@@ -36,3 +39,29 @@ def test_native_loops_draw_what_the_executor_draws(monkeypatch: pytest.MonkeyPat
     for found, wanted in zip(draws(monkeypatch, True), draws(monkeypatch, False), strict=True):
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_a_stream_moves_on_by_what_a_turn_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    lower = control.lower
+
+    def noted(region: Any, *rest: Any) -> Any:
+        made.extend(node.op for node in region.nodes if isinstance(node.op, SkipRandom))
+        return lower(region, *rest)
+
+    monkeypatch.setattr(control, "lower", noted)
+    draws(monkeypatch, True)
+    in_loop, *in_branches = [op.blocks for op in made]
+    assert [2 * in_loop] * 2 == [3 * blocks for blocks in in_branches]  # of three, two, two numbers
+    assert in_loop > 0
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 7, 2**32 - 1, 2**40 + 3])
+def test_a_skipped_stream_is_that_much_further_on(blocks: int) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        start = np.asarray(Philox(3, 5).skip(2**32 - 2).place())
+        place = tf.Variable(start, name="place")
+        session.run(place.initializer)
+        moved = session.run(SkipRandom(blocks=blocks)(place))
+    wanted = Philox(3, 5).skip(2**32 - 2)
+    assert moved.tolist() == list(wanted.skip(blocks).place())

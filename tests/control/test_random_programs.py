@@ -24,7 +24,7 @@ _places = st.integers(0, COUNT - 1)
 _assign = st.tuples(
     st.just("assign"),
     _places,
-    st.sampled_from(["add", "mul", "tanh", "sin", "max", "matmul"]),
+    st.sampled_from(["add", "mul", "tanh", "sin", "max", "gather", "matmul"]),
     _places,
     _places,
 )
@@ -35,6 +35,7 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     condition = st.tuples(_places, st.floats(-0.5, 0.5))
     return st.one_of(
         st.tuples(st.just("cond"), condition, block, block),
+        st.tuples(st.just("switch"), _places, block, block, block),
         st.tuples(st.just("loop"), st.integers(0, 3), condition, block),
         st.tuples(st.just("array"), st.integers(1, 3), _places, block),
     )
@@ -63,6 +64,8 @@ def computed(function: str, x: Any, y: Any) -> Any:
             return tf.sin(2.0 * x) - y
         case "max":
             return tf.maximum(x, y)
+        case "gather":
+            return tf.gather(x, [2, 0, 0, 3]) - 0.5 * y
         case _:
             return tf.squeeze(tf.matmul(tf.expand_dims(x, 0), matrix()), [0]) + 0.1 * y
 
@@ -90,6 +93,13 @@ class Graphed:
             lambda: self.block(yes, state),
             lambda: self.block(no, state),
         )
+
+    def number(self, state: list[Any], place: int) -> Any:
+        return tf.cast(tf.floor(2.0 * tf.reduce_sum(state[place])), tf.int32)
+
+    def switch(self, state: list[Any], place: int, *blocks: Any) -> list[Any]:
+        branches = [lambda block=block: self.block(block, state) for block in blocks]
+        return tf.switch_case(self.number(state, place), branches)
 
     def loop(self, state: list[Any], most: int, condition: Any, body: Any) -> list[Any]:
         _, end = tf.while_loop(
@@ -121,6 +131,10 @@ class Unrolled(Graphed):
     def cond(self, state: list[Any], condition: Any, yes: Any, no: Any) -> list[Any]:
         return self.block(yes if self._session.run(self.truth(state, condition)) else no, state)
 
+    def switch(self, state: list[Any], place: int, *blocks: Any) -> list[Any]:
+        number = self._session.run(self.number(state, place))
+        return self.block(blocks[number if 0 <= number < len(blocks) else -1], state)
+
     def loop(self, state: list[Any], most: int, condition: Any, body: Any) -> list[Any]:
         for _ in range(most):
             if not self._session.run(self.truth(state, condition)):
@@ -142,8 +156,13 @@ def results(machine: Any, program: Any, starts: Any, session: Any) -> list[Any]:
     state = machine.block(program, starts)
     total = tf.add_n([tf.reduce_sum(x * x) for x in state])
     slopes = tf.gradients(total, starts)
-    filled = [tf.zeros_like(x) if s is None else s for x, s in zip(starts, slopes, strict=True)]
-    return session.run([state, filled])
+    filled = [
+        tf.zeros_like(x) if slope is None else tf.convert_to_tensor(slope)
+        for x, slope in zip(starts, slopes, strict=True)
+    ]
+    together = session.run([state, filled])
+    alone = [session.run(fetch) for fetch in (*state, *filled)]  # without what only others need
+    return [together, alone]
 
 
 def run(program: Any, seed: int) -> None:

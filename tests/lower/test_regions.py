@@ -163,3 +163,18 @@ def test_a_shape_from_the_host_is_worked_out_when_it_is_there() -> None:
         feeds = {y.graph.get_tensor_by_name("Placeholder:0"): np.array([1, 2], np.int32)}
         feeds[y.graph.get_tensor_by_name("Placeholder_1:0")] = np.arange(6, dtype=np.float32)
         np.testing.assert_array_equal(session.run(y, feeds), 2 * np.arange(6.0).reshape(2, 3))
+
+
+def test_what_makes_much_out_of_little_is_made_where_it_is_read() -> None:
+    x, y = given(), given(100)
+    much = tf.fill([100], x) * 2.0  # of as many elements as it takes: stays behind
+    found = units(tf.fill([100], x) + on_host(y))
+    assert found == ["PyFunc", ["Add", "Const", "Fill"]]
+    assert ["Const", "Const", "Fill", "Mul"] in units(much + on_host(y))
+
+
+def test_what_is_fetched_or_read_before_stays_where_it_is() -> None:
+    x, y = given(), given(100)
+    much = tf.fill([100], x)
+    assert ["Const", "Fill"] in units(much, much + on_host(y))
+    assert ["Const", "Fill"] in units(much + on_host(y) + on_host(much))

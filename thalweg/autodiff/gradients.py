@@ -7,7 +7,7 @@ of creation sees each node after all its consumers: one pass, no recursion.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, cast
 
@@ -15,10 +15,10 @@ from thalweg.autodiff.registry import gradient_function
 from thalweg.graph.composite import IndexedSlices, ListEntry
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import string, variant
-from thalweg.graph.graph import get_default_graph
+from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.subgraph import SubGraph
+from thalweg.graph.subgraph import SubGraph, depth, is_body
 from thalweg.ops import arithmetic, basic, filling, joining, shaping
 from thalweg.public import public
 
@@ -65,13 +65,15 @@ def gradients(
         raise ValueError(f"Passed {len(seeds)} grad_ys for {len(outputs)} ys")
     stops = [] if stop_gradients is None else _as_list(stop_gradients)
     with name_scope(name, "gradients", [*outputs, *inputs, *stops, *seeds]):
+        around = _around()
         walk = _Backward(
             [convert_to_tensor(y, name="y") for y in outputs],
-            [_here(_source(x)) for x in inputs],
+            [around.source(x) for x in inputs],
             {_source(s).op for s in stops},
             colocate_gradients_with_ops,
             gate_gradients,
             aggregation_method,
+            around.captured,
         )
         found = walk.run(seeds)
         if unconnected_gradients == "none":
@@ -95,10 +97,30 @@ def _source(x: Any) -> Tensor:
     return convert_to_tensor(x, name="x")
 
 
-def _here(x: Tensor) -> Tensor:
-    """What stands for a tensor in the graph that is being built, which may lie inside its own."""
+class _Around(NamedTuple):
+    """The bodies that are being built around the current line, up to a function or the graph."""
+
+    captured: dict[Tensor, Tensor]  # what their arguments stand for in the graphs around
+    bodies: list[Graph]
+    outermost: Graph
+
+    def source(self, x: Any) -> Tensor:
+        """The tensor whose gradient is meant, as it is seen in one of these graphs."""
+        tensor, graph = _source(x), self.outermost
+        if not isinstance(graph, SubGraph) or tensor.graph in self.bodies:
+            return tensor
+        return graph.capture(tensor)
+
+
+def _around() -> _Around:
+    captured: dict[Tensor, Tensor] = {}
+    bodies: list[Graph] = []
     graph = get_default_graph()
-    return graph.capture(x) if isinstance(graph, SubGraph) else x
+    while isinstance(graph, SubGraph) and is_body(graph):
+        captured |= {inner: outer for outer, inner in graph.captures.items()}
+        bodies.append(graph)
+        graph = graph.outer
+    return _Around(captured, bodies, graph)
 
 
 class InnerGradient(NamedTuple):
@@ -137,6 +159,7 @@ class _Backward:
         colocate: bool,
         gate: bool,
         aggregation: int | None,
+        captured: Mapping[Tensor, Tensor] | None = None,
     ) -> None:
         self._ys = ys
         self._xs = xs
@@ -144,6 +167,7 @@ class _Backward:
         self._colocate = colocate
         self._gate = gate
         self._aggregation = aggregation
+        self._captured = captured or {}  # arguments that the walk goes out of their graph by
         self._found: dict[Tensor, list[Part]] = defaultdict(list)
         self._total: dict[Tensor, Gradient] = {}
         self._inner: dict[Node, list[InnerGradient]] = defaultdict(list)
@@ -157,9 +181,8 @@ class _Backward:
         for y, seed in zip(self._ys, seeds, strict=True):
             if y.dtype.base_dtype is not string:  # nothing flows back from text
                 self._found[y].append(self._seed(y, seed))
-        wanted = set(self._xs)
         for node in self._between():
-            self._visit(node, wanted)
+            self._visit(node)
         return [self._sum(x) for x in self._xs]
 
     def _seed(self, y: Tensor, seed: Any) -> Gradient:
@@ -181,29 +204,52 @@ class _Backward:
 
     def _between(self) -> list[Node]:
         """Nodes that ys depend on and that depend on xs, latest first."""
-        behind = _ancestors(y.op for y in self._ys)
+        behind = self._ancestors(y.op for y in self._ys)
         starts = {x.op for x in self._xs}
         reached = self._reached
-        for node in sorted(behind | starts, key=lambda n: n.index):
-            if node in starts or any(t.op in reached for t in node.inputs):
+        for node in sorted(behind | starts, key=_position):
+            if node in starts or any(t.op in reached for t in self._sources(node)):
                 reached.add(node)
-        return sorted(reached & behind, key=lambda n: n.index, reverse=True)
+        return sorted(reached & behind, key=_position, reverse=True)
 
-    def _visit(self, node: Node, wanted: set[Tensor]) -> None:
+    def _ancestors(self, nodes: Iterable[Node]) -> set[Node]:
+        found: set[Node] = set()
+        pending = list(nodes)
+        while pending:
+            node = pending.pop()
+            if node not in found:
+                found.add(node)
+                pending += [tensor.op for tensor in self._sources(node)]
+        return found
+
+    def _sources(self, node: Node) -> Sequence[Tensor]:
+        """The inputs of a node; of an argument, what it stands for in the graph around."""
+        outside = [self._captured[t] for t in node.outputs if t in self._captured]
+        return outside or node.inputs
+
+    def _visit(self, node: Node) -> None:
         inner = self._inner.get(node)
         if not inner and not any(self._found.get(t) for t in node.outputs):
             return
         totals = [self._sum(t) for t in node.outputs]
-        if node in self._stops or not node.inputs:
+        if node in self._stops:
             return
-        if not any(carries(t) for t in node.outputs):
-            return
+        if not node.inputs:
+            self._leave(node, totals)
+        elif any(carries(t) for t in node.outputs):
+            self._pass_on(node, totals, inner)
+
+    def _pass_on(
+        self, node: Node, totals: Sequence[Gradient | None], inner: list[InnerGradient] | None
+    ) -> None:
+        """Add to the gradients of a node's inputs."""
         function = gradient_function(node)
         if function is None:
             return
         found: dict[str, Any] = {} if inner is None else {"inner": inner}
         if node.op.chooses_gradients:
             found["wanted"] = [p for p, t in enumerate(node.inputs) if t.op in self._reached]
+            found["given"] = [p for p, total in enumerate(totals) if total is not None]
         with get_default_graph().name_scope(f"{node.name}_grad"), self._on_device_of(node):
             results = _as_gradients(function(node, *self._filled(node, totals), **found), node)
             if self._gate:
@@ -213,6 +259,12 @@ class _Backward:
                 self._inner[tensor.op].append(gradient)
             elif gradient is not None and carries(tensor):
                 self._found[tensor].append(_shaped(gradient, tensor))
+
+    def _leave(self, node: Node, totals: Sequence[Gradient | None]) -> None:
+        """Go on from an argument to what it stands for."""
+        for tensor, total in zip(node.outputs, totals, strict=True):
+            if total is not None and tensor in self._captured:
+                self._found[self._captured[tensor]].append(total)
 
     def _filled(self, node: Node, totals: Sequence[Gradient | None]) -> list[Any]:
         """What a gradient function takes: zeros where no gradient came, slices made dense."""
@@ -232,7 +284,7 @@ class _Backward:
         parts = self._found.get(tensor)
         if not parts:
             return None
-        with self._on_device_of(tensor.op):
+        with self._on_device_of(_meeting_place(tensor, parts)):
             total = aggregate(parts, self._aggregation)
         self._total[tensor] = total
         return total
@@ -241,15 +293,17 @@ class _Backward:
         return get_default_graph().colocate_with(node) if self._colocate else nullcontext()
 
 
-def _ancestors(nodes: Iterable[Node]) -> set[Node]:
-    found: set[Node] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending += [tensor.op for tensor in node.inputs]
-    return found
+def _position(node: Node) -> tuple[int, int]:
+    """Where a node comes: those of graphs around it come before all of its own."""
+    return depth(node.graph), node.index
+
+
+def _meeting_place(tensor: Tensor, parts: Sequence[Part]) -> Node:
+    """Where parts of a gradient are added: where all of them are, else where the tensor is."""
+    nodes = [part.op for part in parts if not isinstance(part, ListEntry)]
+    if len(nodes) < len(parts) or len({node.device for node in nodes}) > 1:
+        return tensor.op
+    return nodes[-1]  # of the first node that took the tensor
 
 
 def zeros(tensor: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from thalweg.control.effects import has_host_effects, written_places
 from thalweg.control.rereads import reread, stale_reads
 from thalweg.control.structure import tensors_of
 from thalweg.graph.dtypes import DType
-from thalweg.graph.graph import get_default_graph
+from thalweg.graph.graph import get_default_graph, user_line
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Argument, Body, SubGraph
@@ -47,8 +47,9 @@ def draft(
         arguments = tuple(graph.argument(dtype, shape, "argument") for dtype, shape in kinds)
         result = function(*pack(arguments))
         if result is None:
-            raise ValueError(f"{holder} must have a return value.")
-        outputs = tuple(graph.capture(tensor) for tensor in tensors_of(result))
+            raise ValueError(f"{holder} must have a return value. (at {user_line()})")
+        found = tensors_of(result, f"What {holder} returns")
+        outputs = tuple(graph.capture(tensor) for tensor in found)
     return Draft(graph, arguments, outputs, result, _effects(graph))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
 from thalweg.control.bodies import Draft, after_outer_nodes, draft, settle
@@ -20,8 +20,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.graph.subgraph import Body, SubGraph
-from thalweg.ops import casting
+from thalweg.graph.subgraph import Body, SubGraph, is_body
+from thalweg.ops import casting, filling, shaping
 from thalweg.public import public
 
 
@@ -51,26 +51,33 @@ class Branching(Op, abstract=True):
         node: Node,
         *dys: Any,
         wanted: Sequence[int],
+        given: Sequence[int] = (),
         inner: Sequence[InnerGradient] = (),
     ) -> list[Any]:
         found: list[Any] = [None] * len(node.inputs)
         places = [place - 1 for place in wanted if carries(node.inputs[place])]
         if not places:
             return found
-        drafts = [self._backward(node, body, dys, inner, places) for body in self.branches]
-        gradients = _join(type(self), node.inputs[0], drafts)
-        for place, gradient in zip(places, gradients, strict=True):
-            found[1 + place] = gradient
+        some = {place: dys[place] for place in given if carries(node.outputs[place])}
+        branches = [self._backward(node, body, some, inner, places) for body in self.branches]
+        sliced = [_is_sliced(row) for row in zip(*(parts for _, parts in branches), strict=True)]
+        drafts = [_gradient_draft(graph, parts, sliced) for graph, parts in branches]
+        results = iter(_join(type(self), node.inputs[0], drafts))
+        for place, is_sliced in zip(places, sliced, strict=True):
+            found[1 + place] = next(results)
+            if is_sliced:
+                shape = shaping.shape(here(node.inputs[1 + place]))
+                found[1 + place] = IndexedSlices(found[1 + place], next(results), shape)
         return found
 
     def _backward(
         self,
         node: Node,
         body: Body,
-        dys: Sequence[Any],
+        dys: Mapping[int, Any],
         inner: Sequence[InnerGradient],
         wanted: Sequence[int],
-    ) -> Draft:
+    ) -> tuple[SubGraph, list[_Part]]:
         """The gradient of one branch: what it needs from inside comes by traces."""
         graph = SubGraph(get_default_graph(), f"the gradient of {node.name}")
         places = {tensor: place for place, tensor in enumerate(body.arguments)}
@@ -84,17 +91,49 @@ class Branching(Op, abstract=True):
             return graph.capture(traced(node, BranchTrace(tensor=tensor, dtype=tensor.dtype)))
 
         graph.sources[body.graph] = source
-        pairs = [(y, dy) for y, dy in zip(body.outputs, dys, strict=True) if carries(y)]
+        pairs = [(body.outputs[place], dy) for place, dy in dys.items()]
         pairs += [(y, dy) for y, dy in inner if y.graph is body.graph]
         xs = [body.arguments[place] for place in wanted]
         with graph.as_default():
             ys, seeds = [y for y, _ in pairs], [here(dy) for _, dy in pairs]
             found = backward(ys, seeds, xs)
-            outputs = [
-                zeros(x) if gradient is None else convert_to_tensor(gradient)
-                for x, gradient in zip(xs, found, strict=True)
-            ]
-            return Draft(graph, (), tuple(graph.capture(tensor) for tensor in outputs))
+        return graph, [_Part(x, gradient) for x, gradient in zip(xs, found, strict=True)]
+
+
+class _Part(NamedTuple):
+    """The gradient that one branch gives for one of its arguments."""
+
+    x: Tensor
+    gradient: Tensor | IndexedSlices | None
+
+    def dense(self) -> Tensor:
+        return zeros(self.x) if self.gradient is None else convert_to_tensor(self.gradient)
+
+    def slices(self) -> tuple[Tensor, Tensor]:
+        """Values and indices: no rows where there is no gradient, all where it is dense."""
+        if isinstance(self.gradient, IndexedSlices):
+            return self.gradient.values, casting.cast(self.gradient.indices, int64)
+        if self.gradient is None:
+            none = filling.zeros([0, *self.x.shape.as_list()[1:]], self.x.dtype.base_dtype)
+            return none, filling.zeros([0], int64)
+        rows = shaping.shape(self.gradient, out_type=int64)[0]
+        return self.gradient, filling.range(rows)
+
+
+def _is_sliced(parts: Sequence[_Part]) -> bool:
+    """Whether a gradient stays slices, as that of a branch is. Inside another body it does not:
+    how many rows there are may differ between branches, which is not compiled."""
+    if is_body(get_default_graph()) or None in (parts[0].x.shape.sizes or (None, None))[1:]:
+        return False
+    return any(isinstance(part.gradient, IndexedSlices) for part in parts)
+
+
+def _gradient_draft(graph: SubGraph, parts: Sequence[_Part], sliced: Sequence[bool]) -> Draft:
+    outputs: list[Tensor] = []
+    with graph.as_default():
+        for part, is_sliced in zip(parts, sliced, strict=True):
+            outputs += part.slices() if is_sliced else [part.dense()]
+        return Draft(graph, (), tuple(graph.capture(tensor) for tensor in outputs))
 
 
 class If(Branching):
@@ -149,10 +188,11 @@ def cond(
         return result if strict else nest.single(result)
     if isinstance(pred, bool):
         raise TypeError(
-            "pred must not be a Python bool: decide with a Python `if`, or pass a tensor"
+            "pred must not be a Python bool: decide with a Python `if`, or pass a tensor "
+            f"(at {user_line()})"
         )
     with name_scope(name, "cond", [pred]):
-        predicate = convert_to_tensor(pred, boolean, name="pred")
+        predicate = _chooser(pred, "pred", boolean)
         drafts = [draft(no, "false_fn of tf.cond"), draft(yes, "true_fn of tf.cond")]
         if not strict:
             drafts = [replace(each, result=nest.single(each.result)) for each in drafts]
@@ -161,16 +201,30 @@ def cond(
         return _result(drafts[1].result, _join(If, predicate, drafts), strict)
 
 
+def _chooser(value: Any, name: str, dtype: DType) -> Tensor:
+    """What chooses a branch, as a tensor."""
+    try:
+        tensor = convert_to_tensor(value, name=name)
+    except (TypeError, ValueError) as error:
+        text = f"{name} must be a scalar {dtype.name}: {error} (at {user_line()})"
+        raise TypeError(text) from error
+    if tensor.dtype.base_dtype is not dtype:
+        raise TypeError(f"{name} must be a scalar {dtype.name}, not {value!r} (at {user_line()})")
+    return tensor
+
+
 def _function(
     given: Callable[[], Any] | None, old: Callable[[], Any] | None, name: str, old_name: str
 ) -> Callable[[], Any]:
     if given is not None and old is not None:
-        raise TypeError(f"cond(): {name} and {old_name} may not be set simultaneously.")
+        raise TypeError(
+            f"cond(): {name} and {old_name} may not be set simultaneously. (at {user_line()})"
+        )
     function = old if given is None else given
     if function is None:
-        raise TypeError(f"cond(): {name} argument required")
+        raise TypeError(f"cond(): {name} argument required (at {user_line()})")
     if not callable(function):
-        raise TypeError(f"{name} must be callable.")
+        raise TypeError(f"{name} must be callable. (at {user_line()})")
     return function
 
 
@@ -230,14 +284,12 @@ def switch_case(
     functions = [function for _, function in numbered] + ([default] if default else [])
     for function in functions:
         if not callable(function):
-            raise TypeError(f"branch_fns must be callable, not {function!r}")
+            raise TypeError(f"branch_fns must be callable, not {function!r} (at {user_line()})")
     if get_default_graph().is_eager:
         number = int(branch_index)
         return nest.single(functions[number if 0 <= number < len(functions) else -1]())
     with name_scope(name, "switch_case", [branch_index]):
-        index = convert_to_tensor(branch_index, name="branch_index")
-        if index.dtype.base_dtype is not int32:
-            raise TypeError(f"branch_index must be a scalar int32, not {index.dtype.name}")
+        index = _chooser(branch_index, "branch_index", int32)
         names = [f"branch {number}" for number, _ in numbered] + ["default"] * (default is not None)
         drafts = [
             draft(function, f"{name} of tf.switch_case")
@@ -256,11 +308,25 @@ def _numbered(functions: Any) -> list[tuple[int, Any]]:
         items = list(cast("Sequence[Any]", functions))
         pairs = list(enumerate(items)) if all(map(callable, items)) else items
     else:
-        raise TypeError("branch_fns must be a list, tuple, or dict")
+        raise TypeError(f"branch_fns must be a list, tuple, or dict (at {user_line()})")
     if not pairs:
-        raise ValueError("Must provide at least one item in branch_fns")
+        raise ValueError(f"Must provide at least one item in branch_fns (at {user_line()})")
+    for pair in pairs:
+        if not _is_numbered(pair):
+            raise TypeError(
+                f"branch_fns must be functions, or pairs of a number and a function, not {pair!r} "
+                f"(at {user_line()})"
+            )
     ordered = sorted(pairs, key=lambda pair: pair[0])
     numbers = [number for number, _ in ordered]
     if numbers != list(range(len(pairs))):
-        raise ValueError(f"branch indices must be 0 to {len(pairs) - 1} without gaps: {numbers}")
+        raise ValueError(
+            f"branch indices must be 0 to {len(pairs) - 1} without gaps: {numbers} "
+            f"(at {user_line()})"
+        )
     return ordered
+
+
+def _is_numbered(pair: Any) -> bool:
+    is_pair = isinstance(pair, list | tuple) and len(cast("Sequence[Any]", pair)) == 2
+    return is_pair and isinstance(pair[0], int)

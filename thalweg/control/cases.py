@@ -9,7 +9,7 @@ from thalweg.control.branches import cond
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.dtypes import int32
-from thalweg.graph.graph import get_default_graph
+from thalweg.graph.graph import get_default_graph, user_line
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops import casting, checks, compare, joining, reduce
@@ -81,19 +81,23 @@ def _pairs(given: Any) -> list[Pair]:
     elif isinstance(given, list | tuple):
         items = list(cast("Sequence[Any]", given))
     else:
-        raise TypeError("pred_fn_pairs must be a list, tuple, or dict")
+        raise TypeError(f"pred_fn_pairs must be a list, tuple, or dict (at {user_line()})")
     if not items:
-        raise ValueError("pred_fn_pairs must not be empty")
+        raise ValueError(f"pred_fn_pairs must not be empty (at {user_line()})")
     return [_pair(item) for item in items]
 
 
 def _pair(item: Any) -> Pair:
     if not isinstance(item, tuple) or len(cast("Any", item)) != 2:
-        raise TypeError(f"Each entry in pred_fn_pairs must be a 2-tuple, not {item!r}")
+        raise TypeError(
+            f"Each entry in pred_fn_pairs must be a 2-tuple, not {item!r} (at {user_line()})"
+        )
     predicate, function = cast("tuple[Any, Any]", item)
+    if predicate is None:
+        raise TypeError(f"pred must be of type bool, not None (at {user_line()})")
     if not callable(function):
-        raise TypeError(f"fn for pred {predicate!r} must be callable.")
+        raise TypeError(f"fn for pred {predicate!r} must be callable. (at {user_line()})")
     tensor = convert_to_tensor(predicate)
     if tensor.dtype.base_dtype is not boolean:
-        raise TypeError(f"pred must be of type bool: {predicate!r}")
+        raise TypeError(f"pred must be of type bool: {predicate!r} (at {user_line()})")
     return tensor, function

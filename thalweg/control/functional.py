@@ -96,13 +96,18 @@ def _count(tensors: Sequence[Tensor]) -> int | None:
                 "elements in elems must be 1+ dimensional Tensors, not scalars: "
                 f"{tensor.name} (at {user_line()})"
             )
+        if not first.is_compatible_with(tensor.shape[:1]):
+            raise ValueError(
+                f"Dimension 0 of all elems must be the same: of {tensor.name} it is "
+                f"{tensor.shape.as_list()[0]}, of others {first.as_list()[0]} (at {user_line()})"
+            )
         first = first.merge_with(tensor.shape[:1])
     return first.as_list()[0]
 
 
 def _check_function(fn: Any) -> None:
     if not callable(fn):
-        raise TypeError("fn must be callable.")
+        raise TypeError(f"fn must be callable. (at {user_line()})")
 
 
 @public("map_fn")

@@ -6,18 +6,14 @@ gradient needs of them read from traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
 from thalweg.control.bodies import Draft, after_outer_nodes, draft, settle
-from thalweg.control.list_ops import (
-    TensorArrayNew,
-    TensorArrayRead,
-    TensorArrayStack,
-    TensorArrayWrite,
-)
+from thalweg.control.hoisted import Hoisted, hoisted
+from thalweg.control.list_ops import TensorArrayRead
 from thalweg.control.structure import rebuilt, tensors_of
 from thalweg.control.traces import LoopCount, LoopTrace, here, is_argument, known_here, traced
 from thalweg.graph import nest
@@ -30,10 +26,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape, scalar
-from thalweg.graph.subgraph import Body, SubGraph
-from thalweg.ops import basic, compare, matmul, shaping
+from thalweg.graph.subgraph import Body, SubGraph, needed
+from thalweg.ops import basic, compare
 from thalweg.ops.arithmetic import AddN
-from thalweg.ops.matmul import MatMul
 from thalweg.public import public
 
 
@@ -70,11 +65,12 @@ class While(Op):
         node: Node,
         *dys: Any,
         wanted: Sequence[int],
+        given: Sequence[int] = (),
         inner: Sequence[InnerGradient] = (),
     ) -> list[Any]:
         if not self.back_prop:
             return [None] * len(node.inputs)
-        return _BackwardLoop(node, dys, wanted, inner).run()
+        return _BackwardLoop(node, dys, wanted, given, inner).run()
 
 
 class _BackwardLoop:
@@ -85,64 +81,81 @@ class _BackwardLoop:
         node: Node,
         dys: Sequence[Any],
         wanted: Sequence[int],
+        given: Sequence[int],
         inner: Sequence[InnerGradient],
     ) -> None:
         self._node = node
         self._op = cast("While", node.op)
         self._dys = dys
         self._inner = inner
-        self._variables = [p for p, t in enumerate(node.outputs) if carries(t)]
-        count = len(node.outputs)
-        self._invariants = [p for p in wanted if p >= count and carries(node.inputs[p])]
+        self._variables = self._reached(given)
+        self._wanted = [place for place in wanted if carries(node.inputs[place])]
+        self._invariants = [place for place in self._wanted if place >= len(node.outputs)]
+
+    def _reached(self, given: Sequence[int]) -> list[int]:
+        """The variables that a gradient comes to, in whatever turn."""
+        body = self._op.body
+        carrying = {place for place, tensor in enumerate(self._node.outputs) if carries(tensor)}
+        found: set[int] = set()
+        fresh = carrying & set(given)
+        ends = [tensor for tensor, _ in self._inner]
+        while fresh or ends:
+            found |= fresh
+            ends += [body.outputs[place] for place in sorted(fresh)]
+            nodes, ends = set(needed(ends, (), {})), []
+            fresh = {p for p in carrying if body.arguments[p].op in nodes} - found
+        return sorted(found)
 
     def run(self) -> list[Any]:
         node = self._node
         count = here(traced(node, LoopCount()))
-        body, products = self._body()
-        hoisted = [product.place for product in products]
-        added = [place for place in self._invariants if place not in hoisted]
+        turn = self._turn()
+        body = turn.draft()
         starts = [count - 1, *(here(self._dys[place]) for place in self._variables)]
-        starts += [zeros(here(node.inputs[place])) for place in added]
-        starts += [product.start(count) for product in products]
+        starts += [zeros(here(node.inputs[place])) for place in turn.added]
+        starts += [kept.start(count) for each in turn.hoisted for kept in each.kept]
         shapes = [argument.shape for argument in body.arguments]
         kinds = [(argument.dtype, argument.shape) for argument in body.arguments]
         condition = draft(_is_left, "the gradient of a loop", kinds)
-        results = loop_node(starts, condition, body, shapes, self._op.parallel_iterations)
+        results = loop_node(starts, condition, body, shapes, self._op.parallel_iterations)[1:]
         found: list[Any] = [None] * len(node.inputs)
-        places = (*self._variables, *added)
-        for place, gradient in zip(places, results[1 : 1 + len(places)], strict=True):
-            found[place] = gradient
-        for product, factors in zip(products, results[1 + len(places) :], strict=True):
-            found[product.place] = product.total(factors, count)
+        for place in self._wanted:
+            if place < len(node.outputs):
+                found[place] = zeros(here(node.inputs[place]))
+        for place in (*self._variables, *turn.added):
+            found[place] = results.pop(0)
+        for each in turn.hoisted:
+            lists = [results.pop(0) for _ in each.kept]
+            found[each.place] = each.total(lists, count, here(node.inputs[each.place]))
         return found
 
-    def _body(self) -> tuple[Draft, list[_Product]]:
-        """One iteration backwards, and the products that are left for after the loop."""
+    def _turn(self) -> _Turn:
+        """One iteration backwards."""
         node = self._node
         graph = SubGraph(get_default_graph(), f"the gradient of {node.name}")
         with graph.as_default():
-            at = graph.argument(int32, scalar(), "iteration")
-            graph.sources[self._op.body.graph] = self._source(graph, at)
+            turn = _Turn(graph, graph.argument(int32, scalar(), "iteration"))
+            graph.sources[self._op.body.graph] = self._source(graph, turn.at)
             of_outputs = [_gradient_of(graph, node.outputs[p]) for p in self._variables]
-            of_invariants = [_gradient_of(graph, node.inputs[p]) for p in self._invariants]
-            gradients = self._gradients(graph, at, of_outputs, of_invariants)
-            split = len(of_outputs)
-            arguments, outputs = [at, *of_outputs], [at - 1, *gradients[:split]]
-            products: list[_Product] = []
-            for place, total, new in zip(
-                self._invariants, of_invariants, gradients[split:], strict=True
-            ):
-                product = _product_added(place, total, new, at, graph)
-                if product is None:
-                    arguments.append(total)
-                    outputs.append(new)
-                else:
-                    products.append(product)
-            for product in products:
-                arguments.append(product.held)
-                outputs.append(product.written(at))
-            ends = tuple(graph.capture(tensor) for tensor in outputs)
-        return Draft(graph, tuple(arguments), ends), products
+            of_lists = {
+                place: _gradient_of(graph, node.inputs[place])
+                for place in self._invariants
+                if node.inputs[place].dtype.base_dtype is variant
+            }
+            found = self._gradients(graph, turn.at, of_outputs, of_lists)
+            turn.carry(turn.at, turn.at - 1)
+            for place, argument in zip(self._variables, of_outputs, strict=True):
+                turn.carry(argument, self._dense(place, found[place]))
+            for place in self._invariants:
+                turn.add(place, found[place], of_lists.get(place), node.inputs[place])
+            for kept in [kept for each in turn.hoisted for kept in each.kept]:
+                turn.carry(kept.held, kept.written(turn.at))
+        return turn
+
+    def _dense(self, place: int, gradient: Any) -> Tensor:
+        if gradient is None:
+            return zeros(self._op.body.arguments[place])
+        return convert_to_tensor(gradient)
 
     def _source(self, graph: SubGraph, at: Tensor) -> Callable[[Tensor], Tensor]:
         """How the backward body gets at a tensor of the forward one, at its iteration."""
@@ -166,8 +179,10 @@ class _BackwardLoop:
         graph: SubGraph,
         at: Tensor,
         of_outputs: Sequence[Tensor],
-        of_invariants: Sequence[Tensor],
-    ) -> list[Tensor]:
+        of_lists: Mapping[int, Tensor],
+    ) -> dict[int, Any]:
+        """What an iteration gives: the gradients of variables before it, and of what it takes
+        unchanged its own part (of lists the whole, which it adds to in place)."""
         forward = self._op.body
         ys = [forward.outputs[place] for place in self._variables]
         seeds: list[Any] = list(of_outputs)
@@ -175,68 +190,52 @@ class _BackwardLoop:
             ys.append(tensor)
             values = graph.capture(gradient)
             seeds.append(_read(values, at, tensor))
-        xs = [forward.arguments[place] for place in (*self._variables, *self._invariants)]
-        totals = [None] * len(self._variables) + list(of_invariants)
-        found = backward(ys, seeds, xs, totals)
-        return [
-            zeros(x) if gradient is None else convert_to_tensor(gradient)
-            for x, gradient in zip(xs, found, strict=True)
-        ]
+        places = (*self._variables, *self._invariants)
+        xs = [forward.arguments[place] for place in places]
+        totals = [of_lists.get(place) for place in places]
+        return dict(zip(places, backward(ys, seeds, xs, totals), strict=True))
 
 
-@dataclass(frozen=True)
-class _Product:
-    """A gradient that is a sum over the turns of aᵀ b: one product after the loop, of all a, which
-    the forward loop saved, and all b, which the backward loop keeps in a list."""
+@dataclass
+class _Turn:
+    """The body of a backward loop in the making."""
 
-    place: int  # the input of the loop whose gradient it is
-    values: Tensor  # all a
-    a: Tensor
-    b: Tensor
-    held: Tensor  # the list of b, as the backward body gets it
+    graph: SubGraph
+    at: Tensor  # the number of the iteration
+    carried: list[tuple[Tensor, Tensor]] = field(default_factory=list[tuple[Tensor, Tensor]])
+    added: list[int] = field(default_factory=list[int])  # inputs whose gradients it adds up
+    hoisted: list[Hoisted] = field(default_factory=list[Hoisted])  # what is left for after it
 
-    def start(self, count: Tensor) -> Tensor:
-        """The list of b, empty."""
-        made = TensorArrayNew(
-            dtype=self.b.dtype, element_shape=self.b.shape, clear_after_read=False
-        )
-        return made(count)
+    def carry(self, argument: Tensor, new: Tensor) -> None:
+        """Have one more loop variable."""
+        self.carried.append((argument, new))
 
-    def written(self, at: Tensor) -> Tensor:
-        """The list with the b of this turn."""
-        return TensorArrayWrite(dtype=self.b.dtype)(self.held, at, self.b)
+    def add(self, place: int, gradient: Any, of_list: Tensor | None, like: Tensor) -> None:
+        """Take up a part of the gradient of what the loop takes unchanged."""
+        if gradient is None:
+            return
+        if of_list is not None:
+            self.added.append(place)
+            self.carry(of_list, gradient)
+            return
+        left = hoisted(place, gradient, self.at, self.graph)
+        if left is not None:
+            self.hoisted.append(left)
+            return
+        self.added.append(place)
+        total = _gradient_of(self.graph, like)
+        self.carry(total, AddN()([total, *_summands(convert_to_tensor(gradient))]))
 
-    def total(self, factors: Tensor, count: Tensor) -> Tensor:
-        """The sum, given the full list of b."""
-        a = _rows(here(self.values), count, self.a)
-        return matmul.matmul(a, _rows(factors, count, self.b), transpose_a=True)
+    def draft(self) -> Draft:
+        """The body."""
+        arguments = tuple(argument for argument, _ in self.carried)
+        with self.graph.as_default():
+            outputs = tuple(self.graph.capture(new) for _, new in self.carried)
+        return Draft(self.graph, arguments, outputs)
 
 
-def _rows(values: Tensor, count: Tensor, like: Tensor) -> Tensor:
-    """A list of matrices as one matrix, one below the other."""
-    stack = TensorArrayStack(dtype=like.dtype, element_shape=like.shape, fills=True)
-    return shaping.reshape(stack(values, count), [-1, like.shape.as_list()[1]])
-
-
-def _product_added(
-    place: int, total: Tensor, new: Tensor, at: Tensor, graph: SubGraph
-) -> _Product | None:
-    """What a turn adds to the gradient of an input, where that is a product with what was saved."""
-    if not isinstance(new.op.op, AddN) or len(new.op.inputs) != 2 or new.op.inputs[0] is not total:
-        return None
-    product = new.op.inputs[1].op
-    if product.op != MatMul(transpose_a=True):
-        return None
-    a, b = product.inputs
-    if not isinstance(a.op.op, TensorArrayRead) or a.op.inputs[1] is not at:
-        return None
-    outside = {inner: outer for outer, inner in graph.captures.items()}
-    values = outside.get(a.op.inputs[0])
-    if values is None or a.shape.rank != 2 or b.shape.rank != 2:
-        return None
-    if a.shape.as_list()[1] is None or b.shape.as_list()[1] is None:
-        return None
-    return _Product(place, values, a, b, graph.argument(variant, scalar(), "factors"))
+def _summands(gradient: Tensor) -> Sequence[Tensor]:
+    return gradient.op.inputs if isinstance(gradient.op.op, AddN) else [gradient]
 
 
 def _gradient_of(graph: SubGraph, tensor: Tensor) -> Tensor:
@@ -316,7 +315,7 @@ def while_loop(
 
 def _run_now(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Any) -> Any:
     """The loop as Python runs it, in eager code."""
-    values = rebuilt(loop_vars, tensors_of(loop_vars))
+    values = rebuilt(loop_vars, tensors_of(loop_vars, "Loop variables"))
     while cond(*_unpacked(values)):
         values = _like(loop_vars, body(*_unpacked(values)))
     return values
@@ -324,13 +323,15 @@ def _run_now(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Any)
 
 def _check_arguments(cond: Any, body: Any, loop_vars: Any, parallel_iterations: Any) -> None:
     if not loop_vars:
-        raise ValueError("No loop variables provided")
-    if not callable(cond):
-        raise TypeError("cond must be callable.")
-    if not callable(body):
-        raise TypeError("body must be callable.")
+        raise ValueError(f"No loop variables provided (at {user_line()})")
+    for name, function in (("cond", cond), ("body", body)):
+        if not callable(function):
+            raise TypeError(f"{name} must be callable. (at {user_line()})")
     if not isinstance(parallel_iterations, int) or parallel_iterations < 1:
-        raise TypeError(f"parallel_iterations must be a positive int: {parallel_iterations!r}")
+        raise TypeError(
+            f"parallel_iterations must be a positive int: {parallel_iterations!r} "
+            f"(at {user_line()})"
+        )
 
 
 def _counted(
@@ -342,8 +343,10 @@ def _counted(
 ) -> tuple[Callable[..., Any], Callable[..., Any], Any, Any]:
     """The same loop with a counter that ends it."""
     most = convert_to_tensor(limit, name="maximum_iterations")
-    if most.shape.rank not in (None, 0):
-        raise ValueError(f"maximum_iterations must be a scalar, saw shape: {most.shape}")
+    if most.shape.rank not in (None, 0) or not (most.dtype.is_integer or most.dtype.is_floating):
+        raise ValueError(
+            f"maximum_iterations must be a scalar number, not {limit!r} (at {user_line()})"
+        )
     counter = basic.constant(0, most.dtype.base_dtype, name="iteration_counter")
 
     def counted_cond(at: Tensor, rest: Any) -> Tensor:
@@ -380,7 +383,7 @@ def _loop(
     back_prop: bool,
     swap_memory: bool,
 ) -> Any:
-    starts = tensors_of(loop_vars)
+    starts = tensors_of(loop_vars, "Loop variables")
     shapes = _shapes(loop_vars, starts, shape_invariants)
     kinds = [(t.dtype.base_dtype, shape) for t, shape in zip(starts, shapes, strict=True)]
 
@@ -405,7 +408,13 @@ def _shapes(loop_vars: Any, starts: Sequence[Tensor], invariants: Any) -> list[T
     if invariants is None:
         return [tensor.shape for tensor in starts]
     leaves = nest.flatten(loop_vars)
-    given = nest.flatten_up_to(loop_vars, invariants, check_types=False)
+    try:
+        given = nest.flatten_up_to(loop_vars, invariants, check_types=False)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"shape_invariants must have the structure of the loop variables: {error} "
+            f"(at {user_line()})"
+        ) from error
     found = [shape for leaf, one in zip(leaves, given, strict=True) for shape in _spread(leaf, one)]
     for tensor, shape in zip(starts, found, strict=True):
         if not is_narrower(tensor.shape, shape):

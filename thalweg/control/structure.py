@@ -11,14 +11,23 @@ from typing import Any
 
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.graph import get_default_graph
+from thalweg.graph.graph import get_default_graph, user_line
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops import basic
 
 
-def tensors_of(structure: Any) -> list[Tensor]:
-    """All tensors of a structure; other leaves are converted."""
-    return [part for leaf in nest.flatten(structure) for part in components(leaf)]
+def tensors_of(structure: Any, what: str) -> list[Tensor]:
+    """All tensors of a structure; other leaves are converted. An error says what it is."""
+    found: list[Tensor] = []
+    for leaf in nest.flatten(structure):
+        try:
+            found += components(leaf)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(
+                f"{what} must be tensors, not {leaf!r}: {error} (at {user_line()})"
+            ) from error
+    return found
 
 
 def components(leaf: Any) -> list[Tensor]:

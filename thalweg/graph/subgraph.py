@@ -153,6 +153,16 @@ def _chain(graph: Graph) -> list[SubGraph]:
     return found
 
 
+def is_body(graph: Graph) -> bool:
+    """Whether a graph is a branch or part of a loop, not a function or the outermost one."""
+    return type(graph) is SubGraph
+
+
+def depth(graph: Graph) -> int:
+    """In how many others a graph lies."""
+    return len(_chain(graph))
+
+
 def is_inside(inner: Graph, outer: Graph) -> bool:
     """Whether a graph lies inside another one, at any depth."""
     return any(graph.outer is outer for graph in _chain(inner))
@@ -225,11 +235,11 @@ def needed(
             continue
         found.add(node)
         pending += [tensor.op for tensor in node.inputs if tensor not in known]
-        pending += [control for control in node.control_inputs if not _is_known(control, known)]
+        pending += [control for control in node.control_inputs if not is_known(control, known)]
     return sorted(found, key=lambda node: node.index)
 
 
-def _is_known(node: Node, known: Mapping[Tensor, Any]) -> bool:
+def is_known(node: Node, known: Mapping[Tensor, Any]) -> bool:
     """Whether all that a node gives is known, so that waiting for it is no work."""
     return bool(node.outputs) and all(tensor in known for tensor in node.outputs)
 

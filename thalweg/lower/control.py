@@ -15,12 +15,13 @@ from typing import Any, cast
 import numpy as np
 
 from thalweg.control.branches import Branching, If
+from thalweg.control.liveness import needed
 from thalweg.control.loops import While
 from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
 from thalweg.graph.dtypes import variant
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.subgraph import Body, needed
+from thalweg.graph.subgraph import Body
 from thalweg.lower.control_program import (
     ControlProgram,
     Drawing,
@@ -135,8 +136,8 @@ class _Lowering:
         count: Home | None,
         traces: Mapping[Tensor, Rows],
     ) -> Given:
-        if tensor.op is node:
-            return variables[tensor.value_index]
+        if tensor in node.outputs:
+            return variables[node.outputs.index(tensor)]
         if isinstance(tensor.op.op, LoopCount):
             assert count is not None
             return count
@@ -278,7 +279,7 @@ class _Lowering:
         where: Where,
     ) -> None:
         scratch = Scratch()
-        wanted = {t: body.outputs[t.value_index] for t in unit.outputs if t.op is unit.node}
+        wanted = dict(zip(unit.node.outputs, body.outputs, strict=True))
         for trace in unit.nodes[1:]:
             tensor = cast("BranchTrace", trace.op).tensor
             if tensor.graph is body.graph:

@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from thalweg.control.branches import Branching
 from thalweg.control.effects import has_host_effects, written_places
-from thalweg.control.loops import While
+from thalweg.control.liveness import is_control, looked_into, thinned
 from thalweg.control.traces import Trace
 from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
@@ -40,49 +39,59 @@ def regions(
     loose = {node for node in nodes if _is_loose(node)}  # constants go wherever they are read
     compiled = {node for node in nodes if node not in on_host and compilable(node)}
     units = _grouped([node for node in nodes if node not in loose], order, compiled)
-    read = {tensor for unit in units if isinstance(unit, Node) for tensor in unit.inputs}
+    _sink(units, order, set(fetches))
+    units = [unit for unit in units if unit]
+    controls = _controls(nodes, fetches)
+    read = {t for unit in units if isinstance(unit, Node) for t in _taken(unit, controls)}
     alone = [n for n in nodes if n in loose and (n.outputs[0] in read or n.outputs[0] in fetches)]
     fed, roots = set(feeds), reference_roots(nodes)
-    together = [
-        unit if isinstance(unit, Node) else _region(unit, units, fetches, fed, roots)
-        for unit in units
-    ]
-    return [*alone, *with_traces(together, fetches)]
-
-
-def with_traces(units: Sequence[Unit], fetches: Collection[Tensor]) -> list[Unit]:
-    """Control nodes and their traces as one unit each."""
-    traces: dict[Node, list[Node]] = defaultdict(list)
+    together: list[Unit] = []
     for unit in units:
-        if isinstance(unit, Node) and isinstance(unit.op, Trace):
-            traces[unit.inputs[0].op].append(unit)
-    read = {t for unit in units for t in _taken(unit) if not _is_trace(unit)} | set(fetches)
-    awaited = {n for unit in units for node in _nodes(unit) for n in node.control_inputs}
-    return [
-        _controlled(unit, traces[unit], set(unit.outputs) if unit in awaited else read)
-        if isinstance(unit, Node) and isinstance(unit.op, Branching | While)
-        else unit
-        for unit in units
-        if not _is_trace(unit)
-    ]
+        if not isinstance(unit, Node):
+            together.append(_region(unit, units, fetches, fed, roots, controls))
+        elif not isinstance(unit.op, Trace):
+            together.append(controls.get(unit, unit))
+    return [*alone, *together]
 
 
-def _nodes(unit: Unit) -> tuple[Node, ...]:
-    return (unit,) if isinstance(unit, Node) else unit.nodes
+def with_traces(nodes: Sequence[Node], fetches: Collection[Tensor]) -> list[Unit]:
+    """Nodes to run one by one: control nodes and their traces are one unit each."""
+    controls = _controls(nodes, fetches)
+    return [controls.get(node, node) for node in nodes if not isinstance(node.op, Trace)]
 
 
-def _is_trace(unit: Unit) -> bool:
-    return isinstance(unit, Node) and isinstance(unit.op, Trace)
+def _controls(nodes: Sequence[Node], fetches: Collection[Tensor]) -> dict[Node, Controlled]:
+    """The control nodes, each with its traces and without what nothing needs of it."""
+    held = [node for node in nodes if is_control(node)]
+    if not held:
+        return {}
+    traces: dict[Node, list[Node]] = defaultdict(list)
+    for node in nodes:
+        if isinstance(node.op, Trace):
+            traces[node.inputs[0].op].append(node)
+    plain = [node for node in nodes if not isinstance(node.op, Trace) and not is_control(node)]
+    read = {*fetches, *(tensor for node in plain for tensor in node.inputs)}
+    read |= {t for node in nodes for n in node.control_inputs for t in n.outputs}
+    found: dict[Node, Controlled] = {}
+    for node in reversed(held):  # all that takes something of it has been seen
+        found[node] = _controlled(node, traces[node], read)
+        read.update(found[node].inputs)
+    return found
 
 
-def _taken(unit: Unit) -> tuple[Tensor, ...]:
-    return (*unit.inputs, *unit.references) if isinstance(unit, Region) else unit.inputs
+def _taken(node: Node, controls: Mapping[Node, Controlled]) -> tuple[Tensor, ...]:
+    """What a node takes, as far as it matters."""
+    return controls[node].inputs if node in controls else node.inputs
 
 
 def _controlled(node: Node, traces: Sequence[Node], read: Collection[Tensor]) -> Controlled:
-    own = [tensor for tensor in node.outputs if tensor in read] or node.outputs
+    own = [tensor for tensor in node.outputs if tensor in read]
+    if not own and not traces:
+        own = node.outputs
+    inner = [tensor for trace in traces for tensor in looked_into(trace)]
+    thin = thinned(node, {*own, *inner})
     traced = [trace.outputs[0] for trace in traces]
-    return Controlled(node, (node, *traces), node.inputs, (*own, *traced))
+    return Controlled(thin, (node, *traces), thin.inputs, (*own, *traced))
 
 
 def _is_loose(node: Node) -> bool:
@@ -194,6 +203,45 @@ def _grouped(
     return units
 
 
+def _sink(units: Sequence[Node | list[Node]], order: Order, fetched: set[Tensor]) -> None:
+    """Move nodes that make much out of little to the one region that reads them, so that the little
+    crosses the border between regions and not the much."""
+    place = {n: at for at, u in enumerate(units) for n in ([u] if isinstance(u, Node) else u)}
+    after: dict[Node, list[Node]] = defaultdict(list)
+    for node in place:
+        for earlier in order[node]:
+            after[earlier].append(node)
+    for node in sorted(place, key=lambda node: node.index, reverse=True):
+        at = place[node]
+        unit = units[at]
+        if isinstance(unit, Node) or not after[node] or not _is_growing(node):
+            continue
+        readers = {place[later] for later in after[node]}
+        reader = units[max(readers)]
+        if readers <= {at} or len(readers) > 1 or isinstance(reader, Node):
+            continue
+        if not fetched.isdisjoint(node.outputs):
+            continue
+        unit.remove(node)
+        reader.append(node)
+        reader.sort(key=lambda node: node.index)
+        place[node] = max(readers)
+
+
+def _is_growing(node: Node) -> bool:
+    """Whether a node without effects gives more elements than it takes."""
+    tensors = (*node.inputs, *node.outputs)
+    if node.op.stateful or node.control_inputs or any(t.dtype.is_ref_dtype for t in tensors):
+        return False
+    if not all(tensor.shape.is_fully_defined() for tensor in tensors):
+        return False
+    taken, given = (
+        sum(tensor.shape.num_elements() or 0 for tensor in side)
+        for side in (node.inputs, node.outputs)
+    )
+    return given > taken
+
+
 def _awaited(nodes: Sequence[Node], order: Order) -> dict[Node, frozenset[Node]]:
     """For each node, those before it that may block."""
     found: dict[Node, frozenset[Node]] = {}
@@ -221,6 +269,7 @@ def _region(
     fetches: Iterable[Tensor],
     fed: set[Tensor],
     roots: Mapping[Tensor, Tensor],
+    controls: Mapping[Node, Controlled],
 ) -> Region:
     constants = {t.op for node in nodes for t in node.inputs if _is_loose(t.op) and t not in fed}
     unit = [*sorted(constants, key=lambda node: node.index), *nodes]
@@ -229,7 +278,7 @@ def _region(
     for other in units:
         if other is not nodes:
             members = [other] if isinstance(other, Node) else other
-            wanted += [tensor for node in members for tensor in node.inputs]
+            wanted += [tensor for node in members for tensor in _taken(node, controls)]
     outputs = [
         tensor
         for tensor in dict.fromkeys(wanted)

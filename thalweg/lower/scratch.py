@@ -22,7 +22,9 @@ from thalweg.control.list_ops import (
     TensorArrayStack,
     TensorArrayWrite,
 )
+from thalweg.control.liveness import Needs, is_control, thinned
 from thalweg.control.loops import While
+from thalweg.control.traces import Trace
 from thalweg.errors import OpError
 from thalweg.graph.build import add_node
 from thalweg.graph.dtypes import as_dtype, int32, variant
@@ -31,7 +33,7 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
-from thalweg.graph.subgraph import Argument, Body, needed
+from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.control_program import Home, Rows, Where
 from thalweg.lower.specialise import NotCompiled, Shape
 from thalweg.ops.basic import Const, Identity, Placeholder
@@ -141,8 +143,13 @@ class Inlining:
 
     def run(self, wanted: Sequence[Tensor]) -> list[Bound]:
         """What stands for tensors of the body."""
-        for node in needed(wanted, self._body.targets, self._found):
-            if node not in self._nodes:
+        needs = Needs(self._found)
+        for node in needs.run(wanted, self._body.targets):
+            if node in self._nodes:
+                continue
+            if is_control(node):
+                self._add_control(node, thinned(node, needs.wanted[node]))
+            else:
                 self._add(node)
         self._scratch.targets += [self._nodes[n] for n in self._body.targets if n in self._nodes]
         return [self._found[tensor] for tensor in wanted]
@@ -150,10 +157,11 @@ class Inlining:
     def _add(self, node: Node) -> None:
         if isinstance(node.op, Argument):
             raise NotCompiled(node, "it is an argument of another body")
+        if isinstance(node.op, Trace):
+            self._add_trace(node)
+            return
         inputs = [self._found[tensor] for tensor in node.inputs]
-        if isinstance(node.op, Branching | While):
-            self._add_control(node, inputs)
-        elif isinstance(node.op, TensorArrayNew):
+        if isinstance(node.op, TensorArrayNew):
             self._add_new_list(node, node.op)
         elif any(isinstance(one, Rows) for one in inputs):
             self._add_list(node, inputs)
@@ -266,21 +274,28 @@ class Inlining:
 
     # Control nodes
 
-    def _add_control(self, node: Node, inputs: Sequence[Bound]) -> None:
+    def _add_control(self, node: Node, thin: Node) -> None:
+        """A control node, without what nothing needs of it."""
         scratch = self._scratch
+        inputs = [self._found[tensor] for tensor in thin.inputs]
         lists = [one for one in inputs if isinstance(one, Rows)]
         flat = [scratch.stand_in(one) if isinstance(one, Rows) else one for one in inputs]
-        grouped = node.op.parsed.group(flat, node.input_counts())
-        made = scratch.node(node.op, grouped, node, lists, self._after(node))
+        grouped = thin.op.parsed.group(flat, thin.input_counts())
+        made = scratch.node(thin.op, grouped, node, lists, self._after(node))
         self._nodes[node] = made
         scratch.targets.append(made)
-        for place, (tensor, again) in enumerate(zip(node.outputs, made.outputs, strict=True)):
+        for place, (tensor, again) in enumerate(zip(thin.outputs, made.outputs, strict=True)):
             if tensor.dtype.base_dtype is variant:
-                self._found[tensor] = cast("Rows", inputs[list_source(node, place)])
+                self._found[tensor] = cast("Rows", inputs[list_source(thin, place)])
             else:
-                if isinstance(node.op, While):
+                if isinstance(thin.op, While):
                     again.set_shape(flat[place].shape)
                 self._found[tensor] = again
+
+    def _add_trace(self, node: Node) -> None:
+        """A trace: any output of the control node stands for its holder."""
+        holder = self._nodes[node.inputs[0].op].outputs[0]
+        self._bind(node, self._scratch.node(node.op, (holder,), node, (), self._after(node)))
 
 
 def written_home(rows: Rows, value: Tensor, node: Node) -> Home:

@@ -53,8 +53,8 @@ class Region:
 class Controlled:
     """A conditional or a loop of a step, with the traces that the step needs of it."""
 
-    node: Node
-    nodes: tuple[Node, ...]  # the same and its traces
+    node: Node  # without the variables, inputs and outputs that do not matter for the step
+    nodes: tuple[Node, ...]  # the node of the graph, and its traces
     inputs: tuple[Tensor, ...]  # values and references, as the node takes them
     outputs: tuple[Tensor, ...]  # what others need: outputs of the node, traces
 

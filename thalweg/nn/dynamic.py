@@ -174,7 +174,12 @@ def _time_and_batch(tensors: Sequence[Tensor]) -> tuple[int | None, int | None]:
     """The number of steps and of examples, where the shapes of time-major inputs tell."""
     both = TensorShape([None, None])
     for tensor in tensors:
-        shape = tensor.shape.with_rank_at_least(3)
+        shape = tensor.shape
+        if shape.rank is None or shape.rank < 3:
+            raise ValueError(
+                f"Inputs must have rank at least 3 (time, batch and depth), but {tensor.name} has "
+                f"shape {shape} (time-major)"
+            )
         if not shape[2:].is_fully_defined():
             raise ValueError(
                 "Input size (depth of inputs) must be accessible via shape inference, but saw "

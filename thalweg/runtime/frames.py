@@ -35,11 +35,6 @@ class Program:
         return _Run(self.wiring, context).run(feeds, self.graph)
 
 
-def run_tokens(graph: TokenGraph, feeds: Sequence[Any], context: Context) -> list[Any]:
-    """Run a token graph once."""
-    return Program(graph).run(feeds, context)
-
-
 class _Iteration:
     """The tokens of one iteration of a frame that have not been used yet."""
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from thalweg.control.branches import Branching
 from thalweg.control.effects import bodies_of
+from thalweg.control.liveness import needed
 from thalweg.control.traces import LoopCount, LoopTrace
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.subgraph import Argument, Body, needed
+from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.regions import with_traces
 from thalweg.lower.specialise import Controlled
 from thalweg.ops.basic import Const

@@ -16,12 +16,13 @@ import numpy as np
 from thalweg.control.branches import Branching
 from thalweg.control.effects import bodies_of, has_host_effects, inner_nodes, written_places
 from thalweg.control.lists import ListValue
+from thalweg.control.liveness import needed
 from thalweg.control.loops import While
 from thalweg.control.primitives import Enter, Merging, Primitive
 from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
 from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.subgraph import Argument, Body, needed
+from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.regions import Unit, ordered, regions, with_traces
 from thalweg.lower.specialise import Controlled, Region
 from thalweg.ops.basic import Const
@@ -284,8 +285,8 @@ class Unfolder:
             self._conditional(unit, section, controls)
         else:
             self._loop(unit, section, controls)
-        for trace in unit.nodes[1:]:
-            section.ends[trace] = section.ends[unit.node]
+        for node in unit.nodes:
+            section.ends[node] = section.ends[unit.node]
 
     def _conditional(self, unit: Controlled, section: Section, controls: Sequence[int]) -> None:
         node, op = unit.node, cast("Branching", unit.node.op)
@@ -294,20 +295,17 @@ class Unfolder:
         parts: list[Section] = []
         for number, body in enumerate(op.branches):
             traces = [t for t in unit.nodes[1:] if _traced(t).graph is body.graph]
-            given = [body.outputs[t.value_index] for t in unit.outputs if t.op is node]
-            wanted = [*given, *map(_traced, traces)]
+            wanted = [*body.outputs, *map(_traced, traces)]
             parts.append(self._branch(node, number, body, chosen, switched, section, wanted))
             for trace in traces:
                 inner = parts[-1].values[_traced(trace)]
                 section.values[trace.outputs[0]] = self._alive(inner, parts[-1])
         for place, tensor in enumerate(node.outputs):
-            if tensor in unit.outputs:
-                ends = [
-                    self._alive(part.values[body.outputs[place]], part)
-                    for part, body in zip(parts, op.branches, strict=True)
-                ]
-                made = self.add(section, Kind.MERGE, ends, node=node)
-                section.values[tensor] = made
+            ends = [
+                self._alive(part.values[body.outputs[place]], part)
+                for part, body in zip(parts, op.branches, strict=True)
+            ]
+            section.values[tensor] = self.add(section, Kind.MERGE, ends, node=node)
         section.ends[node] = lambda: self._joined(parts, section)
 
     def _choice(self, node: Node, count: int, section: Section, controls: Sequence[int]) -> Source:
