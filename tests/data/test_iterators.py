@@ -178,7 +178,7 @@ def test_a_closed_session_ends_what_waits() -> None:
 
 
 def _makers() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "thalweg-data"}
+    return {thread for thread in threading.enumerate() if thread.name.startswith("thalweg-data")}
 
 
 @pytest.mark.parametrize("how", ["close", "initialize", "end"])

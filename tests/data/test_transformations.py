@@ -238,6 +238,17 @@ def test_caches_in_files(tmp_path) -> None:
     assert calls == [0, 1, 2, 3]
 
 
+def test_a_cache_that_cannot_be_written_names_its_file(tmp_path) -> None:
+    following = Dataset.range(2).cache(str(tmp_path / "none/x")).make_one_shot_iterator().get_next()
+    with (
+        tf.Session() as session,
+        pytest.raises(
+            tf.errors.NotFoundError, match=r"none/x\.partial(.|\n)*CacheDataset(.|\n)*test_transf"
+        ),
+    ):
+        session.run(following)
+
+
 def test_groups() -> None:
     def make() -> Dataset:
         return Dataset.range(10).apply(

@@ -10,6 +10,7 @@ from thalweg.data.channels import Channel, Failure, Item
 from thalweg.data.columns import invalid
 from thalweg.data.flow import Element, Flow, Pipeline, Puller, Stage
 from thalweg.data.state_code import packed_elements, unpacked_elements
+from thalweg.graph.node import Node
 
 _AUTOMATIC = 4  # elements ahead where the user leaves it to us
 
@@ -17,7 +18,8 @@ _AUTOMATIC = 4  # elements ahead where the user leaves it to us
 class Ahead:
     """A pipeline that a thread reads ahead of whoever takes its elements."""
 
-    def __init__(self, pipeline: Pipeline, puller: Puller, room: int) -> None:
+    def __init__(self, node: Node, pipeline: Pipeline, puller: Puller, room: int) -> None:
+        self._node = node
         self._puller = puller
         self._inner = Puller(puller.run)
         self._flow = pipeline.start(self._inner)
@@ -41,7 +43,7 @@ class Ahead:
     def _started(self) -> Channel:
         inner, flow, made = self._inner, self._flow, self._made
         self._made = []
-        return Channel(flow.next, flow.close, self._room, made, inner)
+        return Channel(self._node, lambda: flow.next(), flow.close, self._room, made, inner)
 
     def save(self) -> Any:
         """What is made and not taken, and where the source stands after that."""
@@ -102,7 +104,8 @@ class PrefetchFlow(Flow):
         if size < -1:
             raise self.failed(invalid("buffer_size must be >= -1."))
         room = _AUTOMATIC if size < 0 else size
-        self._source = Ahead(source, self.puller, room) if room else source.start(self.puller)
+        node, puller = self.pipeline.node, self.puller
+        self._source = Ahead(node, source, puller, room) if room else source.start(puller)
 
     def next(self) -> Element | None:
         return self._source.next()

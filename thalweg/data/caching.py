@@ -10,6 +10,7 @@ from thalweg.data.columns import frozen
 from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Stage, Staged
 from thalweg.data.state_code import decode, encode, packed_elements, unpacked_elements
 from thalweg.ops import text
+from thalweg.platform.durable import file_errors
 from thalweg.platform.records import RecordReader, framed
 
 
@@ -71,20 +72,22 @@ class FileStore(Store):
         self.is_complete = os.path.exists(path)
 
     def add(self, element: Element) -> None:
-        if self._writer is None:
-            self._writer = open(self._partial, "wb")  # noqa: SIM115 - until it is complete
-        self._writer.write(framed(encode(packed_elements([element]))))
+        with file_errors(self._partial):
+            if self._writer is None:
+                self._writer = open(self._partial, "wb")  # noqa: SIM115 - until it is complete
+            self._writer.write(framed(encode(packed_elements([element]))))
 
     def __del__(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
     def finish(self) -> None:
-        if self._writer is None:
-            self._writer = open(self._partial, "wb")  # noqa: SIM115 - closed below
-        self._writer.close()
-        self._writer = None
-        os.replace(self._partial, self._path)
+        with file_errors(self._partial):
+            if self._writer is None:
+                self._writer = open(self._partial, "wb")  # noqa: SIM115 - closed below
+            self._writer.close()
+            self._writer = None
+            os.replace(self._partial, self._path)
         super().finish()
 
     def at(self, place: int) -> Element | None:
@@ -140,10 +143,13 @@ class CacheFlow(Flow):
 
     def _first(self, source: Flow) -> Element | None:
         element = source.next()
-        if element is None:
-            self._store.finish()
-        else:
-            self._store.add(element)
+        try:
+            if element is None:
+                self._store.finish()
+            else:
+                self._store.add(element)
+        except Exception as error:
+            raise self.failed(error) from error
         return element
 
     def _again(self) -> Element | None:

@@ -16,6 +16,8 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.data.flow import Element, Interrupted, Puller
+from thalweg.graph.node import Node
+from thalweg.platform import spans
 
 _CLOSED = errors.CancelledError(None, None, "the pipeline was closed")
 
@@ -43,8 +45,11 @@ def attempt(pull: Callable[[], Element | None]) -> Item:
 class _Desk:
     """Where a maker and a taker meet. Whoever drops its end leaves the other one alone."""
 
-    def __init__(self, pull: Callable[[], Element | None], maker: Puller | None) -> None:
+    def __init__(
+        self, pull: Callable[[], Element | None], maker: Puller | None, node: Node
+    ) -> None:
         self.pull = pull
+        self.node = node  # the stage that they are of
         self.maker = maker
         self.items: SimpleQueue[Any] = SimpleQueue()
         self.room: SimpleQueue[None] = SimpleQueue()
@@ -68,13 +73,14 @@ class Channel:
 
     def __init__(
         self,
+        node: Node,
         pull: Callable[[], Element | None],
         end: Callable[[], None],
         room: int,
         made: Sequence[Item] = (),
         maker: Puller | None = None,
     ) -> None:
-        desk = self._desk = _Desk(pull, maker)
+        desk = self._desk = _Desk(pull, maker, node)
         for item in made:
             desk.items.put(item)
         for _ in range(room - len(made)):
@@ -82,8 +88,8 @@ class Channel:
         self._finalize = weakref.finalize(self, desk.close)
         self._finalize.atexit = False
         if None not in made:
-            args = (desk, end)
-            threading.Thread(target=_make, args=args, name="thalweg-data", daemon=True).start()
+            args, name = (desk, end), f"thalweg-data {node.name}"
+            threading.Thread(target=_make, args=args, name=name, daemon=True).start()
 
     @property
     def making(self) -> threading.Lock:
@@ -100,7 +106,7 @@ class Channel:
                         return attempt(desk.pull)
             finally:
                 desk.making.release()
-        item = puller.get(desk.items)
+        item = puller.get(desk.items, desk.node)
         desk.room.put(None)
         return item
 
@@ -133,8 +139,9 @@ def _make(desk: _Desk, end: Callable[[], None]) -> None:
 
 
 def _make_one(desk: _Desk) -> bool:
-    desk.room.get()
-    with desk.making:
+    with spans.Lasting("waits for room", desk.node):
+        desk.room.get()
+    with desk.making, spans.Lasting("makes an element", desk.node):
         while not desk.is_closed:
             try:
                 item = attempt(desk.pull)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from thalweg.data import arguments
 from thalweg.data.dataset import Dataset
@@ -15,6 +15,7 @@ from thalweg.functions.tensor_spec import TensorSpec
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import string
 from thalweg.graph.node import Tensor
+from thalweg.graph.op import Op
 from thalweg.ops import shaping
 from thalweg.public import public
 
@@ -51,9 +52,10 @@ def _text(value: Any) -> Tensor:
     return convert_to_tensor("" if value is None else value, string)
 
 
-@public("data.TextLineDataset", "contrib.data.TextLineDataset")
-class TextLineDataset(Dataset):
-    """The lines of text files."""
+class _Files(Dataset):
+    """What is in files that may be compressed."""
+
+    _op: ClassVar[type[Op]]
 
     def __init__(
         self,
@@ -63,24 +65,22 @@ class TextLineDataset(Dataset):
         num_parallel_reads: Any = None,
     ) -> None:
         rest = (_text(compression_type), arguments.long(buffer_size or 0))
-        made = _of_files(filenames, num_parallel_reads, lambda n: _opened(TextLineOp, n, *rest))
+        made = _of_files(filenames, num_parallel_reads, lambda n: _opened(self._op, n, *rest))
         super().__init__(*made)
+
+
+@public("data.TextLineDataset", "contrib.data.TextLineDataset")
+class TextLineDataset(_Files):
+    """The lines of text files."""
+
+    _op = TextLineOp
 
 
 @public("data.TFRecordDataset", "contrib.data.TFRecordDataset")
-class TFRecordDataset(Dataset):
+class TFRecordDataset(_Files):
     """The records of TFRecord files."""
 
-    def __init__(
-        self,
-        filenames: Any,
-        compression_type: Any = None,
-        buffer_size: Any = None,
-        num_parallel_reads: Any = None,
-    ) -> None:
-        rest = (_text(compression_type), arguments.long(buffer_size or 0))
-        made = _of_files(filenames, num_parallel_reads, lambda n: _opened(TFRecordOp, n, *rest))
-        super().__init__(*made)
+    _op = TFRecordOp
 
 
 @public("data.FixedLengthRecordDataset", "contrib.data.FixedLengthRecordDataset")

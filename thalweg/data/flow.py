@@ -14,11 +14,13 @@ from queue import SimpleQueue
 from typing import Any, ClassVar, cast
 
 from thalweg import errors
+from thalweg.data.watching import enlist
 from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.node import Node
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.ops.philox import Stream
+from thalweg.platform import spans
 from thalweg.runtime.kernels import Context, located
 from thalweg.runtime.resources import Resources
 
@@ -106,12 +108,12 @@ class Puller:
         self._error: errors.OpError | None = None
         self._stands_in_for: Puller | None = None
 
-    def get(self, queue: SimpleQueue[Any]) -> Any:
-        """The next item of a queue."""
+    def get(self, queue: SimpleQueue[Any], node: Node) -> Any:
+        """The next item of a queue, which a stage waits for."""
         while True:
             self._asleep_on = queue
             self.check()
-            item = queue.get()
+            item = _waited(queue, node) if queue.empty() else queue.get()
             self._asleep_on = None
             if item is not _WAKE:
                 return item
@@ -146,6 +148,11 @@ class Puller:
     def go_on(self) -> None:
         """Wait again where need be."""
         self._error = None
+
+
+def _waited(queue: SimpleQueue[Any], node: Node) -> Any:
+    with spans.Lasting("waits for an element", node):
+        return queue.get()
 
 
 class Pipeline:
@@ -195,6 +202,7 @@ class Flow:
         self.pipeline = pipeline
         self.puller = puller
         self.open(*pipeline.inputs)
+        enlist(self)
 
     def open(self, *inputs: Any) -> None:
         """Begin with the values of the op's inputs."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +19,9 @@ from thalweg.data import structure
 from thalweg.data.columns import as_array
 from thalweg.data.flow import Element, Pipeline, Run, Stage
 from thalweg.functions.tensors import EagerTensor
+from thalweg.graph.attributes import FunctionName
 from thalweg.graph.composite import SparseTensorValue
+from thalweg.graph.functions import Lambda
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body
 from thalweg.ops.basic import Identity
@@ -43,6 +44,8 @@ class Traced:
     """A user's function as a body, and the spec of what it gives."""
 
     def __init__(self, function: Callable[..., Any], holder: str, *specs: Any) -> None:
+        if not callable(function):
+            raise TypeError(f"a function of elements is needed, not {function!r}")
         kinds = [kind for spec in specs for kind in structure.all_kinds(spec)]
         self.spec: Any = None
 
@@ -77,41 +80,14 @@ def unpacked(element: Any) -> Sequence[Any]:
     return cast("Sequence[Any]", element) if type(element) is tuple else (element,)
 
 
-class Lambda(str):
-    """A function as an op holds it: a name, which is what a GraphDef gets, and a body."""
-
-    body: Body
-    sparse: tuple[bool, ...]  # which leaves of what it gives are sparse
-    cells: tuple[VariableCell | None, ...]  # the variables of eager code among its captures
-
-    def __new__(
-        cls, body: Body, sparse: tuple[bool, ...], cells: tuple[VariableCell | None, ...] = ()
-    ) -> Lambda:
-        made = super().__new__(cls, f"dataset_function_{next(_numbers)}")
-        made.body, made.sparse, made.cells = body, sparse, cells
-        _functions[str(made)] = made
-        return made
-
-
-_numbers = count()
-_functions: weakref.WeakValueDictionary[str, Lambda] = weakref.WeakValueDictionary()
-
-
-def found(name: str) -> Lambda:
-    """The function of a name, which may come from a GraphDef."""
-    function = name if isinstance(name, Lambda) else _functions.get(name)
-    if function is None:
-        raise errors.FailedPreconditionError(
-            None, None, f"{name} is a function of a graph that is gone, or of another process"
-        )
-    return function
-
-
 class Function:
     """A function with what it captured."""
 
-    def __init__(self, name: str, captured: Sequence[Any]) -> None:
-        function = found(name)
+    def __init__(self, function: str, captured: Sequence[Any]) -> None:
+        if not isinstance(function, Lambda):
+            raise errors.FailedPreconditionError(
+                None, None, f"{function!r} is the name of a function that this graph does not have"
+            )
         self.body = function.body
         self.sparse = function.sparse
         cells = function.cells or [None] * len(captured)
@@ -126,7 +102,7 @@ class Function:
 class FunctionStage(Stage, abstract=True):
     """The base of stages with a function. The captured values are the op's second input."""
 
-    f: str  # the name of the function
+    f: FunctionName
 
     def kernel(self, context: Context, source: Any, captured: list[Any], *others: Any) -> Any:
         function = Function(self.f, captured_values(context, 1, captured))
@@ -179,6 +155,7 @@ class Call:
         self._sparse = function.sparse if any(function.sparse) else ()
         self._context = Context(node, run.resources, Cancellation())
         self._region, self._inputs = _only_region(self._plan)
+        self._is_random = is_random(function.body)
         self.node = node
 
     def __call__(self, *element: Any) -> Element:
@@ -199,6 +176,29 @@ class Call:
             raise located(error, self._region.region.nodes[-1]) from error
         count = len(values)
         return [values[s] if s < count else made[s - count] for s in self._plan.fetches]
+
+    @property
+    def goes_by_rows(self) -> bool:
+        """Whether `by_rows` is there: each call is a program of the element and constants alone."""
+        count = len(self._plan.feeds)
+        of_captured = range(count - len(self._captured), count)
+        return (
+            self._region is not None
+            and not (self._has_cells or self._sparse or self._is_random)
+            and not any(slot in of_captured for slot in self._plan.fetches)
+        )
+
+    def by_rows(self, *columns: Any) -> Element:
+        """The results for the rows of columns, as columns; raises if one must be called alone."""
+        values = [*columns, *self._captured]
+        is_row = [place < len(columns) for place in self._inputs]
+        arrays = [values[place] for place in self._inputs]
+        region: Any = self._region
+        made = region.by_rows(arrays, is_row, len(columns[0]))
+        if made is None:
+            raise errors.UnavailableError(None, None, "a row is not settled by native code")
+        count = len(values)
+        return tuple([values[s] if s < count else made[s - count] for s in self._plan.fetches])
 
     def _in_order(self, values: list[Any]) -> list[Any]:
         slots = [*values, *[None] * (self._plan.slot_count - len(values))]

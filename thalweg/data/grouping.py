@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from thalweg.data.columns import frozen, invalid
 from thalweg.data.flow import Element, Flow, Kept, Pipeline, Stage, Staged
 from thalweg.data.functions import Function, captured_values
 from thalweg.data.state_code import packed_elements, unpacked_elements
+from thalweg.graph.attributes import FunctionName
 from thalweg.runtime.kernels import Context
 
 
@@ -97,10 +98,15 @@ class GroupByWindowDataset(Stage):
         "reduce_func_other_arguments: [Treduce], window_size_func_other_arguments: [Tsize] "
         "-> handle: variant"
     )
+    graphdef_names: ClassVar = {
+        "Tkey": "Tkey_func_other_arguments",
+        "Treduce": "Treduce_func_other_arguments",
+        "Tsize": "Twindow_size_func_other_arguments",
+    }
     flow = GroupByWindowFlow
-    key_func: str
-    reduce_func: str
-    window_size_func: str
+    key_func: FunctionName
+    reduce_func: FunctionName
+    window_size_func: FunctionName
 
     def kernel(self, context: Context, source: Any, *captured: list[Any]) -> Any:
         start = 1

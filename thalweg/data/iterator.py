@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import Any
 
 from thalweg.data import structure
-from thalweg.data.functions import Lambda
 from thalweg.data.iterator_ops import (
     IteratorFromStringHandleV2,
     IteratorGetNext,
@@ -23,6 +22,7 @@ from thalweg.data.iterator_ops import (
 )
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import resource, string
+from thalweg.graph.functions import Lambda
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body, SubGraph, needed

@@ -10,6 +10,7 @@ from thalweg.data.columns import invalid
 from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Puller, Run
 from thalweg.data.functions import Function, captured_values, tensors_of
 from thalweg.data.iterator_state import SessionIterator
+from thalweg.graph.attributes import FunctionName
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
@@ -55,7 +56,7 @@ class IteratorV2(IteratorHandle):
 class OneShotIterator(IteratorHandle):
     """A handle of an iterator that starts by itself, once."""
 
-    dataset_factory: str  # the name of the function that makes it
+    dataset_factory: FunctionName  # what makes it
 
     def kernel(self, context: Context) -> SessionIterator:
         name = self.shared_name or context.node.name
@@ -215,7 +216,7 @@ class ReduceDataset(Giving):
         "input_dataset: variant, initial_state: [Tstate], other_arguments: [Targuments] "
         "-> components: [output_types]"
     )
-    f: str  # the name of the function
+    f: FunctionName
 
     def kernel(
         self,

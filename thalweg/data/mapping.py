@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from thalweg.data.flow import Element, Flow, Pipeline, Rows, Staged
 from thalweg.data.functions import Function, FunctionStage, is_random, truth
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.data.vectorise import vectorised
+from thalweg.graph.node import Node
+from thalweg.platform import spans
 
 AUTOTUNE = -1
 
@@ -37,8 +39,12 @@ class MapFlow(Staged):
         self._error: Exception | None = None
         if self.source.gives_rows and self.pipeline.has_rows:
             whole = vectorised(function, source.stage)
-            self._whole = None if whole is None else whole.bound(run, node)
+            self._whole = self._by_rows() if whole is None else whole.bound(run, node)
             self.gives_rows = self._whole is not None
+
+    def _by_rows(self) -> Callable[..., Rows] | None:
+        """The function of one element, called for one row after the other."""
+        return self.call.by_rows if self.call.goes_by_rows else None
 
     def next(self) -> Element | None:
         element = self._left.pop() if self._left else self.source.next()
@@ -132,13 +138,13 @@ class _Job:
 class _Workers:
     """Threads that do jobs, until they are dropped."""
 
-    def __init__(self, call: Callable[..., Element], count: int) -> None:
+    def __init__(self, node: Node, call: Callable[..., Element], count: int) -> None:
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._finalize = weakref.finalize(self, _send_home, self.jobs, count)
         self._finalize.atexit = False
         for _ in range(count):
-            args = (self.jobs, call)
-            threading.Thread(target=_work, args=args, name="thalweg-data", daemon=True).start()
+            args, name = (self.jobs, call, node), f"thalweg-data {node.name}"
+            threading.Thread(target=_work, args=args, name=name, daemon=True).start()
 
     def close(self) -> None:
         """Let the threads end."""
@@ -150,13 +156,14 @@ def _send_home(jobs: SimpleQueue[_Job | None], count: int) -> None:
         jobs.put(None)
 
 
-def _work(jobs: SimpleQueue[_Job | None], call: Callable[..., Element]) -> None:
+def _work(jobs: SimpleQueue[_Job | None], call: Callable[..., Element], node: Node) -> None:
     with np.errstate(all="ignore"):
         while True:
             job = jobs.get()
             if job is None:
                 return
-            job.item = _attempted(call, job.element)
+            with spans.Lasting("calls the function", node):
+                job.item = _attempted(call, job.element)
             job.done.put(True)
             del job
 
@@ -180,6 +187,9 @@ class ParallelMapFlow(MapFlow):
         self._is_first = True
         self._is_over = False
 
+    def _by_rows(self) -> None:
+        """The threads call it for one element at a time, several at once."""
+
     def next(self) -> Element | None:
         if not self._pending and self._is_in_line():
             return super().next()
@@ -199,7 +209,9 @@ class ParallelMapFlow(MapFlow):
 
     def _fill(self) -> None:
         """Have as many jobs out as there may be."""
-        workers = self._workers = self._workers or _Workers(self.call, self._most)
+        if self._workers is None:
+            self._workers = _Workers(self.pipeline.node, self.call, self._most)
+        workers = self._workers
         while len(self._pending) < self._most and not self._is_over:
             item = attempt(self.source.next)
             self._is_over = item is None
@@ -217,7 +229,7 @@ class ParallelMapFlow(MapFlow):
 
     def _finished(self, job: _Job) -> Item:
         if job.item is None:
-            self.puller.get(job.done)
+            self.puller.get(job.done, self.pipeline.node)
         return job.item
 
     def own(self) -> dict[str, Any]:
@@ -276,6 +288,7 @@ class FilterDataset(FunctionStage):
     """A dataset of the elements of which a predicate holds."""
 
     signature = "input_dataset: variant, other_arguments: [Targuments] -> handle: variant"
+    graphdef_names: ClassVar = {"f": "predicate"}
     flow = FilterFlow
 
 
@@ -357,7 +370,7 @@ class InterleaveFlow(Staged):
 
     def _started(self, pipeline: Pipeline) -> Flow | Ahead:
         if self._is_parallel:
-            return Ahead(pipeline, self.puller, 2 * self._block)
+            return Ahead(self.pipeline.node, pipeline, self.puller, 2 * self._block)
         return pipeline.start(self.puller)
 
     def own(self) -> dict[str, Any]:

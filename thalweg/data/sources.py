@@ -121,7 +121,8 @@ class GeneratorFlow(Flow):
         function = functions.find(stage.token)
         arguments = self._arguments
         iterator = _Yielded(stage, lambda: iter(function(*arguments)), self._given)
-        self._channel = Channel(iterator.pull, iterator.close, stage.ahead)
+        node = self.pipeline.node
+        self._channel = Channel(node, iterator.pull, iterator.close, stage.ahead)
         return self._channel
 
     def next(self) -> Element | None:

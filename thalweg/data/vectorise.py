@@ -13,8 +13,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from thalweg.data.flow import Stage
-from thalweg.data.functions import Function, Lambda
+from thalweg.data.functions import Function
 from thalweg.graph import nest
+from thalweg.graph.functions import Lambda
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape

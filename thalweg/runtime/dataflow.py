@@ -83,7 +83,9 @@ class _Step:
             return
         for index in blocked:
             self._out += 1
-            threading.Thread(target=self._call_outside, args=(index,), daemon=True).start()
+            name = f"thalweg-step {self._instructions[index].node.name}"
+            args = (index,)
+            threading.Thread(target=self._call_outside, args=args, name=name, daemon=True).start()
 
     def _call(self, index: int) -> Done:
         try:

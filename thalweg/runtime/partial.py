@@ -10,13 +10,14 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.subgraph import needed
 from thalweg.lower.regions import with_traces
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.executor import fresh
 from thalweg.runtime.fetches import Fetches
 from thalweg.runtime.kernels import run
-from thalweg.runtime.plan import prune, schedule
+from thalweg.runtime.plan import schedule
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.unfold import has_primitives
 
@@ -25,7 +26,7 @@ class PartialRun:
     """The slots of a declared step, and which nodes have run."""
 
     def __init__(self, declared: Fetches, feeds: list[Tensor], resources: Resources) -> None:
-        nodes = prune(declared.tensors, declared.targets, feeds)
+        nodes = needed(declared.tensors, declared.targets, dict.fromkeys(feeds))
         if not nodes:
             raise errors.InvalidArgumentError(
                 None, None, "No nodes in the graph need to run for this partial run."
@@ -91,7 +92,7 @@ class PartialRun:
         fed = self._feeds - self._pending_feeds
         nodes = [
             node
-            for node in prune(wanted.tensors, wanted.targets, self._feeds)
+            for node in needed(wanted.tensors, wanted.targets, dict.fromkeys(self._feeds))
             if node not in self._done
         ]
         for node in nodes:

@@ -19,7 +19,9 @@ from thalweg import errors
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.util import extract_sub_graph
 from thalweg.place.placer import local_devices
+from thalweg.platform import spans
 from thalweg.public import public
 from thalweg.runtime import trace
 from thalweg.runtime.cancellation import Cancellation
@@ -129,6 +131,8 @@ class BaseSession:
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         values = self._execute(self._plan(step), list(feeds.values()), options, run_metadata)
+        if run_metadata is not None and options and options.output_partition_graphs:
+            run_metadata.partition_graphs.append(self._partition(step))
         if key is not None and len(step.feeds) == len(feed_dict or ()):
             self._remember(key, parsed, step)
         return parsed.result(values)
@@ -142,6 +146,11 @@ class BaseSession:
         size, threads = len(self._graph.nodes), self._config.intra_op_parallelism_threads
         planned, values = self._plan(step), list(feeds.values())
         return explain(planned, step, values, self._resources, size, threads)
+
+    def _partition(self, step: Step) -> Any:
+        """The nodes that a step needs, as a GraphDef."""
+        wanted = [*(tensor.op.name for tensor in step.fetches), *(n.name for n in step.targets)]
+        return extract_sub_graph(self._graph.as_graph_def(), wanted)
 
     def _remember(self, key: Any, parsed: Fetches, step: Step) -> None:
         """Note a call whose step can be run directly the next time."""
@@ -174,23 +183,34 @@ class BaseSession:
         options: RunOptions | None,
         metadata: RunMetadata | None,
     ) -> list[Any]:
+        _check_options(options, metadata)
         cancellation = Cancellation()
-        traced = metadata is not None and options and options.trace_level
-        timing = trace.Trace(step) if traced else None
         timer = self._start_timer(cancellation, options)
         with self._lock:
             self._steps.add(cancellation)
-        started = time.time_ns()
+        started = time.perf_counter_ns()
         try:
-            planned = step if timing is None else timing.plan
-            return execute(planned, feeds, self._resources, cancellation, timing)
+            if metadata is not None and options and options.trace_level:
+                return self._execute_traced(step, feeds, cancellation, metadata)
+            return execute(step, feeds, self._resources, cancellation)
         finally:
             with self._lock:
                 self._steps.discard(cancellation)
             if timer is not None:
                 timer.cancel()
-            if timing is not None and metadata is not None:
-                store_stats(metadata, trace.step_stats(timing, started))
+            if spans.is_on() and step.instructions:  # another step is traced: this ran beside it
+                spans.note("step", step.instructions[-1].node, started)
+
+    def _execute_traced(
+        self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata
+    ) -> list[Any]:
+        timing, recorder = trace.Trace(step), spans.Recorder()
+        since_epoch = time.time_ns() - time.perf_counter_ns()
+        try:
+            with recorder:
+                return execute(timing.plan, feeds, self._resources, cancellation, timing)
+        finally:
+            store_stats(metadata, trace.step_stats(timing, recorder, since_epoch))
 
     def _start_timer(
         self, cancellation: Cancellation, options: RunOptions | None
@@ -198,7 +218,9 @@ class BaseSession:
         limit = (options and options.timeout_in_ms) or self._config.operation_timeout_in_ms
         if not limit:
             return None
-        late = errors.DeadlineExceededError(None, None, f"Timed out after {limit} ms")
+        late = errors.DeadlineExceededError(
+            None, None, f"Timed out waiting for notification: the step took longer than {limit} ms"
+        )
         timer = threading.Timer(limit / 1000, cancellation.cancel, [late])
         timer.daemon = True
         timer.start()
@@ -386,6 +408,14 @@ def _call_key(fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
         if type(key) is not Tensor:
             return None
     return kind, *items, None, *feed_dict
+
+
+def _check_options(options: Any, metadata: Any) -> None:
+    """Raise unless these are what a step takes, ours or TensorFlow's protobufs."""
+    if options is not None and not hasattr(options, "trace_level"):
+        raise TypeError(f"options must be a tf.RunOptions, not {options!r}")
+    if metadata is not None and not hasattr(metadata, "step_stats"):
+        raise TypeError(f"run_metadata must be a tf.RunMetadata, not {metadata!r}")
 
 
 def _log_placement(planned: Plan) -> None:

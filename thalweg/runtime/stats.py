@@ -57,6 +57,8 @@ def fill(proto: Any, message: Message) -> None:
                 fill(getattr(proto, name).add(), item)
         elif isinstance(value, list):
             getattr(proto, name).extend(value)
+        elif isinstance(value, dict):
+            getattr(proto, name).update(value)
         elif isinstance(value, TensorShape):
             getattr(proto, name).CopyFrom(shape_proto(value))
         else:
@@ -109,10 +111,11 @@ class NodeExecStats(Message):
 
 @dataclass
 class DeviceStepStats(Message):
-    """What ran on one device."""
+    """What ran on one device; of which thread each is, where threads have names."""
 
     device: str = ""
     node_stats: Repeated[NodeExecStats] = field(default_factory=lambda: Repeated(NodeExecStats))
+    thread_names: dict[int, str] = field(default_factory=lambda: dict[int, str]())
 
 
 @dataclass

@@ -41,10 +41,15 @@ class ChromeTrace:
 
     def process(self, name: str) -> int:
         """A new row of the trace; its number."""
-        number = sum(event["ph"] == "M" for event in self.events)
+        number = sum(event["name"] == "process_name" for event in self.events)
         event = {"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}}
         self.events.append(event)
         return number
+
+    def lane(self, process: int, number: int, name: str) -> None:
+        """Name a lane of a row."""
+        where = {"ph": "M", "pid": process, "tid": number}
+        self.events.append({"name": "thread_name", **where, "args": {"name": name}})
 
     def emit(self, phase: str, category: str, name: str, place: Place, **more: Any) -> None:
         """Add an event at a place in the trace."""
@@ -142,6 +147,9 @@ class Timeline:
         runs: list[_Run] = []
         values: dict[str, _Value] = {}
         for device in self._step_stats.dev_stats:
+            if device.thread_names:
+                runs += self._read_threads(device)
+                continue
             process = self._trace.process(f"{device.device} Compute")
             tensors = self._trace.process(f"{device.device} Tensors")
             for stats, lane in zip(device.node_stats, _lanes(device.node_stats), strict=True):
@@ -151,6 +159,13 @@ class Timeline:
                     ended = run.end.time
                     values[name] = _Value(name, len(values), run, tensors, description, ended)
         return runs, values
+
+    def _read_threads(self, device: Any) -> list[_Run]:
+        """What ran on threads: a lane each, in which one thing may be inside another."""
+        process = self._trace.process(device.device)
+        for number, name in sorted(device.thread_names.items()):
+            self._trace.lane(process, number, name)
+        return [_Run(s, process, s.thread_id, *_parsed(s)) for s in device.node_stats]
 
     def _show_run(self, run: _Run) -> None:
         inputs = {f"input{index}": name for index, name in enumerate(run.inputs)}

@@ -18,6 +18,7 @@ import numpy as np
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
+from thalweg.platform.spans import Recorder
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import CompiledRegion
 from thalweg.runtime.executor import Timed, Timing
@@ -30,6 +31,7 @@ from thalweg.runtime.stats import TensorDescription as Description
 from thalweg.runtime.timed import TimedRegion, Times, run_single, timed
 
 _MARK = 1000  # nanoseconds
+BESIDE = "Input stages and queues"  # the row of what ran on other threads
 
 
 class Trace(Timing):
@@ -98,19 +100,40 @@ def _described(tensor: Tensor, shapes: Any) -> tuple[Any, tuple[int, ...], int]:
     return dtype, shape, prod(shape) * dtype.itemsize
 
 
-def step_stats(trace: Trace, started_ns: int) -> StepStats:
-    """The timings of a step, in TensorFlow's form."""
+def step_stats(trace: Trace, recorder: Recorder, offset: int) -> StepStats:
+    """The timings of a step and of what ran beside it, in TensorFlow's form.
+
+    `offset` is the time of the epoch less that of the clock they were taken by, in nanoseconds.
+    """
     stats = StepStats()
     timing = sorted(trace, key=lambda item: item.start)
-    first = timing[0].start if timing else 0
     for device in sorted({item.device for item in timing}):
         nodes = stats.dev_stats.add(device=device).node_stats
         nodes += [
-            _node(t, started_ns - first, trace.fused.get(t.node, ()))
-            for t in timing
-            if t.device == device
+            _node(t, offset, trace.fused.get(t.node, ())) for t in timing if t.device == device
         ]
+    if recorder.spans:
+        _add_beside(stats, recorder, offset)
     return stats
+
+
+def _add_beside(stats: StepStats, recorder: Recorder, offset: int) -> None:
+    """Input stages, queues and other steps, by their threads."""
+    threads = list(dict.fromkeys(span.thread for span in recorder.spans))
+    names = {lane: recorder.lane(thread) for lane, thread in enumerate(threads)}
+    device = stats.dev_stats.add(device=BESIDE, thread_names=names)
+    for what, about, thread, start, end in recorder.spans:
+        took = max(1, (end - start) // 1000)
+        device.node_stats.add(
+            node_name=about.name,
+            all_start_micros=(offset + start) // 1000,
+            op_end_rel_micros=took,
+            all_end_rel_micros=took,
+            timeline_label=f"{about.name} = {what}()",
+            thread_id=threads.index(thread),
+            op_type=about.type,
+            origin=about.origin,
+        )
 
 
 def _node(timed: Timed, offset: int, fused: Sequence[Node]) -> NodeExecStats:

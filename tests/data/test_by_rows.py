@@ -1,0 +1,113 @@
+"""Functions that are called for one row after the other: exactly what they are one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import thalweg as tf
+from tests.data.pipelines import Dataset, elements
+from thalweg.runtime.native import NativeStep
+
+TABLE = np.arange(12, dtype=np.float32).reshape(6, 2)
+FUNCTIONS = {
+    "normalised": lambda x, y: (x / tf.reduce_sum(tf.abs(x)), y),
+    "one number": lambda x, y: (tf.reduce_max(x), tf.reduce_sum(x * x)),
+    "product": lambda x, y: (tf.matmul(tf.reshape(x, [1, 3]), tf.ones([3, 4])), y * y),
+    "looked up": lambda x, y: (tf.gather(tf.constant(TABLE), y % 6), tf.cumsum(x)),
+    "larger": lambda x, y: (tf.tile(x, [5]), tf.range(4) + tf.cast(tf.reduce_max(y), tf.int32)),
+    "only part": lambda x, y: (tf.reverse(x, [0]), y),
+}
+
+
+def _data(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.random.default_rng(seed)
+    return numbers.normal(size=(count, 3)).astype(np.float32), np.arange(count, dtype=np.int64)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How many rows went through `by_rows`, up to now."""
+    counts, by_rows = [], NativeStep.by_rows
+
+    def noted(self, values, is_row, count):
+        counts.append(count)
+        return by_rows(self, values, is_row, count)
+
+    monkeypatch.setattr(NativeStep, "by_rows", noted)
+    return counts
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@settings(max_examples=4, deadline=None)
+@given(count=st.integers(1, 40), size=st.integers(1, 17), seed=st.integers(0, 9))
+def test_rows_are_exactly_the_elements(name: str, count: int, size: int, seed: int) -> None:
+    data, function = _data(count, seed), FUNCTIONS[name]
+    many = elements(lambda: Dataset.from_tensor_slices(data).map(function).batch(size))
+    single = elements(lambda: Dataset.from_tensor_slices(data).map(function))
+    for place in range(2):
+        joined = np.concatenate([batch[place] for batch in many])
+        expected = np.stack([element[place] for element in single])
+        assert joined.dtype == expected.dtype
+        assert joined.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_batches_take_rows(name: str, counted: list[int]) -> None:
+    elements(lambda: Dataset.from_tensor_slices(_data(10)).map(FUNCTIONS[name]).batch(4))
+    assert counted == [4, 4, 2]
+
+
+def test_what_is_captured_is_the_same_for_all_rows(counted: list[int]) -> None:
+    def made() -> Dataset:
+        offset = tf.constant([1.0, 2.0, 3.0]) * 2.0
+        data = Dataset.from_tensor_slices(_data(5))
+        return data.map(lambda x, y: tf.reduce_max(x + offset)).batch(5)
+
+    (found,) = elements(made)
+    assert counted == [5]
+    assert found.tolist() == (_data(5)[0] + np.float32([2, 4, 6])).max(1).tolist()
+
+
+def test_an_error_is_of_its_element(counted: list[int]) -> None:
+    """The elements before it are given; it names the op and the line."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        places = np.array([0, 1, 9, 2])
+        data = Dataset.from_tensor_slices(places).map(lambda i: tf.gather(tf.constant(TABLE), i))
+        element = tf.data.make_one_shot_iterator(data.batch(2)).get_next()
+        assert session.run(element).tolist() == TABLE[:2].tolist()
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)Gather.*test_by_rows\.py"):
+            session.run(element)
+    assert counted == [2, 2]
+
+
+def test_random_functions_are_called_one_by_one(counted: list[int]) -> None:
+    def draw(i: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.random_uniform([3], seed=1)) + tf.cast(i, tf.float32) * 0
+
+    def batched() -> Dataset:
+        return Dataset.range(6).map(draw).batch(3)
+
+    assert len(set(np.concatenate(elements(batched)).tolist())) == 6
+    assert not counted
+
+
+def test_variables_are_read_for_each_element(counted: list[int]) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.Variable([1.0, 2.0], use_resource=False)
+        data = Dataset.range(4).map(lambda i: tf.reduce_sum(variable) + tf.cast(i, tf.float32))
+        iterator = tf.data.make_initializable_iterator(data.batch(2))
+        session.run([variable.initializer])
+        session.run(iterator.initializer)
+        assert session.run(iterator.get_next()).tolist() == [3, 4]
+    assert not counted
+
+
+def test_parallel_maps_call_elements_on_threads(counted: list[int]) -> None:
+    def made() -> Dataset:
+        return Dataset.range(6).map(lambda i: tf.cumsum([i, i]), num_parallel_calls=2).batch(3)
+
+    assert np.concatenate(elements(made))[:, 1].tolist() == [0, 2, 4, 6, 8, 10]
+    assert not counted

@@ -1,0 +1,57 @@
+"""The stages of pipelines while a step is traced: each says when it made an element.
+
+A flow that is watched has its `next` and `rows` covered by timed ones for as long as a recording
+lasts; at other times nothing of this is in its way.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, cast
+
+from thalweg.platform import spans
+
+_COVERED = ("next", "rows")
+_live: set[weakref.ref[Any]] = set()
+
+
+def enlist(flow: Any) -> None:
+    """Have a flow watched whenever a step is traced."""
+    _live.add(weakref.ref(flow, _live.discard))
+    if spans.is_on():
+        _watch(flow)
+
+
+def _switched(is_on: bool) -> None:
+    for reference in list(_live):
+        flow = reference()
+        if flow is not None:
+            (_watch if is_on else _leave)(flow)
+
+
+def _watch(flow: Any) -> None:
+    node, kind = getattr(flow.pipeline, "node", None), cast("Any", type(flow))
+    if node is not None:
+        for name in _COVERED:
+            setattr(flow, name, _timed(getattr(kind, name).__get__(flow), node))
+
+
+def _leave(flow: Any) -> None:
+    for name in _COVERED:
+        flow.__dict__.pop(name, None)
+
+
+def _timed(pull: Callable[..., Any], node: spans.Subject) -> Callable[..., Any]:
+    def timed(*most: int) -> Any:
+        start = time.perf_counter_ns()
+        try:
+            return pull(*most)
+        finally:
+            spans.note(node.type, node, start)
+
+    return timed
+
+
+spans.on_switch(_switched)
