@@ -108,6 +108,8 @@ def test_look_ups(graph):
     assert graph.as_graph_element("x:0") is x
     assert graph.as_graph_element("x") is x.op
     assert graph.get_operation_by_name("x") is x.op
+    with pytest.raises(KeyError, match="refers to an Operation not in the graph"):
+        graph.get_operation_by_name("y")
     with pytest.raises(KeyError, match="does not exist"):
         graph.get_tensor_by_name("y:0")
     with pytest.raises(KeyError, match="only 1 outputs"):

@@ -55,6 +55,7 @@ class TestWriting:
         written = graph.as_graph_def()
         assert written.versions.producer == tf.GRAPH_DEF_VERSION
         assert written.versions.min_consumer == tf.GRAPH_DEF_VERSION_MIN_CONSUMER
+        assert not written.HasField("library")
 
     def test_the_nodes_since_a_version(self, graph: Any):
         tf.constant(1, name="old")

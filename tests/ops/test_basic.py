@@ -101,6 +101,45 @@ def test_group_and_tuple_wait_for_all() -> None:
         assert session.run(counter) == 2
 
 
+def test_group_and_tuple_inside_a_branch_take_what_is_outside() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        counter, x = tf.Variable(0), tf.constant(3.0)
+
+        def grouped() -> Any:
+            with tf.control_dependencies([tf.group(x, tf.assign_add(counter, 1))]):
+                return tf.identity(x)
+
+        def joined() -> Any:
+            return tf.tuple([x, tf.assign_add(counter, 10)])[0]
+
+        def awaited() -> Any:
+            return basic.with_dependencies([tf.assign_add(counter, 100)], x)
+
+        session.run(counter.initializer)
+        for function in (grouped, joined, awaited):
+            assert session.run(tf.cond(x > 2.0, function, lambda: -x)) == 3.0
+        assert session.run(counter) == 111
+
+
+def test_a_group_has_a_node_for_each_device() -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device("/job:a"):
+            a = tf.constant(0)
+        with tf.device("/job:b"):
+            b, c = tf.constant(1), tf.constant(2)
+        assert tf.group(b, c).device == b.device
+        with tf.device("/job:c"):
+            root = tf.group(a, b, c, name="root")
+        assert "job:c" in root.device
+        assert [(n.name, n.device) for n in root.control_inputs] == [
+            ("root/NoOp", a.device),
+            ("root/NoOp_1", b.device),
+        ]
+        assert graph.get_operation_by_name("root") is root
+        after = basic.with_dependencies([root], a)
+        assert after.device == a.device
+
+
 def test_no_op() -> None:
     with tf.Session() as session:
         assert session.run(tf.no_op()) is None

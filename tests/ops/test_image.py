@@ -133,7 +133,7 @@ def test_files(tmp_path):
         session.run(tf.write_file(name, "text"))
         assert session.run(tf.read_file(name)) == b"text"
         assert session.run(tf.matching_files(str(tmp_path / "*" / "*.txt"))) == [name.encode()]
-        with pytest.raises(tf.errors.NotFoundError, match="no such file"):
+        with pytest.raises(tf.errors.NotFoundError, match="No such file"):
             session.run(tf.read_file(name + "x"))
 
 

@@ -7,7 +7,8 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check
-from thalweg.ops.pooling import MaxPoolGradGrad, MaxPoolGradGradWithArgmax
+from thalweg.ops.argmax_pooling import MaxPoolGradGradWithArgmax
+from thalweg.ops.pooling import MaxPoolGradGrad
 from thalweg.ops.pooling3d import MaxPool3DGradGrad
 
 R = np.random.default_rng(0)

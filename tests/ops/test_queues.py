@@ -290,6 +290,61 @@ def test_resource_handles(session):
     assert queue.dequeue().op.type == "QueueDequeueV2"
 
 
+def by_resource(definition):
+    """A graph whose queues are held by resource handles, as later TensorFlow writes it."""
+    for node in definition.node:
+        if "Queue" in node.op:
+            node.op += "V2"
+    return definition
+
+
+@pytest.mark.parametrize(
+    ("make", "elements", "taken"),
+    [
+        (lambda: tf.FIFOQueue(5, tf.int32, name="q"), [3, 1, 2], [3, 1, 2]),
+        (lambda: tf.RandomShuffleQueue(5, 2, tf.int32, seed=1, name="q"), [4, 4, 4], [4]),
+        (lambda: tf.PaddingFIFOQueue(5, tf.int32, [[]], name="q"), [3, 1, 2], [3, 1, 2]),
+    ],
+)
+@pytest.mark.parametrize("change", [lambda definition: definition, by_resource])
+def test_imported_queues(make, elements, taken, change):
+    with tf.Graph().as_default() as graph:
+        queue = make()
+        queue.enqueue(tf.placeholder(tf.int32, [], name="element"), name="put")
+        queue.dequeue(name="take")
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.import_graph_def(change(graph.as_graph_def()), name="")
+        for element in elements:
+            session.run("put", {"element:0": element})
+        assert [session.run("take:0") for _ in taken] == taken
+
+
+@pytest.mark.parametrize("change", [lambda definition: definition, by_resource])
+def test_imported_queues_pad(change):
+    with tf.Graph().as_default() as graph:
+        queue = tf.PaddingFIFOQueue(5, tf.int32, [[None]], name="q")
+        queue.enqueue(tf.placeholder(tf.int32, [None], name="element"), name="put")
+        queue.dequeue_many(2, name="take")
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.import_graph_def(change(graph.as_graph_def()), name="")
+        session.run("put", {"element:0": [1]})
+        session.run("put", {"element:0": [2, 3]})
+        assert session.run("take:0").tolist() == [[1, 0], [2, 3]]
+
+
+@pytest.mark.parametrize("change", [lambda definition: definition, by_resource])
+def test_imported_queues_keep_the_order_of_priorities(change):
+    with tf.Graph().as_default() as graph:
+        queue = tf.PriorityQueue(5, tf.string, [[]], name="q")
+        queue.enqueue_many(([3, 1, 2], ["c", "a", "b"]), name="put")
+        queue.dequeue_many(3, name="take")
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.import_graph_def(change(graph.as_graph_def()), name="")
+        session.run("put")
+        priorities, words = session.run(["take:0", "take:1"])
+        assert priorities.tolist() == [1, 2, 3] and words.tolist() == [b"a", b"b", b"c"]
+
+
 def test_graphs_with_queues_travel(session):
     queue = tf.RandomShuffleQueue(5, 1, [tf.int32], [[]], seed=3, name="q")
     queue.enqueue(1, name="put")
@@ -301,3 +356,13 @@ def test_graphs_with_queues_travel(session):
         other.run("put")
         assert other.run("take:0") == 1
         assert graph.as_graph_def() == definition
+
+
+def test_what_does_not_fit_a_queue_is_named():
+    queue = tf.FIFOQueue(3, [tf.int32, tf.float32], shapes=[[], [2]], name="pairs")
+    with pytest.raises(ValueError, match=r"incompatible: component 1 of queue 'pairs'"):
+        queue.enqueue([1, [1.0, 2.0, 3.0]])
+    with pytest.raises(ValueError, match=r"incompatible: component 1 of queue 'pairs'"):
+        queue.enqueue_many([[1], [[1.0, 2.0, 3.0]]])
+    with pytest.raises(TypeError, match="capacity of a queue is an integer, not 'x'"):
+        tf.FIFOQueue("x", tf.float32)

@@ -10,7 +10,7 @@ import thalweg as tf
 from tests.ops.harness import check, check_loop
 from thalweg.loops.interpret import run_loop
 from thalweg.loops.loop import Operand
-from thalweg.ops import slicing
+from thalweg.ops import slicing, subscripts
 
 R = np.random.default_rng(0)
 X = R.normal(size=(3, 2, 4))
@@ -176,7 +176,7 @@ def test_assign_to_slice(key: EllipsisType | int | tuple[Any, ...]) -> None:
         variable = tf.Variable(X)
         session.run(variable.initializer)
         value = np.full(X[key].shape, 7.0)
-        change = slicing.slice_assign(variable[key], value)
+        change = subscripts.slice_assign(variable[key], value)
         bounds = session.run(change.op.inputs[1:])
         session.run(change)
         np.testing.assert_array_equal(session.run(variable), wanted)
@@ -188,7 +188,7 @@ def test_assign_to_slice_refuses_other_shapes() -> None:
         variable = tf.Variable(X)
         session.run(variable.initializer)
         value = tf.placeholder(tf.float64)
-        change = slicing.slice_assign(variable[0], value)
+        change = subscripts.slice_assign(variable[0], value)
         with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
             session.run(change, {value: np.zeros(3)})
         np.testing.assert_array_equal(session.run(variable), X)
@@ -196,4 +196,4 @@ def test_assign_to_slice_refuses_other_shapes() -> None:
 
 def test_assign_to_slice_of_a_value() -> None:
     with pytest.raises(ValueError, match="only supported for variables"):
-        slicing.slice_assign(tf.constant(X)[0], X[0])
+        subscripts.slice_assign(tf.constant(X)[0], X[0])

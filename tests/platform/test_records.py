@@ -82,6 +82,14 @@ def test_text_and_buffers_are_records_too(tmp_path: Path) -> None:
     assert read(tmp_path / "file") == ["späte".encode(), b"ab", b"cd"]
 
 
+def test_what_is_no_record(tmp_path: Path) -> None:
+    with (
+        tf.python_io.TFRecordWriter(tmp_path / "r") as writer,
+        pytest.raises(TypeError, match="bytes or text, not 3"),
+    ):
+        writer.write(3)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_flushed_records_can_be_read_while_the_file_is_open(tmp_path: Path, kind: str) -> None:
     writer = tf.python_io.TFRecordWriter(str(tmp_path / "file"), kind)

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+import thalweg as tf
 from thalweg.platform import tf_logging
 
 
@@ -65,3 +66,14 @@ def test_lines_go_to_standard_error_under_the_name_programs_know(capsys):
     tf_logging.flush()
     logger.removeHandler(console)
     assert "WARNING:thalweg:careful\n" in capsys.readouterr().err
+
+
+def test_a_function_in_the_place_of_one_of_the_module_is_used(monkeypatch):
+    said = []
+    monkeypatch.setattr(tf.logging, "info", lambda text, *args: said.append(text % args))
+    hook = tf.train.LoggingTensorHook({"x": "x:0"}, every_n_iter=1)
+    with tf.Graph().as_default():
+        x = tf.constant(7, name="x")
+        with tf.train.MonitoredSession(hooks=[hook]) as session:
+            session.run(x)
+    assert any("x = 7" in text for text in said)

@@ -157,6 +157,14 @@ def test_collections_of_no_one_kind_are_left_out():
     assert "mixed" not in tf.train.export_meta_graph().collection_def
 
 
+def test_a_damaged_collection():
+    tf.Variable(1.0)
+    proto = tf.train.export_meta_graph()
+    proto.collection_def["variables"].bytes_list.value[:] = [b"\xff\xff"]
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="The collection variables of"):
+        tf.train.import_meta_graph(proto)
+
+
 def test_registered_twice_is_an_error():
     with pytest.raises(KeyError):
         register_proto_function("variables")

@@ -28,6 +28,26 @@ def saved(path, **arguments):
     return path
 
 
+def test_lookup_tables_and_their_files_go_with_a_model(tmp_path):
+    words = tmp_path / "words.txt"
+    words.write_text("a\nb\n")
+    table = tf.contrib.lookup.index_table_from_file(str(words))
+    counts = tf.contrib.lookup.MutableHashTable(tf.string, tf.int64, -1)
+    x = tf.placeholder(tf.string, [None], name="x")
+    y, z = (tf.identity(t.lookup(x), name=n) for t, n in ((table, "y"), (counts, "z")))
+    start = tf.tables_initializer()
+    with tf.Session() as session:
+        session.run([start, counts.insert(tf.constant(["b"]), tf.constant([5], tf.int64))])
+        tf.saved_model.simple_save(
+            session, str(tmp_path / "model"), {"x": x}, {"y": y, "z": z}, legacy_init_op=start
+        )
+    words.unlink()
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.saved_model.loader.load(session, ["serve"], str(tmp_path / "model"))
+        found = session.run(["y:0", "z:0"], {"x:0": ["b", "q", "a"]})
+    assert [column.tolist() for column in found] == [[1, -1, 0], [5, -1, -1]]
+
+
 def test_a_model_comes_back(tmp_path):
     path = saved(str(tmp_path / "model"))
     assert tf.saved_model.loader.maybe_saved_model_directory(path)

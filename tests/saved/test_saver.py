@@ -10,6 +10,7 @@ import pytest
 import thalweg as tf
 from thalweg.platform import checkpoint_files, durable
 from thalweg.platform.safetensors import Piece
+from thalweg.saved import saver as saver_module
 from thalweg.saved.saver_builder import BaseSaverBuilder
 
 
@@ -88,9 +89,17 @@ def test_the_step_may_be_a_variable_a_name_or_padded(session, tmp_path):
     step = tf.Variable(5, name="step")
     saver = tf.train.Saver(pad_step_number=True)
     initialised(session)
-    for given in (step, "step:0", 5, np.int64(5)):
+    for given in (step, "step:0", 5, np.int64(5), np.array([5]), tf.reshape(step, [1])):
         path = saver.save(session, str(tmp_path / "m"), global_step=given)
         assert path == str(tmp_path / "m-00000005")
+
+
+def test_a_step_is_one_number(session, tmp_path):
+    tf.Variable(1.0)
+    saver = tf.train.Saver()
+    initialised(session)
+    with pytest.raises(ValueError, match=r"one number, not of shape \[2\]"):
+        saver.save(session, str(tmp_path / "m"), global_step=tf.constant([1, 2]))
 
 
 def test_relative_paths_in_the_state(session, tmp_path, monkeypatch):
@@ -130,6 +139,53 @@ def test_one_in_n_hours_is_kept(session, tmp_path, monkeypatch):
         saver.save(session, str(tmp_path / "m"), global_step=hour)
     kept = [step for step in range(4) if tf.train.checkpoint_exists(str(tmp_path / f"m-{step}"))]
     assert kept == [2, 3]
+
+
+@pytest.fixture
+def killed(session, tmp_path, monkeypatch):
+    """Two checkpoints where one is kept: the program was killed before it deleted the older."""
+    tf.Variable(1.0)
+    saver = tf.train.Saver(max_to_keep=1)
+    initialised(session)
+    first = saver.save(session, str(tmp_path / "m"), global_step=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("thalweg.saved.saver._remove", lambda *_: None)
+        last = saver.save(session, str(tmp_path / "m"), global_step=2)
+    assert tf.train.checkpoint_exists(first)
+    return first, last
+
+
+def recovered(folder):
+    saver = tf.train.Saver(max_to_keep=1)
+    paths = tf.train.get_checkpoint_state(folder).all_model_checkpoint_paths
+    saver.recover_last_checkpoints(paths)
+    return saver.last_checkpoints
+
+
+def test_what_a_killed_program_was_about_to_delete_goes_on_restart(killed, tmp_path):
+    first, last = killed
+    assert recovered(str(tmp_path)) == [last]
+    assert not tf.train.checkpoint_exists(first)
+    assert sorted({name.split(".")[0] for name in os.listdir(tmp_path)}) == ["checkpoint", "m-2"]
+    assert recovered(str(tmp_path)) == [last]
+
+
+def test_a_checkpoint_that_was_written_since_stays(killed, session, tmp_path):
+    first, last = killed
+    when = os.stat(tmp_path / "checkpoint").st_mtime + 100
+    os.utime(f"{first}.index", (when, when))
+    assert recovered(str(tmp_path)) == [last]
+    assert tf.train.checkpoint_exists(first)
+
+
+def test_a_restarted_session_keeps_no_more_than_it_should(killed, tmp_path):
+    first, last = killed
+    manager = tf.train.SessionManager()
+    with manager.prepare_session(
+        "", saver=tf.train.Saver(max_to_keep=1), checkpoint_dir=str(tmp_path)
+    ):
+        pass
+    assert not tf.train.checkpoint_exists(first) and tf.train.checkpoint_exists(last)
 
 
 def test_an_older_checkpoint_goes_only_after_the_state_names_the_new(
@@ -222,6 +278,29 @@ def test_sharded_in_the_background(session, tmp_path):
     saver.restore(session, path)  # waits
     assert session.run([v, w]) == [1, 2]
     assert not [name for name in os.listdir(tmp_path) if "_temp" in name]
+
+
+def test_a_save_that_nobody_waits_for_leaves_time_to_others(session, tmp_path, monkeypatch):
+    """Between blocks it rests, here for ever; whoever waits for it has it hurry."""
+    monkeypatch.setattr(saver_module, "_SHARE", 1e-9)
+    rests, wait = threading.Event(), threading.Event.wait
+
+    def noted(event, seconds=None):
+        if event is not rests and seconds is not None:
+            rests.set()
+        return wait(event, seconds)
+
+    tf.Variable(tf.zeros([3 * durable.BLOCK // 4]), name="v")
+    saver = tf.train.Saver()
+    initialised(session)
+    monkeypatch.setattr(threading.Event, "wait", noted)
+    path = saver.save(session, str(tmp_path / "m"), background=True)
+    rests.wait()
+    assert saver.is_saving
+    assert tf.train.latest_checkpoint(str(tmp_path)) is None
+    saver.wait()
+    assert not saver.is_saving
+    assert tf.train.latest_checkpoint(str(tmp_path)) == path
 
 
 def test_what_goes_wrong_is_raised_by_the_next_call(session, tmp_path, monkeypatch):
@@ -364,3 +443,45 @@ def test_what_does_not_fit(source):
         tf.train.init_from_checkpoint(source, {"nobody": a})
     with pytest.raises(ValueError, match="no variable"):
         tf.train.init_from_checkpoint(source, {"old/a": "nobody"})
+
+
+def test_what_cannot_be_restored_says_what_to_do(session, tmp_path):
+    tf.Variable([1.0, 2.0], name="v")
+    initialised(session)
+    path = tf.train.Saver().save(session, str(tmp_path / "model"))
+    for value, name, kind, message in (
+        ([1.0], "other", tf.errors.NotFoundError, r"list_variables(.|\n)*Key other not found"),
+        ([1.0], "v", tf.errors.InvalidArgumentError, r"mismatch(.|\n)*v has \(1,\)"),
+        ([1, 2], "v", tf.errors.InvalidArgumentError, r"mismatch(.|\n)*float32"),
+    ):
+        with tf.Graph().as_default(), tf.Session() as other:
+            tf.Variable(value, name=name)
+            with pytest.raises(kind, match=f"(?s)Restoring.*{message}.*test_saver.py") as raised:
+                tf.train.Saver().restore(other, path)
+            assert raised.value.op is not None
+
+
+def test_a_meta_graph_that_is_none(tmp_path):
+    path = tmp_path / "bad.meta"
+    path.write_bytes(b"\xff\xferubbish")
+    with pytest.raises(OSError, match="neither the bytes nor the text of a MetaGraphDef"):
+        tf.train.import_meta_graph(str(path))
+
+
+def test_threads_that_save_to_one_path(session, tmp_path):
+    v = tf.Variable(np.arange(100.0))
+    saver = tf.train.Saver(max_to_keep=1)
+    initialised(session)
+
+    def work():
+        for _ in range(10):
+            saver.save(session, str(tmp_path / "m"), write_meta_graph=False)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    saver.restore(session, str(tmp_path / "m"))
+    np.testing.assert_array_equal(session.run(v), np.arange(100.0))
+    assert len(os.listdir(tmp_path)) == 3

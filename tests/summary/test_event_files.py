@@ -481,3 +481,35 @@ def test_embeddings(tmp_path: Path) -> None:
     with tf.summary.FileWriter(tmp_path) as writer:
         projector.visualize_embeddings(writer, config)
     assert 'tensor_name: "words"' in (tmp_path / "projector_config.pbtxt").read_text()
+
+
+def test_a_writer_that_cannot_be_closed_keeps_no_other_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (tf.summary.FileWriterCache.get(f"{tmp_path}/{name}") for name in "ab")
+    closed: list[str] = []
+
+    def failing(name: str) -> None:
+        closed.append(name)
+        raise OSError(name)
+
+    monkeypatch.setattr(first, "close", lambda: failing("a"))
+    monkeypatch.setattr(second, "close", lambda: failing("b"))
+    with pytest.raises(OSError, match="a"):
+        tf.summary.FileWriterCache.clear()
+    assert sorted(closed) == ["a", "b"]
+    assert tf.summary.FileWriterCache.get(f"{tmp_path}/a") is not first
+    tf.summary.FileWriterCache.clear()
+
+
+def test_the_graph_of_an_event_file_says_its_ops_and_version(tmp_path: Path) -> None:
+    with tf.Graph().as_default() as graph:
+        tf.data.Dataset.range(2).map(lambda x: -x).make_initializable_iterator()
+        tf.summary.FileWriter(tmp_path, graph).close()
+    (path,) = tmp_path.iterdir()
+    (content,) = (
+        e.meta_graph_def for e in tf.train.summary_iterator(str(path)) if e.meta_graph_def
+    )
+    info = tf.MetaGraphDef.FromString(content).meta_info_def
+    assert info.tensorflow_version == tf.__version__
+    assert {op.name for op in info.stripped_op_list.op} >= {"MapDataset", "Neg"}

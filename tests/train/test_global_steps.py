@@ -27,6 +27,11 @@ def test_create_and_get():
         assert tf.train.global_step(session, step) == 0
 
 
+def test_a_vector_of_one():
+    with tf.Session() as session:
+        assert tf.train.global_step(session, tf.constant([7])) == 7
+
+
 def test_found_by_name():
     tf.Variable(0, name="global_step")
     assert tf.train.get_global_step().name == "global_step:0"

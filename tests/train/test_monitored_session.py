@@ -147,6 +147,18 @@ def test_two_hooks_may_not_feed_the_same():
         HookedSession(session, hooks).run(a)
 
 
+def test_protocol_buffers_are_answered_by_such():
+    from tensorboard.compat.proto import config_pb2
+
+    options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
+    hook = Hook(tf.train.SessionRunArgs(None, options=options))
+    with tf.Session() as session:
+        HookedSession(session, [hook]).run(tf.constant(1) + 2)
+    (seen,) = hook.values
+    assert isinstance(seen.run_metadata, config_pb2.RunMetadata)
+    assert seen.run_metadata.step_stats.dev_stats
+
+
 def test_options_are_merged():
     x = tf.constant(1) + 2
     full = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
@@ -414,3 +426,9 @@ def test_session_config(counting):
     with tf.train.MonitoredTrainingSession(config=config) as session:
         assert session.run(counting[1]) == 1
         assert any("CPU:1" in device for device in session._tf_sess().list_devices())
+
+
+@pytest.mark.parametrize("hook", ["text", tf.train.SessionRunHook])
+def test_a_hook_that_is_none(hook):
+    with pytest.raises(TypeError, match="must be a SessionRunHook object, not"):
+        tf.train.MonitoredSession(hooks=[hook])

@@ -25,6 +25,11 @@ from thalweg.platform.compat import as_bytes
 
 Array = NDArray[Any]
 
+
+class FunctionName(str):
+    """The name of a function in the library of a GraphDef."""
+
+
 _FIELDS = {
     "bool": "b",
     "int": "i",
@@ -34,8 +39,10 @@ _FIELDS = {
     "DType": "type",
     "TensorShape": "shape",
     "Array": "tensor",
+    "FunctionName": "func",
 }
 _TYPES: tuple[tuple[Any, str], ...] = (
+    (FunctionName, "func"),
     ((bool, np.bool_), "b"),
     ((int, np.integer), "i"),
     ((float, np.floating), "f"),
@@ -100,6 +107,8 @@ def kind_of(value: Any) -> Kind:
 def encode(value: Any, kind: Kind | None = None) -> Any:
     """A value as an AttrValue."""
     kind = kind or kind_of(value)
+    if isinstance(value, FunctionName):
+        kind = Kind("func")
     proto = message("attr_value", "AttrValue")()
     if not kind.is_list:
         _set(proto, kind.field, _encode_item(value, kind.field))
@@ -132,8 +141,10 @@ def _encode_item(value: Any, field: str) -> Any:
             return {"b": bool, "i": int, "f": float}[field](value)
 
 
-def _op_proto(op: Op) -> Any:
-    """An op without inputs, as the attribute of another one."""
+def _op_proto(op: Op | FunctionName) -> Any:
+    """A function by its name, or an op without inputs, as the attribute of another one."""
+    if isinstance(op, FunctionName):
+        return message("attr_value", "NameAttrList")(name=str(op))
     proto = message("attr_value", "NameAttrList")(name=op.type_name)
     for name, value in op.attributes.items():
         proto.attr[name].CopyFrom(encode(value, kinds(type(op)).get(name)))
@@ -166,6 +177,8 @@ def _decode_item(value: Any, field: str, is_text: bool) -> Any:
         case "tensor":
             return _read_only(make_ndarray(value))
         case "func":
+            if value.name not in REGISTRY:
+                return FunctionName(value.name)
             attributes = {name: decode(value.attr[name]) for name in value.attr}
             return REGISTRY[value.name](**attributes)
         case _:

@@ -236,7 +236,7 @@ def _convert(op: Op, argument: Argument, value: Any, bound: dict[str, Any], name
     dtype = argument.fixed or (None if argument.is_mixed else bound.get(argument.type))
     if argument.is_list:
         return _convert_list(op, argument, value, bound, dtype)
-    if isinstance(value, IndexedSlices) or argument.is_ref or argument.fixed is not None:
+    if isinstance(value, IndexedSlices) or argument.is_ref:
         tensor = convert_to_tensor(value, dtype, as_ref=argument.is_ref)
     else:
         tensor = _convert_value(op, argument, value, dtype, name)
@@ -247,16 +247,25 @@ def _convert(op: Op, argument: Argument, value: Any, bound: dict[str, Any], name
 def _convert_value(
     op: Op, argument: Argument, value: Any, dtype: DType | None, name: str
 ) -> Tensor:
-    """A Python value beside tensors: an error says which input of which op would not convert."""
+    """A Python value: an error says which input of which op would not convert."""
+    own_name = None if argument.fixed is not None else f"{name.rstrip('/')}/{argument.name}"
     try:
-        return convert_to_tensor(value, dtype, name=f"{name.rstrip('/')}/{argument.name}")
+        return convert_to_tensor(value, dtype, name=own_name)
     except (TypeError, ValueError) as error:
-        if dtype is None:
-            raise
-        raise type(error)(
-            f"Input '{argument.name}' of '{op.type_name}' Op has type {_type_of(value)} that does "
-            f"not match {_wanted(op, argument, dtype)}: {error} (at {user_line()})"
-        ) from error
+        raise _unfit(op, argument, value, dtype, error) from error
+
+
+def _unfit(
+    op: Op, argument: Argument, value: Any, dtype: DType | None, error: Exception
+) -> Exception:
+    """What to raise for a value that cannot be this input."""
+    kind = TypeError if isinstance(error, TypeError) else ValueError
+    fault = "cannot be a tensor"
+    if dtype is not None:
+        fault = f"has type {_type_of(value)} that does not match {_wanted(op, argument, dtype)}"
+    return kind(
+        f"Input '{argument.name}' of '{op.type_name}' Op {fault}: {error} (at {user_line()})"
+    )
 
 
 def _wanted(op: Op, argument: Argument, dtype: DType) -> str:
@@ -285,9 +294,17 @@ def _convert_list(
         tensors = [convert_to_tensor(v, d) for v, d in zip(values, wanted, strict=True)]
         bound[argument.type] = [t.dtype.base_dtype for t in tensors]
         return tensors
-    tensors = convert_all(values, dtype)
+    try:
+        tensors = convert_all(values, dtype)
+    except (TypeError, ValueError) as error:
+        raise _unfit(op, argument, value, dtype, error) from error
     if tensors and argument.fixed is None:
         bound.setdefault(argument.type, tensors[0].dtype.base_dtype)
+    elif dtype is None and argument.type not in op.__dict__:
+        raise ValueError(
+            f"List argument '{argument.name}' of '{op.type_name}' Op must not be empty: nothing "
+            f"tells the dtype (at {user_line()})"
+        )
     bound[argument.count] = len(tensors)
     return tensors
 

@@ -74,6 +74,9 @@ def convert_to_tensor(
                 f"{value.dtype.name}: {value!s} (made at {value.op.origin})"
             )
         return value
+    if value is None:
+        whose = "." if name is None else f": '{name}' is None."
+        raise ValueError(f"None values not supported{whose}")
     wanted = None if dtype is None else as_dtype(dtype)
     if wanted is None and preferred_dtype is not None:
         preferred = _attempt(value, as_dtype(preferred_dtype), name, as_ref)

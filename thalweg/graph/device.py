@@ -108,6 +108,10 @@ def device_function(device: Any) -> DeviceFunction | None:
         return None
     if callable(device):
         return lambda node: canonical_name(device(node))
+    if not isinstance(device, str | DeviceSpec):
+        raise TypeError(
+            f"A device is a name, a DeviceSpec, a function of a node or None: {device!r}"
+        )
     spec = device if isinstance(device, DeviceSpec) else DeviceSpec.from_string(device)
     return lambda node: _merged(spec, node.device)
 

@@ -7,15 +7,18 @@ inferred again. Nodes may come in any order; a cycle is an error, but for the wa
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
 from thalweg.graph import attributes, dtypes
+from thalweg.graph.attributes import FunctionName
 from thalweg.graph.build import add_node
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
+from thalweg.graph.functions import Lambda, body_fields, function_of
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import REGISTRY, Op
@@ -52,7 +55,8 @@ def import_graph_def(
             list(proto.versions.bad_consumers),
         )
         given = _converted(replaced, scope)
-        importer = _Importer(graph, proto, given, op_dict, producer_op_list)
+        library = _Library(proto.library, op_dict, producer_op_list)
+        importer = _Importer(graph, proto, given, op_dict, producer_op_list, library)
         importer.run()
         return None if wanted is None else [importer.element(element) for element in wanted]
 
@@ -123,6 +127,7 @@ class _Importer:
         input_map: dict[str, Tensor],
         op_dict: Mapping[str, Any] | None,
         producer_op_list: Any,
+        library: _Library,
     ) -> None:
         self.graph = graph
         self.protos: dict[str, Any] = {node.name: node for node in proto.node}
@@ -133,18 +138,24 @@ class _Importer:
         # All names are taken first: nodes name each other before they exist.
         self.names = {name: graph.unique_name(name) for name in self.protos}
         self.made: dict[str, Node] = {}
+        self.library = library
 
     def run(self) -> None:
-        """Make all nodes."""
-        for name in self.protos:
-            self._make_with_inputs(name)
-        self._close_loops()
+        """Make all nodes; an error if something was to be replaced that is not there."""
+        self.make_all()
         unused = sorted(self.input_map.keys() - self.used)
         unused = [key for key in unused if not self._has_output(key)]
         if unused:
             raise ValueError(
                 f"Attempted to map inputs that were not found in graph_def: [{', '.join(unused)}]"
             )
+
+    def make_all(self) -> dict[str, Node]:
+        """Make all nodes."""
+        for name in self.protos:
+            self._make_with_inputs(name)
+        self._close_loops()
+        return self.made
 
     def _has_output(self, name: str) -> bool:
         node, index = _parsed(name)
@@ -220,7 +231,7 @@ class _Importer:
     # One node
 
     def _make(self, proto: Any) -> Node:
-        block = self._block(proto)
+        block = _block(proto, self.op_dict)
         values = dict(proto.attr)
         self._drop_newer_defaults(proto, block, values)
         sources = [_canonical(source) for source in proto.input]
@@ -239,13 +250,6 @@ class _Importer:
         _narrow_shapes(proto, node)
         return node
 
-    def _block(self, proto: Any) -> type[Op]:
-        name = _current_name(proto.op)
-        known = self.op_dict is None or proto.op in self.op_dict
-        if name is None or not known:
-            raise ValueError(f"No op named {proto.op} in defined operations.")
-        return REGISTRY[name]
-
     def _drop_newer_defaults(self, proto: Any, block: type[Op], values: dict[str, Any]) -> None:
         """Attributes that only the producer knows may go where they say what is usual there."""
         if proto.op not in self.producer:
@@ -258,9 +262,8 @@ class _Importer:
                 del values[attribute.name]
 
     def _op(self, proto: Any, block: type[Op], values: Mapping[str, Any]) -> Op:
-        kinds = attributes.kinds(block)
         fields = {
-            field: attributes.decode(values[name], kinds.get(field))
+            field: self._field(proto, block, field, values[name])
             for field in block.fields
             if (name := block.graphdef_names.get(field, field)) in values
         }
@@ -268,6 +271,19 @@ class _Importer:
             return block(**fields)
         except TypeError as error:
             raise _invalid(proto, str(error)) from None
+
+    def _field(self, proto: Any, block: type[Op], field: str, value: Any) -> Any:
+        found = attributes.decode(value, attributes.kinds(block).get(field))
+        is_held = field in body_fields(block)
+        return self._bodies(proto, found) if is_held else self.library.resolved(found)
+
+    def _bodies(self, proto: Any, names: Any) -> Any:
+        """The body of a function, or those of several."""
+        if isinstance(names, tuple):
+            return tuple(self._bodies(proto, name) for name in cast("tuple[Any, ...]", names))
+        if not isinstance(names, FunctionName):
+            raise _invalid(proto, f"Expected the name of a function, not {names!r}.")
+        return self.library.function(names).body
 
     def _annotations(
         self, proto: Any, block: type[Op], values: Mapping[str, Any]
@@ -308,6 +324,50 @@ class _Importer:
         if node is None:
             raise _invalid(proto, f"Control input {source!r} not found in graph_def.")
         return node
+
+
+class _Library:
+    """The functions of a GraphDef, made when a node asks for one."""
+
+    def __init__(self, proto: Any, op_dict: Any, producer_op_list: Any) -> None:
+        self._protos = {function.signature.name: function for function in proto.function}
+        self._made: dict[str, Lambda] = {}
+        self._open: set[str] = set()  # functions in the making
+        self._op_dict, self._producer = op_dict, producer_op_list
+
+    def resolved(self, value: Any) -> Any:
+        """An attribute, functions in the place of their names."""
+        if isinstance(value, FunctionName):
+            return self.function(value)
+        if not isinstance(value, tuple):
+            return value
+        return tuple(map(self.resolved, cast("tuple[Any, ...]", value)))
+
+    def function(self, name: str) -> Lambda:
+        """The function of a name."""
+        if name not in self._protos:
+            raise ValueError(f"graph_def is invalid: its library has no function {name!r}.")
+        if name in self._open:
+            raise ValueError(f"graph_def is invalid: the function {name!r} contains itself.")
+        if name not in self._made:
+            self._open.add(name)
+            block = functools.partial(_block, op_dict=self._op_dict)
+            self._made[name] = function_of(self._protos[name], self._make, block)
+            self._open.discard(name)
+        return self._made[name]
+
+    def _make(
+        self, graph: Graph, protos: Sequence[Any], given: Mapping[str, Tensor]
+    ) -> dict[str, Node]:
+        nodes = message("graph", "GraphDef")(node=protos)
+        return _Importer(graph, nodes, dict(given), self._op_dict, self._producer, self).make_all()
+
+
+def _block(proto: Any, op_dict: Mapping[str, Any] | None) -> type[Op]:
+    name = _current_name(proto.op)
+    if name is None or not (op_dict is None or proto.op in op_dict):
+        raise ValueError(f"No op named {proto.op} in defined operations.")
+    return REGISTRY[name]
 
 
 def _invalid(proto: Any, message: str) -> ValueError:

@@ -82,6 +82,8 @@ def _typed(value: Any, dtype: DType) -> Array:
 def _from_python(value: Any) -> Array:
     """Python numbers are narrow unless they do not fit."""
     array = _dense(value, None)
+    if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], int):
+        raise ValueError(f"{_brief(value)} does not fit in 64 bits")
     if array.dtype.kind in "USO":
         return to_bytes(_dense(value, object))
     if array.dtype == np.float64:

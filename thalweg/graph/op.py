@@ -39,7 +39,7 @@ class Op:
     host_only: ClassVar[bool] = False
     #: a gradient of None is right for every input (indices, comparisons, shapes)
     not_differentiable: ClassVar[bool] = False
-    #: its gradient is told which inputs' gradients are `wanted`
+    #: its gradient is told which inputs' gradients are `wanted` and which outputs' were `given`
     chooses_gradients: ClassVar[bool] = False
     #: its gradient takes IndexedSlices as they are; others get them as tensors
     passes_slices: ClassVar[bool] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ContextDecorator
 from typing import Any
@@ -86,8 +87,8 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     graph: Graph = get_default_graph()
     if graph.seed is None and op_seed is None:
         return None, None
-    first = DEFAULT_GRAPH_SEED if graph.seed is None else graph.seed
-    second = graph.version if op_seed is None else op_seed
+    first = DEFAULT_GRAPH_SEED if graph.seed is None else _checked_seed(graph.seed)
+    second = graph.version if op_seed is None else _checked_seed(op_seed)
     pair = first % _LARGEST_SEED, second % _LARGEST_SEED
     # A pair of zeros would mean "not seeded" to the op.
     return (0, _LARGEST_SEED) if pair == (0, 0) else pair
@@ -96,4 +97,11 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
 @public("set_random_seed", "random.set_random_seed")
 def set_random_seed(seed: int | None) -> None:
     """Seed every random op made from now on in the default graph."""
-    get_default_graph().seed = seed
+    get_default_graph().seed = None if seed is None else _checked_seed(seed)
+
+
+def _checked_seed(seed: Any) -> int:
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise TypeError(f"A seed must be an integer, not {seed!r}") from None

@@ -5,23 +5,24 @@ The messages are TensorFlow's own, so that its tools can read what is written he
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
 
 from thalweg.graph import attributes
 from thalweg.graph.attributes import Kind
 from thalweg.graph.dtypes import DType
+from thalweg.graph.functions import body_name, function_def, held_by
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.protos import message
 from thalweg.graph.signature import Argument
-from thalweg.graph.subgraph import bodies_of
+from thalweg.graph.subgraph import Body, bodies_of
 from thalweg.public import publish_lazily
 
 _LARGEST = 1 << 31  # what a protobuf can hold
 _PRIVATE = frozenset({"_counts"})  # annotations that follow from the rest
-_BODIES = frozenset({"branches", "condition", "body"})  # no protobuf holds them
+_BODIES = frozenset({"branches", "condition", "body"})  # only functions hold them as they are
 
 for _module, _names in {
     "graph": ("GraphDef",),
@@ -44,21 +45,43 @@ def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = 
     proto.versions.min_consumer = versions.min_consumer
     proto.versions.bad_consumers.extend(versions.bad_consumers)
     size = 0
-    for node in _written(graph, from_version or 0):
+    nodes = _written(graph, from_version or 0)
+    for node in nodes:
         written = node_def(node, add_shapes)
         size += written.ByteSize()
         if size >= _LARGEST:
             raise ValueError("GraphDef cannot be larger than 2GB.")
         proto.node.append(written)
+    functions = function_library(nodes)
+    if functions:  # an empty library is one more field
+        proto.library.function.extend(functions.values())
     return proto
+
+
+def function_library(nodes: Iterable[Node]) -> dict[str, Any]:
+    """The functions that nodes hold, and those that these hold, by name."""
+    found: dict[str, Any] = {}
+    pending = list(nodes)
+    for node in pending:  # grows on the way
+        for name, function in held_by(node):
+            if name not in found:
+                found[name] = function_def(name, function, inner_def)
+                body = function if isinstance(function, Body) else function.body
+                pending += body.graph.nodes
+    return found
 
 
 def _written(graph: Graph, start: int) -> list[Node]:
     """The nodes to write; where some hold sub-graphs, what stands for them outside."""
     if not any(bodies_of(node) for node in graph.nodes):
         return graph.nodes[start:]
-    groups: list[list[Node]] = operators["unfolded"](graph)
-    return [node for group in groups[start:] for node in group]
+    return [node for _, group in groups(graph)[start:] for node in group]
+
+
+def groups(graph: Graph) -> list[tuple[Node, list[Node]]]:
+    """Each node of a graph, and those that stand for it outside."""
+    found: list[list[Node]] = operators["unfolded"](graph)
+    return list(zip(graph.nodes, found, strict=True))
 
 
 def node_def(node: Node, add_shapes: bool = False) -> Any:
@@ -75,6 +98,18 @@ def node_def(node: Node, add_shapes: bool = False) -> Any:
     if add_shapes and node.outputs:
         shapes = [tensor.shape for tensor in node.outputs]
         proto.attr["_output_shapes"].CopyFrom(attributes.encode(shapes))
+    return proto
+
+
+def inner_def(node: Node) -> Any:
+    """The NodeDef of a node inside a function: sub-graphs are functions too."""
+    proto = node_def(node)
+    for field, value in node.op.attributes.items():
+        if isinstance(value, Body):
+            proto.attr[field].CopyFrom(attributes.encode(body_name(node, field)))
+        elif isinstance(value, tuple) and field in _BODIES:
+            names = [body_name(node, field, place) for place in range(len(cast("Any", value)))]
+            proto.attr[field].CopyFrom(attributes.encode(names))
     return proto
 
 

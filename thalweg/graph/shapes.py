@@ -143,6 +143,8 @@ def _checked_size(value: Any) -> Size:
         return value.value
     if isinstance(value, DType):
         raise TypeError(f"Cannot convert {value} to a Dimension")
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"Ambiguous dimension: {value}")
     size = int(value)
     if size != value and not isinstance(value, (str, bytes)):
         raise ValueError(f"Ambiguous dimension: {value}")

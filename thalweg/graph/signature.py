@@ -8,6 +8,7 @@ that is a dtype (`int32`) is fixed; a name that is a field of the op takes the f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -66,7 +67,7 @@ class Signature:
         names = dict.fromkeys(a.type for a in self.inputs + self.outputs if a.fixed is None)
         return tuple(names)
 
-    def group(self, flat: list[Any] | tuple[Any, ...], counts: tuple[int, ...]) -> list[Any]:
+    def group(self, flat: Sequence[Any], counts: tuple[int, ...]) -> list[Any]:
         """Gather a flat sequence into one value per input, lists where the input is a list."""
         grouped: list[Any] = []
         start = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
+from thalweg.graph.build import graph_of
 from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_function
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
@@ -288,10 +290,27 @@ def no_op(name: str | None = None) -> Node:
 
 @public("group")
 def group(*inputs: Any, name: str | None = None) -> Node:
-    """A node that is done when all `inputs` are."""
-    graph = get_default_graph() if not inputs else _graph_of_any(inputs)
-    with graph.as_default(), graph.control_dependencies(_flat(inputs)):
-        return no_op(name=name or "group_deps")
+    """A node that is done when all `inputs` are.
+
+    Where those are asked to be on several devices, each device tells of its own.
+    """
+    flat = _flat(inputs)
+    graph = graph_of(flat)
+    on_device: dict[str, list[Any]] = {}
+    for each in [] if graph.is_eager else flat:
+        on_device.setdefault(getattr(each, "device", None) or "", []).append(each)
+    with graph.as_default():
+        if len(on_device) <= 1:
+            return _gate(flat, next(iter(on_device), ""), name or "group_deps")
+        with graph.name_scope(name or "group_deps") as scope:
+            gates = [_gate(each, device) for device, each in sorted(on_device.items())]
+            return _gate(gates, "", scope)
+
+
+def _gate(inputs: Sequence[Any], device: str, name: str | None = None) -> Node:
+    graph = get_default_graph()
+    with graph.control_dependencies(inputs), graph.device(device) if device else nullcontext():
+        return no_op(name=name)
 
 
 @public("tuple")
@@ -299,7 +318,7 @@ def tuple_(
     tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] | None = None
 ) -> list[Any]:
     """The tensors, each available only when all are."""
-    graph = _graph_of_any(tensors)
+    graph = graph_of(_flat(tensors))
     with graph.as_default(), graph.name_scope(name or "tuple"):
         gates = [t for t in tensors if t is not None] + list(control_inputs or ())
         gate = group(*gates)
@@ -312,7 +331,9 @@ def with_dependencies(
     """`output_tensor`, available only after `dependencies` ran."""
     is_whole = hasattr(output_tensor, "components")
     whole: Any = output_tensor if is_whole else convert_to_tensor(output_tensor)
-    with whole.graph.as_default(), whole.graph.control_dependencies(dependencies):
+    graph = graph_of([whole])
+    beside = None if graph.is_eager else whole
+    with graph.as_default(), graph.colocate_with(beside), graph.control_dependencies(dependencies):
         if not is_whole:
             return identity(whole, name=name)
         return type(whole)(*[identity(part) for part in whole.components()])
@@ -326,14 +347,6 @@ def _flat(values: Sequence[Any]) -> list[Any]:
         elif value is not None:
             flat.append(value)
     return flat
-
-
-def _graph_of_any(values: Sequence[Any]) -> Any:
-    for value in _flat(values):
-        graph = getattr(value, "graph", None)
-        if graph is not None:
-            return graph
-    return get_default_graph()
 
 
 def zeros_constant(like: Tensor) -> Tensor:

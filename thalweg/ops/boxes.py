@@ -299,7 +299,7 @@ class CropAndResize(Op):
         return TensorShape.of((count, height, width, channels))
 
     def numpy(self, image: Array, boxes: Array, box_ind: Array, crop_size: Array) -> Array:
-        _check_boxes(image, boxes, box_ind, crop_size)
+        _check_boxes(image, box_ind, crop_size)
         crops = np.empty((len(boxes), *crop_size.tolist(), image.shape[3]), np.float32)
         for crop, box, index in zip(crops, boxes, box_ind, strict=True):
             rows, columns = crop_matrices(image.shape, box, crop_size, self.method)
@@ -337,7 +337,7 @@ class CropAndResize(Op):
         return [casting.cast(grad, image.dtype), None, None, None]
 
 
-def _check_boxes(image: Array, boxes: Array, box_ind: Array, crop_size: Array) -> None:
+def _check_boxes(image: Array, box_ind: Array, crop_size: Array) -> None:
     if np.any(crop_size <= 0):
         raise errors.InvalidArgumentError(
             None, None, f"crop dimensions must be positive: {crop_size.tolist()}"

@@ -13,6 +13,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.graph import user_line
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -69,7 +70,9 @@ def _check_castable(source: DType, target: DType) -> None:
     for kind in (source, target):
         if not (kind in dtypes.NUMERIC or kind.is_bool):
             raise errors.UnimplementedError(
-                None, None, f"Cast {source.name} to {target.name} is not supported"
+                None,
+                None,
+                f"Cast {source.name} to {target.name} is not supported (at {user_line()})",
             )
 
 

@@ -155,6 +155,7 @@ class VariableCell:
                 None,
                 None,
                 f"Attempting to use uninitialized value {self.name}: run its initializer (or "
-                "tf.global_variables_initializer()) in this session first",
+                "tf.global_variables_initializer(), or tf.local_variables_initializer() for a "
+                "local variable) in this session first",
             )
         return self.buffer

@@ -21,7 +21,7 @@ from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
 from thalweg.loops.loop import Operand, Place, widened, within
 from thalweg.ops import correlate, shaping
-from thalweg.ops.windows import Slide, containing, met, overlaps
+from thalweg.ops.windows import Slide, containing, met, overlaps, per_axis
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -329,10 +329,8 @@ def attributes(
     layout = _checked_format(rank, data_format)
     channel = 1 if layout.startswith("NC") else rank + 1
     name, explicit = _checked_padding(rank, padding)
-    steps = _per_axis("strides", strides, rank, channel)
-    rates = _per_axis(
-        "dilations", [1] * (rank + 2) if dilations is None else dilations, rank, channel
-    )
+    steps = per_axis("strides", strides, layout)
+    rates = per_axis("dilations", 1 if dilations is None else dilations, layout)
     for what, values in (("strides", steps), ("dilations", rates)):
         if values[0] != 1 or values[channel] != 1:
             raise errors.InvalidArgumentError(
@@ -362,17 +360,6 @@ def _checked_format(rank: int, data_format: str | None) -> str:
             f"data_format must be one of {', '.join(_FORMATS[rank])}, not {data_format!r}"
         )
     return layout
-
-
-def _per_axis(what: str, values: Any, rank: int, channel: int) -> tuple[int, ...]:
-    """One number per axis, from one, one per spatial axis, or all of them."""
-    given = [int(v) for v in np.atleast_1d(values).tolist()]
-    if len(given) == rank + 2:
-        return tuple(given)
-    if len(given) not in (1, rank):
-        raise ValueError(f"{what} must have length 1, {rank} or {rank + 2}, got {given}")
-    spatial = given if len(given) == rank else given * rank
-    return (1, 1, *spatial) if channel == 1 else (1, *spatial, 1)
 
 
 def _checked_padding(rank: int, padding: Any) -> tuple[str, tuple[int, ...]]:

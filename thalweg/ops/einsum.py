@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import reduce as fold
-from typing import Any
+from typing import Any, cast
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
@@ -25,6 +25,8 @@ _ELLIPSIS = "..."
 @public("einsum", "linalg.einsum")
 def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
     """The contraction that `equation` describes: `einsum("ij,jk->ik", a, b)` is a product."""
+    if not isinstance(cast("Any", equation), str):
+        raise TypeError(f"The equation of einsum must be a string, not {equation!r}")
     with name_scope(name, "einsum", list(inputs)):
         tensors = _tensors(inputs)
         terms, result = _parsed(equation.replace(" ", ""), tensors)

@@ -1,4 +1,4 @@
-"""Machine code that walks the wire format of Example and SequenceExample protobufs.
+"""Machine code that finds features in the wire format of Example and SequenceExample protobufs.
 
 A walker goes over the fields of one message and calls a function for each field it knows; the
 text of all walkers is made from one template. Nothing is read outside the bounds of a message, and
@@ -11,13 +11,8 @@ import ctypes
 from functools import cache
 from typing import Any
 
+from thalweg.ops.example_values import DECODE, FLOATS, INTS, PRIMITIVES, READ_FIELD, STRINGS
 from thalweg.platform import machine_code
-
-#: What a feature holds, as its table entry says: nothing, or a list of one of three kinds.
-MISSING, STRINGS, FLOATS, INTS = range(4)
-
-#: What `decode` says of a row besides a count: no values, another kind of them, or bad bytes.
-NO_VALUES, OTHER_KIND, BAD_BYTES = -1, -2, -16
 
 # A context is a key set (where its keys lie, their bounds and number, and the table of entries that
 # are found) and what was seen of the current entry. That of feature lists follows it.
@@ -27,7 +22,7 @@ CONTEXT_SIZE = 10
 
 @cache
 def code() -> tuple[Any, ...]:
-    """The functions `index_examples`, `index_sequences`, `rows` and `decode`."""
+    """The functions `index_example`, `index_sequence`, `rows` and `decode`."""
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     index = (number, pointer, pointer, number, pointer)
     return tuple(
@@ -46,13 +41,13 @@ def code() -> tuple[Any, ...]:
 def _module() -> str:
     return "".join(
         (
-            _PRIMITIVES,
-            *(_slot_text(f"take_{number}", {_KIND: number}) for number in (STRINGS, FLOATS, INTS)),
-            _slot_text("take_list", {_KIND: STRINGS}),
-            _KEY,
-            _walker_text("feature", {1: "take_1", 2: "take_2", 3: "take_3"}),
+            PRIMITIVES,
+            *(_take_text(f"take_{kind}", _BEGIN, _END, kind) for kind in (STRINGS, FLOATS, INTS)),
+            _take_text("take_key", _KEY_BEGIN, _KEY_END),
+            _NOTE,
+            _walker_text("feature", {kind: f"take_{kind}" for kind in (STRINGS, FLOATS, INTS)}),
             _walker_text("entry", {1: "take_key", 2: "feature"}),
-            _walker_text("list_entry", {1: "take_key", 2: "take_list"}),
+            _walker_text("list_entry", {1: "take_key", 2: f"take_{STRINGS}"}),
             _found_text("found", "entry"),
             _found_text("found_list", "list_entry"),
             _walker_text("features", {1: "found"}),
@@ -65,26 +60,24 @@ def _module() -> str:
             _ROW,
             _walker_text("feature_list", {1: "row"}),
             _ROWS_TEXT,
-            _VALUES,
-            _DECODE,
+            DECODE,
         )
     )
 
 
-def _slot(name: str, number: int, context: str = "%context") -> str:
-    return f"%{name} = getelementptr i64, ptr {context}, i64 {number}"
+def _slot(name: str, number: int) -> str:
+    return f"%{name} = getelementptr i64, ptr %context, i64 {number}"
 
 
-def _slot_text(name: str, constants: dict[int, int]) -> str:
-    """Notes the bounds of a field, and constants, in the current entry."""
-    notes = "".join(
-        f"  {_slot(f'slot{slot}', slot)}\n  store i64 {value}, ptr %slot{slot}\n"
-        for slot, value in constants.items()
-    )
+def _take_text(name: str, begin: int, end: int, kind: int | None = None) -> str:
+    """Notes the bounds of a field, and its kind, in slots of the current entry."""
+    notes = ""
+    if kind is not None:
+        notes = f"  {_slot('kind_slot', _KIND)}\n  store i64 {kind}, ptr %kind_slot\n"
     return f"""
 define private i64 @{name}(ptr %data, i64 %begin, i64 %end, ptr %context) {{
-{notes}  {_slot("begin_slot", _BEGIN)}
-  {_slot("end_slot", _END)}
+{notes}  {_slot("begin_slot", begin)}
+  {_slot("end_slot", end)}
   store i64 %begin, ptr %begin_slot
   store i64 %end, ptr %end_slot
   ret i64 0
@@ -112,15 +105,7 @@ loop:
   %at = phi i64 [%start, %entry], [%end_, %next]
   %more = icmp ult i64 %at, %end
   br i1 %more, label %read, label %fine
-read:
-  %field = call {{i64, i64, i64}} @field(ptr %data, i64 %at, i64 %end)
-  %key = extractvalue {{i64, i64, i64}} %field, 0
-  %begin = extractvalue {{i64, i64, i64}} %field, 1
-  %end_ = extractvalue {{i64, i64, i64}} %field, 2
-  %is_bad = icmp slt i64 %end_, 0
-  br i1 %is_bad, label %bad, label %look
-look:
-  switch i64 %key, label %next [{cases}]
+{READ_FIELD}  switch i64 %key, label %next [{cases}]
 {calls}next:
   br label %loop
 failed:
@@ -184,103 +169,7 @@ fine:
 """
 
 
-_PRIMITIVES = """
-define private {i64, i64} @varint(ptr %data, i64 %start, i64 %end) {
-entry:
-  br label %loop
-loop:
-  %at = phi i64 [%start, %entry], [%next, %more]
-  %value = phi i64 [0, %entry], [%sum, %more]
-  %shift = phi i64 [0, %entry], [%further, %more]
-  %is_inside = icmp ult i64 %at, %end
-  %is_short = icmp ult i64 %shift, 64
-  %is_fine = and i1 %is_inside, %is_short
-  br i1 %is_fine, label %byte, label %bad
-byte:
-  %place = getelementptr i8, ptr %data, i64 %at
-  %group = load i8, ptr %place
-  %wide = zext i8 %group to i64
-  %bits = and i64 %wide, 127
-  %shifted = shl i64 %bits, %shift
-  %sum = or i64 %value, %shifted
-  %next = add i64 %at, 1
-  %is_last = icmp ult i64 %wide, 128
-  br i1 %is_last, label %done, label %more
-more:
-  %further = add i64 %shift, 7
-  br label %loop
-done:
-  %half = insertvalue {i64, i64} poison, i64 %sum, 0
-  %whole = insertvalue {i64, i64} %half, i64 %next, 1
-  ret {i64, i64} %whole
-bad:
-  %where = insertvalue {i64, i64} {i64 0, i64 -1}, i64 %at, 0
-  ret {i64, i64} %where
-}
-
-; The key of a field, and where its value begins and ends: -1 if it is none, as its begin says.
-define private {i64, i64, i64} @field(ptr %data, i64 %start, i64 %end) {
-entry:
-  %tag = call {i64, i64} @varint(ptr %data, i64 %start, i64 %end)
-  %key = extractvalue {i64, i64} %tag, 0
-  %after = extractvalue {i64, i64} %tag, 1
-  %cut = icmp slt i64 %after, 0
-  br i1 %cut, label %cut_off, label %tagged
-cut_off:
-  br label %bad
-tagged:
-  %number = lshr i64 %key, 3
-  %below = sub i64 %number, 1
-  %is_number = icmp ult i64 %below, 536870911
-  br i1 %is_number, label %numbered, label %bad
-numbered:
-  %type = and i64 %key, 7
-  switch i64 %type, label %bad [i64 0, label %number_  i64 1, label %eight
-                                i64 2, label %long  i64 5, label %four]
-number_:
-  %value = call {i64, i64} @varint(ptr %data, i64 %after, i64 %end)
-  %value_end = extractvalue {i64, i64} %value, 1
-  %is_value = icmp sge i64 %value_end, 0
-  br i1 %is_value, label %good, label %bad
-eight:
-  br label %sized
-four:
-  br label %sized
-long:
-  %size = call {i64, i64} @varint(ptr %data, i64 %after, i64 %end)
-  %length = extractvalue {i64, i64} %size, 0
-  %size_end = extractvalue {i64, i64} %size, 1
-  %is_size = icmp sge i64 %size_end, 0
-  br i1 %is_size, label %sized, label %bad
-sized:
-  %begin = phi i64 [%after, %eight], [%after, %four], [%size_end, %long]
-  %bytes = phi i64 [8, %eight], [4, %four], [%length, %long]
-  %room = sub i64 %end, %begin
-  %fits = icmp ule i64 %bytes, %room
-  %sized_end = add i64 %begin, %bytes
-  br i1 %fits, label %good, label %bad
-good:
-  %good_begin = phi i64 [%after, %number_], [%begin, %sized]
-  %good_end = phi i64 [%value_end, %number_], [%sized_end, %sized]
-  %first = insertvalue {i64, i64, i64} poison, i64 %key, 0
-  %second = insertvalue {i64, i64, i64} %first, i64 %good_begin, 1
-  %third = insertvalue {i64, i64, i64} %second, i64 %good_end, 2
-  ret {i64, i64, i64} %third
-bad:
-  %where = insertvalue {i64, i64, i64} {i64 0, i64 0, i64 -1}, i64 %start, 1
-  ret {i64, i64, i64} %where
-}
-"""
-
-_KEY = f"""
-define private i64 @take_key(ptr %data, i64 %begin, i64 %end, ptr %context) {{
-  {_slot("begin_slot", _KEY_BEGIN)}
-  {_slot("end_slot", _KEY_END)}
-  store i64 %begin, ptr %begin_slot
-  store i64 %end, ptr %end_slot
-  ret i64 0
-}}
-
+_NOTE = f"""
 define private void @note(ptr %data, ptr %context) {{
 entry:
   {_slot("keys_slot", _KEYS)}
@@ -407,178 +296,5 @@ define i64 @rows(ptr %data, i64 %begin, i64 %end, ptr %context) {{
   store i64 0, ptr %count_slot
   %result = call i64 @feature_list(ptr %data, i64 %begin, i64 %end, ptr %context)
   ret i64 %result
-}}
-"""
-
-
-def _values_text(name: str, keys: list[int], body: str) -> str:
-    """Writes up to `room` values of a list to `out`; gives how many there are, or where not."""
-    cases = " ".join(f"i64 {key}, label %take" for key in keys)
-    return f"""
-define private i64 @{name}(ptr %data, i64 %start, i64 %end, ptr %out, i64 %room) {{
-entry:
-  br label %loop
-loop:
-  %at = phi i64 [%start, %entry], [%end_, %next]
-  %count = phi i64 [0, %entry], [%new_count, %next]
-  %more = icmp ult i64 %at, %end
-  br i1 %more, label %read, label %done
-read:
-  %field = call {{i64, i64, i64}} @field(ptr %data, i64 %at, i64 %end)
-  %key = extractvalue {{i64, i64, i64}} %field, 0
-  %begin = extractvalue {{i64, i64, i64}} %field, 1
-  %end_ = extractvalue {{i64, i64, i64}} %field, 2
-  %is_bad = icmp slt i64 %end_, 0
-  br i1 %is_bad, label %bad, label %look
-look:
-  switch i64 %key, label %next [{cases}]
-{body}
-taken:
-  br label %next
-next:
-  %new_count = phi i64 [%count, %look], [%counted, %taken]
-  br label %loop
-done:
-  ret i64 %count
-bad:
-  %place = sub i64 {BAD_BYTES}, %begin
-  ret i64 %place
-}}
-"""
-
-
-# A single number is as good as a list of one.
-_INTS_BODY = """
-take:
-  br label %numbers
-numbers:
-  %number_at = phi i64 [%begin, %take], [%after, %stored]
-  %counted = phi i64 [%count, %take], [%one_more, %stored]
-  %has_number = icmp ult i64 %number_at, %end_
-  br i1 %has_number, label %number, label %taken
-number:
-  %read_number = call {i64, i64} @varint(ptr %data, i64 %number_at, i64 %end_)
-  %value = extractvalue {i64, i64} %read_number, 0
-  %after = extractvalue {i64, i64} %read_number, 1
-  %is_cut = icmp slt i64 %after, 0
-  br i1 %is_cut, label %bad, label %store
-store:
-  %has_room = icmp ult i64 %counted, %room
-  br i1 %has_room, label %write, label %stored
-write:
-  %slot = getelementptr i64, ptr %out, i64 %counted
-  store i64 %value, ptr %slot
-  br label %stored
-stored:
-  %one_more = add i64 %counted, 1
-  br label %numbers
-"""
-
-_FLOATS_BODY = """
-take:
-  %size = sub i64 %end_, %begin
-  %odd = and i64 %size, 3
-  %is_whole = icmp eq i64 %odd, 0
-  br i1 %is_whole, label %copy, label %bad
-copy:
-  %numbers = lshr i64 %size, 2
-  %left = call i64 @llvm.usub.sat.i64(i64 %room, i64 %count)
-  %fitting = call i64 @llvm.umin.i64(i64 %numbers, i64 %left)
-  %bytes = shl i64 %fitting, 2
-  %source = getelementptr i8, ptr %data, i64 %begin
-  %target = getelementptr float, ptr %out, i64 %count
-  call void @llvm.memcpy.p0.p0.i64(ptr %target, ptr %source, i64 %bytes, i1 false)
-  %counted = add i64 %count, %numbers
-  br label %taken
-"""
-
-_STRINGS_BODY = """
-take:
-  %has_room = icmp ult i64 %count, %room
-  br i1 %has_room, label %write, label %written
-write:
-  %pair = shl i64 %count, 1
-  %begin_slot = getelementptr i64, ptr %out, i64 %pair
-  %end_slot = getelementptr i64, ptr %begin_slot, i64 1
-  store i64 %begin, ptr %begin_slot
-  store i64 %end_, ptr %end_slot
-  br label %written
-written:
-  %counted = add i64 %count, 1
-  br label %taken
-"""
-
-_VALUES = "".join(
-    (
-        "declare i64 @llvm.usub.sat.i64(i64, i64)\n",
-        "declare i64 @llvm.umin.i64(i64, i64)\n",
-        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)\n",
-        _values_text("ints", [1 << 3 | 2, 1 << 3], _INTS_BODY),
-        _values_text("floats", [1 << 3 | 2, 1 << 3 | 5], _FLOATS_BODY),
-        _values_text("strings", [1 << 3 | 2], _STRINGS_BODY),
-    )
-)
-
-# Reads the lists of `rows` table entries, `stride` numbers apart, of one kind. The values of a row
-# go to its place in `out`, up to `room` of them; `counts` says how many there are. Gives the number
-# of the first row that is not as wanted, whose count says why.
-_DECODE = f"""
-define i64 @decode(ptr %data, ptr %table, i64 %rows, i64 %stride, i64 %wanted, ptr %out,
-                   ptr %places, ptr %counts, i64 %room) {{
-entry:
-  br label %loop
-loop:
-  %row = phi i64 [0, %entry], [%next, %noted]
-  %more = icmp slt i64 %row, %rows
-  br i1 %more, label %read, label %done
-read:
-  %offset = mul i64 %row, %stride
-  %kind_slot = getelementptr i64, ptr %table, i64 %offset
-  %begin_slot = getelementptr i64, ptr %kind_slot, i64 1
-  %end_slot = getelementptr i64, ptr %kind_slot, i64 2
-  %count_slot = getelementptr i64, ptr %counts, i64 %row
-  %place_slot = getelementptr i64, ptr %places, i64 %row
-  %kind = load i64, ptr %kind_slot
-  %begin = load i64, ptr %begin_slot
-  %end = load i64, ptr %end_slot
-  %place = load i64, ptr %place_slot
-  %is_missing = icmp eq i64 %kind, {MISSING}
-  br i1 %is_missing, label %missing, label %present
-missing:
-  br label %note
-present:
-  %is_wanted = icmp eq i64 %kind, %wanted
-  br i1 %is_wanted, label %choose, label %other
-other:
-  store i64 {OTHER_KIND}, ptr %count_slot
-  ret i64 %row
-choose:
-  switch i64 %kind, label %string [i64 {FLOATS}, label %float_  i64 {INTS}, label %int]
-int:
-  %int_out = getelementptr i64, ptr %out, i64 %place
-  %int_count = call i64 @ints(ptr %data, i64 %begin, i64 %end, ptr %int_out, i64 %room)
-  br label %note
-float_:
-  %float_out = getelementptr float, ptr %out, i64 %place
-  %float_count = call i64 @floats(ptr %data, i64 %begin, i64 %end, ptr %float_out, i64 %room)
-  br label %note
-string:
-  %pair = shl i64 %place, 1
-  %string_out = getelementptr i64, ptr %out, i64 %pair
-  %string_count = call i64 @strings(ptr %data, i64 %begin, i64 %end, ptr %string_out, i64 %room)
-  br label %note
-note:
-  %count = phi i64 [{NO_VALUES}, %missing], [%int_count, %int], [%float_count, %float_],
-                   [%string_count, %string]
-  store i64 %count, ptr %count_slot
-  %is_fine = icmp sge i64 %count, {NO_VALUES}
-  br i1 %is_fine, label %noted, label %failed
-noted:
-  %next = add i64 %row, 1
-  br label %loop
-failed:
-  ret i64 %row
-done:
-  ret i64 %rows
 }}
 """

@@ -17,16 +17,8 @@ from numpy.typing import NDArray
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
 from thalweg.ops import text
-from thalweg.ops.example_code import (
-    BAD_BYTES,
-    CONTEXT_SIZE,
-    FLOATS,
-    INTS,
-    MISSING,
-    OTHER_KIND,
-    STRINGS,
-    code,
-)
+from thalweg.ops.example_code import CONTEXT_SIZE, code
+from thalweg.ops.example_values import BAD_BYTES, FLOATS, INTS, MISSING, OTHER_KIND, STRINGS
 
 Array = NDArray[Any]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg import errors
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, vector
 from thalweg.ops.context import Context
+from thalweg.platform.gfile import os_errors
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -37,10 +37,8 @@ class ReadFile(Op):
 
     def kernel(self, context: Context, filename: Any) -> Any:
         path = _path(filename)
-        try:
+        with os_errors(path):
             return np.array(path.read_bytes(), object)
-        except FileNotFoundError as error:
-            raise errors.NotFoundError(None, None, f"{path}: no such file") from error
 
 
 @public("read_file", "io.read_file")
@@ -64,8 +62,9 @@ class WriteFile(Op):
 
     def kernel(self, context: Context, filename: Any, contents: Any) -> tuple[()]:
         path = _path(filename)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(np.asarray(contents, object).item())
+        with os_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(np.asarray(contents, object).item())
         return ()
 
 

@@ -21,7 +21,7 @@ from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
 from thalweg.loops.loop import Operand, Place, Requirement, Scatter
-from thalweg.ops import broadcast, choosing, filling, joining, reduce, shaping, slicing
+from thalweg.ops import broadcast, choosing, filling, joining, reduce, shaping, subscripts
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -192,7 +192,7 @@ def _rows_shape(params: Tensor, indices: Tensor) -> Any:
     count = indices.shape.num_elements()
     if row is not None and None not in row and (count is not None or 0 not in row):
         return [-1 if count is None else count, *row]
-    rest = slicing.getitem(shaping.shape(params), slice(1, None))
+    rest = subscripts.getitem(shaping.shape(params), slice(1, None))
     return joining.concat([[shaping.size(indices)], rest], 0)
 
 

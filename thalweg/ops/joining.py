@@ -351,6 +351,8 @@ class Split(Op):
     num_split: int
 
     def shape(self, split_dim: Tensor, value: Tensor) -> list[TensorShape]:
+        if self.num_split < 1:
+            raise ValueError(f"num_split must be at least 1, got {self.num_split}")
         sizes, axis = value.shape.sizes, constant_value(split_dim)
         if sizes is None or axis is None:
             return [unknown_shape(None if sizes is None else len(sizes))] * self.num_split
@@ -365,7 +367,8 @@ class Split(Op):
         return [TensorShape.of((*sizes[:place], piece, *sizes[place + 1 :]))] * self.num_split
 
     def numpy(self, split_dim: Array, value: Array) -> list[Array]:
-        return np.split(value, self.num_split, int(split_dim))
+        axis = shaping.axis_within(int(split_dim), np.ndim(value))
+        return np.split(value, self.num_split, axis)
 
     def loop(self, at: Place, split_dim: Operand, value: Operand) -> Expr:
         axis = shaping.axis_within(int(split_dim.constant()), at.rank)

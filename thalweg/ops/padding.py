@@ -15,7 +15,7 @@ from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
 from thalweg.loops.loop import Operand, Place, Scatter
-from thalweg.ops import filling, shaping, slicing
+from thalweg.ops import filling, shaping, slicing, subscripts
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -120,7 +120,7 @@ def _inside(node: Node, dy: Tensor) -> Tensor:
     if known is not None:
         before: Any = known[:, 0]
     else:
-        before = slicing.getitem(paddings, (slice(None), 0))
+        before = subscripts.getitem(paddings, (slice(None), 0))
     return slicing.slice(dy, before, shaping.shape(x, out_type=paddings.dtype))
 
 

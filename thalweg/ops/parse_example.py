@@ -21,7 +21,6 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, matrix, vector
 from thalweg.ops import text
-from thalweg.ops.example_code import NO_VALUES
 from thalweg.ops.example_format import (
     KINDS,
     BadMessage,
@@ -30,6 +29,7 @@ from thalweg.ops.example_format import (
     are_all,
     keys_of,
 )
+from thalweg.ops.example_values import NO_VALUES
 from thalweg.platform.compat import as_bytes
 
 Array = NDArray[Any]

@@ -20,8 +20,8 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, vector
 from thalweg.ops import text
-from thalweg.ops.example_code import MISSING
 from thalweg.ops.example_format import FIELD_NAMES, BadMessage, Messages, keys_of
+from thalweg.ops.example_values import MISSING
 from thalweg.ops.parse_example import (
     Column,
     batch_shapes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from thalweg.graph.node import Tensor
-from thalweg.ops import pooling
+from thalweg.ops import pooling, windows
 from thalweg.ops.pooling import (
     AvgPooling,
     AvgPoolingGrad,
@@ -80,7 +80,7 @@ def avg_pool3d(
 def _attributes(ksize: Any, strides: Any, padding: str, data_format: str) -> dict[str, Any]:
     if data_format not in ("NDHWC", "NCDHW"):
         raise ValueError(f"data_format must be NDHWC or NCDHW, not {data_format!r}")
-    window = pooling.per_axis("ksize", ksize, data_format)
-    steps = pooling.per_axis("strides", strides, data_format)
+    window = windows.per_axis("ksize", ksize, data_format)
+    steps = windows.per_axis("strides", strides, data_format)
     pooling.check(window, steps, padding)
     return {"ksize": window, "strides": steps, "padding": padding, "data_format": data_format}

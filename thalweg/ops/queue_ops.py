@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from thalweg.graph.dtypes import DType, int64
 from thalweg.graph.known import constant_value
-from thalweg.graph.node import Tensor
+from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape, vector
 from thalweg.ops import queue_state
@@ -46,16 +46,16 @@ class QueueHandle(Op, abstract=True):
 
     def kernel(self, context: Context) -> Queue:
         name = self.shared_name or context.node.name
-        found: Any = context.resource(name, self.container, lambda: self._made(name))
+        found: Any = context.resource(name, self.container, lambda: self._made(name, context.node))
         if not isinstance(found, Queue):
             raise invalid(f"'{name}' is a {type(found).__name__}, not a queue")
         if found.made_by is not self:
             found.check_same(self.make(name))
         return found
 
-    def _made(self, name: str) -> Queue:
+    def _made(self, name: str, node: Node) -> Queue:
         queue = self.make(name)
-        queue.made_by = self
+        queue.made_by, queue.origin = self, node.origin
         return queue
 
 
@@ -240,6 +240,7 @@ class QueueDequeueMany(DequeueOp):
     """Removes n elements and joins them."""
 
     signature = "handle: &string, n: int32 -> components: [component_types]"
+    fewer_at_the_end = False
 
     def shape(self, handle: Tensor, n: Tensor) -> list[TensorShape]:
         check_number(n)
@@ -247,8 +248,8 @@ class QueueDequeueMany(DequeueOp):
 
     def kernel(self, context: Context, handle: Queue, n: Array) -> tuple[Array, ...]:
         self.check(handle)
-        wanted = _number(n, "DequeueManyOp")
-        return handle.dequeue_many(wanted, False, context.cancellation, self.limit)
+        wanted = _number(n, "DequeueUpToOp" if self.fewer_at_the_end else "DequeueManyOp")
+        return handle.dequeue_many(wanted, self.fewer_at_the_end, context.cancellation, self.limit)
 
 
 class QueueDequeueManyV2(QueueDequeueMany):
@@ -257,19 +258,10 @@ class QueueDequeueManyV2(QueueDequeueMany):
     signature = "handle: resource, n: int32 -> components: [component_types]"
 
 
-class QueueDequeueUpTo(DequeueOp):
-    """Removes n elements and joins them; fewer where a closed queue has no more."""
+class QueueDequeueUpTo(QueueDequeueMany):
+    """As QueueDequeueMany; fewer where a closed queue has no more."""
 
-    signature = "handle: &string, n: int32 -> components: [component_types]"
-
-    def shape(self, handle: Tensor, n: Tensor) -> list[TensorShape]:
-        check_number(n)
-        return [unknown_shape()] * len(self.component_types)
-
-    def kernel(self, context: Context, handle: Queue, n: Array) -> tuple[Array, ...]:
-        self.check(handle)
-        wanted = _number(n, "DequeueUpToOp")
-        return handle.dequeue_many(wanted, True, context.cancellation, self.limit)
+    fewer_at_the_end = True
 
 
 class QueueDequeueUpToV2(QueueDequeueUpTo):

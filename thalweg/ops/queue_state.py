@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from thalweg import errors
 from thalweg.ops.context import Cancellation
 from thalweg.ops.queue_elements import Components, Element, invalid, sizes_text
+from thalweg.platform import spans
 from thalweg.platform.forks import renewed_after_fork
 
 UNBOUNDED = 2**31 - 1
@@ -30,6 +31,7 @@ class Request:
     """What a thread asks of a queue, and where the thread sleeps until it is met."""
 
     what: ClassVar[str] = ""
+    awaits: ClassVar[str] = ""
 
     def __init__(self) -> None:
         self.error: errors.OpError | None = None
@@ -65,6 +67,7 @@ class Put(Request):
     """Elements to be added, as room is made."""
 
     what = "Enqueue"
+    awaits = "waits for room"
 
     def __init__(self, elements: Sequence[Element]) -> None:
         super().__init__()
@@ -88,6 +91,7 @@ class Take(Request):
     """A number of elements to be removed; from a closed queue perhaps fewer."""
 
     what = "Dequeue"
+    awaits = "waits for an element"
 
     def __init__(self, wanted: int, allows_fewer: bool = False) -> None:
         super().__init__()
@@ -118,6 +122,7 @@ class Close(Request):
     """The end of a queue, behind the elements that were to be added before."""
 
     what = "Close"
+    awaits = "waits for what is to be added before"
 
     def advance(self, queue: Queue) -> int:
         if queue.is_closed:
@@ -133,6 +138,7 @@ class Queue:
 
     kind: ClassVar[str] = ""
     made_by: object = None  # the op it is sure to be described by
+    origin = ""  # the user's line that made it
 
     def __init__(self, name: str, components: Components, capacity: int) -> None:
         self.name = name
@@ -141,6 +147,11 @@ class Queue:
         self.is_closed = False
         self.renew_locks()
         renewed_after_fork(self)
+
+    @property
+    def type(self) -> str:
+        """What kind of queue this is."""
+        return self.kind
 
     def renew_locks(self) -> None:
         """Have a lock that nobody holds, and nobody waiting."""
@@ -246,7 +257,9 @@ class Queue:
 
         forget = cancellation.on_cancel(stop)
         try:
-            if not request.sleep(limit):
+            with spans.Lasting(request.awaits, self):
+                is_met = request.sleep(limit)
+            if not is_met:
                 self._withdraw(request, line, _late(request.what, limit))
         except BaseException:  # an interrupt: the waiter goes, so must its request
             stop()

@@ -111,8 +111,8 @@ class QueueBase:
         """Add one element, waiting while the queue is full."""
         with name_scope(name, f"{self._name}_enqueue", _values(vals)) as scope:
             tensors = self._components(vals)
-            for tensor, shape in zip(tensors, self._shapes, strict=True):
-                tensor.shape.assert_is_compatible_with(shape)
+            for place, tensor in enumerate(tensors):
+                self._check_shape(place, tensor.shape)
             return self._op(QueueEnqueue)(self._queue_ref, tensors, name=scope)
 
     def enqueue_many(self, vals: Any, name: str | None = None) -> Node:
@@ -120,10 +120,17 @@ class QueueBase:
         with name_scope(name, f"{self._name}_EnqueueMany", _values(vals)) as scope:
             tensors = self._components(vals)
             rows = tensors[0].shape.with_rank_at_least(1)[0]
-            for tensor, shape in zip(tensors, self._shapes, strict=True):
+            for place, tensor in enumerate(tensors):
                 rows = rows.merge_with(tensor.shape.with_rank_at_least(1)[0])
-                tensor.shape[1:].assert_is_compatible_with(shape)
+                self._check_shape(place, tensor.shape[1:])
             return self._op(QueueEnqueueMany)(self._queue_ref, tensors, name=scope)
+
+    def _check_shape(self, place: int, shape: TensorShape) -> None:
+        if not shape.is_compatible_with(self._shapes[place]):
+            raise ValueError(
+                f"Shapes {shape} and {self._shapes[place]} are incompatible: component {place} of "
+                f"queue '{self._name}' has the latter"
+            )
 
     def _components(self, vals: Any) -> list[Tensor]:
         """What is to be added, as one tensor for each component."""
@@ -330,10 +337,17 @@ def _common_attributes(
     return {
         "component_types": tuple(types),
         "shapes": tuple(shapes or ()),
-        "capacity": int(capacity),
+        "capacity": _integer(capacity),
         "container": get_default_graph().container_name,
         "shared_name": shared_name or "",
     }
+
+
+def _integer(capacity: Any) -> int:
+    try:
+        return int(capacity)
+    except (TypeError, ValueError):
+        raise TypeError(f"The capacity of a queue is an integer, not {capacity!r}") from None
 
 
 def type_list(dtypes: Any) -> list[DType]:

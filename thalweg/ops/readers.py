@@ -332,7 +332,10 @@ class ReaderResetV2(ReaderReset):
 
 
 def _queue_reference(queue: Any) -> Tensor:
-    return queue if isinstance(queue, Tensor) else queue.queue_ref
+    reference = queue if isinstance(queue, Tensor) else getattr(queue, "queue_ref", None)
+    if reference is None:
+        raise TypeError(f"A reader reads from a queue of file names, not from {queue!r}")
+    return reference
 
 
 @public("ReaderBase")

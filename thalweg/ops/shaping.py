@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from thalweg.graph.known import constant_value, constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape, vector
-from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Place, reshaped
+from thalweg.loops.expr import Expr, call, select
+from thalweg.loops.loop import Operand, Place, Requirement, reshaped
 from thalweg.ops import casting, reduce
 from thalweg.public import public
 
@@ -147,10 +148,14 @@ class Reshape(Op):
         if wanted.sizes is None:
             return unknown_shape()
         # A size that only the step knows and a -1 look the same here: both are None.
-        exact = constant_value(shape) is not None
-        return TensorShape.of(_complete(wanted.sizes, tensor.shape.num_elements(), exact))
+        exact = constant_value(shape)
+        if exact is not None:
+            _check_sizes(exact)
+        elements = tensor.shape.num_elements()
+        return TensorShape.of(_complete(wanted.sizes, elements, exact is not None))
 
     def numpy(self, tensor: Array, shape: Array) -> Array:
+        _check_sizes(shape)
         sizes = tuple(np.asarray(shape).tolist())
         try:
             return np.reshape(tensor, sizes)
@@ -165,8 +170,27 @@ class Reshape(Op):
     def loop(self, at: Place, tensor: Operand, shape: Operand) -> Expr:
         return tensor[reshaped(at, tensor.shape)]
 
+    def requires(self, tensor: Operand, shape: Operand) -> list[Requirement]:
+        if shape.value is not None:
+            return []
+        # The one size that is not known beforehand: the others leave it a single value, or -1.
+        sizes = [shape[axis] for axis in range(shape.size)]
+        opens = sum(select(size < 0, 1, 0) for size in sizes)
+        known = math.prod(select(size < 0, 1, size) for size in sizes)
+        fits = call("eq", known, tensor.size) | call("eq", opens, 1)
+        return [Requirement((), fits), *(Requirement((), size >= -1) for size in sizes)]
+
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [reshape(dy, shape(node.inputs[0])), None]
+
+
+def _check_sizes(shape: Array) -> None:
+    if np.ndim(shape) != 1:
+        raise ValueError(f"shape must be a vector, got {np.asarray(shape).tolist()}")
+    if np.any(shape < -1):
+        raise ValueError(f"Sizes must not be negative (but for one -1), got {shape.tolist()}")
+    if np.count_nonzero(shape == -1) > 1:
+        raise ValueError(f"Only one size may be -1, got {shape.tolist()}")
 
 
 def _complete(

@@ -1,4 +1,4 @@
-"""Slices: `x[2:-1, ..., None]`, `tf.slice`, and assignment to slices of variables.
+"""Slices: strided ones, `tf.slice`, and assignment to slices of variables.
 
 A strided slice is described by three integer vectors and five bit masks, one bit per entry. Here
 the description becomes a NumPy index, and the rules that NumPy does not share are checked.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple, cast
@@ -17,16 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_elements, constant_value_as_shape
-from thalweg.graph.node import Node, Tensor, operator
+from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.scopes import name_scope
-from thalweg.graph.shapes import TensorShape, as_shape, unknown_shape
+from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.loops.expr import Expr, call, select
 from thalweg.loops.loop import Operand, Place, Requirement
-from thalweg.ops import basic, casting, filling, joining, shaping
+from thalweg.ops import filling, shaping
 from thalweg.ops.context import Context, VariableCell
 from thalweg.public import public, publish_value
 
@@ -390,14 +387,6 @@ def strided_slice(
     return op(convert_to_tensor(input_), first, end, steps, name=name)
 
 
-def _check_index(parameter: str, tensor: Tensor) -> None:
-    if tensor.dtype.base_dtype not in dtypes.INDEX:
-        raise TypeError(
-            f"Value passed to parameter '{parameter}' has DataType {tensor.dtype.name} not in "
-            "list of allowed values: int32, int64"
-        )
-
-
 @public("strided_slice_grad")
 def strided_slice_grad(
     shape: Any,
@@ -421,83 +410,6 @@ def strided_slice_grad(
         shrink_axis_mask=shrink_axis_mask,
     )
     return op(shape, begin, end, strides, dy, name=name)
-
-
-# x[...]
-
-
-class _Spec:
-    """The parts of an index, gathered into the vectors and masks of a strided slice."""
-
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self.begin: list[Any] = []
-        self.end: list[Any] = []
-        self.strides: list[Any] = []
-        self.masks = dict.fromkeys(Strided.fields, 0)
-        for part in parts:
-            self._add(part)
-
-    def _add(self, part: Any) -> None:
-        if isinstance(part, builtins.slice):
-            self._add_range(cast(Any, part))
-        elif part is Ellipsis:
-            self._append(0, 0, 1, "ellipsis_mask")
-        elif part is newaxis:
-            self._append(0, 0, 1, "new_axis_mask")
-        else:
-            _check_part(part)
-            self._append(part, part + 1, 1, "shrink_axis_mask")
-
-    def _add_range(self, part: builtins.slice[Any, Any, Any]) -> None:
-        open_begin = part.start is None or part.start is sys.maxsize
-        open_end = part.stop is None or part.stop is sys.maxsize
-        masks = ["begin_mask"] * open_begin + ["end_mask"] * open_end
-        self._append(
-            0 if open_begin else part.start,
-            0 if open_end else part.stop,
-            1 if part.step is None else part.step,
-            *masks,
-        )
-
-    def _append(self, begin: Any, end: Any, stride: Any, *masks: str) -> None:
-        for mask in masks:
-            self.masks[mask] |= 1 << len(self.begin)
-        self.begin.append(begin)
-        self.end.append(end)
-        self.strides.append(stride)
-
-    def vectors(self) -> list[Tensor]:
-        """Begins, ends and strides as tensors of one dtype."""
-        if not self.begin:
-            return [basic.constant([], dtypes.int32)] * 3
-        vectors = [joining.stack(part) for part in (self.begin, self.end, self.strides)]
-        for vector in vectors:
-            _check_index("begin", vector)
-        if all(vector.dtype is vectors[0].dtype for vector in vectors):
-            return vectors
-        return [casting.cast(vector, dtypes.int64) for vector in vectors]
-
-
-def _check_part(part: Any) -> None:
-    """Lists, arrays and Boolean masks select elements in NumPy; a slice cannot."""
-    is_mask = isinstance(part, bool) or dtypes.bool == getattr(part, "dtype", None)
-    rank = as_shape(getattr(part, "shape", ())).rank
-    if is_mask or isinstance(part, list | tuple | str) or rank not in (None, 0):
-        raise TypeError(
-            f"{part!r} cannot index a tensor: only integers, slices (`:`), ellipsis (`...`), "
-            "tf.newaxis (`None`) and scalar integer tensors can. Use tf.gather, tf.gather_nd or "
-            "tf.boolean_mask to select elements"
-        )
-
-
-@operator("getitem")
-def getitem(tensor: Tensor, key: Any) -> Tensor:
-    """`tensor[key]`: integers, slices, `...`, `None`, and scalar tensors as bounds."""
-    parts = list(cast("Sequence[Any]", key)) if isinstance(key, list | tuple) else [key]
-    spec = _Spec(parts)
-    with name_scope(None, "strided_slice", [tensor, *spec.begin, *spec.end, *spec.strides]) as name:
-        begin, end, strides = spec.vectors()
-        return strided_slice(tensor, begin, end, strides, **spec.masks, name=name)
 
 
 class StridedSliceAssign(Strided):
@@ -558,25 +470,6 @@ class StridedSliceAssign(Strided):
         value: Operand,
     ) -> list[Requirement]:
         return self.fitting(ref.shape, value.shape, begin, end, strides)
-
-
-@operator("slice_assign")
-def slice_assign(slice_: Tensor, value: Any, name: str | None = None) -> Tensor:
-    """Assign to the part of a variable that `slice_` (`variable[...]`) reads."""
-    node = slice_.op
-    ref = _reference(node.inputs[0]) if isinstance(node.op, StridedSlice) else None
-    if ref is None:
-        raise ValueError("Sliced assignment is only supported for variables")
-    return StridedSliceAssign(**node.op.attributes)(ref, *node.inputs[1:], value, name=name)
-
-
-def _reference(tensor: Tensor) -> Tensor | None:
-    """The variable's reference that a tensor is, or is a read of."""
-    while not tensor.dtype.is_ref_dtype:
-        if not isinstance(tensor.op.op, basic.Identity):
-            return None
-        tensor = tensor.op.inputs[0]
-    return tensor
 
 
 class Slice(Op):

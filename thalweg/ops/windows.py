@@ -160,3 +160,21 @@ def _window_around(slide: Slide, padded: Any, number: Any) -> tuple[Any, Any]:
     if slide.dilation > 1:
         tap = select((offset % slide.dilation).eq(0), offset // slide.dilation, -1)
     return padded // slide.stride - number, tap
+
+
+# What users write
+
+
+def per_axis(what: str, values: Any, layout: str) -> tuple[int, ...]:
+    """One number per axis of `layout`, from one, one per spatial axis, or all of them."""
+    try:
+        given = [int(value) for value in np.atleast_1d(values).tolist()]
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} must be integers, not {values!r}") from None
+    rank = len(layout)
+    if len(given) == rank:
+        return tuple(given)
+    if len(given) not in (1, rank - 2):
+        raise ValueError(f"{what} must have length 1, {rank - 2} or {rank}, got {given}")
+    spatial = given if len(given) == rank - 2 else given * (rank - 2)
+    return (1, 1, *spatial) if layout.startswith("NC") else (1, *spatial, 1)

@@ -13,11 +13,13 @@ import json
 import mmap
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.platform import durable
 from thalweg.platform.checksum import crc32c
+from thalweg.platform.forks import renewed_after_fork
 from thalweg.platform.safetensors import (
     NUMPY,
     Piece,
@@ -64,6 +67,30 @@ def data_pattern(prefix: str) -> str:
 # Writing
 
 
+class _Writers:
+    """One at a time for each prefix: who comes last removes what it replaces, and only that."""
+
+    def __init__(self) -> None:
+        self.renew_locks()
+        renewed_after_fork(self)
+
+    def renew_locks(self) -> None:
+        """Have locks that nobody holds."""
+        self._guard = threading.Lock()
+        self._locks: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+    @contextmanager
+    def alone(self, prefix: str) -> Generator[None]:
+        """Wait until no other thread writes a checkpoint of this prefix."""
+        with self._guard:
+            lock = self._locks.setdefault(os.path.abspath(prefix), threading.Lock())
+        with lock:
+            yield
+
+
+_writers = _Writers()
+
+
 @dataclass
 class Shard:
     """A data file that was written: its path, size and checksums, and what it holds."""
@@ -74,18 +101,27 @@ class Shard:
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
 
 
-def save(prefix: str, shards: Sequence[Iterable[Piece]], threads: int = 2) -> None:
-    """Write a checkpoint, one data file per shard, in place of any older one of this prefix."""
-    names = _data_names(prefix, len(shards))
-    written: list[Shard] = []
-    try:
-        for name, pieces in zip(names, shards, strict=True):
-            written.append(_write_shard(name, pieces, threads))
-        _commit(prefix, written)
-    except BaseException:
-        _remove(shard.path for shard in written)
-        raise
-    _settle(prefix, written)
+def save(
+    prefix: str,
+    shards: Sequence[Iterable[Piece]],
+    threads: int = 2,
+    rest: Callable[[], Any] | None = None,
+) -> None:
+    """Write a checkpoint, one data file per shard, in place of any older one of this prefix.
+
+    A writer that is to leave time to others is given `rest`, which it calls now and then.
+    """
+    with _writers.alone(prefix):
+        names = _data_names(prefix, len(shards))
+        written: list[Shard] = []
+        try:
+            for name, pieces in zip(names, shards, strict=True):
+                written.append(_write_shard(name, pieces, threads, rest))
+            _commit(prefix, written)
+        except BaseException:
+            _remove(shard.path for shard in written)
+            raise
+        _settle(prefix, written)
 
 
 def save_file(path: str, pieces: Iterable[Piece], threads: int = 2) -> None:
@@ -94,10 +130,12 @@ def save_file(path: str, pieces: Iterable[Piece], threads: int = 2) -> None:
     durable.sync_folder(path)
 
 
-def _write_shard(path: str, pieces: Iterable[Piece], threads: int) -> Shard:
+def _write_shard(
+    path: str, pieces: Iterable[Piece], threads: int, rest: Callable[[], Any] | None = None
+) -> Shard:
     header, segments, entries = layout(pieces)
     stream = [np.frombuffer(header, np.uint8), *segments]
-    checksums = durable.write_stream(path, stream, threads)
+    checksums = durable.write_stream(path, stream, threads, rest)
     size = sum(segment.nbytes for segment in stream)
     return Shard(path, size, checksums, entries)
 
@@ -176,18 +214,19 @@ def merge(prefixes: Sequence[str], destination: str, delete_old_folders: bool = 
     """Make one checkpoint of several: one index, the data files renamed."""
     opened = [_open_indexed(prefix) for prefix in prefixes]
     shards = [shard for checkpoint in opened for shard in checkpoint.shards]
-    names = _data_names(destination, len(shards))
-    moved: list[Shard] = []
-    try:
-        with durable.file_errors(destination):
-            for shard, name in zip(shards, names, strict=True):
-                os.rename(shard.path, name)
-                moved.append(replace(shard, path=name))
-        _commit(destination, moved)
-    except BaseException:
-        _remove(shard.path for shard in moved)
-        raise
-    _settle(destination, moved)
+    with _writers.alone(destination):
+        names = _data_names(destination, len(shards))
+        moved: list[Shard] = []
+        try:
+            with durable.file_errors(destination):
+                for shard, name in zip(shards, names, strict=True):
+                    os.rename(shard.path, name)
+                    moved.append(replace(shard, path=name))
+            _commit(destination, moved)
+        except BaseException:
+            _remove(shard.path for shard in moved)
+            raise
+        _settle(destination, moved)
     _remove(index_path(prefix) for prefix in prefixes if prefix != destination)
     if delete_old_folders:
         _remove_folders(prefixes, destination)

@@ -134,13 +134,18 @@ def _remove_unlocked(path: str) -> None:
 # Large streams
 
 
-def write_stream(path: str, segments: Sequence[Array], threads: int = 2) -> list[int]:
-    """Write arrays of bytes one after the other; returns the checksum of every block."""
+def write_stream(
+    path: str, segments: Sequence[Array], threads: int = 2, rest: Callable[[], Any] | None = None
+) -> list[int]:
+    """Write arrays of bytes one after the other; returns the checksum of every block.
+
+    `rest` is called between blocks, by a writer that is to leave time to others.
+    """
     size = sum(segment.nbytes for segment in segments)
     flags = os.O_DIRECT if size >= _DIRECT_FROM and _is_direct(path) else 0
     with written_beside(path, flags) as descriptor:
         _reserve(descriptor, size)
-        stream = _Stream(descriptor, segments, size)
+        stream = _Stream(descriptor, segments, size, rest)
         checksums = stream.write(max(1, min(threads, -(-size // BLOCK))))
         os.ftruncate(descriptor, size)
     return checksums
@@ -173,8 +178,15 @@ def _reserve(descriptor: int, size: int) -> None:
 class _Stream:
     """The segments as one run of bytes, cut into blocks that threads write in any order."""
 
-    def __init__(self, descriptor: int, segments: Sequence[Array], size: int) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        segments: Sequence[Array],
+        size: int,
+        rest: Callable[[], Any] | None = None,
+    ) -> None:
         self._descriptor = descriptor
+        self._rest = rest
         self._segments = segments
         self._size = size
         self._starts = list(accumulate((s.nbytes for s in segments), initial=0))
@@ -191,6 +203,8 @@ class _Stream:
             return list(pool.map(self._write_block, range(count)))
 
     def _write_block(self, index: int) -> int:
+        if index and self._rest is not None:
+            self._rest()
         buffer = self._buffers.get()
         try:
             begin = index * BLOCK

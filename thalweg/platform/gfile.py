@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from thalweg import errors
@@ -89,7 +88,7 @@ class GFile:
     def write(self, file_content: str | bytes) -> None:
         """Write text or bytes at the end of what was written."""
         content = as_bytes(file_content)
-        with _os_errors(self._name):
+        with os_errors(self._name):
             self._open_writer().write(content)
 
     def seek(self, offset: int | None = None, whence: int = 0, position: int | None = None) -> None:
@@ -118,25 +117,20 @@ class GFile:
     def flush(self) -> None:
         """Hand what was written to the operating system."""
         if self._writer:
-            with _os_errors(self._name):
+            with os_errors(self._name):
                 self._writer.flush()
 
     def close(self) -> None:
         """Flush and close; a later read opens the file again from its start."""
         for stream in filter(None, (self._reader, self._writer)):
-            with _os_errors(self._name):
+            with os_errors(self._name):
                 stream.close()
         self._reader = self._writer = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
@@ -160,7 +154,7 @@ class GFile:
         if self._reader is None:
             if self._mode in ("w", "a"):
                 raise errors.PermissionDeniedError(None, None, "File isn't open for reading")
-            with _os_errors(self._name):
+            with os_errors(self._name):
                 self._reader = open(os.fspath(self._name), "rb")  # noqa: SIM115 - `close` ends it
         return self._reader
 
@@ -206,35 +200,35 @@ def ListDirectory(dirname: Path) -> list[str]:
     """The names of the files and folders inside a folder."""
     if not IsDirectory(dirname):
         raise errors.NotFoundError(None, None, f"Could not find directory {_text(dirname)}")
-    with _os_errors(dirname):
+    with os_errors(dirname):
         return sorted(os.listdir(_text(dirname)))
 
 
 @public("gfile.MkDir")
 def MkDir(dirname: Path) -> None:
     """Make a folder whose parent exists."""
-    with _os_errors(dirname):
+    with os_errors(dirname):
         os.mkdir(dirname)
 
 
 @public("gfile.MakeDirs")
 def MakeDirs(dirname: Path) -> None:
     """Make a folder and all its parents; nothing happens where it exists."""
-    with _os_errors(dirname):
+    with os_errors(dirname):
         os.makedirs(dirname, exist_ok=True)
 
 
 @public("gfile.Remove")
 def Remove(filename: Path) -> None:
     """Delete a file."""
-    with _os_errors(filename):
+    with os_errors(filename):
         os.remove(filename)
 
 
 @public("gfile.DeleteRecursively")
 def DeleteRecursively(dirname: Path) -> None:
     """Delete a folder and all that is in it, or a file."""
-    with _os_errors(dirname):
+    with os_errors(dirname):
         if IsDirectory(dirname):
             shutil.rmtree(dirname)
         else:
@@ -245,7 +239,7 @@ def DeleteRecursively(dirname: Path) -> None:
 def Copy(oldpath: Path, newpath: Path, overwrite: bool = False) -> None:
     """Copy the content of a file; an existing target is an error unless `overwrite`."""
     _refuse_existing(newpath, overwrite)
-    with _os_errors(oldpath):
+    with os_errors(oldpath):
         shutil.copyfile(_text(oldpath), _text(newpath))
 
 
@@ -253,14 +247,14 @@ def Copy(oldpath: Path, newpath: Path, overwrite: bool = False) -> None:
 def Rename(oldname: Path, newname: Path, overwrite: bool = False) -> None:
     """Move a file or folder; an existing target is an error unless `overwrite`."""
     _refuse_existing(newname, overwrite)
-    with _os_errors(oldname):
+    with os_errors(oldname):
         os.replace(_text(oldname), _text(newname))
 
 
 @public("gfile.Stat")
 def Stat(filename: Path) -> FileStatistics:
     """Size, time of change and kind of what lies at a path."""
-    with _os_errors(filename):
+    with os_errors(filename):
         found = os.stat(filename)
     return FileStatistics(found.st_size, found.st_mtime_ns, IsDirectory(filename))
 
@@ -283,7 +277,7 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
 
 
 @contextmanager
-def _os_errors(path: Path) -> Generator[None]:
+def os_errors(path: Path) -> Generator[None]:
     """Raise an OSError inside the block as the class of `tf.errors` that its number stands for."""
     try:
         yield

@@ -14,7 +14,6 @@ import struct
 import zlib
 from collections.abc import Iterator
 from functools import cache
-from types import TracebackType
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
@@ -316,6 +315,8 @@ class TFRecordWriter:
     def write(self, record: bytes | bytearray | memoryview | str) -> None:
         """Add a record."""
         data = record.encode() if isinstance(record, str) else record
+        if not isinstance(data, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+            raise TypeError(f"A record is bytes or text, not {data!r}")
         self._append(framed(data))
 
     def flush(self) -> None:
@@ -350,12 +351,7 @@ class TFRecordWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -151,3 +151,7 @@ def _times_seen_before() -> int:
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - builds no traceback
     with _counters_lock:
         return next(_counters[frame.f_code.co_filename, frame.f_lineno])
+
+
+# One module under both names: what a program puts in a function's place is used here too.
+publish_value("logging", sys.modules[__name__])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from thalweg.public import public
 from thalweg.saved.messages import checkpoint_state
 
 _DEFAULT_NAME = "checkpoint"
+_SURPLUS = "# to be deleted: "  # a comment to whoever parses the file
 
 
 @public("train.generate_checkpoint_state_proto")
@@ -64,6 +66,28 @@ def update_checkpoint_state(
     save_relative_paths: bool = False,
 ) -> None:
     """Write the file `checkpoint` of a folder: whole or not at all."""
+    write_state(
+        save_dir,
+        model_checkpoint_path,
+        all_model_checkpoint_paths,
+        latest_filename,
+        all_model_checkpoint_timestamps,
+        last_preserved_timestamp,
+        save_relative_paths,
+    )
+
+
+def write_state(
+    save_dir: str,
+    model_checkpoint_path: str,
+    all_model_checkpoint_paths: Sequence[str] | None,
+    latest_filename: str | None,
+    all_model_checkpoint_timestamps: Sequence[float] | None,
+    last_preserved_timestamp: float | None,
+    save_relative_paths: bool,
+    surplus: str | None = None,
+) -> None:
+    """As `update_checkpoint_state`; also notes a checkpoint that is about to be deleted."""
     from google.protobuf import text_format
 
     path = _state_path(save_dir, latest_filename)
@@ -84,7 +108,30 @@ def update_checkpoint_state(
             f"Save path '{model_checkpoint_path}' conflicts with path used for checkpoint state.  "
             "Please use a different save path."
         )
-    replace_file(path, text_format.MessageToString(state).encode())
+    note = f"{_SURPLUS}{json.dumps(os.path.relpath(surplus, save_dir or '.'))}\n" if surplus else ""
+    replace_file(path, (text_format.MessageToString(state) + note).encode())
+
+
+def left_behind(checkpoint_paths: Sequence[str]) -> list[str]:
+    """Checkpoints that were to be deleted when their program was killed.
+
+    The folders' state files name them. One that was written again since then stays.
+    """
+    found = (_noted(folder) for folder in dict.fromkeys(map(os.path.dirname, checkpoint_paths)))
+    return [path for path in found if path is not None and path not in checkpoint_paths]
+
+
+def _noted(folder: str) -> str | None:
+    state = _state_path(folder, None)
+    try:
+        with open(state, encoding="utf-8") as file:
+            notes = [line.removeprefix(_SURPLUS) for line in file if line.startswith(_SURPLUS)]
+        path = os.path.join(folder, json.loads(notes[0])) if notes else None
+    except (OSError, ValueError):
+        return None  # what cannot be read deletes nothing
+    if path is None or not checkpoint_exists(path):
+        return None
+    return path if get_checkpoint_mtimes([path])[0] <= os.stat(state).st_mtime else None
 
 
 def _inside(path: str, folder: str) -> str:

@@ -8,7 +8,7 @@ exported scope are named `$unbound_inputs_…`, and must be given on import.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from thalweg.graph import versions
@@ -22,6 +22,7 @@ from thalweg.graph.util import write_graph
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_bytes, as_str
 from thalweg.public import public
+from thalweg.saved import control_nodes
 from thalweg.saved.collection_protos import Conversion, conversion_of
 from thalweg.saved.messages import meta_graph_def as meta_graph_class
 from thalweg.saved.messages import saver_def as saver_class
@@ -47,13 +48,20 @@ def ops_used_by_graph_def(graph_def: Any) -> list[str]:
     """The ops that a GraphDef uses, also inside the functions that it calls."""
     functions = {function.signature.name: function for function in graph_def.library.function}
     used: set[str] = set()
-    pending = [node.op for node in graph_def.node]
+    pending = [name for node in graph_def.node for name in _called(node)]
     while pending:
         name = pending.pop()
         if name not in used and name in functions:
-            pending += [node.op for node in functions[name].node_def]
+            pending += [called for node in functions[name].node_def for called in _called(node)]
         used.add(name)
     return [name for name in used if name not in functions]
+
+
+def _called(node: Any) -> Iterator[str]:
+    """The op of a node, and the functions that it holds."""
+    yield node.op
+    for value in node.attr.values():
+        yield from (function.name for function in (value.func, *value.list.func) if function.name)
 
 
 @public("contrib.util.stripped_op_list_for_graph")
@@ -189,13 +197,14 @@ def _scoped_graph_def(
     unbound: dict[str, None] = {}
     for node in graph_def.node:
         if in_scope(node.name, scope) and not is_excluded(node.name):
-            part.node.append(_scoped_node(node, scope, clear_devices, unbound))
+            part.node.append(_scoped_node(node, scope, unbound))
+    if clear_devices:
+        for node in _all_nodes(part):
+            node.device = ""
     return part, list(unbound)
 
 
-def _scoped_node(
-    node: Any, scope: str | None, clear_devices: bool, unbound: dict[str, None]
-) -> Any:
+def _scoped_node(node: Any, scope: str | None, unbound: dict[str, None]) -> Any:
     copied = type(node)()
     copied.CopyFrom(node)
     copied.name = strip_scope(node.name, scope)
@@ -210,8 +219,6 @@ def _scoped_node(
         groups = [as_str(group).removeprefix("loc:@") for group in node.attr["_class"].list.s]
         kept = [f"loc:@{strip_scope(g, scope)}".encode() for g in groups if in_scope(g, scope)]
         copied.attr["_class"].list.s[:] = kept
-    if clear_devices:
-        copied.device = ""
     return copied
 
 
@@ -249,7 +256,15 @@ def create_meta_graph_def(
         if clear_extraneous_savers and key == GraphKeys.SAVERS:
             continue
         add_collection_def(created, key, graph=graph, export_scope=export_scope)
+    if not export_scope:
+        _describe_control_nodes(created, graph)
     return created
+
+
+def _describe_control_nodes(created: Any, graph: Graph) -> None:
+    found = control_nodes.described(graph, created.graph_def)
+    if found:
+        created.collection_def[control_nodes.COLLECTION].bytes_list.value.extend(found)
 
 
 def _check_types(graph: Any, kind: Any, meta_info_def: Any, graph_def: Any, saver_def: Any) -> None:
@@ -362,13 +377,22 @@ def _restore_collection(graph: Graph, key: str, stored: Any, scope: str | None) 
     values = getattr(stored, kind).value
     for value in values:
         if conversion is not None and from_proto is not None and kind == "bytes_list":
-            proto = conversion.message()
-            proto.ParseFromString(value)
+            proto = _decoded(conversion.message(), value, key)
             graph.add_to_collection(key, from_proto(proto, import_scope=scope))
         elif kind == "node_list":
             graph.add_to_collection(key, graph.as_graph_element(with_scope(value, scope)))
         else:
             graph.add_to_collection(key, value)
+
+
+def _decoded(proto: Any, content: bytes, key: str) -> Any:
+    from google.protobuf.message import DecodeError
+
+    try:
+        proto.ParseFromString(content)
+    except DecodeError as error:
+        raise ValueError(f"The collection {key} of the MetaGraphDef is damaged: {error}") from error
+    return proto
 
 
 # Import
@@ -395,7 +419,10 @@ def read_proto(filename: str, kind: Any) -> Any:
     try:
         return text_format.Parse(content.decode(), kind())
     except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise OSError(f"Cannot parse file {filename}: {error}.") from error
+        name = kind.DESCRIPTOR.name
+        raise OSError(
+            f"Cannot parse file {filename}: neither the bytes nor the text of a {name} ({error})."
+        ) from error
 
 
 def import_scoped_meta_graph(
@@ -440,7 +467,8 @@ def import_scoped_meta_graph_with_return_elements(
         elements = _import_nodes(proto, clear_devices, import_scope, input_map, return_elements)
         scope = _entered_scope(graph, import_scope)
         for key, stored in sorted(proto.collection_def.items()):
-            if key != unbound_inputs_col_name and restore_collections_predicate(key):
+            is_own = key in (unbound_inputs_col_name, control_nodes.COLLECTION)
+            if not is_own and restore_collections_predicate(key):
                 _restore_collection(graph, key, stored, scope)
     return _variables_below(graph, scope), elements
 
@@ -452,9 +480,9 @@ def _import_nodes(
     input_map: Mapping[str, Any] | None,
     wanted: Sequence[str] | None,
 ) -> list[Any] | None:
-    graph_def = proto.graph_def
+    graph_def = _with_control_nodes(proto, [*(input_map or ()), *(wanted or ())])
     if clear_devices:
-        for node in graph_def.node:
+        for node in _all_nodes(graph_def):
             node.device = ""
     has_ops = proto.meta_info_def.HasField("stripped_op_list")
     ops = proto.meta_info_def.stripped_op_list if has_ops else None
@@ -465,6 +493,21 @@ def _import_nodes(
         producer_op_list=ops,
         return_elements=wanted,
     )
+
+
+def _with_control_nodes(proto: Any, named: Iterable[str]) -> Any:
+    if control_nodes.COLLECTION not in proto.collection_def:
+        return proto.graph_def
+    described = proto.collection_def[control_nodes.COLLECTION].bytes_list.value
+    names = {as_str(name).removeprefix("^").partition(":")[0] for name in named}
+    return control_nodes.put_together(proto.graph_def, described, names)
+
+
+def _all_nodes(graph_def: Any) -> Iterator[Any]:
+    """The nodes of a GraphDef, and those of its functions."""
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def
 
 
 def _entered_scope(graph: Graph, scope: str | None) -> str | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from thalweg import errors
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
 from thalweg.ops import saving
@@ -179,6 +180,8 @@ class Saver:
         existing = [p for p in checkpoint_paths if checkpoint_state.checkpoint_exists(p)]
         times = checkpoint_state.get_checkpoint_mtimes(existing)
         self.set_last_checkpoints_with_time(list(zip(existing, times, strict=True)))
+        for path in checkpoint_state.left_behind(checkpoint_paths):
+            _remove(path, V2, "meta")
 
     def _keep(self, path: str) -> str | None:
         """Note a new checkpoint; returns the one to delete, if any."""
@@ -237,8 +240,14 @@ class Saver:
             return saved
         with saving.deferred(path) as shards:
             saved = self._run_save(sess, path)
-        self._background.start(lambda: _write_later(path, shards, partial(finish, saved)))
+        rest = self._background.rest
+        self._background.start(lambda: _write_later(path, shards, rest, partial(finish, saved)))
         return saved
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save in the background is under way."""
+        return self._background.is_busy
 
     def wait(self) -> None:
         """Wait for a save in the background; raise what went wrong with it."""
@@ -286,7 +295,7 @@ class Saver:
             return
         surplus = self._keep(saved)
         times = [when if np.isfinite(when) else 0.0 for _, when in self._last_checkpoints]
-        checkpoint_state.update_checkpoint_state(
+        checkpoint_state.write_state(
             folder,
             saved,
             self.last_checkpoints,
@@ -294,6 +303,7 @@ class Saver:
             times,
             self._last_preserved,
             self._save_relative_paths,
+            surplus,
         )
         if surplus is not None:
             _remove(surplus, self.saver_def.version, suffix)
@@ -360,7 +370,27 @@ class Saver:
         self.wait()
         tf_logging.info("Restoring parameters from %s", save_path)
         fed = {self.saver_def.filename_tensor_name: save_path}
-        sess.run(self.saver_def.restore_op_name, fed)
+        try:
+            sess.run(self.saver_def.restore_op_name, fed)
+        except errors.NotFoundError as error:
+            if not checkpoint_state.checkpoint_exists(os.fsdecode(save_path)):
+                raise
+            raise _explained(
+                error,
+                "a Variable name or other graph key that is missing from the checkpoint. "
+                f"tf.train.list_variables({save_path!r}) says what it has; a Saver of a dict "
+                "{name there: variable here} restores by other names",
+            ) from error
+        except errors.InvalidArgumentError as error:
+            raise _explained(
+                error,
+                "a mismatch between the current graph and the graph from the checkpoint. Please "
+                "ensure that you have not altered the graph expected based on the checkpoint "
+                "(shapes and dtypes of variables)",
+            ) from error
+
+
+_SHARE = 1 / 40  # of one processor, for work that nobody waits for
 
 
 class Background:
@@ -368,22 +398,38 @@ class Background:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
+        self._hurries = threading.Event()
+        self._used = 0.0  # processor seconds of the work, up to its last rest
         self._error: BaseException | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the work is under way."""
+        return self._thread is not None and self._thread.is_alive()
 
     def start(self, work: Callable[[], None]) -> None:
         """Begin work in a thread; the program does not end before it is done."""
 
         def run() -> None:
+            self._used = time.thread_time()
             try:
                 work()
             except BaseException as error:
                 self._error = error
 
+        self._hurries.clear()
         self._thread = threading.Thread(target=run, name="thalweg-saver")
         self._thread.start()
 
+    def rest(self) -> None:
+        """Called by the work: give way to the steps beside, unless somebody waits for its end."""
+        used, self._used = time.thread_time() - self._used, time.thread_time()
+        if threading.main_thread().is_alive():
+            self._hurries.wait(used / _SHARE)
+
     def wait(self) -> None:
-        """Wait until the work is done; raise what it raised."""
+        """Wait until the work is done, which hurries now; raise what it raised."""
+        self._hurries.set()
         if self._thread is not None:
             self._thread.join()
         self._thread = None
@@ -392,9 +438,11 @@ class Background:
             raise error
 
 
-def _write_later(prefix: str, shards: list[Any], finish: Callable[[], None]) -> None:
+def _write_later(
+    prefix: str, shards: list[Any], rest: Callable[[], None], finish: Callable[[], None]
+) -> None:
     # One thread: the others are training.
-    checkpoint_files.save(prefix, shards, threads=1)
+    checkpoint_files.save(prefix, shards, threads=1, rest=rest)
     shards.clear()  # let go of the values: variables may be changed in place again
     finish()
 
@@ -418,7 +466,17 @@ def _collection_sizes(graph: Any) -> tuple[Any, ...]:
 def _step(sess: Any, global_step: Any) -> int:
     """A step: a number, or a tensor or variable, or the name of one."""
     is_number = hasattr(global_step, "__index__")
-    return int(global_step if is_number else sess.run(global_step))
+    value = np.asarray(global_step if is_number else sess.run(global_step))
+    if value.size != 1:  # some programs have it as a vector of one
+        raise ValueError(f"global_step must be one number, not of shape {list(value.shape)}")
+    return int(value.item())
+
+
+def _explained(error: errors.OpError, reason: str) -> errors.OpError:
+    """The same error, bound to the same node, with what is most likely behind it."""
+    text = f"Restoring from checkpoint failed. This is most likely due to {reason}. "
+    kind: Any = type(error)
+    return kind(None, error.op, f"{text}Original error: {error.message}")
 
 
 def _check_list(value: Any) -> None:

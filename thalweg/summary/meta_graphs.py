@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from thalweg.graph import versions
 from thalweg.graph.op import REGISTRY
 from thalweg.graph.protos import message
 from thalweg.graph.serial import op_def
+from thalweg.version import __version__
 
 
 def meta_graph_of(graph_def: Any) -> Any:
     """A MetaGraphDef with a graph and the definitions of its ops."""
     proto = message("meta_graph", "MetaGraphDef")()
     proto.graph_def.CopyFrom(graph_def)
-    used = sorted({node.op for node in graph_def.node})
+    inner = (node for function in graph_def.library.function for node in function.node_def)
+    used = sorted({node.op for node in (*graph_def.node, *inner)})
     known = [op_def(REGISTRY[name]) for name in used if name in REGISTRY]
     proto.meta_info_def.stripped_op_list.op.extend(known)
+    proto.meta_info_def.tensorflow_version = __version__
+    proto.meta_info_def.tensorflow_git_version = versions.GIT_VERSION
     return proto

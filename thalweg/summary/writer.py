@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
@@ -40,6 +40,8 @@ class SummaryToEventTransformer:
 
     def add_summary(self, summary: Any, global_step: Any = None) -> None:
         """Add a Summary message, or what running a summary op gave."""
+        if not isinstance(summary, bytes) and not hasattr(summary, "SerializeToString"):
+            raise TypeError(f"A summary is a Summary message or its bytes, not {summary!r}")
         content = summary if isinstance(summary, bytes) else summary.SerializeToString()
         self._add(events.SUMMARY, self._without_known_metadata(content), global_step)
 
@@ -134,12 +136,7 @@ class FileWriter(SummaryToEventTransformer):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def get_logdir(self) -> str:
@@ -212,9 +209,11 @@ class FileWriterCache:
     def clear() -> None:
         """Close and forget all writers."""
         with FileWriterCache._lock:
-            for writer in FileWriterCache._cache.values():
-                writer.close()
+            writers = list(FileWriterCache._cache.values())
             FileWriterCache._cache.clear()
+            with ExitStack() as all_of_them:  # one that cannot be closed keeps no other open
+                for writer in writers:
+                    all_of_them.callback(writer.close)
 
 
 @public("train.SummaryWriter")

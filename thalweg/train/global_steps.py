@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from thalweg.graph import dtypes
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.context import Runner
@@ -18,8 +20,8 @@ from thalweg.variables.variable import Variable
 
 @public("train.global_step")
 def global_step(sess: Runner, global_step_tensor: Any) -> int:
-    """The value of the global step in a session."""
-    return int(sess.run(global_step_tensor))
+    """The value of the global step in a session; some programs have it as a vector of one."""
+    return int(np.asarray(sess.run(global_step_tensor)).item())
 
 
 @public(

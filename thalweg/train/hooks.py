@@ -14,7 +14,7 @@ from thalweg.public import public
 from thalweg.train import clock
 from thalweg.train.disk_trouble import survived
 from thalweg.train.event_files import event_writer, rate_summary
-from thalweg.train.global_steps import get_global_step
+from thalweg.train.global_steps import get_global_step, global_step
 from thalweg.train.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.step_timer import (
     NeverTriggerTimer,
@@ -47,7 +47,7 @@ class StopAtStepHook(SessionRunHook):
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Count from here; a session that replaces a lost one does not start the count anew."""
         if self._last_step is None:
-            self._count_from(int(session.run(self._global_step_tensor)))
+            self._count_from(global_step(session, self._global_step_tensor))
 
     def _count_from(self, step: int) -> None:
         self._last_step = step + cast("int", self._num_steps)

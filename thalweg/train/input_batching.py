@@ -190,6 +190,11 @@ def _fifo(capacity: int, dynamic_pad: bool, shared_name: str | None) -> MakeQueu
 def _shuffling(
     capacity: int, min_after_dequeue: int, seed: int | None, shared_name: str | None
 ) -> MakeQueue:
+    if capacity <= min_after_dequeue:
+        raise ValueError(
+            f"capacity {capacity} must be bigger than min_after_dequeue {min_after_dequeue}."
+        )
+
     def make(types: list[DType], shapes: list[Any]) -> QueueBase:
         queue = RandomShuffleQueue(
             capacity, min_after_dequeue, types, shapes, seed=seed, shared_name=shared_name

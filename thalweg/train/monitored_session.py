@@ -110,6 +110,11 @@ def _manager(scaffold: Scaffold) -> SessionManager:
     )
 
 
+def _check_hook(hook: Any) -> None:
+    if isinstance(hook, type) or not hasattr(hook, "begin"):
+        raise TypeError(f"A hook must be a SessionRunHook object, not {hook!r}")
+
+
 class CoordinatedSessionCreator(SessionCreator):
     """Makes sessions with hooks and threads of their own."""
 
@@ -154,6 +159,7 @@ class _MonitoredSession:
         self._graph_was_finalized = self._graph.finalized
         self._hooks = list(hooks or ())
         for hook in self._hooks:
+            _check_hook(hook)
             hook.begin()
         self._coordinated_creator = CoordinatedSessionCreator(
             session_creator or ChiefSessionCreator(), self._hooks, stop_grace_period_secs

@@ -153,7 +153,7 @@ class Optimizer:
         name: str | None = None,
     ) -> Node:
         """A node that changes the variables by their gradients, then counts the step."""
-        pairs = [(_as_gradient(g), _checked(v)) for g, v in grads_and_vars]
+        pairs = [(_as_gradient(g), _checked(v)) for g, v in _pairs(grads_and_vars)]
         if not pairs:
             raise ValueError("No variables provided.")
         present = [(g, v) for g, v in pairs if g is not None]
@@ -202,6 +202,8 @@ class Optimizer:
     def _counted(self, graph: Graph, updates: list[Any], global_step: Any, scope: str) -> Node:
         if global_step is None:
             return self._finish(updates, scope)
+        if not isinstance(global_step, Variable | Tensor):
+            raise TypeError(f"global_step must be a tf.Variable, not {global_step!r}")
         done = self._finish(updates, "update")
         with graph.control_dependencies([done]), graph.colocate_with(global_step.op):
             return state.assign_add(global_step, 1, name=scope).op
@@ -330,7 +332,10 @@ class Optimizer:
 
     def _hyper(self, parameter: Any, name: str) -> Tensor:
         """A hyperparameter (a number, tensor or function of nothing) as a tensor."""
-        return convert_to_tensor(self._call_if_callable(parameter), name=name)
+        tensor = convert_to_tensor(self._call_if_callable(parameter), name=name)
+        if tensor.shape.rank not in (None, 0):
+            raise ValueError(f"{name} of {self._name} must be a scalar, not {tensor.shape}")
+        return tensor
 
     def _check_dtypes(self, values: Sequence[Any]) -> None:
         valid = self._valid_dtypes()
@@ -360,6 +365,18 @@ def _gradient_target(variable: Any) -> Any:
     if not isinstance(variable, Variable | Tensor):
         raise TypeError(f"Argument is not a tf.Variable: {variable!r}")
     return variable
+
+
+def _pairs(grads_and_vars: Any) -> list[Any]:
+    try:
+        pairs = [tuple(pair) for pair in grads_and_vars]
+    except TypeError:
+        pairs = None
+    if pairs is None or any(len(pair) != 2 for pair in pairs):
+        raise TypeError(
+            f"grads_and_vars must be pairs of a gradient and its variable, not {grads_and_vars!r}"
+        )
+    return pairs
 
 
 def _checked(variable: Any) -> Any:

@@ -11,6 +11,7 @@ from thalweg.runtime.config import RunOptions
 from thalweg.runtime.timeline import Timeline
 from thalweg.train.disk_trouble import survived
 from thalweg.train.event_files import event_writer
+from thalweg.train.global_steps import global_step
 from thalweg.train.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.step_timer import SecondOrStepTimer, watched_global_step
 
@@ -55,7 +56,7 @@ class ProfilerHook(SessionRunHook):
         if self._next_step is None:
             self._timer.update_last_triggered_step(step)
         if self._is_due:
-            step = int(run_context.session.run(self._global_step_tensor))
+            step = global_step(run_context.session, self._global_step_tensor)
             self._timer.update_last_triggered_step(step)
             with survived(f"Writing the trace of step {step}"):
                 self._write(step, run_values.run_metadata)

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from thalweg.public import public
+from thalweg.train.global_steps import global_step
 from thalweg.train.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.step_timer import SecondOrStepTimer, watched_global_step
 
@@ -38,7 +39,7 @@ class ProgressHook(SessionRunHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Begin where the session begins; one that replaces a lost one may be further back."""
-        step = int(session.run(self._global_step_tensor))
+        step = global_step(session, self._global_step_tensor)
         if self._bar is None:
             self._bar = _tqdm()(initial=step, total=self._last_step, **self._options)
         self._move(step)
@@ -62,7 +63,7 @@ class ProgressHook(SessionRunHook):
 
     def end(self, session: Any) -> None:
         """Leave the bar as it is at the last step."""
-        self._move(int(session.run(self._global_step_tensor)))
+        self._move(global_step(session, self._global_step_tensor))
         self._bar.close()
 
     def _move(self, step: int) -> None:

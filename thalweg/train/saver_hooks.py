@@ -17,6 +17,7 @@ from thalweg.public import public
 from thalweg.saved.saver import Saver
 from thalweg.train.disk_trouble import survived
 from thalweg.train.event_files import checkpoint_log, event_writer, start_log, write_graph_beside
+from thalweg.train.global_steps import global_step
 from thalweg.train.hooks import as_list
 from thalweg.train.session_run_hook import SessionRunArgs, SessionRunHook
 from thalweg.train.step_timer import PeriodicHook, SecondOrStepTimer, watched_global_step
@@ -82,7 +83,7 @@ class CheckpointSaverHook(PeriodicHook):
 
         If that fails there is no use in training; in a session that replaces a lost one there is.
         """
-        step = int(session.run(self._global_step_tensor))
+        step = global_step(session, self._global_step_tensor)
         is_first = self._timer.last_triggered_step() is None
         with survived("Writing the graph", unless=is_first):
             self._write_graph()
@@ -105,7 +106,7 @@ class CheckpointSaverHook(PeriodicHook):
 
     def end(self, session: Any) -> None:
         """Save the last step, unless that is done, and see to it that it is written."""
-        step = int(session.run(self._global_step_tensor))
+        step = global_step(session, self._global_step_tensor)
         if not self._is_saved(step):
             self._save(session, step, must_succeed=True)
         for listener in self._listeners:

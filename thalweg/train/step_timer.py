@@ -8,7 +8,7 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Tensor
 from thalweg.public import public
 from thalweg.train import clock
-from thalweg.train.global_steps import get_global_step
+from thalweg.train.global_steps import get_global_step, global_step
 from thalweg.train.session_run_hook import SessionRunArgs, SessionRunHook
 
 
@@ -99,5 +99,5 @@ class PeriodicHook(SessionRunHook):
         """
         if not self._timer.should_trigger_for_step(int(run_values.results) + 1):
             return None
-        step = int(run_context.session.run(self._global_step_tensor))
+        step = global_step(run_context.session, self._global_step_tensor)
         return step if self._timer.should_trigger_for_step(step) else None

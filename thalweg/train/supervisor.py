@@ -20,12 +20,12 @@ from thalweg.summary.constructors import merge_all
 from thalweg.summary.writer import FileWriter
 from thalweg.train.coordinator import Coordinator, LooperThread
 from thalweg.train.event_files import start_log, stop_log, write_graph_beside
+from thalweg.train.global_steps import global_step as step_value
 from thalweg.train.session_manager import SessionManager
 from thalweg.train.supervisor_services import (
     SVStepCounterThread,
     SVSummaryThread,
     SVTimerCheckpointThread,
-    step_value,
 )
 from thalweg.variables.collections import (
     global_variables,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from thalweg.platform import tf_logging
 from thalweg.train import clock
 from thalweg.train.coordinator import LooperThread
 from thalweg.train.disk_trouble import survived
 from thalweg.train.event_files import checkpoint_log, rate_summary
+from thalweg.train.global_steps import global_step
 
 
 class SVSummaryThread(LooperThread):
@@ -46,11 +45,11 @@ class SVStepCounterThread(LooperThread):
     def start_loop(self) -> None:
         """Begin to measure."""
         self._last_time = clock.now()
-        self._last_step = step_value(self._sess, self._step_counter)
+        self._last_step = global_step(self._sess, self._step_counter)
 
     def run_loop(self) -> None:
         """Write the rate since the last time."""
-        step, now = step_value(self._sess, self._step_counter), clock.now()
+        step, now = global_step(self._sess, self._step_counter), clock.now()
         steps, seconds = step - self._last_step, now - self._last_time
         self._last_step, self._last_time = step, now
         rate = steps / seconds if seconds > 0 else float("inf")
@@ -75,13 +74,8 @@ class SVTimerCheckpointThread(LooperThread):
 
     def _save(self) -> None:
         sv = self._sv
-        step = None if sv.global_step is None else step_value(self._sess, sv.global_step)
+        step = None if sv.global_step is None else global_step(self._sess, sv.global_step)
         tf_logging.info("Saving checkpoint to path %s", sv.save_path)
         sv.saver.save(self._sess, sv.save_path, global_step=step)
         if sv.summary_writer and step is not None:
             sv.summary_writer.add_session_log(checkpoint_log(sv.save_path), step)
-
-
-def step_value(sess: Any, step: Any) -> int:
-    """The value of a global step; some programs have it as a vector of one."""
-    return int(np.asarray(sess.run(step)).item())

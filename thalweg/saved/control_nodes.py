@@ -1,0 +1,122 @@
+"""Conditionals and loops in MetaGraphDefs.
+
+A GraphDef has them as Switch, Merge and the like: every system runs these, but neither their
+gradient nor fast code can be made of them. A MetaGraphDef tells besides, in a collection of its
+own, which nodes stand for which conditional or loop. `described` writes that; `put_together` makes
+a GraphDef in which each is one node again, as long as nothing else uses what is inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node
+from thalweg.graph.protos import message
+from thalweg.graph.serial import function_library, groups, inner_def, input_name
+from thalweg.graph.subgraph import bodies_of
+
+COLLECTION = "thalweg_control_nodes"
+
+
+def described(graph: Graph, graph_def: Any) -> list[bytes]:
+    """For each conditional and loop of a graph, what it is and which nodes stand for it.
+
+    Not for those with traces, nor those that use traces: outside, a trace is among the nodes that
+    stand for what it looks into.
+    """
+    if not any(bodies_of(node) for node in graph.nodes):
+        return []
+    names = {node.name for node in graph_def.node}
+    parts = groups(graph)
+    traces = {node for node, part in parts if not part}
+    traced = {tensor.op for node in traces for tensor in node.inputs}
+    return [
+        _description(node, part).SerializeToString()
+        for node, part in parts
+        if bodies_of(node)
+        and node not in traced
+        and not any(tensor.op in traces for tensor in node.inputs)
+        and all(inner.name in names for inner in part)
+    ]
+
+
+def _description(node: Node, part: Iterable[Node]) -> Any:
+    """A GraphDef: the node itself, then those that stand for it, by name."""
+    proto = message("graph", "GraphDef")()
+    whole = inner_def(node)
+    whole.input[:] = [input_name(tensor) for tensor in node.inputs]
+    whole.input.extend(f"^{control.name}" for control in node.control_inputs)
+    whole.attr.pop("_class", None)
+    proto.node.append(whole)
+    for inner in part:
+        if inner.name != node.name:
+            proto.node.add(name=inner.name)
+    proto.library.function.extend(function_library([node]).values())
+    return proto
+
+
+def put_together(graph_def: Any, descriptions: Iterable[bytes], named: Collection[str]) -> Any:
+    """A GraphDef with conditionals and loops as nodes, but for those whose inside is `named`."""
+    parts = [part for content in descriptions if (part := _parsed(content)) is not None]
+    changed = set(_changed(graph_def, parts, named))
+    whole = [part for part in parts if part.node[0].name not in changed]
+    if not whole:
+        return graph_def
+    made = type(graph_def)()
+    made.versions.CopyFrom(graph_def.versions)
+    made.library.CopyFrom(graph_def.library)
+    gone = {inner.name for part in whole for inner in part.node[1:]}
+    heads = {part.node[0].name: part.node[0] for part in whole}
+    for node in graph_def.node:
+        if node.name not in gone:
+            made.node.append(_with_device(heads[node.name], node) if node.name in heads else node)
+    _add_functions(made.library, whole)
+    return made
+
+
+def _parsed(content: bytes) -> Any:
+    """A description, or None: what cannot be read is not needed either."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        part = message("graph", "GraphDef").FromString(content)
+    except DecodeError:
+        return None
+    return part if part.node else None
+
+
+def _changed(graph_def: Any, parts: Sequence[Any], named: Collection[str]) -> Iterator[str]:
+    """The names of those whose inside is used by others, or is not what it was."""
+    owners = {inner.name: part.node[0].name for part in parts for inner in part.node[1:]}
+    taken = {part.node[0].name: {*map(_node_name, part.node[0].input)} for part in parts}
+    present = {node.name for node in graph_def.node}
+    yield from (owner for inner, owner in owners.items() if not present.issuperset((inner, owner)))
+    yield from (owners[name] for name in named if name in owners)
+    for node in graph_def.node:
+        home = owners.get(node.name, node.name)
+        for source in map(_node_name, node.input):
+            owner = owners.get(source)
+            if owner not in (None, home):
+                yield str(owner)
+            elif owner is None and node.name in owners and source not in taken[home]:
+                yield home
+
+
+def _node_name(source: str) -> str:
+    return source.removeprefix("^").partition(":")[0]
+
+
+def _with_device(head: Any, node: Any) -> Any:
+    head.device = node.device
+    return head
+
+
+def _add_functions(library: Any, parts: Iterable[Any]) -> None:
+    known = {function.signature.name for function in library.function}
+    for part in parts:
+        for function in part.library.function:
+            if function.signature.name not in known:
+                known.add(function.signature.name)
+                library.function.append(function)
