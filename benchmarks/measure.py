@@ -92,7 +92,8 @@ class Measurement:
 
     def first_call(self, system: str, figures: Figures) -> None:
         """The best of several processes with empty caches; the last stays for the rounds."""
-        repeats = self.settings.first_calls if system in ("thalweg", "jax") else 1
+        is_rated = system in ("thalweg", "jax") and not self.work.moves_data
+        repeats = self.settings.first_calls if is_rated else 1
         firsts: list[float] = []
         for last in [False] * (repeats - 1) + [True]:
             caches = Path(tempfile.mkdtemp(prefix="bench-"))
@@ -106,7 +107,7 @@ class Measurement:
         figures.first, figures.version = min(firsts), made["version"]
         figures.results = [made["result"]]
         self.remotes[system] = remote
-        if system == "thalweg":
+        if system == "thalweg" and is_rated:
             figures.warm = min(self.warm_call(system, caches) for _ in range(repeats))
 
     def warm_call(self, system: str, caches: Path) -> float:
@@ -134,7 +135,7 @@ class Measurement:
             if seconds < self.settings.round_seconds / 5:
                 seconds = min(remote.ask("run", steps=n)["seconds"] for n in (3, 10, 10))
             wanted = int(self.settings.round_seconds / seconds)
-            figures.steps = max(1, min(wanted, self.settings.most_steps))
+            figures.steps = max(self.work.least_steps, min(wanted, self.settings.most_steps))
             remote.ask("reset")
 
         self.each(ask)

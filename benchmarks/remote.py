@@ -24,6 +24,7 @@ def environment(threads: int, caches: Path) -> dict[str, str]:
     return os.environ | {
         **{f"{pool}_NUM_THREADS": str(threads) for pool in pools},
         "THALWEG_THREADS": str(threads),
+        "BENCH_FOLDER": str(caches),
         "THALWEG_CACHE": str(caches / "thalweg"),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "torch"),
         "CUDA_VISIBLE_DEVICES": "",
@@ -47,7 +48,7 @@ class Remote:
         self, system: str, work: str, cpus: list[int], caches: Path, batch: int | None, log: Any
     ) -> None:
         self.system = system
-        python = sys.executable if system == "thalweg" else str(PEERS_PYTHON)
+        python = sys.executable if system.startswith("thalweg") else str(PEERS_PYTHON)
         options = {"system": system, "work": work, "cpus": cpus, "batch": batch}
         self.process = subprocess.Popen(
             [python, str(HERE / "worker.py"), json.dumps(options)],

@@ -7,11 +7,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import flows
 from measure import Settings, disagreement
-from works import Work
+from works import Rival, Work
 
 Figures = dict[str, dict[str, Any]]
 LIMITS = Path(__file__).with_name("limits.toml")
+DATA_COLUMNS = {
+    "thalweg": "Thalweg",
+    "tensorflow-session": "TensorFlow session",
+    "tensorflow": "TensorFlow eager iterator",
+    "torch": "torch (DataLoader, safetensors)",
+}
 COLUMNS = {
     "thalweg": "Thalweg",
     "tensorflow": "TensorFlow `tf.function`",
@@ -78,6 +85,33 @@ was imported and woken (by one training step of a perceptron 3-100-10), before w
 were made. It holds weights, optimizer state, data, activations, workspaces and whatever compiling
 left behind. Free heap pages are handed back (`gc.collect`, `malloc_trim`) before both readings,
 on every system. Child processes do not count. Ratio: least of the peers / Thalweg.
+"""
+
+
+DATA = """\
+A step is one way of the data: a value in and out of a queue, a pass over all records, a checkpoint.
+Systems, rounds and processes are as above; what came out must agree (*agree*), for a checkpoint by
+reading numbers of every tensor back from the files, outside the rounds.
+
+- **Queues** are filled and emptied by steps of a session's callable, as in 1.x programs. The
+  megabytes are computed by the enqueuing step.
+- **Pipelines.** The consumer looks at every batch as a NumPy array. TensorFlow: by a session, and
+  by its eager iterator (`as_numpy_iterator`), which makes the dataset anew for each pass.
+  `DataLoader`: {workers} worker processes that stay between passes, {ahead} batches ahead each,
+  records mapped one by one in `__getitem__`. Of an elementwise function Thalweg makes one of whole
+  batches by itself; the second row has a function of which it does not (it takes a maximum).
+- **Saving.** Thalweg writes to the side, past the page cache, with a checksum of every block, syncs
+  the file, renames it, and syncs the folder: when `save` returns, the checkpoint is on the disk.
+  TensorFlow's Saver (which has checksums too) and `safetensors.torch.save_file` (which has none)
+  write to the side and rename as well, but sync nothing: they return when the page cache has the
+  bytes, and the disk is written later. In the row *synced* `fsync` is called on their files, so
+  that all have the same in hand; the other row is as they are. Before each round all that is dirty
+  is written out (`sync`), untimed.
+- **Restoring** is from files in the page cache into variables that exist: torch's tensors, which
+  `load_file` maps, are copied into others by `copy_`, as `load_state_dict` does. Thalweg and
+  TensorFlow check the checksums.
+- **Training while saving.** Two processes of Thalweg take turns: one trains, the other trains and
+  begins a checkpoint in the background whenever there is none under way. {least} steps a round.
 """
 
 
@@ -152,6 +186,55 @@ def line(work: Work, figures: Figures, seconds: float) -> str:
     return f"{work.name} ({seconds:.0f} s): {', '.join(cells)}; agree {apart}"
 
 
+def against(work: Work, figures: Figures, rival: Rival) -> float | None:
+    """The best of a rival's systems / Thalweg."""
+    theirs = [figures[s]["best"] for s in rival.systems if s in figures and figures[s]["best"]]
+    own = figures.get(work.own, {}).get("best")
+    return min(theirs) / own if theirs and own else None
+
+
+def data(results: Sequence[tuple[Work, Figures]]) -> str:
+    """Works that move data, each rival's ratio with its bar."""
+    head = ["work", *DATA_COLUMNS.values(), "ratios (bars)", "agree"]
+    rows = [
+        [
+            work.title,
+            *(cell(figures, system, "best", time_text) for system in DATA_COLUMNS),
+            ratios(work, figures),
+            agreement(figures),
+        ]
+        for work, figures in results
+        if work.own == "thalweg"
+    ]
+    return table(head, rows)
+
+
+def ratios(work: Work, figures: Figures) -> str:
+    """Each rival's ratio with its bar."""
+    each = [
+        f"{rival.title} {ratio(against(work, figures, rival))} ({rival.bar:g})"
+        for rival in work.rivals
+    ]
+    return ", ".join(each)
+
+
+def slowdowns(results: Sequence[tuple[Work, Figures]]) -> str:
+    """Works whose rival is the same step undisturbed."""
+    head = ["work", "alone", "meanwhile", "alone / meanwhile (bar)", "agree"]
+    rows = [
+        [
+            work.title,
+            cell(figures, "thalweg", "best", time_text),
+            cell(figures, work.own, "best", time_text),
+            ratios(work, figures),
+            agreement(figures),
+        ]
+        for work, figures in results
+        if work.own != "thalweg"
+    ]
+    return table(head, rows)
+
+
 def times(results: Sequence[tuple[Work, Figures]]) -> str:
     """Time of a step."""
     head = ["work", *COLUMNS.values(), "best peer / Thalweg", "bar", "agree"]
@@ -205,18 +288,24 @@ def memory(results: Sequence[tuple[Work, Figures]]) -> str:
     return table(head, rows)
 
 
+def bars(work: Work, figures: Figures) -> list[tuple[str, float | None, float]]:
+    """What is rated of a work, its ratio and its bar."""
+    if work.rivals:
+        return [(f"time, {r.title}", against(work, figures, r), r.bar) for r in work.rivals]
+    return [
+        ("time", rated(work, figures, "best"), work.bar),
+        ("first call", against_jax(figures, "first"), FIRST_BAR),
+        ("warm first call", against_jax(figures, "warm"), WARM_BAR),
+        ("memory", rated(work, figures, "peak") if work.trains else None, MEMORY_BAR),
+    ]
+
+
 def short(results: Sequence[tuple[Work, Figures]]) -> str:
     """Each ratio below its bar, with what `limits.toml` says limits it."""
     reasons = tomllib.loads(LIMITS.read_text()) if LIMITS.exists() else {}
     lines: list[str] = []
     for work, figures in results:
-        bars = [
-            ("time", rated(work, figures, "best"), work.bar),
-            ("first call", against_jax(figures, "first"), FIRST_BAR),
-            ("warm first call", against_jax(figures, "warm"), WARM_BAR),
-            ("memory", rated(work, figures, "peak") if work.trains else None, MEMORY_BAR),
-        ]
-        for what, value, bar in bars:
+        for what, value, bar in bars(work, figures):
             if value is not None and value < bar:
                 reason = reasons.get(work.name, {}).get(what, "")
                 line = f"- {work.title}, {what}: {value:.2f} of {bar:g}"
@@ -245,19 +334,24 @@ def steps(results: Sequence[tuple[Work, Figures]], settings: Settings) -> str:
         seconds=settings.round_seconds,
         most=settings.most_steps,
     )
-    parts = [
-        "## Method\n",
-        method,
-        notes(results) + "\n",
-        "## Time of a step\n",
-        times(results) + "\n",
-        "## First call\n",
-        FIRST.format(first_calls=settings.first_calls),
-        first_calls(results) + "\n",
-        "## Peak memory of the training steps\n",
-        MEMORY,
-        memory(results) + "\n",
-        "## Short of the bar\n",
-        short(results) + "\n",
-    ]
+    plain = [each for each in results if not each[0].rivals]
+    moving = [each for each in results if each[0].rivals]
+    parts = ["## Method\n", method, notes(results) + "\n"]
+    if plain:
+        parts += [
+            "## Time of a step\n",
+            times(plain) + "\n",
+            "## First call\n",
+            FIRST.format(first_calls=settings.first_calls),
+            first_calls(plain) + "\n",
+            "## Peak memory of the training steps\n",
+            MEMORY,
+            memory(plain) + "\n",
+        ]
+    if moving:
+        least = max(work.least_steps for work, _ in moving)
+        text = DATA.format(workers=flows.WORKERS, ahead=flows.AHEAD, least=least)
+        parts += ["## Data and checkpoints\n", text, data(moving) + "\n"]
+        parts += [slowdowns(moving) + "\n"]
+    parts += ["## Short of the bar\n", short(results) + "\n"]
     return "\n".join(parts)

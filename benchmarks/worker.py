@@ -23,6 +23,7 @@ from typing import Any
 # Module, how it starts, how it makes the tiny step that wakes it, how it makes the work's.
 MAKERS = {
     "thalweg": ("on_thalweg", "start", "make", "make"),
+    "thalweg-saving": ("on_thalweg", "start", "make", "make_saving"),
     "tensorflow": ("on_tensorflow", "start", "make", "make"),
     "tensorflow-session": ("on_tensorflow", "start", "make_session", "make_session"),
     "torch": ("on_torch", "start", "make", "make"),
@@ -88,11 +89,13 @@ class Worker:
         for _ in range(steps // 10):
             self.step()
         self.made.finish()
+        self.made.settle()
         start = time.perf_counter()
         for _ in range(steps):
             self.step()
         self.made.finish()
         seconds = (time.perf_counter() - start) / steps
+        self.made.settle()
         gc.enable()
         return {"seconds": seconds}
 

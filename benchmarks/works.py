@@ -18,6 +18,15 @@ LARGE_SYSTEMS = tuple(s for s in ALL_SYSTEMS if s not in ("tensorflow-session", 
 
 
 @dataclass(frozen=True)
+class Rival:
+    """Systems of which the best is compared with, and by what factor it is to be beaten."""
+
+    title: str
+    bar: float
+    systems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Work:
     """One row of the results."""
 
@@ -31,9 +40,17 @@ class Work:
     optimizer: str = "sgd"
     rate: float = 0.0
     steps_checked: int = 5
+    least_steps: int = 1  # in a round
     systems: tuple[str, ...] = ALL_SYSTEMS
     unrated: tuple[str, ...] = ("jax-ahead",)  # measured and shown, but left out of the ratio
     eager: bool = False  # run as it is written: no session, no compiled function
+    rivals: tuple[Rival, ...] = ()  # with a bar for each, instead of one for the best
+    own: str = "thalweg"  # the system that is rated
+
+    @property
+    def moves_data(self) -> bool:
+        """Whether a step is no computation, but data on its way."""
+        return self.kind in FLOW_KINDS
 
     @property
     def trains(self) -> bool:
@@ -317,13 +334,63 @@ EAGER = [
         eager=True,
     ),
 ]
+FLOW_KINDS = (
+    *("queue-scalar", "queue-megabyte", "pipeline", "pipeline-rows"),
+    *("save", "save-synced", "restore", "records"),
+)
+
+
+def flow(kind: str, title: str, tensorflow: Rival, torch: float = 0.0, checked: int = 2) -> Work:
+    """Data on its way, beside TensorFlow and, where it has a bar, torch."""
+    rivals = (tensorflow, *([Rival("torch", torch, ("torch",))] if torch else []))
+    systems = ("thalweg", *(name for rival in rivals for name in rival.systems))
+    return Work(
+        kind, title, kind, 0.0, steps_checked=checked, systems=systems, unrated=(), rivals=rivals
+    )
+
+
+def session(bar: float) -> Rival:
+    """TensorFlow by a session."""
+    return Rival("TensorFlow", bar, ("tensorflow-session",))
+
+
+FLOWS = [
+    flow("queue-scalar", "queue: a scalar in and out, a step each", session(5.0), checked=5),
+    flow("queue-megabyte", "queue: 8 tensors of 1 MB in, a batch of 8 out", session(1.0)),
+    flow(
+        "pipeline",
+        "`tf.data`: 100,000 records, map, batch 128, prefetch 2",
+        Rival("TensorFlow", 2.0, GRAPH_SYSTEMS),
+        torch=3.0,
+    ),
+    flow(
+        "pipeline-rows",
+        "the same with a function of each record by itself",
+        Rival("TensorFlow", 2.0, GRAPH_SYSTEMS),
+        torch=3.0,
+    ),
+    flow("save-synced", "save 1 GiB in 64 tensors, synced to the disk", session(1.5), torch=1.0),
+    flow("save", "save 1 GiB, the peers' files left to the page cache", session(1.5), torch=1.0),
+    flow("restore", "restore 1 GiB into variables", session(1.5), torch=1.0),
+    flow("records", "read 100,000 TFRecords of 200 bytes", session(2.0)),
+    replace(
+        GPT,
+        name="train-saving",
+        title="the GPT's training step while checkpoints are written",
+        least_steps=10,
+        systems=("thalweg", "thalweg-saving"),
+        rivals=(Rival("Thalweg, not saving", 0.95, ("thalweg",)),),
+        own="thalweg-saving",
+    ),
+]
 # Wakes a system: loads what it loads at the first use of a step, whatever the model.
 TINY = train("tiny", "", 0.0, model=models.mlp, example=(3,), batch=2, rate=0.01)
 TITLES = ["MLP", "LSTM", "LeNet-like CNN", "AlexNet", "OverFeat", "OxfordNet", "GoogleNet"]
 TITLES += ["ResNet-50", "GPT (256 tokens at once)"]
 TRAINED = [PERCEPTRONS[0], LSTM, LENET, *LARGE, GPT]
 INFERENCES = [inference(work, title) for work, title in zip(TRAINED, TITLES, strict=True)]
-WORKS = [*NULLS, *PERCEPTRONS, LSTM, LENET, *LARGE, GPT, *INFERENCES, WORD2VEC, *LOOPS, *EAGER]
+STEPS_OF_MODELS = [*PERCEPTRONS, LSTM, LENET, *LARGE, GPT, *INFERENCES, WORD2VEC]
+WORKS = [*NULLS, *STEPS_OF_MODELS, *LOOPS, *EAGER, *FLOWS]
 
 
 def choose(names: list[str]) -> list[Work]:

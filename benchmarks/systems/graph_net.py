@@ -182,7 +182,7 @@ def session_step(tf: Any, work: Work, config: Any) -> Step:
     def plan() -> Any:
         return session.plan(fetches, dict(zip(inputs, batches[0], strict=True)))
 
-    return Step(run, building, plan=plan)
+    return Step(run, building, plan=plan, session=session)
 
 
 def step_fetches(tf: Any, work: Work, variables: Mapping[str, Any], inputs: Sequence[Any]) -> Any:

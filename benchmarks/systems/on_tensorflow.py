@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import flows
 import models
 import tensorflow as tf
 from models import trainable
 from works import Work
 
-from systems import graph_loops, graph_net
+from systems import graph_flows, graph_loops, graph_net
 from systems.step import Step
 
 v1 = tf.compat.v1
@@ -25,6 +26,8 @@ def start(threads: int) -> str:
 
 def make(work: Work, threads: int) -> Step:
     """A step of a work, as a `tf.function`."""
+    if work.moves_data:
+        return Step(lambda i: flows.digest(graph_flows.dataset(tf, work.kind).as_numpy_iterator()))
     if work.kind.startswith("null"):
         x = tf.Variable(1.0)
         add = within_function(lambda: x + 1.0)
@@ -48,6 +51,9 @@ def make_session(work: Work, threads: int) -> Step:
     config = v1.ConfigProto(
         intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
     )
+    if work.moves_data:
+        with tf.Graph().as_default():
+            return graph_flows.make(v1, work.kind, config)
     has_weights = work.model or work.trains
     make_step = graph_net.session_step if has_weights else graph_net.step_without_weights
     with tf.Graph().as_default():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import flows
 import models
 from works import Work
 
 import thalweg as tf
-from systems import graph_net
+from systems import graph_flows, graph_net
 from systems.step import Step
 
 
@@ -21,10 +25,29 @@ def make(work: Work, threads: int) -> Step:
         tf.enable_eager_execution()
         return eager_step(work)
     config = tf.ConfigProto(intra_op_parallelism_threads=threads)
+    if work.moves_data:
+        with tf.Graph().as_default():
+            return graph_flows.make(tf, work.kind, config)
     has_weights = work.model or work.trains
     make_step = graph_net.session_step if has_weights else graph_net.step_without_weights
     with tf.Graph().as_default():
         return make_step(tf, work, config)
+
+
+def make_saving(work: Work, threads: int) -> Step:
+    """A training step while the weights are saved in the background, again and again."""
+    config = tf.ConfigProto(intra_op_parallelism_threads=threads)
+    with tf.Graph().as_default():
+        made = graph_net.session_step(tf, work, config)
+        saver = tf.train.Saver(max_to_keep=2)
+
+    def step(i: int) -> Any:
+        if not saver.is_saving:
+            prefix = str(flows.folder() / "model")
+            saver.save(made.session, prefix, i, write_meta_graph=False, background=True)
+        return made.call(i)
+
+    return replace(made, call=step, settle=saver.wait)
 
 
 def eager_step(work: Work) -> Step:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from works import Work
 
-from systems import torch_loops
+from systems import torch_flows, torch_loops
 from systems.step import Step
 
 Weights = dict[str, Tensor]
@@ -100,6 +100,8 @@ def start(threads: int) -> str:
 
 def make(work: Work, threads: int, compiled: bool = False) -> Step:
     """A step of a work, eager or compiled."""
+    if work.moves_data:
+        return torch_flows.make(work.kind)
     compile_ = partial(torch.compile, dynamic=False) if compiled else lambda function: function
     if work.kind.startswith("null"):
         x, add = torch.tensor(1.0), compile_(lambda x: x + 1.0)

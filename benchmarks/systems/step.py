@@ -18,3 +18,5 @@ class Step:
     building: float = 0.0  # seconds spent on making a graph, part of the first call
     finish: Callable[[], Any] = lambda: None
     plan: Callable[[], Any] | None = None
+    settle: Callable[[], Any] = lambda: None  # untimed, before and after a round
+    session: Any = None
