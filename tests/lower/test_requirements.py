@@ -164,6 +164,9 @@ CASES: dict[str, Case] = {
         (ROWS, whole(1, 2, 3, 0)),
         {1: whole(1, 2, 4, 0)},
     ),
+    "Reshape": Case(
+        lambda x, rows: tf.reshape(x, [rows, 2]), (ROWS, np.int32(6)), {1: np.int32(5)}
+    ),
     "StridedSlice": Case(lambda x, i: x[i], (ROWS, np.int32(-1)), {1: np.int32(4)}),
     "StridedSliceGrad": Case(
         lambda dy, begin, end: slicing.StridedSliceGrad()([4, 3], begin, end, [1], dy),

@@ -240,6 +240,7 @@ NETWORK: dict[str, Rule] = {
     "branch": branch,
     "product": product,
     "wide": wide,
+    "long reduction": long_reduction,
     "bits": shift,
     "inverse": unary([tf.rsqrt, tf.reciprocal, tf.log, tf.expm1, tf.erf], "f"),
     "activation": unary([tf.nn.elu, tf.nn.selu, tf.nn.relu6, tf.nn.softsign, tf.round], "f"),

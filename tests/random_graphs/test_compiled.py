@@ -49,7 +49,9 @@ def on_threads(count: int) -> tf.ConfigProto:
 def sharing_everything() -> Iterator[None]:
     """Kernels are shared by all threads, however small they are."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(native, "SMALL", 0.0))
+        stack.enter_context(
+            mock.patch.object(native, "threads_for", lambda _, threads, __: threads)
+        )
         stack.enter_context(mock.patch.object(schedule, "SMALL", 0.0))
         yield
 

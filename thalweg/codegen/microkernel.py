@@ -231,7 +231,7 @@ class DotKernel:
 
 
 def prefetch(frame: Frame, address: Value, nearness: int) -> None:
-    """Ask for a line of memory that is read soon, into the first cache (3) or the second (2)."""
+    """Ask for a line of memory that is used soon, into the first cache (3) or the second (2)."""
     to_read, data = constant(I32, 0), constant(I32, 1)
     frame.b.call("llvm.prefetch.p0", VOID, address, to_read, constant(I32, nearness), data)
 

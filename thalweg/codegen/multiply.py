@@ -7,7 +7,9 @@ micro-kernel on tile after tile, with what is to be done with the finished sums 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from math import ceil
 
@@ -16,11 +18,22 @@ from thalweg.codegen.contraction_form import argument_of, is_static, times, vari
 from thalweg.codegen.contraction_schedule import SLOTS, range_of, spans_of_rows
 from thalweg.codegen.elements import register_type, storage_type, to_memory
 from thalweg.codegen.frame import Frame, Leaves
-from thalweg.codegen.microkernel import DotKernel, Factors, Level, MicroKernel, merged
+from thalweg.codegen.loop_facts import postorder
+from thalweg.codegen.microkernel import (
+    DotKernel,
+    Factors,
+    Level,
+    MicroKernel,
+    merged,
+    prefetch,
+)
 from thalweg.codegen.packing import Bound, Box, Packing, Span
 from thalweg.codegen.scratch import Scratch
 from thalweg.loops.kernel import Argument, Offset, Store
 from thalweg.loops.loop import Variable
+
+_SHORT = 64  # a sum that is over before memory answers
+_LONG = 12  # parts of what is done with finished sums
 
 At = dict[Variable, Value]
 Row = Mapping[Variable, int]  # a row of a tile: how far it is from the first one
@@ -285,6 +298,7 @@ class Multiply:
         if self.made.dots:
             self._store_dots(rows, self._dot_products(distances, levels, at))
             return
+        self._call_for_results(rows)
         kernel = MicroKernel(
             self.frame,
             self.kind,
@@ -422,6 +436,40 @@ class Multiply:
 
     # What becomes of the sums
 
+    @cached_property
+    def _streams(self) -> list[tuple[Argument, Offset]]:
+        """What a tile's finished sums are combined with and where they go, if that is much: it lies
+        in a piece of memory for each row, which no processor foresees."""
+        stores = self.form.kernel.stores
+        if any(is_static(v.extent) and v.extent < _SHORT for v in self.form.reduced[-1:]):
+            return []
+        loads = [p for p in postorder([s.value for s in stores]) if p.function == "load"]
+        places = [*(load.arguments for load in loads), *((s.argument, s.offset) for s in stores)]
+        streams = [place for place in dict.fromkeys(places) if self._is_stream(place[1])]
+        return streams if len(streams) > 1 else []
+
+    def _is_stream(self, offset: Offset) -> bool:
+        """Whether the rows of a tile are vectors in several places."""
+        factors = {term: factor for factor, term in offset.terms if isinstance(term, Variable)}
+        is_plain = len(factors) == len(offset.terms)
+        return (
+            is_plain
+            and factors.get(self.form.lane) == 1
+            and not factors.keys().isdisjoint(self.form.rows)
+        )
+
+    def _call_for_results(self, rows: Sequence[Row]) -> None:
+        """Ask the caches for these streams, while the sums are made."""
+        if not self._streams:
+            return
+        with self.b.when(self.last) if self.last and self.made.split else nullcontext():
+            tile = Leaves(self.frame, dict(self.at), self.form.lane, self.lanes)
+            for argument, offset in self._streams:
+                for row, j in product(rows, range(len(self.masks))):
+                    leaves = replace(tile, beyond={**row, self.form.lane: j * self.lanes})
+                    address, _ = leaves.address(argument, offset, None)
+                    prefetch(self.frame, address, 3)
+
     def _finish(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         if self.last is None or not self.made.split:
             self._store_all(rows, sums)
@@ -433,7 +481,15 @@ class Multiply:
         with self.b.when(self.last):
             self._store_all(rows, sums)
 
+    @cached_property
+    def _is_long(self) -> bool:
+        """Whether so much is done with a sum that the registers are needed for it."""
+        return sum(1 for _ in postorder([s.value for s in self.form.kernel.stores])) > _LONG
+
     def _store_all(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
+        if self._is_long and len(rows) > 1 and all(len(row) == 1 for row in rows):
+            self._store_by_rows(rows, sums)
+            return
         width, lane, lanes = len(self.masks), self.form.lane, self.lanes
         tile = Leaves(self.frame, dict(self.at), lane, lanes)
         for i, row in enumerate(rows):
@@ -441,6 +497,23 @@ class Multiply:
                 beyond = {**row, lane: j * lanes}
                 total = sums[i * width + j]
                 self._store_sums(replace(tile, whole=mask, sum=total, beyond=beyond))
+
+    def _store_by_rows(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
+        """Put the sums into memory, which frees their registers, and finish them row by row."""
+        b, frame, width = self.b, self.frame, len(self.masks)
+        kept = b.stack(self.kind, len(sums))
+        for number, value in enumerate(sums):
+            b.store(value, b.element(kept, str(self.kind), frame.integer(number)))
+        (variable,) = rows[0]
+        with b.loop(frame.integer(0), frame.integer(len(rows)), frame.integer(1)) as loop:
+            at = {**self.at, variable: frame.add(self.at[variable], loop.index)}
+            row = Leaves(frame, at, self.form.lane, self.lanes)
+            first = frame.multiply(loop.index, width)
+            for j, mask in enumerate(self.masks):
+                place = frame.add(first, frame.integer(j))
+                total = b.load(self.kind, b.element(kept, str(self.kind), place))
+                beyond = {self.form.lane: j * self.lanes}
+                self._store_sums(replace(row, whole=mask, sum=total, beyond=beyond))
 
     def _store_dots(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         """The sums of a row are the lanes of one vector."""

@@ -33,6 +33,11 @@ def operations(kernel: Kernel) -> float:
 
 def moved_bytes(kernel: Kernel) -> int:
     """What one call reads and writes."""
+    return sum(touched_bytes(kernel).values())
+
+
+def touched_bytes(kernel: Kernel) -> dict[Argument, int]:
+    """What one call reads and writes of each of its arguments."""
     count = _Count(_NOTHING)
     roots: list[Any] = [part for s in kernel.stores for part in (s.value, s.offset, s.inside)]
     if isinstance(kernel, Contraction):
@@ -44,7 +49,7 @@ def moved_bytes(kernel: Kernel) -> int:
     for store in kernel.stores:
         times = touched.get(store.argument, 0) + _times(store.variables)
         touched[store.argument] = times
-    return sum(min(times, int(a.size)) * np.dtype(a.dtype).itemsize for a, times in touched.items())
+    return {a: min(t, int(a.size)) * np.dtype(a.dtype).itemsize for a, t in touched.items()}
 
 
 def _times(variables: Iterable[Variable]) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from thalweg.loops.kernel import Kernel, Loops
-from thalweg.lower.amounts import moved_bytes, operations
+from thalweg.lower.amounts import moved_bytes, operations, touched_bytes
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.finish import Launch
 from thalweg.lower.memory import Arena
@@ -23,6 +23,12 @@ SMALL = 1_500.0
 
 #: The owner of a launch that all threads share.
 SHARED = -1
+
+# Nanoseconds of a thread, as measured on a server's processor.
+_OPERATION = 0.0056
+_BYTE = 0.021  # from its own cache
+_FETCHED_BYTE = 0.07  # from the cache of another core, which wrote it
+_CLEARLY = 0.8  # of the time that all threads take, below which one is better
 
 _MOST_EXTENTS = 300  # that launches are compared with, before they wait in any case
 
@@ -43,6 +49,29 @@ def is_small(launch: Launch) -> bool:
     return work_of(launch.kernel) < SMALL
 
 
+def threads_for(launches: Sequence[Launch], threads: int, cache: int) -> int:
+    """On how many threads a step runs: on one where that is likely faster.
+
+    Shared among threads, a step takes a part of the time, but what one of them wrote the others
+    must fetch from its cache, in the next launch or in the next step. What is written and read
+    over and over, and fits into one core's own cache (of so many bytes), is better left there.
+    """
+    if sum(work_of(launch.kernel) for launch in launches) < 2 * SMALL:
+        return 1
+    written = {buffer for launch in launches for buffer in launch.written}
+    alone = fetched = 0.0
+    touched: dict[Buffer, int] = {}
+    for launch in launches:
+        amounts = touched_bytes(launch.kernel)
+        alone += max(operations(launch.kernel) * _OPERATION, sum(amounts.values()) * _BYTE)
+        for buffer, argument in zip(launch.buffers, launch.kernel.arguments, strict=True):
+            amount = amounts.get(argument, 0)
+            touched[buffer] = max(touched.get(buffer, 0), amount)
+            fetched += amount * _FETCHED_BYTE if buffer in written else 0.0
+    fits = sum(touched.values()) <= cache
+    return 1 if fits and alone < _CLEARLY * (alone / threads + fetched) else threads
+
+
 class Place(NamedTuple):
     """Whether a launch waits for all that came before it, and who runs it: a thread or all."""
 
@@ -59,11 +88,11 @@ class Waits:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._owners = 0  # given out so far
         self._unsettled = False  # checks have run whose verdict nobody has looked at
         self._begin()
 
     def _begin(self) -> None:
+        self._owners = 0  # given out since then
         self._read: list[tuple[Extent, int]] = []
         self._written: list[tuple[Extent, int]] = []
         self._unsettled = False

@@ -54,13 +54,21 @@ def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:
     function = op.kernel if takes_context else op.numpy
     if not op.parsed.has_lists:
         return function
-    counts = node.input_counts()
+    places = range(takes_context + len(node.inputs))
+    grouped = op.parsed.group(places[takes_context:], node.input_counts())
+    wanted: list[Any] = [*places[:takes_context], *map(_place, grouped)]
 
     def call(*flat: Any) -> Any:
-        context, values = flat[:takes_context], flat[takes_context:]
-        return function(*context, *op.parsed.group(values, counts))
+        return function(*[flat[at] if type(at) is int else list(flat[at]) for at in wanted])
 
     return call
+
+
+def _place(grouped: Any) -> int | slice:
+    """Where the values of an input are among those of all: a number, or a part for a list."""
+    if isinstance(grouped, int):
+        return grouped
+    return slice(grouped[0], grouped[-1] + 1) if grouped else slice(0, 0)
 
 
 def dereferenced(node: Node, fed: Collection[Tensor]) -> tuple[int, ...]:

@@ -58,6 +58,13 @@ class CompiledRegion:
         results = step(context, arrays, cells)
         return self._settled(context, arrays, cells) if results is None else results
 
+    def by_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
+        """The outputs for each of the rows that some values have; None if native code cannot."""
+        kinds = zip(values, is_row, strict=True)
+        key = tuple([np.shape(value)[is_row:] for value, is_row in kinds])
+        step = self.steps.get(key) or self.compiled(key, ())
+        return step.by_rows(values, is_row, count) if isinstance(step, NativeStep) else None
+
     def _settled(self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]) -> Any:
         """The region on its reference kernels, which say what native code cannot."""
         if self._reference is None:

@@ -44,7 +44,7 @@ def execute(
     for slot, value in zip(plan.feeds, feeds, strict=True):
         slots[slot] = value
     with np.errstate(all="ignore"):
-        if plan.may_block and (timing is not None or not _blocks_last(plan)):
+        if plan.may_block and (timing is not None or not plan.blocks_last):
             call = _single(plan, slots, resources, cancellation, timing)
             run_by_readiness(plan, call, cancellation)
         elif timing is not None:
@@ -56,12 +56,6 @@ def execute(
             if not plan.may_block:  # else what was taken from a queue would be lost
                 cancellation.check()  # native code does not look: a step that ended late is late
         return [_fetched(slots[slot], slot, plan) for slot in plan.fetches]
-
-
-def _blocks_last(plan: Plan) -> bool:
-    """Whether a step has nothing left to do when it blocks: it may then run in order."""
-    *before, last = plan.instructions
-    return last.node.op.blocking and not any(step.node.op.blocking for step in before)
 
 
 def _single(

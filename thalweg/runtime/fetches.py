@@ -110,6 +110,8 @@ def _sequence(parts: list[Rebuild], make: Callable[[list[Any]], Any]) -> Rebuild
 
 def feed_items(graph: Graph, feed_dict: Mapping[Any, Any]) -> Iterator[tuple[Tensor, Any]]:
     """The fed tensors of a feed dict with their values as arrays, checked."""
+    if not isinstance(cast("Any", feed_dict), Mapping):
+        raise TypeError(f"feed_dict must be a dict of values by tensor, not {feed_dict!r}")
     for key, value in feed_dict.items():
         for part, part_value in _expanded(key, value):
             tensor = feed_tensor(graph, part)
@@ -133,8 +135,8 @@ def _parts(key: SparseTensor | IndexedSlices, value: Any) -> list[tuple[Any, Any
 
 
 def _zipped(keys: tuple[Any, ...], values: Any) -> list[tuple[Any, Any]]:
-    if len(keys) != len(values):
-        raise ValueError(f"feeding {keys} takes {len(keys)} values, got {len(values)}")
+    if not hasattr(values, "__len__") or len(keys) != len(values):
+        raise ValueError(f"feeding {keys} takes {len(keys)} values, got {values!r}")
     pairs: list[tuple[Any, Any]] = []
     for key, value in zip(keys, values, strict=True):
         pairs += _expanded(key, value)
@@ -160,6 +162,8 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
             "The value of a feed cannot be a tf.Tensor object. Acceptable feed values include "
             f"Python scalars, strings, lists, or numpy ndarrays. (feeding {tensor.name})"
         )
+    if value is None:
+        raise TypeError(f"Cannot feed None to Tensor '{tensor.name}' (made at {tensor.op.origin})")
     base = tensor.dtype.base_dtype
     is_int = isinstance(value, int) and not isinstance(value, bool)
     if is_int and base.is_integer and not base.min <= value <= base.max:
@@ -179,14 +183,15 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
 
 
 def _feed_array(tensor: Tensor, value: Any, base: dtypes.DType) -> Any:
-    if base is dtypes.string:
-        return make_array(np.array(value, dtype=object), base)
     if base in (dtypes.resource, dtypes.variant):
         return np.asarray(value)
     try:
+        if base is dtypes.string:
+            return make_array(np.array(value, dtype=object), base)
         return plain_integers(np.asarray(value, dtype=base.as_numpy_dtype))
-    except (TypeError, ValueError) as error:
-        raise type(error)(
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(
             f"Cannot feed {type(value).__name__} to Tensor '{tensor.name}' of dtype {base.name}: "
             f"{error} (made at {tensor.op.origin})"
         ) from error

@@ -13,6 +13,7 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.resources import Resources
 
 Resource = TypeVar("Resource")
+_SEVERAL = (list, tuple)  # a union would be made anew for each instruction
 
 #: What an exception inside a kernel becomes when it is not one of ours already.
 _TRANSLATED: tuple[tuple[type[BaseException], type[errors.OpError]], ...] = (
@@ -74,7 +75,7 @@ def run(
                 result = call(Context(node, resources, cancellation), *values)
             else:
                 result = call(*values)
-            if count == 1 and not isinstance(result, list | tuple):
+            if count == 1 and not isinstance(result, _SEVERAL):
                 slots[output] = result
             else:
                 slots[output : output + count] = outputs_of(result, count, node)

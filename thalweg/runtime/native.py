@@ -31,7 +31,7 @@ from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.finish import Launch
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
-from thalweg.lower.schedule import SMALL, Waits, work_of
+from thalweg.lower.schedule import Waits, threads_for, work_of
 from thalweg.lower.specialise import NotCompiled
 from thalweg.lower.varying import Adapted
 from thalweg.ops.context import VariableCell
@@ -41,6 +41,10 @@ from thalweg.runtime.tuner import TUNES, tune_new
 Array = NDArray[Any]
 #: Argument words that hold an address: which, and how far from the array's start it points.
 Words = tuple[tuple[int, int], ...]
+#: An argument word, the address it begins with, and how far that moves from row to row.
+Move = tuple[int, int, int]
+#: One array for each output, with a row for each run.
+Rows = list[Array]
 
 _BRIEF = 20_000.0  # work below which a step keeps the interpreter's lock: it is done in moments
 
@@ -133,12 +137,12 @@ class NativeStep:
         self.streams = list(lowered.streams.values())
         self.constants = _constants(lowered.launches)
         work = sum(work_of(launch.kernel) for launch in lowered.launches)
-        self.threads = 1 if work < 2 * SMALL else threads
+        self._pool = default_pool()
+        self.threads = threads_for(lowered.launches, threads or self._pool.threads, target.l2)
         self.brief = work < _BRIEF
         self.calls = self._calls()
         self.word_count = sum(call.word_count for call in self.calls)
         self._frames: deque[Frame] = deque()
-        self._pool = default_pool()
         self._find_border()
 
     def _calls(self) -> list[Call]:
@@ -234,6 +238,48 @@ class NativeStep:
         self._frames.append(frame)
         del held, lent  # until here the arrays had to live
         return None if fault else results
+
+    def by_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Rows | None:
+        """The outputs, row by row, of a step without variables and random streams.
+
+        The same program runs for each row, its addresses moved on. None where a row could not be
+        settled.
+        """
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = Frame(self)
+        words, run, program = frame.words, self._pool.run, frame.program
+        held = [np.require(value, requirements=["C", "A"]) for value in values]
+        results = [np.empty((count, *shape), dtype) for _, shape, dtype, _ in self.outputs]
+        moves = [*self._row_inputs(held, is_row, count), *self._row_outputs(results, count)]
+        fault = 0
+        for row in range(count):
+            for word, address, stride in moves:
+                words[word] = address + row * stride
+            fault = run(program)
+            if fault:
+                frame.fault[0] = 0
+                break
+            for place, scalar in frame.scalars:
+                results[place][row] = scalar
+        self._frames.append(frame)
+        return None if fault else results
+
+    def _row_inputs(self, held: Sequence[Array], is_row: Sequence[bool], count: int) -> list[Move]:
+        return [
+            (word, address_of(held[place]) + shift, held[place].nbytes // count * is_row[place])
+            for place, targets in self.inputs
+            for word, shift in targets
+        ]
+
+    def _row_outputs(self, results: Sequence[Array], count: int) -> list[Move]:
+        return [
+            (word, address_of(result) + shift, result.nbytes // count)
+            for (targets, shape, _, _), result in zip(self.outputs, results, strict=True)
+            if shape  # of a single number the frame has a place
+            for word, shift in targets
+        ]
 
     def _take_back(self, cells: Sequence[VariableCell]) -> None:
         """After a fault: a variable that was to get its first value here has none."""

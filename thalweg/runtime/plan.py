@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from thalweg.control.liveness import needed
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, ordered, regions, with_traces
 from thalweg.lower.specialise import Controlled, Region
@@ -46,6 +47,12 @@ class Plan:
     def may_block(self) -> bool:
         """Whether a node of the step may wait for another step, or for a node of this one."""
         return any(node.op.blocking for step in self.instructions for node in step.nodes)
+
+    @cached_property
+    def blocks_last(self) -> bool:
+        """Whether a step has nothing left to do when it blocks: it may then run in order."""
+        *before, last = self.instructions
+        return last.node.op.blocking and not any(step.node.op.blocking for step in before)
 
     @cached_property
     def dependencies(self) -> tuple[list[int], list[list[int]]]:
@@ -107,22 +114,7 @@ def prune(
 
     A node is made after everything it depends on, so the order of creation is such an order.
     """
-    fed = set(feeds)
-    pending = [tensor.op for tensor in fetches if tensor not in fed] + list(targets)
-    needed: set[Node] = set()
-    while pending:
-        node = pending.pop()
-        if node in needed:
-            continue
-        needed.add(node)
-        pending += [tensor.op for tensor in node.inputs if tensor not in fed]
-        pending += [control for control in node.control_inputs if not _is_fed(control, fed)]
-    return sorted(needed, key=lambda node: node.index)
-
-
-def _is_fed(node: Node, fed: set[Tensor]) -> bool:
-    """Whether the feeds stand for the whole node, so that waiting for it is no work."""
-    return bool(node.outputs) and all(tensor in fed for tensor in node.outputs)
+    return needed(fetches, targets, dict.fromkeys(feeds))
 
 
 def schedule(

@@ -28,6 +28,9 @@ class Resources:
     def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""
         key = (container, name)
+        found = self._objects.get(key)
+        if found is not None:
+            return cast("Resource", found)
         with self._lock:
             if key not in self._objects:
                 self._objects[key] = make()

@@ -1,0 +1,257 @@
+"""What a loop kernel means, read plainly with NumPy, and machine code held to it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from thalweg.codegen.cache import load
+from thalweg.codegen.loops import emit_loops
+from thalweg.codegen.machine import named, runs_here
+from thalweg.loops.expr import FUNCTIONS, Expr
+from thalweg.loops.kernel import Argument, Dynamic, Loops, Offset
+from thalweg.loops.loop import Variable
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+TARGETS = [t for t in ("native", "x86-64-v3", "x86-64-v2", "aarch64") if runs_here(named(t))]
+FOLDS: dict[str, Any] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "all": np.logical_and,
+    "any": np.logical_or,
+}
+
+
+class Oracle:
+    """A kernel on NumPy arrays: every variable is an axis of its own."""
+
+    def __init__(self, kernel: Loops, arrays: Sequence[np.ndarray]) -> None:
+        self.kernel, self.arrays = kernel, [a.reshape(-1) for a in arrays]
+        self.before = [a.copy() for a in self.arrays]
+        self.axes: dict[Variable, int] = {v: i for i, v in enumerate(kernel.variables)}
+        for store in kernel.stores:
+            self.find([store.value, store.inside, *(t for _, t in store.offset.terms)])
+        for check in kernel.checks:
+            self.find([check.condition])
+        self.known: dict[Expr, Any] = {}
+
+    def find(self, parts: Sequence[Any]) -> None:
+        for part in parts:
+            if isinstance(part, Variable):
+                self.axes.setdefault(part, len(self.axes))
+            elif isinstance(part, Expr):
+                self.find(part.arguments)
+            elif isinstance(part, Offset):
+                self.find([term for _, term in part.terms])
+            elif isinstance(part, tuple):
+                self.find(part)
+
+    def run(self) -> int:
+        fault = 0
+        for check in self.kernel.checks:
+            if not np.all(self.over(self.value(check.condition), check.variables)):
+                fault = check.fault
+        written = []
+        for store in self.kernel.stores:
+            value = self.over(self.value(store.value), store.variables).ravel()
+            place = self.over(self.place(store.offset), store.variables).ravel()
+            inside = True if store.inside is None else self.value(store.inside)
+            written.append((store, value, place, self.over(inside, store.variables).ravel()))
+        for store, value, place, inside in written:
+            target = self.arrays[store.argument.position]
+            value, place = value[inside].astype(target.dtype), place[inside]
+            if store.combine == "set":
+                target[place] = value
+            else:
+                FOLDS[store.combine].at(target, place, value)
+        return fault
+
+    def over(self, value: Any, variables: Sequence[Variable]) -> np.ndarray:
+        shape = [int(v.extent) for v in variables]
+        array = np.asarray(value)
+        if array.ndim > len(shape):
+            array = array.reshape(array.shape[: len(shape)])
+        return np.broadcast_to(array, shape)
+
+    def axis(self, variable: Variable) -> np.ndarray:
+        shape = [1] * len(self.axes)
+        shape[self.axes[variable]] = int(variable.extent)
+        return np.arange(int(variable.extent)).reshape(shape)
+
+    def place(self, offset: Offset) -> Any:
+        total: Any = np.full([1] * len(self.axes), int(offset.constant))
+        for factor, term in offset.terms:
+            at = self.axis(term) if isinstance(term, Variable) else self.value(term)
+            total = total + int(factor) * np.asarray(at).astype(np.int64)
+        return total
+
+    def value(self, part: Any) -> Any:
+        if not isinstance(part, Expr):
+            return int(part) if isinstance(part, Dynamic) else part
+        if part not in self.known:
+            with np.errstate(all="ignore"):
+                self.known[part] = self.compute(part)
+        return self.known[part]
+
+    def compute(self, part: Expr) -> Any:
+        match part.function:
+            case "index":
+                return self.axis(part.arguments[0])
+            case "load":
+                argument, offset = part.arguments
+                array = self.before[argument.position]
+                place = self.place(offset)
+                if not array.size:
+                    return np.zeros(place.shape, array.dtype)
+                return array[np.clip(place, 0, array.size - 1)]
+            case "reduce":
+                return self.reduce(*part.arguments)
+            case "scan":
+                return self.scan(*part.arguments)
+            case function:
+                return FUNCTIONS[function](*(self.value(a) for a in part.arguments))
+
+    def full(self, body: Any, variables: Sequence[Variable]) -> np.ndarray:
+        value = np.asarray(self.value(body))
+        shape = list(value.shape or [1] * len(self.axes))
+        for variable in variables:
+            shape[self.axes[variable]] = int(variable.extent)
+        return np.broadcast_to(value, shape)
+
+    def reduce(self, kind: str, variables: tuple[Variable, ...], body: Any) -> Any:
+        full = self.full(body, variables)
+        axes = tuple(self.axes[v] for v in variables)
+        if kind[:3] == "arg":
+            return (np.argmax if kind == "argmax" else np.argmin)(full, axes[0], keepdims=True)
+        options: dict[str, Any] = {}
+        if kind in ("max", "min"):
+            options["initial"] = worst(kind, full.dtype)
+        elif kind in ("sum", "prod"):
+            options["dtype"] = np.float32 if is_short(full.dtype) else full.dtype
+        return (
+            FOLDS[kind]
+            .reduce(full, axis=axes, keepdims=True, **options)
+            .astype(bool if kind in ("all", "any") else full.dtype)
+        )
+
+    def scan(self, kind: str, variable: Variable, body: Any, exclusive: bool, reverse: bool) -> Any:
+        full, axis = self.full(body, [variable]), self.axes[variable]
+        moved = np.moveaxis(full, axis, 0)
+        moved = moved[::-1] if reverse else moved
+        done = FOLDS[kind].accumulate(moved, axis=0, dtype=full.dtype)
+        if exclusive:
+            first = np.full_like(done[:1], {"sum": 0, "prod": 1}.get(kind, worst(kind, full.dtype)))
+            done = np.concatenate([first, done[:-1]])
+        return np.moveaxis(done[::-1] if reverse else done, 0, axis)
+
+
+def is_short(dtype: Any) -> bool:
+    return dtype.itemsize == 2 and dtype.kind in "fV"
+
+
+def worst(kind: str, dtype: Any) -> Any:
+    if dtype.kind == "b":
+        return kind == "min"
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
+    return np.asarray(-np.inf if kind == "max" else np.inf).astype(dtype)[()]
+
+
+def native(
+    kernel: Loops,
+    arrays: Sequence[np.ndarray],
+    target: str = "native",
+    threads: int = 1,
+    words: Sequence[int] = (),
+) -> int:
+    """Run a kernel in machine code, one thread after the other; what is in the fault word."""
+    ((address,),) = load([emit_loops(kernel, named(target))], named(target))
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
+    fault = np.zeros(1, np.int64)
+    given = [fault.ctypes.data, *(array.ctypes.data for array in arrays), *words]
+    held = np.array(given, np.int64)
+    for thread in reversed(range(threads)):
+        function(held.ctypes.data, thread, threads)
+    return int(fault[0])
+
+
+def agree(
+    kernel: Loops,
+    arrays: Sequence[np.ndarray],
+    targets: Sequence[str] = TARGETS,
+    words: Sequence[int] = (),
+    tolerance: float = 2e-5,
+) -> int:
+    """Hold machine code to the oracle: all targets, several numbers of threads."""
+    expected = [array.copy() for array in arrays]
+    fault = Oracle(kernel, expected).run()
+    for target in targets:
+        single: list[np.ndarray] = []
+        for threads in (1, 3):
+            found, guards = guarded(arrays)
+            assert native(kernel, found, target, threads, words) == fault, target
+            for guard in guards:
+                assert (guard == 0xA5).all(), "written outside a buffer"
+            for one, other in zip(found, expected, strict=True):
+                close(one, other, tolerance, target)
+            for one, other in zip(single, found, strict=False):
+                assert one.tobytes() == other.tobytes(), "depends on the number of threads"
+            single = single or found
+    return fault
+
+
+def guarded(arrays: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Copies of arrays at odd addresses, with bytes around them that must not change."""
+    copies, guards = [], []
+    for array in arrays:
+        start = 64 + array.itemsize
+        memory = np.full(start + array.nbytes + 64, 0xA5, np.uint8)
+        inner = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        inner[...] = array
+        copies.append(inner)
+        guards += [memory[:start], memory[start + array.nbytes :]]
+    return copies, guards
+
+
+def close(found: np.ndarray, expected: np.ndarray, tolerance: float, message: str) -> None:
+    if found.dtype.kind in "iub":
+        np.testing.assert_array_equal(found, expected, message)
+        return
+    tolerance = {2: 2e-2, 4: tolerance, 8: 1e-10}[found.dtype.itemsize]
+    wide = found.astype(np.float64), expected.astype(np.float64)
+    np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance, err_msg=message)
+
+
+def at(argument: Argument, *terms: Any, constant: int = 0) -> Expr:
+    return Expr("load", (argument, Offset(constant, terms)))
+
+
+def over(kind: str, variables: Variable | tuple[Variable, ...], body: Any) -> Expr:
+    several = variables if isinstance(variables, tuple) else (variables,)
+    return Expr("reduce", (kind, several, body))
+
+
+def index(variable: Variable) -> Expr:
+    return Expr("index", (variable,))
+
+
+def numbers(size: Any, dtype: Any, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    known = np.dtype(dtype)
+    if known.kind == "b":
+        return random.integers(0, 2, size).astype(bool)
+    if known.kind in "iu":
+        return random.integers(0 if known.kind == "u" else -9, 9, size).astype(known)
+    return random.standard_normal(size).astype(known)
+
+
+def dynamic(value: int, word: int) -> Dynamic:
+    made = Dynamic(value)
+    made.word = word
+    return made
