@@ -15,6 +15,8 @@ from typing import Any
 from thalweg.autodiff import gradients
 from thalweg.graph.node import Node
 from thalweg.graph.op import REGISTRY
+from thalweg.graph.subgraph import bodies_of, needed
+from thalweg.lower import control
 from thalweg.runtime import plan
 from thalweg.testing import gradient_checker
 
@@ -109,6 +111,7 @@ def gradient_check(second: bool = False) -> Iterator[None]:
 def watch() -> None:
     """Record from now on what is planned and differentiated in this process."""
     plan._instruction = _noting_runs(plan._instruction)
+    control.lower = _noting_parts(control.lower)
     gradients.gradient_function = _noting_gradients(gradients.gradient_function)
     gradient_checker._gradient = _checking(gradient_checker._gradient)
 
@@ -116,10 +119,29 @@ def watch() -> None:
 def _noting_runs(make: Callable[..., Any]) -> Callable[..., Any]:
     def instruction(unit: Any, *rest: Any) -> Any:
         made = make(unit, *rest)
-        record.executed |= {node.type for node in made.nodes}
+        record.executed |= set(_types(made.nodes))
         return made
 
     return instruction
+
+
+def _noting_parts(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """The parts of native loops have nodes that only their lowering makes."""
+
+    def part(region: Any, *rest: Any) -> Any:
+        lowered = lower(region, *rest)
+        record.executed |= set(_types(region.nodes))
+        return lowered
+
+    return part
+
+
+def _types(nodes: Iterable[Node]) -> Iterator[str]:
+    """The ops of nodes and of those inside them."""
+    for node in nodes:
+        yield node.type
+        for body in bodies_of(node):
+            yield from _types(needed(body.outputs, body.targets, {}))
 
 
 def _noting_gradients(find: Callable[[Node], Any]) -> Callable[[Node], Any]:

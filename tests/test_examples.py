@@ -20,10 +20,10 @@ SLOW = {"digits.py", "reverse_strings.py", "beam_search.py"}
 EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py") if p.name not in SLOW)
 
 
-def output_of(name: str) -> str:
-    """What an example prints, in a process of its own, any warning an error."""
+def output_of(name: str, folder: Path) -> str:
+    """What an example prints, run in `folder` as a process of its own, any warning an error."""
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / name)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
@@ -38,15 +38,15 @@ def promised(source: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example(name: str) -> None:
-    printed = " ".join(output_of(name).split())
+def test_example(name: str, tmp_path: Path) -> None:
+    printed = " ".join(output_of(name, tmp_path).split())
     assert printed
     for text in promised((ROOT / "examples" / name).read_text()):
         assert " ".join(text.split()) in printed
 
 
-def test_softmax_regression_learns() -> None:
-    accuracy = re.search(r"accuracy ([\d.]+)%", output_of("softmax_regression.py"))
+def test_softmax_regression_learns(tmp_path: Path) -> None:
+    accuracy = re.search(r"accuracy ([\d.]+)%", output_of("softmax_regression.py", tmp_path))
     assert accuracy and float(accuracy[1]) > 95
 
 
@@ -60,9 +60,9 @@ def test_the_demo_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["reverse_strings.py", "beam_search.py"])
-def test_strings_are_turned_around(name: str) -> None:
+def test_strings_are_turned_around(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / name), "--steps", "60"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "60/60" in done.stderr
     rates = [float(rate) for rate in re.findall(r"([\d.]+)%", done.stdout.splitlines()[3])]

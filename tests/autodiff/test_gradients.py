@@ -83,12 +83,24 @@ def test_bad_aggregation_method():
 
 
 def test_gate_and_colocate(session):
+    x = tf.constant(2.0, name="x")
     with tf.device("/cpu:0"):
-        x = tf.constant(2.0, name="x")
-    y = x * x
+        y = x * x
     (g,) = tf.gradients(y, x, gate_gradients=True, colocate_gradients_with_ops=True)
     assert session.run(g) == 4.0
     assert g.device == "/device:CPU:0"
+
+
+def test_parts_of_a_gradient_meet_where_they_all_are():
+    with tf.device("/gpu:1"):
+        w = tf.constant(1.0, name="w")
+    a, b = tf.sin(w, name="a"), tf.cos(w, name="b")
+    with tf.device("/gpu:2"):
+        c = tf.tanh(w, name="c")
+    (same,) = tf.gradients(a + b, w, colocate_gradients_with_ops=True)
+    (apart,) = tf.gradients(a + c, w, colocate_gradients_with_ops=True)
+    assert same.op.colocation_groups() == [b"loc:@a"]
+    assert apart.op.colocation_groups() == [b"loc:@w"]
 
 
 def test_register_gradient_and_override(session):

@@ -247,6 +247,25 @@ def test_devices_are_checked_unless_placement_is_soft():
         assert session.run(x) == 2.0
 
 
+def test_a_task_that_is_not_here_is_an_error_whatever_its_device():
+    with tf.device("/job:ps/task:0/gpu:0"):
+        x = tf.constant(1.0) + 1.0
+    with (
+        tf.Session() as session,
+        pytest.raises(tf.errors.InvalidArgumentError, match="Cannot assign a device to node"),
+    ):
+        session.run(x)
+
+
+def test_the_graph_of_a_step_can_be_had():
+    x, _ = tf.constant(1.0, name="x"), tf.constant(2.0, name="unused")
+    options, metadata = tf.RunOptions(output_partition_graphs=True), tf.RunMetadata()
+    with tf.Session() as session:
+        session.run(tf.negative(x, name="y"), options=options, run_metadata=metadata)
+    (part,) = metadata.partition_graphs
+    assert {node.name for node in part.node} == {"x", "y"}
+
+
 def test_a_kind_of_device_that_is_not_here_falls_back_with_a_warning(capsys):
     with tf.device("/gpu:3"):
         x = tf.constant(1.0) + 1.0

@@ -127,6 +127,8 @@ class PlannedStep:
         if results is None:
             with np.errstate(all="ignore"):
                 results = region.run(context, arrays, variables)
+        # Tapes tell values apart by their arrays: a number becomes one once for all who want it.
+        results = [cast("Any", np.asarray(r)) if isinstance(r, np.generic) else r for r in results]
         return results if self._is_whole else [results[place] for place in self._fetches]
 
 

@@ -135,42 +135,19 @@ class EagerVariable(Variable):
 
     # Changes
 
-    def _changed(self, change: Callable[..., Any], value: Any, read_value: bool) -> Any:
+    def _changed(
+        self,
+        change: Callable[..., Any],
+        value: Any,
+        use_locking: bool,
+        name: str | None,
+        read_value: bool,
+    ) -> Any:
         changed = change(self._variable, value)
         if get_default_graph() is not EAGER:
             return changed if read_value else changed.op
         EAGER.segment.reads.pop(self, None)
         return self if read_value else None
-
-    def assign(
-        self,
-        value: Any,
-        use_locking: bool = False,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Set the value."""
-        return self._changed(state.assign, value, read_value)
-
-    def assign_add(
-        self,
-        delta: Any,
-        use_locking: bool = False,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Add `delta`."""
-        return self._changed(state.assign_add, delta, read_value)
-
-    def assign_sub(
-        self,
-        delta: Any,
-        use_locking: bool = False,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Subtract `delta`."""
-        return self._changed(state.assign_sub, delta, read_value)
 
     # What it is
 

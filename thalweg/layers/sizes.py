@@ -9,16 +9,14 @@ Size = int | None
 
 
 def as_tuple(value: Any, count: int, name: str) -> tuple[int, ...]:
-    """One int for all dimensions, or one for each."""
-    if isinstance(value, int):
-        return (value,) * count
+    """One positive int for all dimensions, or one for each."""
     try:
-        sizes = tuple(int(size) for size in value)
+        sizes = (value,) * count if isinstance(value, int) else tuple(int(size) for size in value)
     except (TypeError, ValueError):
         sizes = ()
-    if len(sizes) != count:
+    if len(sizes) != count or min(sizes) < 1:
         raise ValueError(
-            f"The `{name}` argument must be a tuple of {count} integers. Received: {value}"
+            f"The `{name}` argument must be a tuple of {count} integers above 0. Received: {value}"
         )
     return sizes
 

@@ -42,7 +42,8 @@ class Reduction:
     def validate(cls, key: Any) -> None:
         """Raise unless `key` is one of `all()`."""
         if key not in cls.all():
-            raise ValueError(f"Invalid Reduction Key {key}: it must be one of {cls.all()}.")
+            known = ", ".join(dict.fromkeys(cls.all()))
+            raise ValueError(f"Invalid Reduction Key {key}: it must be one of {known}.")
 
 
 @public("losses.compute_weighted_loss", "contrib.losses.compute_weighted_loss")

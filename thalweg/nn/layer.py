@@ -52,6 +52,8 @@ class InputSpec:
 
     def check(self, tensor: Any, layer: str) -> None:
         """Raise ValueError unless `tensor` is as demanded."""
+        if tensor is None:
+            raise _mismatch(layer, "it is None")
         sizes = tensor.shape.sizes
         if sizes is None:
             if self.ndim or self.max_ndim or self.min_ndim or self.axes:

@@ -11,7 +11,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.nn import dilation
-from thalweg.ops import pooling, pooling3d, shaping
+from thalweg.ops import pooling, pooling3d, shaping, windows
 from thalweg.public import public
 
 Pool = Callable[..., Tensor]
@@ -142,8 +142,8 @@ def avg_pool1d(
 
 def _line_arguments(ksize: Any, strides: Any, data_format: str) -> tuple[int, int]:
     axis = 2 if _layout(1, data_format) == "NCW" else 1
-    window = pooling.per_axis("ksize", ksize, data_format)
-    return window[axis], pooling.per_axis("strides", strides, data_format)[axis]
+    window = windows.per_axis("ksize", ksize, data_format)
+    return window[axis], windows.per_axis("strides", strides, data_format)[axis]
 
 
 @public("nn.max_pool_v2")
@@ -185,8 +185,8 @@ def _by_rank(
     rank = _spatial_rank(x, ksize, data_format)
     layout = _layout(rank, data_format)
     first = 2 if layout.startswith("NC") else 1
-    window = pooling.per_axis("ksize", ksize, layout)[first : first + rank]
-    steps = pooling.per_axis("strides", strides, layout)[first : first + rank]
+    window = windows.per_axis("ksize", ksize, layout)[first : first + rank]
+    steps = windows.per_axis("strides", strides, layout)[first : first + rank]
     with name_scope(name) as scope:
         return _pooled(x, window, pooling_type, padding, steps, layout, scope)
 

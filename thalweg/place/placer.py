@@ -9,6 +9,7 @@ written for one run without it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from thalweg import errors
 from thalweg.graph.device import DeviceSpec
@@ -44,7 +45,7 @@ def _satisfy(node: Node, devices: Sequence[str], specs: Sequence[DeviceSpec], so
             return name
     if soft:
         return devices[0]
-    if wanted.device_type not in {spec.device_type for spec in specs}:
+    if _lacks_kind(wanted, specs):
         _warn_absent(node)
         return devices[0]
     raise errors.InvalidArgumentError(
@@ -54,6 +55,13 @@ def _satisfy(node: Node, devices: Sequence[str], specs: Sequence[DeviceSpec], so
         f"Devices here: {', '.join(devices)}. Change the tf.device scope, or let nodes fall back "
         "with tf.ConfigProto(allow_soft_placement=True)",
     )
+
+
+def _lacks_kind(wanted: DeviceSpec, specs: Sequence[DeviceSpec]) -> bool:
+    """Whether a task is here that has no device of the wanted kind."""
+    task = replace(wanted, device_type=None, device_index=None)
+    is_here = any(_matches(task, spec) for spec in specs)
+    return is_here and wanted.device_type not in {spec.device_type for spec in specs}
 
 
 _warned: set[str] = set()

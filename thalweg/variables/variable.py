@@ -239,8 +239,7 @@ class Variable:
         read_value: bool = True,
     ) -> Any:
         """Set the value; the result reads the new one."""
-        changed = state.assign(self._variable, value, use_locking=use_locking, name=name)
-        return changed if read_value else changed.op
+        return self._changed(state.assign, value, use_locking, name, read_value)
 
     def assign_add(
         self,
@@ -250,8 +249,7 @@ class Variable:
         read_value: bool = True,
     ) -> Any:
         """Add `delta`; the result reads the new value."""
-        changed = state.assign_add(self._variable, delta, use_locking=use_locking, name=name)
-        return changed if read_value else changed.op
+        return self._changed(state.assign_add, delta, use_locking, name, read_value)
 
     def assign_sub(
         self,
@@ -261,7 +259,17 @@ class Variable:
         read_value: bool = True,
     ) -> Any:
         """Subtract `delta`; the result reads the new value."""
-        changed = state.assign_sub(self._variable, delta, use_locking=use_locking, name=name)
+        return self._changed(state.assign_sub, delta, use_locking, name, read_value)
+
+    def _changed(
+        self,
+        change: Callable[..., Any],
+        value: Any,
+        use_locking: bool,
+        name: str | None,
+        read_value: bool,
+    ) -> Any:
+        changed = change(self._variable, value, use_locking=use_locking, name=name)
         return changed if read_value else changed.op
 
     def count_up_to(self, limit: int) -> Tensor:

@@ -22,6 +22,7 @@ import thalweg as tf
 from conformance import opdefs, summaries
 from thalweg.graph import op
 from thalweg.platform import tf_logging
+from thalweg.train.queue_runner import queue_runner_def_class
 
 # Where the names of an internal module are found, first match wins: a namespace below `tf.`
 # ("" is tf itself), a package or module of Thalweg with all inside it, or RAW for op constructors.
@@ -130,6 +131,12 @@ def binary_file(name: str, mode: str = "r") -> Any:
     return tf.gfile.GFile(name, f"{mode}b")
 
 
+def write_bytes(name: str, content: Any) -> None:
+    """Make a file of text or bytes."""
+    with binary_file(name, "w") as file:
+        file.write(content)
+
+
 def make_specific_exception(node_def: Any, node: Any, message: str, error_code: int) -> Exception:
     """The error that Thalweg has for a status code."""
     kind: Any = tf.errors.exception_type_from_error_code(error_code)
@@ -140,30 +147,8 @@ def nothing(*_: object, **__: object) -> None:
     """Does nothing."""
 
 
-# fmt: off - in the order of the DataType protobuf, from 1
-TYPE_NAMES = (
-    "float32",
-    "float64",
-    "int32",
-    "uint8",
-    "int16",
-    "int8",
-    "string",
-    "complex64",
-    "int64",
-    "bool",
-    "qint8",
-    "quint8",
-    "qint32",
-    "bfloat16",
-    "qint16",
-    "quint16",
-    "uint16",
-    "complex128",
-    "float16",
-    "resource",
-)
-# fmt: on
+#: In the order of the DataType protobuf, from 1: those that TensorFlow had in 2016.
+TYPE_NAMES = tuple(tf.as_dtype(number).name for number in range(1, 21))
 
 
 def intensities() -> dict[Any, tuple[Any, Any]]:
@@ -178,6 +163,7 @@ VALUES: dict[str, Any] = {
     "contrib.testing.FakeSummaryWriter": summaries.FakeSummaryWriter,
     "contrib.testing.latest_summaries": summaries.latest_summaries,
     "contrib.testing.latest_events": summaries.latest_events,
+    "core.protobuf.queue_runner_pb2.QueueRunnerDef": queue_runner_def_class(),
     "core.lib.core.error_codes_pb2.Code": types.SimpleNamespace(values=lambda: [*range(17), 20]),
     "core.lib.core.error_codes_pb2."
     "DO_NOT_USE_RESERVED_FOR_FUTURE_EXPANSION_USE_DEFAULT_IN_SWITCH_INSTEAD_": 20,
@@ -190,6 +176,8 @@ VALUES: dict[str, Any] = {
     "python.framework.test_util.IsGoogleCudaEnabled": lambda: False,
     "python.framework.test_util.CudaSupportsHalfMatMulAndConv": lambda: False,
     "python.lib.io.file_io.FileIO": binary_file,
+    "python.lib.io.file_io.write_string_to_file": write_bytes,
+    "python.lib.io.file_io.atomic_write_string_to_file": write_bytes,
     "python.lib.io.file_io.read_file_to_string": lambda name: binary_file(name).read(),
     "python.ops.array_ops.rank_internal": lambda x, name=None, optimize=True: tf.rank(x, name),
     "python.platform.control_imports.USE_OSS": True,
@@ -254,6 +242,8 @@ def install(sources: Path) -> Path:
     sys.modules["tensorflow.python.platform.tf_logging"] = tf_logging
     tf.errors._impl = importlib.import_module("tensorflow.python.framework.errors_impl")
     tf.Tensor._shape_as_list = lambda tensor: tensor.shape.as_list()
+    # Then all tests of a process shared one folder, and some look in it for what others left.
+    tf.test.TestCase.get_temp_dir = lambda case: tf.test.get_temp_dir()
     tf.test.TestCase._GetNdArray = lambda case, value: np.array(value)
     if not hasattr(tf, "contrib"):
         tf.contrib = importlib.import_module("tensorflow.contrib")
@@ -277,7 +267,8 @@ def protobuf_module(name: str) -> types.ModuleType | None:
     if not leaf.endswith("_pb2") or importlib.util.find_spec(found) is None:
         return None
     module = importlib.import_module(found)
-    return with_old_types(module) if leaf == "types_pb2" else module
+    changed = {"types_pb2": with_old_types, "event_pb2": with_old_levels}.get(leaf)
+    return changed(module) if changed else module
 
 
 def with_old_types(module: types.ModuleType) -> types.ModuleType:
@@ -293,6 +284,15 @@ def with_old_types(module: types.ModuleType) -> types.ModuleType:
         Name=enum.Name,
         Value=enum.Value,
     )
+    return old
+
+
+def with_old_levels(module: types.ModuleType) -> types.ModuleType:
+    """event_pb2 with the name that its lowest log level had in the tests' day."""
+    old = types.ModuleType(module.__name__)
+    vars(old).update(vars(module))
+    levels = dict(module.LogMessage.Level.items())
+    old.LogMessage = types.SimpleNamespace(**levels, DEBUG=levels["DEBUGGING"])
     return old
 
 
@@ -364,10 +364,13 @@ def is_module(name: str) -> bool:
 
 
 def raw_op(name: str) -> Callable[..., Any] | None:
-    """The constructor of the op whose type is `name` in snake case, a leading underscore aside."""
+    """The constructor of the op whose type is `name` in snake case, or of a later version of it.
+
+    A leading underscore does not count.
+    """
     wanted = name.replace("_", "").lower()
-    kinds = (kind for type_name, kind in op.REGISTRY.items() if type_name.lower() == wanted)
-    kind = next(kinds, None)
+    known = {type_name.lower(): kind for type_name, kind in op.REGISTRY.items()}
+    kind = known.get(wanted) or known.get(f"{wanted}v2")
     return None if kind is None else constructor(kind)
 
 

@@ -134,7 +134,10 @@ def _run(command: list[str], directory: Path, folder: str, seconds: float) -> st
 def _environment(folder: str) -> dict[str, str]:
     single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     paths = os.pathsep.join([str(TOOLS), str(TOOLS.parent)])
-    return os.environ | single | {"PYTHONPATH": paths, "TEST_TMPDIR": folder, "PYTHONHASHSEED": "0"}
+    inner = Path(folder, "tests")  # some tests remove the folder that they are given
+    inner.mkdir(exist_ok=True)
+    given = {"PYTHONPATH": paths, "TEST_TMPDIR": str(inner), "PYTHONHASHSEED": "0"}
+    return os.environ | single | given
 
 
 def _read(file: TestFile, journal: Path, trouble: str) -> FileResult:
