@@ -9,7 +9,7 @@ BENCH ?=
 TARGETS ?= x86-64-v3 x86-64-v2
 TARGET_TESTS ?= tests/ops tests/nn tests/lower tests/random_graphs
 
-.PHONY: install lint format test test-targets soak demo bench bench-peers docs conformance clean
+.PHONY: install lint format test test-targets soak demo bench bench-peers exchange docs conformance clean
 
 install: .venv/.stamp
 
@@ -48,6 +48,9 @@ bench: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python benchmarks/run.py $(BENCH)
 
 bench-peers: .bench-venv/.stamp
+
+exchange: .venv/.stamp .bench-venv/.stamp
+	$(BIN)/python tools/exchange.py .bench-venv/bin/python
 
 .bench-venv/.stamp: benchmarks/requirements-peers.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=<path>"; exit 1; }

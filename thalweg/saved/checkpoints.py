@@ -17,6 +17,8 @@ from thalweg.ops import saving, state
 from thalweg.platform import tf_logging
 from thalweg.platform.checkpoints import open_checkpoint
 from thalweg.platform.compat import as_str
+from thalweg.platform.safetensors import Piece
+from thalweg.platform.tf_bundle_writer import write_bundle
 from thalweg.public import public
 from thalweg.saved.checkpoint_state import latest_checkpoint
 from thalweg.variables.partitioned import PartitionedVariable
@@ -92,6 +94,16 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> Any:
 def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
     """The names and shapes of the variables in a checkpoint, sorted."""
     return sorted(load_checkpoint(ckpt_dir_or_file).get_variable_to_shape_map().items())
+
+
+@public("train.export_tensorflow_checkpoint")
+def export_tensorflow_checkpoint(ckpt_dir_or_file: str, prefix: str) -> list[str]:
+    """Write a checkpoint (or the latest of a folder) anew as TensorFlow's own, of version 2, for
+    TensorFlow and its tools to read; gives the names of the tensors in it."""
+    checkpoint = open_checkpoint(_checkpoint_path(ckpt_dir_or_file))
+    os.makedirs(os.path.dirname(os.path.abspath(prefix)), exist_ok=True)
+    write_bundle(prefix, (Piece(name, checkpoint.read(name)) for name in checkpoint.entries))
+    return sorted(checkpoint.entries)
 
 
 # Variables that start from a checkpoint

@@ -1,4 +1,5 @@
-"""`thalweg inspect PATH`: what is in a checkpoint, a saved model or the file of a graph.
+"""The command `thalweg`: `inspect PATH` shows what is in a checkpoint, a saved model or the file of
+a graph; `export PATH TARGET` writes a checkpoint as TensorFlow's own.
 
 Comes in: a path of any of these, or of a folder that has them. Goes out: lines of text, or an exit
 status of 1 and the reason where there is nothing that can be read.
@@ -25,6 +26,7 @@ from thalweg.platform.checkpoints import open_checkpoint
 from thalweg.platform.safetensors import NUMPY
 from thalweg.platform.tensor_slices import Checkpoint, Entry
 from thalweg.saved.checkpoint_state import get_checkpoint_state
+from thalweg.saved.checkpoints import export_tensorflow_checkpoint
 from thalweg.saved.messages import meta_graph_def
 from thalweg.saved.meta_graph import read_proto
 from thalweg.saved.saved_model import (
@@ -158,13 +160,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("path", help="a checkpoint's prefix, a folder, or a file")
     command.add_argument("--tensor", help="show the value of one tensor of a checkpoint")
     command.add_argument("--verify", action="store_true", help="check all bytes of a checkpoint")
+    command = commands.add_parser("export", help="write a checkpoint as TensorFlow's own")
+    command.add_argument("path", help="a checkpoint's prefix, or a folder of checkpoints")
+    command.add_argument("target", help="the prefix of the files to write")
     given = parser.parse_args(arguments)
+    path = given.path.removesuffix(".index")
     try:
-        for line in inspect(given.path.removesuffix(".index"), given.verify, given.tensor):
+        if given.command == "export":
+            written = export_tensorflow_checkpoint(path, given.target)
+            print(f"{given.target}: {len(written)} tensors for TensorFlow")
+            return 0
+        for line in inspect(path, given.verify, given.tensor):
             print(line)
     except BrokenPipeError:  # the reader has seen enough
         return 0
-    except (errors.OpError, OSError) as error:
-        print(f"thalweg inspect: {error}", file=sys.stderr)
+    except (errors.OpError, OSError, ValueError) as error:
+        print(f"thalweg {given.command}: {error}", file=sys.stderr)
         return 1
     return 0
