@@ -39,7 +39,8 @@ test-targets: .venv/.stamp
 	done
 
 soak: .venv/.stamp
-	THALWEG_SOAK=1 $(BIN)/python -m pytest --timeout 7200 tests/random_graphs tests/lower tests/soak
+	THALWEG_SOAK=1 $(BIN)/python -m pytest --timeout 7200 tests/random_graphs tests/lower tests/soak \
+		tests/control tests/platform
 
 demo: .venv/.stamp
 	$(BIN)/python examples/digits.py
