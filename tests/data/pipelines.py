@@ -196,3 +196,20 @@ def modelled(steps: list[Step], count: int) -> list[int]:
     for step in steps:
         values = step.model(values)
     return values
+
+
+def pairs(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of three numbers, and their places."""
+    numbers = np.random.default_rng(seed)
+    return numbers.normal(size=(count, 3)).astype(np.float32), np.arange(count, dtype=np.int64)
+
+
+def assert_batches_hold_the_elements(function: Callable[..., Any], data: Any, size: int) -> None:
+    """A function of batches must give what it gives of the elements one by one, to the bit."""
+    many = elements(lambda: Dataset.from_tensor_slices(data).map(function).batch(size))
+    single = elements(lambda: Dataset.from_tensor_slices(data).map(function))
+    for place in range(2):
+        joined = np.concatenate([batch[place] for batch in many])
+        expected = np.stack([element[place] for element in single])
+        assert joined.dtype == expected.dtype
+        assert joined.tobytes() == expected.tobytes()

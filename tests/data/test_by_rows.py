@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thalweg as tf
-from tests.data.pipelines import Dataset, elements
+from tests.data.pipelines import Dataset, assert_batches_hold_the_elements, elements, pairs
 from thalweg.runtime.native import NativeStep
 
 TABLE = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -20,11 +20,6 @@ FUNCTIONS = {
     "larger": lambda x, y: (tf.tile(x, [5]), tf.range(4) + tf.cast(tf.reduce_max(y), tf.int32)),
     "only part": lambda x, y: (tf.reverse(x, [0]), y),
 }
-
-
-def _data(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    numbers = np.random.default_rng(seed)
-    return numbers.normal(size=(count, 3)).astype(np.float32), np.arange(count, dtype=np.int64)
 
 
 @pytest.fixture
@@ -44,31 +39,24 @@ def counted(monkeypatch):
 @settings(max_examples=4, deadline=None)
 @given(count=st.integers(1, 40), size=st.integers(1, 17), seed=st.integers(0, 9))
 def test_rows_are_exactly_the_elements(name: str, count: int, size: int, seed: int) -> None:
-    data, function = _data(count, seed), FUNCTIONS[name]
-    many = elements(lambda: Dataset.from_tensor_slices(data).map(function).batch(size))
-    single = elements(lambda: Dataset.from_tensor_slices(data).map(function))
-    for place in range(2):
-        joined = np.concatenate([batch[place] for batch in many])
-        expected = np.stack([element[place] for element in single])
-        assert joined.dtype == expected.dtype
-        assert joined.tobytes() == expected.tobytes()
+    assert_batches_hold_the_elements(FUNCTIONS[name], pairs(count, seed), size)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_batches_take_rows(name: str, counted: list[int]) -> None:
-    elements(lambda: Dataset.from_tensor_slices(_data(10)).map(FUNCTIONS[name]).batch(4))
+    elements(lambda: Dataset.from_tensor_slices(pairs(10)).map(FUNCTIONS[name]).batch(4))
     assert counted == [4, 4, 2]
 
 
 def test_what_is_captured_is_the_same_for_all_rows(counted: list[int]) -> None:
     def made() -> Dataset:
         offset = tf.constant([1.0, 2.0, 3.0]) * 2.0
-        data = Dataset.from_tensor_slices(_data(5))
+        data = Dataset.from_tensor_slices(pairs(5))
         return data.map(lambda x, y: tf.reduce_max(x + offset)).batch(5)
 
     (found,) = elements(made)
     assert counted == [5]
-    assert found.tolist() == (_data(5)[0] + np.float32([2, 4, 6])).max(1).tolist()
+    assert found.tolist() == (pairs(5)[0] + np.float32([2, 4, 6])).max(1).tolist()
 
 
 def test_an_error_is_of_its_element(counted: list[int]) -> None:

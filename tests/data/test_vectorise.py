@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thalweg as tf
-from tests.data.pipelines import Dataset, elements
+from tests.data.pipelines import Dataset, assert_batches_hold_the_elements, elements, pairs
 from thalweg.data.functions import Function, Traced
 from thalweg.data.vectorise import vectorised
 
@@ -24,26 +23,16 @@ FUNCTIONS = {
 }
 
 
-def _data(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    numbers = np.random.default_rng(seed)
-    return numbers.normal(size=(count, 3)).astype(np.float32), np.arange(count, dtype=np.int64)
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 @settings(max_examples=5, deadline=None)
 @given(count=st.integers(1, 40), size=st.integers(1, 17), seed=st.integers(0, 9))
 def test_rows_are_exactly_the_elements(name: str, count: int, size: int, seed: int) -> None:
-    data, function = _data(count, seed), FUNCTIONS[name]
-    many = elements(lambda: Dataset.from_tensor_slices(data).map(function).batch(size))
-    single = elements(lambda: Dataset.from_tensor_slices(data).map(function))
-    for place in range(2):
-        joined = np.concatenate([batch[place] for batch in many])
-        assert joined.tobytes() == np.stack([element[place] for element in single]).tobytes()
+    assert_batches_hold_the_elements(FUNCTIONS[name], pairs(count, seed), size)
 
 
 def _is_vectorised(function) -> bool:
     with tf.Graph().as_default():
-        dataset = Dataset.from_tensor_slices(_data(4))
+        dataset = Dataset.from_tensor_slices(pairs(4))
         traced = Traced(function, "a test", dataset.element_spec)
         made = Function(traced.function, [None] * len(traced.captured))
         return vectorised(made, dataset.variant.op.op) is not None

@@ -15,8 +15,9 @@ from thalweg.control.effects import has_host_effects, written_places
 from thalweg.control.rereads import reread, stale_reads
 from thalweg.control.structure import tensors_of
 from thalweg.graph.dtypes import DType
-from thalweg.graph.graph import get_default_graph, user_line
+from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Argument, Body, SubGraph
 

@@ -9,8 +9,9 @@ from thalweg.control.branches import cond
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.dtypes import int32
-from thalweg.graph.graph import get_default_graph, user_line
+from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Tensor
+from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.ops import casting, checks, compare, joining, reduce
 from thalweg.public import public

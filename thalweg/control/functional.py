@@ -15,8 +15,8 @@ from thalweg.graph import nest
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32
-from thalweg.graph.graph import user_line
 from thalweg.graph.node import Tensor
+from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops import basic, shaping

@@ -68,16 +68,19 @@ class Needs:
 
     def _want(self, tensor: Tensor) -> None:
         if tensor not in self._known:
-            self._add(tensor.op)
-            self._ask(tensor.op, [tensor])
+            node = tensor.op
+            self._add(node)
+            if is_control(node):
+                self._ask(node, [tensor])
 
     def _run(self, node: Node) -> None:
         self._add(node)
-        self._ask(node, node.outputs)
+        if is_control(node):
+            self._ask(node, node.outputs)
 
     def _ask(self, node: Node, tensors: Sequence[Tensor]) -> None:
         """Note what is wanted of a control node."""
-        if is_control(node) and not self.wanted[node].issuperset(tensors):
+        if not self.wanted[node].issuperset(tensors):
             self.wanted[node].update(tensors)
             self._controls.add(node)
 

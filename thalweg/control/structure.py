@@ -11,8 +11,9 @@ from typing import Any
 
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.graph import get_default_graph, user_line
+from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.origin import user_line
 from thalweg.ops import basic
 
 

@@ -33,9 +33,10 @@ from thalweg.control.list_ops import (
 from thalweg.control.lists import mismatch
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32, int64
-from thalweg.graph.graph import get_default_graph, user_line
+from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, as_shape, unknown_shape
 from thalweg.ops import basic, casting
 from thalweg.public import public

@@ -14,7 +14,6 @@ import atexit
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from sys import _getframe  # pyright: ignore[reportPrivateUsage] - the documented way to walk frames cheaply
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from thalweg.autodiff import registry
 from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.kinds import Kind, kinds
-from thalweg.functions.segment import MadeAt, Segment
+from thalweg.functions.segment import Segment
 from thalweg.functions.steps import frozen, resources
 from thalweg.functions.tensors import EagerTensor, home, known, literal, looks
 from thalweg.functions.trace import NO_LEAF, Held, Place, Trace, consulting
@@ -34,6 +33,7 @@ from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
+from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.subgraph import root
 from thalweg.ops.basic import Const
 from thalweg.ops.context import VariableCell
@@ -49,7 +49,6 @@ _MOST_RECORDED = 2_000  # nodes that wait to be looked at
 _LONG = 250  # nodes after which work runs where the loop that records it begins again
 _MOST_NODES = 20_000  # of a tree, which then begins anew
 _MOST_STREAMS = 1_000
-_PACKAGE = __file__.rsplit("/", 2)[0]
 
 #: Marks nodes that stand for work which ran: they are differentiated, never run.
 GHOST = "_ghost"
@@ -545,14 +544,6 @@ def _layout(results: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
 
 def _constant(op: Const) -> EagerTensor:
     return literal(op.value, op.dtype)
-
-
-def user_frame(depth: int) -> MadeAt:
-    """The innermost frame outside this package: the user's line, so far from the caller or more."""
-    frame = _getframe(depth + 1)
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
-        frame = frame.f_back
-    return frame.f_code, frame.f_lasti
 
 
 EAGER = EagerGraph()

@@ -18,7 +18,8 @@ from thalweg.functions.eager import EAGER
 from thalweg.functions.function_cache import Report, Traces
 from thalweg.functions.recent import MISSED, Recent
 from thalweg.functions.signature import Arguments, Parameters, arguments_of
-from thalweg.graph.graph import get_default_graph, user_line
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.origin import user_line
 from thalweg.public import public, publish_value
 
 

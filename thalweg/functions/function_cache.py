@@ -24,7 +24,8 @@ from thalweg.functions.signature import (
     differences,
     joined,
 )
-from thalweg.graph.graph import Graph, get_default_graph, user_line
+from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.origin import user_line
 from thalweg.graph.subgraph import root
 from thalweg.platform import tf_logging
 from thalweg.platform.forks import renewed_after_fork

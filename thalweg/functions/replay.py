@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from thalweg import public
 from thalweg.functions import tensors
-from thalweg.functions.eager import EAGER, EagerGraph, user_frame
+from thalweg.functions.eager import EAGER, EagerGraph
 from thalweg.functions.segment import Segment
 from thalweg.functions.tensors import EagerTensor
 from thalweg.functions.trace import LITERAL, NO_LEAF, Place
@@ -26,6 +26,7 @@ from thalweg.functions.variables import EagerVariable
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import global_graph, graphs
 from thalweg.graph.node import Tensor
+from thalweg.graph.origin import user_frame
 from thalweg.graph.shapes import TensorShape
 
 _OPS = "thalweg.ops."

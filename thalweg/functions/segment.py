@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import threading
 from sys import getrefcount
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from thalweg.functions.trace import (
     has_effect,
 )
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.basic import Const
 
@@ -40,8 +40,6 @@ _MOST_VALUES = 3  # of a constant at one place, before it is data and no part of
 _new = EagerTensor.__new__
 
 _HELD = 3  # references to a tensor that only its segment holds: the list, a loop, the question
-
-MadeAt = tuple[CodeType, int]
 
 
 class Segment:

@@ -19,8 +19,8 @@ from thalweg.functions.tensor_spec import TensorSpec
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.graph import user_line
 from thalweg.graph.node import Tensor
+from thalweg.graph.origin import user_line
 
 Sizes = tuple[int | None, ...] | None
 

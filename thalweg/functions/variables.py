@@ -7,7 +7,7 @@ layer and optimizer takes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -135,17 +135,9 @@ class EagerVariable(Variable):
 
     # Changes
 
-    def _changed(
-        self,
-        change: Callable[..., Any],
-        value: Any,
-        use_locking: bool,
-        name: str | None,
-        read_value: bool,
-    ) -> Any:
-        changed = change(self._variable, value)
+    def _after(self, changed: Tensor, read_value: bool) -> Any:
         if get_default_graph() is not EAGER:
-            return changed if read_value else changed.op
+            return super()._after(changed, read_value)
         EAGER.segment.reads.pop(self, None)
         return self if read_value else None
 

@@ -11,8 +11,8 @@ import linecache
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from thalweg.graph.graph import user_line
 from thalweg.graph.node import Tensor, operators
+from thalweg.graph.origin import user_line
 
 #: An expression that a tensor was asked for in, and what to write for it.
 Advice = tuple[ast.expr, str]

@@ -13,9 +13,10 @@ from thalweg.graph import op as ops
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_all, convert_to_tensor, has_conversion
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.graph import Graph, get_default_graph, graphs, user_line
+from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
+from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.signature import Argument
 from thalweg.graph.subgraph import SubGraph, check_open, root

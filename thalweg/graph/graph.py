@@ -6,9 +6,7 @@ nodes made while they are open. Nodes are added by `thalweg.graph.build`; nothin
 
 from __future__ import annotations
 
-import contextlib
 import re
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -19,15 +17,15 @@ from typing import Any, ClassVar, cast
 from thalweg.graph import context
 from thalweg.graph.device import DeviceFunction, device_function
 from thalweg.graph.dtypes import DType
-from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, line_of, operators
+from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, operators
 from thalweg.graph.op import Op
+from thalweg.graph.origin import user_frame
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.versions import Versions
 from thalweg.platform.compat import as_text
 from thalweg.public import public
 
 #: Where the user's line is not: in this package, nor in what enters its generators.
-_NOT_THE_USER = (__file__.rsplit("/", 2)[0], contextlib.__file__)
 _NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*")
 _SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\-/]*")
 _NO_ANNOTATIONS: Mapping[str, Any] = {}
@@ -121,7 +119,7 @@ class Graph:
             )
         controls = self._control_inputs(inputs) if self._controls else ()
         annotated = self._annotate(annotations)
-        line = made_at or _user_frame()
+        line = made_at or user_frame()
         return self._add(op, inputs, controls, dtypes, shapes, name, annotated, line)
 
     def copied(
@@ -545,20 +543,6 @@ def flatten_control_inputs(values: Iterable[Any]) -> Iterator[Any]:
             yield value
         else:
             yield from parts()
-
-
-def _user_frame() -> tuple[CodeType, int]:
-    """The innermost frame outside this package and its `with` blocks: the user's line."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - the documented way to walk frames cheaply
-    while frame.f_code.co_filename.startswith(_NOT_THE_USER) and frame.f_back is not None:
-        frame = frame.f_back
-    return frame.f_code, frame.f_lasti
-
-
-def user_line() -> str:
-    """`file:line` of the user's code that is running now, for errors before there is a node."""
-    code, lasti = _user_frame()
-    return f"{code.co_filename}:{line_of(code, lasti)}"
 
 
 graphs: context.ThreadStack[Graph] = context.ThreadStack()

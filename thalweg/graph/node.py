@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from thalweg.graph import context
 from thalweg.graph.dtypes import DType
 from thalweg.graph.op import Op
+from thalweg.graph.origin import line_of
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.public import public
 
@@ -32,12 +33,6 @@ def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return function
 
     return install
-
-
-def line_of(code: CodeType, lasti: int) -> int:
-    """The line of an instruction. Nodes keep its offset: decoding waits until someone asks."""
-    positions = list(code.co_positions())
-    return positions[lasti // 2][0] or code.co_firstlineno
 
 
 @public("Operation")

@@ -206,6 +206,8 @@ def _grouped(
 def _sink(units: Sequence[Node | list[Node]], order: Order, fetched: set[Tensor]) -> None:
     """Move nodes that make much out of little to the one region that reads them, so that the little
     crosses the border between regions and not the much."""
+    if sum(isinstance(unit, list) for unit in units) < 2:
+        return
     place = {n: at for at, u in enumerate(units) for n in ([u] if isinstance(u, Node) else u)}
     after: dict[Node, list[Node]] = defaultdict(list)
     for node in place:

@@ -88,14 +88,14 @@ class Waits:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._unsettled = False  # checks have run whose verdict nobody has looked at
         self._begin()
 
     def _begin(self) -> None:
-        self._owners = 0  # given out since then
+        """Nothing has run since all threads met."""
+        self._owners = 0  # given out
         self._read: list[tuple[Extent, int]] = []
         self._written: list[tuple[Extent, int]] = []
-        self._unsettled = False
+        self._unsettled = False  # checks have run whose verdict nobody has looked at
 
     def place(self, launch: Launch, scratch: tuple[int, int], phases: int) -> Place:
         """Place the next launch. `scratch` is its piece of the arena: (start, end)."""

@@ -16,8 +16,8 @@ from thalweg.control.tensor_array import TensorArray
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int32
-from thalweg.graph.graph import user_line
 from thalweg.graph.node import Tensor
+from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import control_dependencies
 from thalweg.graph.shapes import TensorShape
 from thalweg.nn.recurrent import frozen

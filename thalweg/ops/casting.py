@@ -13,9 +13,9 @@ from thalweg.graph import dtypes
 from thalweg.graph.composite import IndexedSlices, SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.graph import user_line
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
+from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.loops import loop

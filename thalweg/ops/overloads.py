@@ -12,8 +12,8 @@ from typing import Any
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor, has_conversion
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.graph import user_line
 from thalweg.graph.node import Tensor, operator
+from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 
 Function = Callable[..., Any]

@@ -270,6 +270,10 @@ class Variable:
         read_value: bool,
     ) -> Any:
         changed = change(self._variable, value, use_locking=use_locking, name=name)
+        return self._after(changed, read_value)
+
+    def _after(self, changed: Tensor, read_value: bool) -> Any:
+        """What a change gives back."""
         return changed if read_value else changed.op
 
     def count_up_to(self, limit: int) -> Tensor:

@@ -1,0 +1,35 @@
+"""The user's line: where in a program something was made.
+
+Frames of this package are passed over, and those of `with` blocks. What is kept of a frame is its
+code and the offset of its instruction; the number of the line is decoded when someone asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from sys import _getframe  # pyright: ignore[reportPrivateUsage] - the documented way to walk frames cheaply
+from types import CodeType
+
+MadeAt = tuple[CodeType, int]
+
+_NOT_THE_USER = (__file__.rsplit("/", 2)[0], contextlib.__file__)
+
+
+def user_frame(depth: int = 0) -> MadeAt:
+    """The innermost frame that is the user's, so far up from the caller or more."""
+    frame = _getframe(depth + 1)
+    while frame.f_code.co_filename.startswith(_NOT_THE_USER) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+def line_of(code: CodeType, lasti: int) -> int:
+    """The line of an instruction."""
+    positions = list(code.co_positions())
+    return positions[lasti // 2][0] or code.co_firstlineno
+
+
+def user_line() -> str:
+    """`file:line` of the user's code that is running now, for errors before there is a node."""
+    code, lasti = user_frame(1)
+    return f"{code.co_filename}:{line_of(code, lasti)}"
