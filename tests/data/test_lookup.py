@@ -371,3 +371,8 @@ def test_a_table_is_a_dict(changes):
     assert table.find(everything, -1).tolist() == [model.get(key, -1) for key in range(41)]
     assert table.size == len(model)
     assert dict(zip(*(column.tolist() for column in table.export()), strict=True)) == model
+
+
+def test_keys_without_values_are_refused_at_the_users_line():
+    with pytest.raises(ValueError, match=r"of the values of a table .*test_lookup\.py:\d+"):
+        tf.contrib.lookup.KeyValueTensorInitializer(["a"], [1, 2])

@@ -16,6 +16,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int64, string
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.ops import lookup, shaping
@@ -169,7 +170,11 @@ class KeyValueTensorInitializer(TableInitializerBase):
         with name_scope(name, "key_value_init", [keys, values]) as scope:
             self._keys = convert_to_tensor(keys, key_dtype, name="keys")
             self._values = convert_to_tensor(values, value_dtype, name="values")
-        self._keys.shape.assert_is_compatible_with(self._values.shape)
+        if not self._keys.shape.is_compatible_with(self._values.shape):
+            raise ValueError(
+                f"Shapes {self._keys.shape} of the keys and {self._values.shape} of the values of "
+                f"a table are incompatible: each key has one value (at {user_line()})"
+            )
         self._scope = scope
         super().__init__(self._keys.dtype.base_dtype, self._values.dtype.base_dtype)
 
