@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thalweg.platform import checksum
+from thalweg.platform import checksum, machine_code
 from thalweg.platform.checksum import MULTIPLE, POLYNOMIAL, crc32c, masked_crc32c
 
 KNOWN = {
@@ -42,7 +45,7 @@ def test_known_values(data: bytes) -> None:
 SIZES = sorted(
     {
         size + difference
-        for size in (16, 736, *checksum._LEVELS.values(), 40_000)
+        for size in (16, 736, 2 * checksum._SPAN, *checksum._LEVELS.values(), 40_000)
         for difference in (-9, -1, 0, 1, 7, 63)
     }
 )
@@ -53,6 +56,18 @@ def test_every_size_gives_what_the_definition_says(size: int) -> None:
     data = np.random.default_rng(size).bytes(size)
     assert crc32c(data) == by_bytes(data)
     assert crc32c(data[5:], crc32c(data[:5])) == by_bytes(data)
+
+
+@pytest.mark.parametrize("module", [checksum.by_products, checksum.by_additions])
+def test_both_ways_of_folding_give_what_the_definition_says(module: Callable[[], str]) -> None:
+    if module is checksum.by_products and not machine_code.has(*checksum._MULTIPLIES):
+        pytest.skip("the processor does not multiply polynomials")
+    types = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32)
+    (function,) = machine_code.functions(module(), {"crc32c": types})
+    for size in SIZES:
+        data = np.random.default_rng(size).bytes(size)
+        assert function(data, size, 0) == by_bytes(data), size
+        assert function(data, size, 77) == by_bytes(data, 77), size
 
 
 @given(st.binary(max_size=200), st.integers(0, 30))

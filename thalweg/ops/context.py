@@ -105,6 +105,19 @@ class VariableCell:
             else:
                 np.copyto(self.buffer, value, casting="unsafe")
 
+    def exchange(self, value: Array) -> Array | None:
+        """Make an array the buffer; the former one, if it is like it and nobody reads it."""
+        value = np.asarray(value, self.dtype.as_numpy_dtype)
+        with self.lock:
+            is_spare = (
+                self.buffer is not None
+                and (self.buffer.shape, self.buffer.dtype) == (value.shape, value.dtype)
+                and not self._is_shared()
+            )
+            former = self.buffer if is_spare else None
+            self.buffer = value
+            return former
+
     def update(self, change: Callable[[Array], None]) -> None:
         """Let `change` write into the buffer. It must check its arguments before it writes."""
         with self.lock:

@@ -1,8 +1,8 @@
 """Tensors to files and back: the ops that savers are made of.
 
 `SaveV2` and `RestoreV2` take the prefix of a checkpoint, names of tensors and, for slices of
-partitioned variables, texts such as `"10 20 0,5:-"`. Restored values are views of mapped files:
-the one copy is that into the variable.
+partitioned variables, texts such as `"10 20 0,5:-"`. Restored values are views of mapped files;
+those that only go into variables are read straight into memory that becomes the variables' own.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
-from thalweg.ops.context import Cancellation, Context
+from thalweg.ops.context import Cancellation, Context, VariableCell
+from thalweg.ops.state import Assign
 from thalweg.ops.strings import RegexFullMatch, StringOp
 from thalweg.platform import checkpoint_files
 from thalweg.platform.checkpoints import open_checkpoint
 from thalweg.platform.safetensors import Piece
-from thalweg.platform.tensor_slices import Checkpoint, parse_slice
+from thalweg.platform.tensor_slices import Checkpoint, Slice, Wish, parse_slice
 
 Array = NDArray[Any]
+#: An assignment of what is restored, and the variable that it changes.
+Target = tuple[Node, VariableCell]
 
 
 class FileOp(Op, abstract=True):
@@ -254,6 +257,11 @@ def _open(context: Context, prefix: str) -> Checkpoint:
 
 
 def _restored(checkpoint: Checkpoint, name: str, spec: str, dtype: DType) -> Array:
+    _check_dtype(checkpoint, name, dtype)
+    return checkpoint.read(name, parse_slice(spec))
+
+
+def _check_dtype(checkpoint: Checkpoint, name: str, dtype: DType) -> None:
     stored = checkpoint.entry(name).dtype
     if stored != dtype.base_dtype.name:
         raise errors.InvalidArgumentError(
@@ -262,7 +270,17 @@ def _restored(checkpoint: Checkpoint, name: str, spec: str, dtype: DType) -> Arr
             f"Key {name} in checkpoint {checkpoint.prefix} has dtype {stored}, but "
             f"{dtype.base_dtype.name} was expected",
         )
-    return checkpoint.read(name, parse_slice(spec))
+
+
+def _check_assign(checkpoint: Checkpoint, name: str, box: Slice | None, target: Target) -> None:
+    """An error that the assignment of what is restored would have comes before anything is read."""
+    node, cell = target
+    shape = checkpoint.entry(name).shape if box is None else box.shape
+    assert isinstance(node.op, Assign)
+    try:
+        node.op.check(cell, shape)
+    except errors.OpError as error:
+        raise error.at(node) from None
 
 
 def _slice_shape(spec: bytes | str) -> TensorShape:
@@ -290,6 +308,20 @@ class RestoreV2(FileOp):
         checkpoint.prepare(named)
         wanted = zip(named, _texts(slices), self.dtypes, strict=True)
         return [_restored(checkpoint, *each) for each in wanted]
+
+    def restore(
+        self, context: Context, prefix: Any, names: Any, slices: Any, targets: Sequence[Target]
+    ) -> None:
+        """Give variables what the checkpoint has, as the assignments of the outputs would."""
+        checkpoint = _open(context, _text(prefix))
+        wanted: list[Wish] = []
+        each = zip(_texts(names), _texts(slices), self.dtypes, targets, strict=True)
+        for name, spec, dtype, target in each:
+            box = parse_slice(spec)
+            _check_dtype(checkpoint, name, dtype)
+            _check_assign(checkpoint, name, box, target)
+            wanted.append((name, box, target[1].exchange))
+        checkpoint.hand_over(wanted)
 
 
 class Restore(FileOp):

@@ -138,17 +138,19 @@ class Assign(Update):
         return value.shape
 
     def kernel(self, context: Context, ref: VariableCell, value: Array) -> VariableCell:
-        if self.validate_shape and not ref.shape.is_compatible_with(
-            TensorShape.of(np.shape(value))
-        ):
+        self.check(ref, np.shape(value))
+        ref.assign(value)
+        return ref
+
+    def check(self, ref: VariableCell, shape: tuple[int, ...]) -> None:
+        """Raise unless the variable takes a value of this shape."""
+        if self.validate_shape and not ref.shape.is_compatible_with(TensorShape.of(shape)):
             raise errors.InvalidArgumentError(
                 None,
                 None,
                 f"Assign requires shapes of both tensors to match: variable {ref.name} has "
-                f"{ref.shape}, the value {np.shape(value)}",
+                f"{ref.shape}, the value {shape}",
             )
-        ref.assign(value)
-        return ref
 
     def loop(self, at: Place, ref: Operand, value: Operand) -> Expr:
         if ref.shape != value.shape:

@@ -14,6 +14,7 @@ import mmap
 import os
 import shutil
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -38,11 +39,13 @@ from thalweg.platform.safetensors import (
     parse_object,
     read_entries,
 )
+from thalweg.platform.streaming import Wanted, stream
 from thalweg.platform.tensor_slices import (
     Checkpoint,
     Entry,
     Part,
     Slice,
+    Wish,
     as_sizes,
     is_inside,
     whole,
@@ -392,6 +395,20 @@ def _read_ahead(path: str, parts: Iterable[Part]) -> None:
             os.posix_fadvise(file.fileno(), part.begin, size, os.POSIX_FADV_WILLNEED)
 
 
+def _apart(pieces: Iterable[tuple[Wanted, Wish]]) -> tuple[list[Wanted], list[Wish]]:
+    """Pieces of a file that do not overlap, and the wishes for bytes that another piece has."""
+    apart: list[Wanted] = []
+    again: list[Wish] = []
+    end = 0
+    for piece, wish in sorted(pieces, key=lambda pair: pair[0].begin):
+        if piece.begin < end:
+            again.append(wish)
+        else:
+            apart.append(piece)
+            end = piece.end
+    return apart, again
+
+
 class SafetensorsCheckpoint(Checkpoint):
     """A checkpoint of safetensors files; arrays are views of the mapped files."""
 
@@ -423,6 +440,25 @@ class SafetensorsCheckpoint(Checkpoint):
         for path in {part.path for part in parts}:
             _read_ahead(path, [part for part in parts if part.path == path])
         self._check([(part.path, block) for part in parts for block in self._blocks(part)])
+
+    def hand_over(self, wanted: Sequence[Wish]) -> None:
+        """Read what lies in one piece straight into new arrays."""
+        pieces: dict[str, list[tuple[Wanted, Wish]]] = defaultdict(list)
+        others: list[Wish] = []
+        for wish in wanted:
+            name, slice_, receive = wish
+            entry, box = self.entry(name), self._box(name, slice_)
+            part = next((part for part in entry.parts if part.extent == box), None)
+            if part is None or entry.dtype == "string":
+                others.append(wish)
+            else:
+                found = Wanted(part.begin, part.end, NUMPY[entry.dtype], box.shape, receive)
+                pieces[part.path].append((found, wish))
+        for path, found in pieces.items():
+            apart, again = _apart(found)
+            others += again
+            stream(path, self._contents[path].nbytes, self._checksums[path], apart)
+        super().hand_over(others)
 
     def _blocks(self, part: Part) -> range:
         if not self._checksums[part.path] or part.begin == part.end:

@@ -1,9 +1,10 @@
 """CRC-32C (Castagnoli), the checksum of records and checkpoints, in machine code.
 
-Short data go through tables, many bytes at a time. Long data are folded first: a sparse multiple
-of the checksum's polynomial says where the bits of a block may be added further on without a
-change of the remainder, so that of megabytes only a few blocks are left for the tables. Folding
-is shifts by whole blocks and exclusive ors, at the width of the processor's vectors.
+Short data go through tables, many bytes at a time. Long data are folded first, so that of megabytes
+only a few blocks are left for the tables. Where the processor multiplies polynomials, a block is
+multiplied by what carries it over to a later one. Elsewhere a sparse multiple of the checksum's
+polynomial says where the bits of a block may be added further on without a change of the remainder:
+that is shifts by whole blocks and exclusive ors, at the width of the processor's vectors.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ _STEP = 32  # bytes that the tables take at a time
 _LEVELS = {64: 24576, 16: 3072, 8: 1152}
 _MASK_DELTA = 0xA282EAD8
 
+#: Where polynomials are multiplied: vectors abreast, as many as hide how long a product takes.
+_PRODUCTS = 8
+_SPAN = 64 * _PRODUCTS  # bytes that all of them are carried over by at once
+_MULTIPLIES = ("avx512f", "vpclmulqdq")  # what the processor must have
+
 
 def crc32c(data: Buffer, value: int = 0) -> int:
     """The checksum of `data`, or that of all data so far if `value` was theirs up to here."""
@@ -62,6 +68,16 @@ def _compiled() -> Any:
 
 
 def _module() -> str:
+    return by_products() if machine_code.has(*_MULTIPLIES) else by_additions()
+
+
+def by_products() -> str:
+    """The module for processors that multiply polynomials."""
+    return _table_text() + _by_tables_text() + _products_text()
+
+
+def by_additions() -> str:
+    """The module for all processors."""
     folds = "".join(_fold_text(width) for width in _LEVELS)
     return _table_text() + _by_tables_text() + folds + _crc_text()
 
@@ -300,6 +316,100 @@ fold{width}:
   %passed{width} = phi i64 [%length{width}, %fold{width}]{before}
   br label %left{narrower}
 """
+
+
+# Folding by products
+
+
+def _power(exponent: int) -> int:
+    """x to this power, modulo the polynomial, in the order of bits that 64 bits are sent in."""
+    remainder = 1
+    for _ in range(exponent):
+        remainder <<= 1
+        remainder ^= POLYNOMIAL if remainder >> 32 else 0
+    return int(f"{remainder:064b}"[::-1], 2)
+
+
+def _products_text() -> str:
+    """All in one: vectors abreast are carried over the data, what they hold last is for the tables.
+
+    Of the 128 bits of a lane the first 64 stand 64 powers higher than the others. A product of bits
+    in this order comes out one power too high, which the factors take off.
+    """
+    kind, lanes = "<8 x i64>", range(_PRODUCTS)
+    factors = [_power(8 * _SPAN + 63), _power(8 * _SPAN - 1)] * 4
+    factor = f"<{', '.join(f'i64 {value}' for value in factors)}>"
+    loads = [_vector_text("first", n, "data") for n in lanes]
+    turns = "\n  ".join(_carried_text(n, kind, factor) for n in lanes)
+    held = [
+        f"%held{n} = phi {kind} [%{'mixed' if n == 0 else f'first{n}'}, %begin], [%sum{n}, %carry]"
+        for n in lanes
+    ]
+    stores = [
+        f"%slot{n} = getelementptr i8, ptr %rest, i64 {64 * n}\n  "
+        f"store {kind} %held{n}, ptr %slot{n}, align 64"
+        for n in lanes
+    ]
+    return f"""
+declare {kind} @llvm.x86.pclmulqdq.512({kind}, {kind}, i8 immarg)
+
+define i32 @crc32c(ptr %data, i64 %length, i32 %value) {{
+entry:
+  %rest = alloca [{_SPAN} x i8], align 64
+  %start = xor i32 %value, -1
+  %pays = icmp uge i64 %length, {2 * _SPAN}
+  br i1 %pays, label %begin, label %tail
+begin:
+  {_lines(loads)}
+  %low = zext i32 %start to i64
+  %state = insertelement {kind} zeroinitializer, i64 %low, i64 0
+  %mixed = xor {kind} %first0, %state
+  br label %carrying
+carrying:
+  %at = phi i64 [{_SPAN}, %begin], [%next, %carry]
+  {_lines(held)}
+  %next = add i64 %at, {_SPAN}
+  %more = icmp ule i64 %next, %length
+  br i1 %more, label %carry, label %reduce
+carry:
+  %here = getelementptr i8, ptr %data, i64 %at
+  {turns}
+  br label %carrying
+reduce:
+  {_lines(stores)}
+  %reduced = call i32 @by_tables(ptr %rest, i64 {_SPAN}, i32 0)
+  br label %tail
+tail:
+  %done = phi i64 [0, %entry], [%at, %reduce]
+  %so_far = phi i32 [%start, %entry], [%reduced, %reduce]
+  %left = getelementptr i8, ptr %data, i64 %done
+  %remaining = sub i64 %length, %done
+  %last = call i32 @by_tables(ptr %left, i64 %remaining, i32 %so_far)
+  %result = xor i32 %last, -1
+  ret i32 %result
+}}
+"""
+
+
+def _vector_text(name: str, number: int, source: str) -> str:
+    return (
+        f"%{name}from{number} = getelementptr i8, ptr %{source}, i64 {64 * number}\n  "
+        f"%{name}{number} = load <8 x i64>, ptr %{name}from{number}, align 1"
+    )
+
+
+def _carried_text(number: int, kind: str, factor: str) -> str:
+    """A vector times what carries it over the span, and the data that lie there."""
+    product = f"call {kind} @llvm.x86.pclmulqdq.512({kind} %held{number}, {kind} {factor}, i8"
+    return _lines(
+        [
+            _vector_text("new", number, "here"),
+            f"%high{number} = {product} 0)",
+            f"%low{number} = {product} 17)",
+            f"%both{number} = xor {kind} %high{number}, %low{number}",
+            f"%sum{number} = xor {kind} %both{number}, %new{number}",
+        ]
+    )
 
 
 def _lines(instructions: list[str]) -> str:

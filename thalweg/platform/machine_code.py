@@ -73,6 +73,11 @@ def _new_machine() -> Any:
     )
 
 
+def has(*features: str) -> bool:
+    """Whether the processor has all of these, by LLVM's names."""
+    return {f"+{feature}" for feature in features} <= set(_features().split(","))
+
+
 def _features() -> str:
     try:
         return _llvm().get_host_cpu_features().flatten()

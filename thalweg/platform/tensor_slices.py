@@ -6,7 +6,7 @@ A slice is written as checkpoints of TensorFlow write it: `"10 20 0,5:-"` is row
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, cast
@@ -18,6 +18,8 @@ from thalweg import errors
 
 Array = NDArray[Any]
 Sizes = tuple[int, ...]
+#: Takes an array for good; may give another of the same dtype and shape that nobody needs.
+Receiver = Callable[[Array], Array | None]
 
 _MOST_AXES = 64  # what NumPy can hold
 _MOST_BYTES = 1 << 62
@@ -131,6 +133,10 @@ class Entry:
     parts: tuple[Part, ...]
 
 
+#: The name of a tensor, a slice if not all of it is wanted, and who gets it.
+Wish = tuple[str, Slice | None, Receiver]
+
+
 class Checkpoint:
     """Tensors by name, read from files on demand."""
 
@@ -145,6 +151,12 @@ class Checkpoint:
     def prepare(self, names: Iterable[str]) -> None:
         """Look at the bytes of some tensors ahead of reading them."""
 
+    def hand_over(self, wanted: Sequence[Wish]) -> None:
+        """Give each of some tensors, or slices of them, to its receiver, as arrays of its own."""
+        self.prepare(name for name, _, _ in wanted)
+        for name, box, receive in wanted:
+            receive(np.array(self.read(name, box)))
+
     def entry(self, name: str) -> Entry:
         """The entry of a tensor; NotFoundError without one."""
         if name not in self.entries:
@@ -156,16 +168,22 @@ class Checkpoint:
     def read(self, name: str, wanted: Slice | None = None) -> Array:
         """A tensor or a slice of it; read-only where it is a view of the file."""
         entry = self.entry(name)
+        box = self._box(name, wanted)
+        for part in entry.parts:
+            if part.extent == box:
+                return self.load(entry, part)
+        return self._assembled(name, entry, box)
+
+    def _box(self, name: str, wanted: Slice | None) -> Slice:
+        """What is wanted of a tensor, which must have the shape that a slice says."""
+        entry = self.entry(name)
         box = whole(entry.shape) if wanted is None else wanted
         if box.full != entry.shape:
             raise _invalid(
                 f"Key {name} in checkpoint {self.prefix} has shape {list(entry.shape)}, not "
                 f"{list(box.full)} as the slice says"
             )
-        for part in entry.parts:
-            if part.extent == box:
-                return self.load(entry, part)
-        return self._assembled(name, entry, box)
+        return box
 
     def _assembled(self, name: str, entry: Entry, box: Slice) -> Array:
         shared = [(part, _overlap(part.extent, box)) for part in entry.parts]

@@ -21,7 +21,10 @@ from thalweg.place.placer import Placement, place
 from thalweg.runtime.calls import Instruction, call_of, dereferenced
 from thalweg.runtime.compiled import CompiledRegion
 from thalweg.runtime.controlled import Whole, controlled_call
+from thalweg.runtime.restoring import Restoring, reordered, restorings
 from thalweg.runtime.unfold import has_primitives
+
+_Unit = Unit | Whole | Restoring
 
 
 class Step(NamedTuple):
@@ -96,15 +99,31 @@ def plan(
     order = ordered(nodes, step.feeds)
     # What is only run is computed all the same: it may fail, and its time may be what is asked.
     wanted = [*step.fetches, *(tensor for node in step.targets for tensor in node.outputs)]
-    units: Sequence[Unit | Whole]
+    units: Sequence[_Unit]
     if has_primitives(nodes):
         fetched = [t for t in dict.fromkeys(step.fetches) if t not in step.feeds]
         units = [Whole(tuple(nodes), step.feeds, tuple(fetched))]
     elif compiled:
-        units = regions(nodes, wanted, step.feeds, order)
+        units = _units(nodes, wanted, step.feeds, order)
     else:
         units = with_traces(nodes, wanted)
     return schedule(units, step.fetches, step.feeds, placement, threads, order, compiled)
+
+
+def _units(
+    nodes: Sequence[Node],
+    wanted: Collection[Tensor],
+    feeds: Collection[Tensor],
+    order: Mapping[Node, Collection[Node]],
+) -> Sequence[_Unit]:
+    """Nodes to run one by one and what runs as one."""
+    joined = restorings(nodes, wanted, feeds, order)
+    if not joined:
+        return regions(nodes, wanted, feeds, order)
+    unit_of = {unit.node: unit for unit in joined}
+    again = reordered(order, joined)
+    found = regions([node for node in nodes if node in again], wanted, feeds, again)
+    return [unit_of.get(unit, unit) if isinstance(unit, Node) else unit for unit in found]
 
 
 def prune(
@@ -118,7 +137,7 @@ def prune(
 
 
 def schedule(
-    units: Sequence[Unit | Whole],
+    units: Sequence[_Unit],
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
     placement: Placement,
@@ -151,14 +170,12 @@ def schedule(
     )
 
 
-def _taken(unit: Unit | Whole) -> tuple[Tensor, ...]:
+def _taken(unit: _Unit) -> tuple[Tensor, ...]:
     """What a unit reads."""
     return (*unit.inputs, *unit.references) if isinstance(unit, Region) else unit.inputs
 
 
-def _last_uses(
-    units: Sequence[Unit | Whole], slots: dict[Tensor, int], kept: set[int]
-) -> list[list[int]]:
+def _last_uses(units: Sequence[_Unit], slots: dict[Tensor, int], kept: set[int]) -> list[list[int]]:
     """For each unit, the slots that nothing after it reads."""
     seen = set(kept)
     frees: list[list[int]] = [[] for _ in units]
@@ -173,7 +190,7 @@ def _last_uses(
 
 
 def _instruction(
-    unit: Unit | Whole,
+    unit: _Unit,
     start: int,
     slots: dict[Tensor, int],
     frees: tuple[int, ...],
@@ -185,6 +202,8 @@ def _instruction(
         call = controlled_call(unit, fed, threads, compiled, _in_parts)
     elif isinstance(unit, Whole):
         call = unit.call(threads, _in_parts)
+    elif isinstance(unit, Restoring):
+        call = unit.call()
     else:
         call = call_of(unit, fed, threads, _in_parts)
     return Instruction(
