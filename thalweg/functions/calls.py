@@ -39,8 +39,8 @@ class FunctionStep(PlannedStep):
 
     def native(self, arrays: Sequence[Any]) -> NativeStep | None:
         """Native code for arrays of these shapes, if there is some that takes them as they come."""
-        region = self._region
-        if region is None or self._inputs != list(range(len(arrays))):
+        region = self.region
+        if region is None or self.inputs != list(range(len(arrays))):
             return None
         found: Any = region.steps.get(tuple([array.shape for array in arrays]))
         return found if type(found) is NativeStep else None
@@ -51,7 +51,7 @@ class FunctionStep(PlannedStep):
 
     def program(self, native: NativeStep, captured: list[Any], cells: Sequence[Any]) -> Program:
         """A function that runs native code on variables and values from outside."""
-        variables, context = [cells[number] for number in self._cells], self._context
+        variables, context = [cells[number] for number in self.cells], self._context
         if self._is_whole and not captured:
             return lambda given: native(context, given, variables)
         fetches = self._fetches

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from thalweg.autodiff import registry
 from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.kinds import Kind, kinds
-from thalweg.functions.segment import Segment
+from thalweg.functions.segment import Segment, careful
 from thalweg.functions.steps import frozen, resources
 from thalweg.functions.tensors import EagerTensor, home, known, literal, looks
 from thalweg.functions.trace import NO_LEAF, Held, Place, Trace, consulting
@@ -59,7 +59,6 @@ class EagerGraph(threading.local, Graph):
 
     is_eager: ClassVar[bool] = True
     sync: ClassVar[bool] = False  # run op by op
-    careful: ClassVar[int] = 0  # how many reasons there are not to take the short way
     makers: ClassVar[dict[Any, Callable[[], Any]]] = {}  # of what collections keep for the library
 
     def __init__(self) -> None:
@@ -401,12 +400,12 @@ class EagerGraph(threading.local, Graph):
     @contextmanager
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Generator[None]:
         """Ops recorded inside use the registered gradient `op_type_map[type]` for their type."""
-        EagerGraph.careful += 1
+        careful[0] += 1
         try:
             with super().gradient_override_map(op_type_map):
                 yield
         finally:
-            EagerGraph.careful -= 1
+            careful[0] -= 1
 
     # Python functions
 
@@ -578,7 +577,7 @@ def recorded(op: Op, arguments: tuple[Any, ...], name: str | None, depth: int) -
         child = segment.place.children.get(tuple(key))
     except TypeError:
         child = None
-    if type(child) is not Place or not child.is_plain or EagerGraph.careful:
+    if type(child) is not Place or not child.is_plain or careful[0]:
         return EAGER.record(op, attributes.values(), arguments, name, depth)
     tensor = segment.take(child, user_frame(depth))
     if segment.closed:  # another thread wanted a value meanwhile, perhaps without this one

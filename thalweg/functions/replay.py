@@ -18,8 +18,8 @@ from typing import Any, cast
 
 from thalweg import public
 from thalweg.functions import tensors
-from thalweg.functions.eager import EAGER, EagerGraph
-from thalweg.functions.segment import Segment
+from thalweg.functions.eager import EAGER
+from thalweg.functions.segment import Segment, careful
 from thalweg.functions.tensors import EagerTensor
 from thalweg.functions.trace import LITERAL, NO_LEAF, Place
 from thalweg.functions.variables import EagerVariable
@@ -62,7 +62,7 @@ def replayed(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if (graphs.items or global_graph)[-1] is not EAGER or EagerGraph.careful:
+        if (graphs.items or global_graph)[-1] is not EAGER or careful[0]:
             return function(*args, **kwargs)
         segment = EAGER.current()
         parts: list[Any] = [function]

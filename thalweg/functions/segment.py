@@ -30,12 +30,16 @@ from thalweg.functions.trace import (
     Trace,
     has_effect,
 )
+from thalweg.graph.graph import graphs
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.basic import Const
 
 _MOST_VALUES = 3  # of a constant at one place, before it is data and no part of the program
+
+#: How many reasons there are not to take the short way.
+careful = [0]
 
 _new = EagerTensor.__new__
 
@@ -50,6 +54,7 @@ class Segment:
         "closed",
         "done",
         "entered",
+        "graphs",
         "leaves",
         "lock",
         "origins",
@@ -79,6 +84,7 @@ class Segment:
         self.closed = False  # what comes next belongs to another segment
         self.done = False
         self.lock = threading.RLock()
+        self.graphs = graphs.items  # of this thread
 
     # What comes in
 

@@ -81,7 +81,7 @@ class PlannedStep:
         self._context = Context(
             step.fetches[0].op if step.fetches else step.targets[0], resources, Cancellation()
         )
-        self._region: CompiledRegion | None = None
+        self.region: CompiledRegion | None = None
         self._direct(step, references)
 
     def _direct(self, step: Step, references: Sequence[Tensor]) -> None:
@@ -98,9 +98,9 @@ class PlannedStep:
             return
         if any(tensor not in references for tensor in region.references):
             return
-        self._region = call
-        self._inputs = [step.feeds.index(tensor) for tensor in region.inputs]
-        self._cells = [references.index(tensor) for tensor in region.references]
+        self.region = call
+        self.inputs = [step.feeds.index(tensor) for tensor in region.inputs]
+        self.cells = [references.index(tensor) for tensor in region.references]
         self._fetches = [slot - first for slot in self._plan.fetches]
         self._is_whole = self._fetches == list(range(count))
 
@@ -110,16 +110,22 @@ class PlannedStep:
         if streams:
             drawing = Drawing(dict(zip(self._randoms, streams, strict=True)))
             context = Context(context.node, drawing, Cancellation())
-        if self._region is None:
+        if self.region is None:
             feeds = [*values, *[cells[number] for number in self._references]]
             return execute(self._plan, feeds, context.resources, Cancellation())
-        return self._run_region(self._region, context, values, cells)
+        arrays = [values[number] for number in self.inputs]
+        variables = [cells[number] for number in self.cells]
+        return self.run_region(self.region, context, arrays, variables)
 
-    def _run_region(
-        self, region: CompiledRegion, context: Context, values: Sequence[Any], cells: Sequence[Any]
+    def run_region(
+        self,
+        region: CompiledRegion,
+        context: Context | None,
+        arrays: Sequence[Any],
+        variables: Sequence[Any],
     ) -> Any:
-        arrays = [values[number] for number in self._inputs]
-        variables = [cells[number] for number in self._cells]
+        """The fetched values of a step that is one region, of its own inputs."""
+        context = context or self._context
         step = region.steps.get(tuple([array.shape for array in arrays]))
         results = None
         if type(step) is NativeStep:
@@ -143,9 +149,21 @@ class RecordedStep:
     cells: dict[int, int]  # wanted references: the number of the variable each is of
     origins: dict[Node, int]  # a node of the plan → the recorded op that it is part of
 
+    def __post_init__(self) -> None:
+        """Where the step is one region and nothing more: which leaves the region takes."""
+        step = self.step
+        self._region = None if step is None or self.randoms or self.cells else step.region
+        if step is not None and self._region is not None:
+            self._inputs = [self.values[number] for number in step.inputs]
+            self._cells = [self.references[number] for number in step.cells]
+
     def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> Any:
         """The wanted values, in order."""
         found: Any = []
+        if self._region is not None and self.step is not None:
+            arrays = [values[number] for number in self._inputs]
+            variables = [cells[number] for number in self._cells]
+            return self.step.run_region(self._region, None, arrays, variables)
         if self.step is not None:
             found = self.step.run(
                 [values[number] for number in self.values],

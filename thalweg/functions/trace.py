@@ -34,10 +34,16 @@ NO_LEAF, VALUE, REFERENCE, LITERAL = 0, 1, 2, 3
 _MOST_CONSULTED = 64  # elements of a value that shapes may depend on
 
 
+#: An operator, the numbers or values of its operands, where it leads, and the user's line.
+_Ahead = tuple[str | None, int, Any, Any, Any]
+_NOTHING_AHEAD: _Ahead = (None, -1, None, None, None)
+
+
 class Place:
     """A piece of work: what came before, and what its last op added."""
 
     __slots__ = (
+        "ahead",
         "children",
         "consulted",
         "count",
@@ -70,6 +76,7 @@ class Place:
         self.generic: set[Any] = set()  # kinds of constants that change from time to time
         self.plans: dict[Any, Any] = {}
         self.shortcuts: dict[Any, Any] = {}  # where operators lead, perhaps past a constant
+        self.ahead: _Ahead = _NOTHING_AHEAD  # where the last operator led
         self.result: Any = None  # how outputs are given back, where that is not a single tensor
         self.consulted: tuple[int, ...] = ()  # the leaves whose values decided something here
         self.randoms = tuple(node for node in nodes if isinstance(node.op, Random))

@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 
 from numpy.typing import NDArray
 
-from thalweg.functions.eager import EAGER, EagerGraph, recorded
-from thalweg.functions.segment import Segment
+from thalweg.functions.eager import EAGER, recorded
+from thalweg.functions.segment import Segment, careful
 from thalweg.functions.tensors import EagerTensor, known
 from thalweg.graph.convert import convert_to_tensor, stand_ins
 from thalweg.graph.dtypes import DType
@@ -90,7 +90,7 @@ class EagerVariable(Variable):
         position = EAGER.enter(segment, reference)
         place = segment.place
         shortcut = place.shortcuts.get(position)
-        if shortcut is not None and not EagerGraph.careful:
+        if shortcut is not None and not careful[0]:
             found = segment.take(*shortcut)
             if not segment.closed:  # no other thread wanted a value meanwhile
                 return found
