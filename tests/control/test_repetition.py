@@ -1,41 +1,43 @@
-"""Loops whose turn is one small kernel, which repeats itself in native code."""
+"""Loops whose turn is a few small kernels, which repeat themselves in native code."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import thalweg as tf
 from thalweg.codegen.compile import optimised
-from thalweg.codegen.loops import Repetition
+from thalweg.codegen.loops import Turn
 from thalweg.codegen.machine import host
 from thalweg.runtime import native_control
 
 
 @pytest.fixture
-def repetitions(monkeypatch: pytest.MonkeyPatch) -> list[Repetition]:
-    """Those that are made meanwhile, of three turns at most in one call."""
-    made: list[Repetition] = []
-    request = native_control.repeated_request
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
+    """Those that are made meanwhile, which run three times at most in one call."""
+    made: list[Turn] = []
+    request = native_control.turn_request
 
-    def noted(kernel, target, again):
-        made.append(Repetition(again.deciding, 3))
-        return request(kernel, target, made[-1])
+    def noted(turn, target):
+        made.append(replace(turn, most=3))
+        return request(made[-1], target)
 
-    monkeypatch.setattr(native_control, "repeated_request", noted)
+    monkeypatch.setattr(native_control, "turn_request", noted)
     return made
 
 
-def test_a_counter_counts(repetitions: list[Repetition]) -> None:
+def test_a_counter_counts(turns: list[Turn]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         most = tf.placeholder(tf.int32, [])
         count = tf.while_loop(lambda i: i < most, lambda i: i + 1, [tf.constant(0)])
         found = [int(session.run(count, {most: n})) for n in (-5, 0, 1, 2, 3, 4, 7, 1000)]
     assert found == [0, 0, 1, 2, 3, 4, 7, 1000]
-    assert repetitions
+    assert turns
 
 
-def test_a_vector_is_carried_from_call_to_call(repetitions: list[Repetition]) -> None:
+def test_a_vector_is_carried_from_call_to_call(turns: list[Turn]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float64, [5])
         _, y = tf.while_loop(
@@ -46,6 +48,51 @@ def test_a_vector_is_carried_from_call_to_call(repetitions: list[Repetition]) ->
         given = np.arange(5.0)
         found = session.run(y, {x: given})
     np.testing.assert_allclose(found, given * (2 - 0.5**9))
+
+
+def test_a_turn_of_several_kernels_is_one_function(turns: list[Turn]) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        rows = tf.placeholder(tf.float64, [None, 6])
+        factor = tf.placeholder(tf.float64, [6])
+        states = tf.scan(lambda h, row: tf.tanh(factor * h + row), rows, tf.zeros_like(factor))
+        slope = tf.gradients(tf.reduce_sum(tf.square(states)), [factor])[0]
+        rng = np.random.default_rng(0)
+        x, w = rng.standard_normal((20, 6)), rng.random(6)
+        found, slopes = session.run([states, slope], {rows: x, factor: w})
+    expected, state = [], np.zeros(6)
+    for row in x:
+        state = np.tanh(w * state + row)
+        expected.append(state)
+    np.testing.assert_allclose(found, expected)
+    backward, total = np.zeros(6), np.zeros(6)
+    for turn in reversed(range(20)):
+        inner = (backward + 2 * expected[turn]) * (1 - expected[turn] ** 2)
+        total += inner * (expected[turn - 1] if turn else 0)
+        backward = inner * w
+    np.testing.assert_allclose(slopes, total)
+    assert [len(turn.kernels) > 1 for turn in turns] == [True] * len(turns)
+    assert len(turns) >= 2
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 4, 5])
+def test_a_wrong_index_in_the_middle_of_a_turn_is_an_error_of_the_step(turns, wrong: int) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        table, places = tf.placeholder(tf.float32, [4, 3]), tf.placeholder(tf.int32, [6])
+
+        def turn(i, total, last):
+            row = tf.gather(table, places[i])
+            return i + 1, total + row, tf.reduce_sum(row) + tf.reduce_max(last * total)
+
+        loop = tf.while_loop(
+            lambda i, *_: i < 6, turn, [tf.constant(0), tf.zeros([3]), tf.constant(0.0)]
+        )
+        given = np.array([0, 1, 2, 3, 2, 1], np.int32)
+        fine = session.run(loop[1], {table: np.ones((4, 3)), places: given})
+        given[wrong] = 4
+        with pytest.raises(tf.errors.InvalidArgumentError, match="4"):
+            session.run(loop, {table: np.ones((4, 3)), places: given})
+    np.testing.assert_array_equal(fine, [6, 6, 6])
+    assert turns
 
 
 def test_a_division_by_zero_is_an_error_of_the_step() -> None:
@@ -92,13 +139,13 @@ def test_steps_of_any_size_end_where_they_should(step, start) -> None:
 
 def test_a_loop_that_only_counts_is_no_loop_in_machine_code(monkeypatch) -> None:
     requests = []
-    request = native_control.repeated_request
+    request = native_control.turn_request
 
     def noted(*given):
         requests.append(request(*given))
         return requests[-1]
 
-    monkeypatch.setattr(native_control, "repeated_request", noted)
+    monkeypatch.setattr(native_control, "turn_request", noted)
     assert _after(np.int32, 3, lambda i: i < 1_000_000, lambda i: i + 1) == 1_000_000
     (module,) = [one.make() for one in requests]
     text = optimised(module.text, host(), module.passes)

@@ -7,6 +7,7 @@ for sixteen. `Module.text` is what LLVM reads.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -161,6 +162,11 @@ class Builder:
         head = f"define {self._result} @{self.name}({given}) {self._attributes} {{"
         entry, *others = self._lines
         return "\n".join([head, entry, *self._stack, *others, "}"])
+
+    def uses(self, value: Value) -> bool:
+        """Whether an instruction so far takes a value."""
+        whole = re.compile(rf"{re.escape(value.text)}\b")
+        return any(whole.search(line) for line in self._lines)
 
     # Instructions
 

@@ -14,7 +14,7 @@ from thalweg.codegen.contraction import emit_contraction
 from thalweg.codegen.contraction_form import NotContraction
 from thalweg.codegen.contraction_schedule import Schedule
 from thalweg.codegen.emitted import Emitted, Request
-from thalweg.codegen.loops import Repetition, emit_loops
+from thalweg.codegen.loops import Turn, emit_loops, emit_turn
 from thalweg.codegen.machine import Target
 from thalweg.codegen.tune import winners
 from thalweg.loops import kernel as kernels
@@ -38,10 +38,12 @@ def request(kernel: Kernel, target: Target, schedule: Schedule | None = None) ->
     return Request(chosen, partial(emit, kernel, target, schedule), cost)
 
 
-def repeated_request(kernel: Loops, target: Target, again: Repetition) -> Request:
-    """A kernel that repeats itself, as the cache is asked for it."""
-    key = f"{key_of(kernel)} {again}"
-    return Request(key, partial(emit_loops, kernel, target, again), _SECONDS[Loops])
+def turn_request(turn: Turn, target: Target) -> Request:
+    """A turn that repeats itself, as the cache is asked for it."""
+    keys = [key_of(kernel) for kernel in turn.kernels]
+    rest = turn.starts, turn.memory, sorted(turn.overlapping), turn.deciding, turn.most
+    cost = _SECONDS[Loops] * len(keys)
+    return Request(f"{keys} {rest}", partial(emit_turn, turn, target), cost)
 
 
 def remembered(kernel: Contraction, target: Target) -> Schedule | None:

@@ -25,28 +25,48 @@ DIVISION_FAULT = 1
 
 
 @dataclass(frozen=True)
-class Repetition:
-    """A kernel that is all of a loop's turn: it runs again as long as a byte it wrote is not zero,
-    but not more often than `most` times in one call."""
+class Turn:
+    """Kernels that are all of a loop's turn: they run again as long as a byte that one of them
+    wrote is not zero, but not more often than `most` times in one call.
 
-    deciding: int  # the position of the argument with the byte
+    Their argument words lie one after the other. An argument is known by its memory, which several
+    of them may have in common.
+    """
+
+    kernels: tuple[Loops, ...]
+    starts: tuple[int, ...]  # the place of each kernel's words among all
+    memory: tuple[tuple[int, ...], ...]  # the numbers of each kernel's arguments
+    overlapping: frozenset[int]  # memory that other memory may be part of
+    deciding: int  # the memory with the byte
     most: int
 
 
-def emit_loops(kernel: Loops, target: Target, again: Repetition | None = None) -> Emitted:
-    """The code of a loop kernel, in one function that all threads call; one thread, if it repeats
-    itself."""
+def emit_loops(kernel: Loops, target: Target) -> Emitted:
+    """The code of a loop kernel, in one function that all threads call."""
     decided = plan(simplest(kernel), target)
     module = Module()
     words = _words(decided.form)
-    _write_body(module, decided, words, "noinline" if again is None else "alwaysinline")
-    if again is not None:
-        _write_turns(module, decided, words, again)
-    _write_entry(module, decided, words, "body" if again is None else "turns")
-    return Emitted(("kernel",), module.text, passes="loops" if again is None else "turns")
+    _write_body(module, "body", decided, words, "noinline")
+    _write_entry(module, decided, words)
+    return Emitted(("kernel",), module.text)
 
 
-def _write_entry(module: Module, decided: Plan, words: list[int], called: str) -> None:
+def emit_turn(turn: Turn, target: Target) -> Emitted:
+    """The code of a turn that repeats itself, in one function that one thread calls."""
+    decided = [plan(simplest(kernel), target) for kernel in turn.kernels]
+    module = Module()
+    words = [_words(one.form) for one in decided]
+    can_fault = [
+        _write_body(module, f"body{number}", one, words[number], "alwaysinline")
+        for number, one in enumerate(decided)
+    ]
+    used = [[turn.memory[n][a.position] for a in d.form.arguments] for n, d in enumerate(decided)]
+    _write_turns(module, turn, used, words, can_fault)
+    _write_turn_entry(module, turn, used, words)
+    return Emitted(("kernel",), module.text, passes="turns")
+
+
+def _write_entry(module: Module, decided: Plan, words: list[int]) -> None:
     """The function that the step calls: it reads the words and hands them on."""
     b = module.function("kernel", [POINTER, I64, I64], attributes="nounwind")
     words_at, thread, threads = b.parameters
@@ -54,25 +74,73 @@ def _write_entry(module: Module, decided: Plan, words: list[int], called: str) -
     fault = _word(b, words_at, 0, POINTER)
     integers = [_word(b, words_at, word, I64) for word in words]
     given = ", ".join(map(str, [fault, *pointers, *integers, thread, threads]))
-    b.line(f"call void @{called}({given})")
+    b.line(f"call void @body({given})")
     b.ret()
 
 
-def _write_turns(module: Module, decided: Plan, words: list[int], again: Repetition) -> None:
-    """The body in a loop, in which LLVM sees through it: values stay in registers, and where a
-    turn only counts, no loop is left."""
-    b = _function(module, "turns", decided, words, "noinline")
-    *given, _, _ = b.parameters
-    position = [a.position for a in decided.form.arguments].index(again.deciding)
-    everything = ", ".join([*map(str, given), "i64 0", "i64 1"])
+#: Of each kernel of a turn: the memory of its arguments, or the words of its run-time integers.
+_Lists = list[list[int]]
+
+
+def _write_turn_entry(module: Module, turn: Turn, used: _Lists, words: _Lists) -> None:
+    """The function that the step calls: every memory's address is read once."""
+    b = module.function("kernel", [POINTER, I64, I64], attributes="nounwind")
+    words_at = b.parameters[0]
+    places = {
+        memory: start + 1 + position
+        for start, memories in zip(turn.starts, turn.memory, strict=True)
+        for position, memory in enumerate(memories)
+    }
+    fault = _word(b, words_at, 0, POINTER)
+    pointers = [_word(b, words_at, places[memory], POINTER) for memory in _all(turn, used)]
+    integers = [
+        _word(b, words_at, start + word, I64)
+        for start, own in zip(turn.starts, words, strict=True)
+        for word in own
+    ]
+    b.line(f"call void @turns({', '.join(map(str, [fault, *pointers, *integers]))})")
+    b.ret()
+
+
+def _all(turn: Turn, used: _Lists) -> list[int]:
+    return list(dict.fromkeys([*(memory for own in used for memory in own), turn.deciding]))
+
+
+def _write_turns(
+    module: Module, turn: Turn, used: _Lists, words: _Lists, can_fault: list[bool]
+) -> None:
+    """The bodies in a loop, in which LLVM sees through them: values stay in registers, and where a
+    turn only counts, no loop is left. What faults ends the turn."""
+    memories = _all(turn, used)
+    count = sum(map(len, words))
+    kinds = [POINTER] * (1 + len(memories)) + [I64] * count
+    b = module.function("turns", kinds, attributes="noinline nounwind")
+    apart = [1 + n for n, memory in enumerate(memories) if memory not in turn.overlapping]
+    b.marks = dict.fromkeys([0, *apart], "noalias nocapture")
+    fault, *others = b.parameters
+    pointer = dict(zip(memories, others, strict=False))
+    integers = iter(others[len(memories) :])
     b.line("br label %again")
     b.line("again:")
-    b.line("%turn = phi i64 [0, %entry], [%next, %again]")
-    b.line(f"call void @body({everything})")
-    b.line(f"%byte = load i8, ptr {given[1 + position].text}, align 1")
+    last = max((n for n, faults in enumerate(can_fault) if faults), default=None)
+    latch = "again" if last is None else f"sound{last}"
+    b.line(f"%turn = phi i64 [0, %entry], [%next, %{latch}]")
+    for number, own in enumerate(used):
+        given = [
+            fault,
+            *(pointer[memory] for memory in own),
+            *(next(integers) for _ in words[number]),
+        ]
+        b.line(f"call void @body{number}({', '.join(map(str, given))}, i64 0, i64 1)")
+        if can_fault[number]:
+            b.line(f"%fault{number} = load i64, ptr {fault.text}, align 8")
+            b.line(f"%fine{number} = icmp eq i64 %fault{number}, 0")
+            b.line(f"br i1 %fine{number}, label %sound{number}, label %done")
+            b.line(f"sound{number}:")
+    b.line(f"%byte = load i8, ptr {pointer[turn.deciding].text}, align 1")
     b.line("%holds = icmp ne i8 %byte, 0")
     b.line("%next = add nuw nsw i64 %turn, 1")
-    b.line(f"%left = icmp ult i64 %next, {again.most}")
+    b.line(f"%left = icmp ult i64 %next, {turn.most}")
     b.line("%more = and i1 %holds, %left")
     b.line("br i1 %more, label %again, label %done")
     b.line("done:")
@@ -93,9 +161,10 @@ def _word(b: Builder, words: Value, number: int, kind: Any) -> Value:
     return b.load(kind, b.element(words, "i64", constant(I64, number)), align=8)
 
 
-def _write_body(module: Module, decided: Plan, words: list[int], inlining: str) -> None:
+def _write_body(module: Module, name: str, decided: Plan, words: list[int], inlining: str) -> bool:
+    """Write what a kernel does; whether it may fault."""
     arguments = decided.form.arguments
-    b = _function(module, "body", decided, words, inlining)
+    b = _function(module, name, decided, words, inlining)
     fault, *others = b.parameters
     pointers = dict(zip(arguments, others, strict=False))
     integers = dict(zip(words, others[len(arguments) :], strict=False))
@@ -103,6 +172,7 @@ def _write_body(module: Module, decided: Plan, words: list[int], inlining: str) 
         decided, b, pointers, integers, fault, (others[-2], others[-1]), DIVISION_FAULT
     ).write()
     b.ret()
+    return b.uses(fault)
 
 
 def _words(form: Form) -> list[int]:

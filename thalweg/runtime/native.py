@@ -84,10 +84,15 @@ class Call:
     waits: tuple[bool, ...]
     owner: int
 
+    @staticmethod
+    def count_words(launch: Launch, adapted: Adapted) -> int:
+        """How many words a launch takes: the fault word, buffers, scratch and sizes."""
+        return len(launch.buffers) + 2 + len(adapted.words)
+
     @property
     def word_count(self) -> int:
-        """How many words its arguments take: the fault word, buffers, scratch and sizes."""
-        return len(self.launch.buffers) + 2 + len(self.adapted.words)
+        """How many words its arguments take."""
+        return self.count_words(self.launch, self.adapted)
 
     def addresses(self) -> Iterator[tuple[int, Buffer, int]]:
         """For each argument its word, its buffer, and how many bytes into it it begins."""

@@ -8,7 +8,7 @@ little, it is run again with four times as much, and remembers.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +18,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.codegen.cache import load_all
+from thalweg.codegen.cache import Loaded, load_all
 from thalweg.codegen.emitted import Request
-from thalweg.codegen.kernels import repeated_request
-from thalweg.codegen.loops import Repetition
+from thalweg.codegen.kernels import turn_request
+from thalweg.codegen.loops import Turn
 from thalweg.codegen.machine import host
 from thalweg.control.lists import ListValue
-from thalweg.loops.kernel import Kernel, Loops
+from thalweg.loops.kernel import Loops
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.control import lower_control
 from thalweg.lower.control_program import (
@@ -38,7 +38,6 @@ from thalweg.lower.control_program import (
     Rows,
     Where,
 )
-from thalweg.lower.finish import Launch
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
 from thalweg.lower.schedule import SMALL, Waits, work_of
 from thalweg.lower.specialise import Controlled, NotCompiled
@@ -55,6 +54,8 @@ Array = NDArray[Any]
 
 _FIRST_ROOM = 64  # turns that traces have room for at first
 _REPEATED_WORK = 50_000.0  # that a kernel which repeats itself does before it looks up: some 20 µs
+_MOST_REPEATED = 24  # kernels of a turn that repeats itself: all of them are compiled as one
+_NO_CODE = Loaded((), 0)
 _MOST_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
 
 
@@ -172,10 +173,37 @@ def _work(part: Part) -> float:
     return sum(work_of(launch.kernel) for launch in part.lowered.launches)
 
 
-def _requested(launch: Launch, kernel: Kernel, again: Repetition | None) -> Request:
-    if again is None or not isinstance(kernel, Loops):
-        return kernel_request(launch, kernel, host())
-    return repeated_request(kernel, host(), again)
+def _turn(part: Part, adapted: Sequence[Adapted], deciding: Home) -> Turn | None:
+    """A part as one function that repeats itself."""
+    launches = part.lowered.launches
+    memory: dict[Any, int] = {}  # numbers, by what lies there and where in it an argument begins
+    starts: list[int] = []
+    numbers: list[tuple[int, ...]] = []
+    words = 0
+    for launch, to in zip(launches, adapted, strict=True):
+        places = zip(launch.buffers, launch.starts, strict=True)
+        keys = [(part.homes.get(buffer, buffer), start) for buffer, start in places]
+        numbers.append(tuple(memory.setdefault(key, len(memory)) for key in keys))
+        starts.append(words)
+        words += Call.count_words(launch, to)
+    if (deciding, 0) not in memory:
+        return None
+    times = Counter(place for place, _ in memory)
+    overlapping = frozenset(
+        number
+        for (place, _), number in memory.items()
+        if times[place] > 1 or (isinstance(place, Buffer) and place.kind is Kind.TEMPORARY)
+    )
+    most = max(int(_REPEATED_WORK / (_work(part) + 1)), 1)
+    kernels = tuple(cast("Loops", to.kernel) for to in adapted)
+    return Turn(kernels, tuple(starts), tuple(numbers), overlapping, memory[deciding, 0], most)
+
+
+def _requests(part: Part, adapted: Sequence[Adapted], turn: Turn | None) -> list[Request]:
+    if turn is not None:
+        return [turn_request(turn, host())]
+    pairs = zip(part.lowered.launches, adapted, strict=True)
+    return [kernel_request(launch, to.kernel, host()) for launch, to in pairs]
 
 
 class _MoreRoom:
@@ -220,40 +248,33 @@ class _ControlStep:
 
     def _placed(self, varying: Varying) -> dict[Part, _Placed]:
         parts = [item for item in self.program.items if isinstance(item, Part)]
-        launches = [launch for part in parts for launch in part.lowered.launches]
-        adapted = varying.adapt(launches)
-        again = self._repetitions() if self.threads == 1 else {}
-        requests = [
-            _requested(launch, to.kernel, again.get(launch))
-            for launch, to in zip(launches, adapted, strict=True)
-        ]
-        loaded = load_all(requests, host())
+        adapted = iter(varying.adapt([launch for p in parts for launch in p.lowered.launches]))
+        to = {part: [next(adapted) for _ in part.lowered.launches] for part in parts}
+        deciding = self._repeated() if self.threads == 1 else {}
+        turns = {part: _turn(part, to[part], deciding[part]) for part in deciding}
+        requests = {part: _requests(part, to[part], turns.get(part)) for part in parts}
+        loaded = iter(load_all([one for part in parts for one in requests[part]], host()))
         found: dict[Part, _Placed] = {}
-        place = words = 0
+        self.word_count = 0
         for part in parts:
-            count = len(part.lowered.launches)
-            mine = slice(place, place + count)
-            found[part] = _with_code(part, adapted[mine], loaded[mine], words)
-            words += sum(call.word_count for call in found[part].calls)
-            place += count
-        self.word_count = words
+            code = [next(loaded) for _ in requests[part]]
+            found[part] = _with_code(part, to[part], code, self.word_count)
+            self.word_count += sum(call.word_count for call in found[part].calls)
         return found
 
-    def _repetitions(self) -> dict[Launch, Repetition]:
-        """The kernels that are all of a loop's turn: they repeat themselves."""
-        found: dict[Launch, Repetition] = {}
+    def _repeated(self) -> dict[Part, Home]:
+        """The parts that are all of a loop's turn, and what decides if there is another one."""
+        found: dict[Part, Home] = {}
         items = self.program.items
         for label, part, leap in zip(items, items[1:], items[2:], strict=False):
             if not isinstance(leap, Leap) or leap.target is not label or not leap.if_true:
                 continue
-            if not isinstance(part, Part) or len(part.lowered.launches) != 1:
+            if not isinstance(part, Part) or leap.decides is None:
                 continue
-            (launch,) = part.lowered.launches
-            homes = [part.homes.get(buffer) for buffer in launch.buffers]
-            is_plain = isinstance(launch.kernel, Loops) and not launch.kernel.checks
-            if is_plain and leap.decides in homes:
-                most = max(int(_REPEATED_WORK / (_work(part) + 1)), 1)
-                found[launch] = Repetition(homes.index(leap.decides), most)
+            launches = part.lowered.launches
+            is_brief = len(launches) <= _MOST_REPEATED
+            if is_brief and all(isinstance(launch.kernel, Loops) for launch in launches):
+                found[part] = leap.decides
         return found
 
     def _all_homes(self) -> list[Home]:
@@ -471,17 +492,21 @@ def _size(rows: Rows, before: ListValue, written: Array | None) -> int:
 
 
 def _with_code(
-    part: Part, adapted: Sequence[Adapted], loaded: Sequence[Any], words: int
+    part: Part, adapted: Sequence[Adapted], loaded: Sequence[Loaded], words: int
 ) -> _Placed:
+    """The calls of a part; of one that repeats itself the first call is all."""
     lowered = part.lowered
-    arena = arrange(lowered.launches, [kernel.scratch for kernel in loaded], lowered.pieces)
+    is_one = len(loaded) < len(lowered.launches)
+    code = [*loaded, *[_NO_CODE] * (len(lowered.launches) - len(loaded))]
+    arena = arrange(lowered.launches, [kernel.scratch for kernel in code], lowered.pieces)
     waits = Waits(arena)
     calls: list[Call] = []
     for place, launch in enumerate(lowered.launches):
-        functions, scratch = loaded[place].functions, arena.scratch[place]
-        piece = scratch, scratch + loaded[place].scratch
+        functions, scratch = code[place].functions, arena.scratch[place]
+        piece = scratch, scratch + code[place].scratch
         first, owner = waits.place(launch, piece, len(functions))
-        waiting = (first or not place, *[True] * (len(functions) - 1))
+        waiting = (first or not place, *[True] * (len(functions) - 1))[: len(functions)]
+        owner = -1 if is_one else owner
         calls.append(Call(launch, adapted[place], functions, words, scratch, waiting, owner))
         words += calls[-1].word_count
     return _Placed(part, tuple(calls), arena)
