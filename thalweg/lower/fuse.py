@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Variable
@@ -100,7 +101,7 @@ def _joined(first: Draft, second: Draft) -> Draft | None:
     writes = [*first.writes, *second.writes]
     if len(writes) > _MOST_WRITES or first.parts + second.parts > MOST_PARTS:
         return None
-    if len(first.reads | second.reads) + len(writes) > _MOST_STREAMS:
+    if len(first.loads.keys() | second.loads.keys()) + len(writes) > _MOST_STREAMS:
         return None
     rename = _onto(second, first)
     if rename is None:
@@ -233,6 +234,7 @@ def _merge(
         first.nodes + tuple(node for node in second.nodes if node not in first.nodes),
         first.product,
         first.needed + second.needed,
+        behind=first.behind | second.behind,
     )
 
 
@@ -249,9 +251,7 @@ def _without_dead(drafts: list[Draft]) -> list[Draft]:
         if not writes and not draft.needed:
             continue
         if len(writes) < len(draft.writes):
-            draft = Draft(
-                draft.variables, writes, draft.nodes, draft.product, draft.needed, draft.serial
-            )
+            draft = replace(draft, writes=writes)
         alive |= draft.reads
         kept.append(draft)
     return kept[::-1]

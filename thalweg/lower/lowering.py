@@ -11,8 +11,10 @@ from thalweg.lower.build import Drafting
 from thalweg.lower.finish import Launch, finish
 from thalweg.lower.fuse import fuse
 from thalweg.lower.memory import in_place
+from thalweg.lower.pieced import pieced
 from thalweg.lower.specialise import Region, Shape, Specialised, specialise
 from thalweg.lower.stack import Pieces, stacked
+from thalweg.lower.turned import turned
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape]) -> Lowered:
     spec = specialise(region, shapes, {})
     drafting = Drafting(spec)
     drafting.run()
-    joined, pieces = stacked(drafting.drafts)
-    drafts = fuse(joined)
+    pieces: Pieces = {}
+    drafts = turned(fuse(stacked(pieced(drafting.drafts, pieces), pieces)))
     launches, checked = finish(drafts, in_place(drafts, pieces))
     return Lowered(
         spec,

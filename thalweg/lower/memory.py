@@ -30,7 +30,7 @@ def in_place(drafts: Sequence[Draft], pieces: Pieces) -> dict[Buffer, Buffer]:
             last[buffer] = position
             first.setdefault(buffer, position)
     memory: dict[Buffer, Buffer] = {}
-    taken: set[Buffer] = set()
+    taken = {home for home, _ in pieces.values()}  # whose pieces may be read when they are not
     for position, draft in enumerate(drafts):
         for write in draft.writes:
             if write.buffer.kind is not Kind.TEMPORARY or first[write.buffer] != position:

@@ -27,8 +27,8 @@ _FEWEST = 4  # products from which stacking is worth it
 Pieces = dict[Buffer, tuple[Buffer, int]]
 
 
-def stacked(drafts: Sequence[Draft]) -> tuple[list[Draft], Pieces]:
-    """The drafts with sums of products of one form joined, and which buffers make up others."""
+def stacked(drafts: Sequence[Draft], pieces: Pieces) -> list[Draft]:
+    """The drafts with sums of products of one form joined; notes which buffers make up others."""
     writers: dict[Buffer, list[int]] = defaultdict(list)
     readers: dict[Buffer, list[int]] = defaultdict(list)
     for position, draft in enumerate(drafts):
@@ -37,7 +37,6 @@ def stacked(drafts: Sequence[Draft]) -> tuple[list[Draft], Pieces]:
         for buffer in draft.reads:
             readers[buffer].append(position)
     result: list[Draft | None] = list(drafts)
-    pieces: Pieces = {}
     for position, draft in enumerate(drafts):
         for chain, group in _groups(drafts, draft, writers, readers):
             joined = _joined([drafts[place] for place in group], draft, chain, pieces)
@@ -47,7 +46,7 @@ def stacked(drafts: Sequence[Draft]) -> tuple[list[Draft], Pieces]:
                 result[place] = None
             result[position] = joined
             break  # the nest has one product now
-    return [draft for draft in result if draft is not None], pieces
+    return [draft for draft in result if draft is not None]
 
 
 def _groups(

@@ -1,0 +1,166 @@
+"""Tensors that are made one after the other in memory need not be copied to be stacked.
+
+A draft that only copies tensors one after the other into a whole (`stack`, `concat` of rows) is
+left out: the tensors are pieces of the whole's buffer from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Variable
+from thalweg.lower.affine import Affine, Digit, affine, is_index, number, total
+from thalweg.lower.buffers import Buffer, Kind
+from thalweg.lower.drafts import Draft, Write
+from thalweg.lower.stack import Pieces
+
+#: The values that indices take somewhere: from the first number up to the second.
+_Limits = dict[Variable, tuple[int, int]]
+
+
+def pieced(drafts: Sequence[Draft], pieces: Pieces) -> list[Draft]:
+    """The drafts without such copies; notes in `pieces` where the parts lie from now on."""
+    writers: dict[Buffer, list[Write]] = defaultdict(list)
+    for draft in drafts:
+        for write in draft.writes:
+            writers[write.buffer].append(write)
+    gone: set[int] = set()
+    behind: dict[Buffer, frozenset[Buffer]] = {}
+    for position, draft in enumerate(drafts):
+        starts = _starts(draft)
+        whole = draft.writes[0].buffer if draft.writes else None
+        if whole is None or not starts or not pieces.keys().isdisjoint([whole, *starts]):
+            continue
+        if all(_is_made_once(writers[buffer]) for buffer in (whole, *starts)):
+            pieces.update((buffer, (whole, start)) for buffer, start in starts.items())
+            behind[whole] = frozenset(starts)
+            gone.add(position)
+    kept = [draft for position, draft in enumerate(drafts) if position not in gone]
+    return [_behind(draft, behind) for draft in kept] if gone else kept
+
+
+def _is_made_once(writes: Sequence[Write]) -> bool:
+    """Whether a buffer is the step's own and written whole by one draft."""
+    if len(writes) != 1 or writes[0].buffer.kind is not Kind.TEMPORARY:
+        return False
+    return writes[0].combine == "set" and writes[0].inside is None
+
+
+def _behind(draft: Draft, behind: Mapping[Buffer, frozenset[Buffer]]) -> Draft:
+    """A draft that is known to read all pieces of what it reads."""
+    found = [behind[buffer] for buffer in draft.loads if buffer in behind]
+    return replace(draft, behind=draft.behind.union(*found)) if found else draft
+
+
+def _starts(draft: Draft) -> dict[Buffer, int]:
+    """Where in a whole the parts begin that a draft copies there, if that is all it does."""
+    if len(draft.writes) != 1 or len(draft.loads) < 2:
+        return {}
+    if draft.product or draft.needed or draft.serial or draft.behind:
+        return {}
+    (write,) = draft.writes
+    found: dict[Buffer, int] = {}
+    for leaf, limits in _leaves(write.value, {v: (0, v.extent) for v in draft.variables}):
+        start = _start(write, leaf, limits)
+        if start is None or leaf.arguments[0] in found:
+            return {}
+        found[leaf.arguments[0]] = start
+    return found
+
+
+# Selections by an index
+
+
+def _leaves(value: Any, limits: _Limits) -> list[tuple[Any, _Limits]]:
+    """What selections by an index choose from, and for which values of the indices."""
+    if not isinstance(value, Expr) or value.function != "select":
+        return [(value, limits)]
+    condition, first, second = value.arguments
+    found = _border(condition)
+    if found is None:
+        return [(None, limits)]
+    variable, border = found
+    low, high = limits.get(variable, (0, 0))
+    if not low < border < high:
+        return [(None, limits)]
+    below, above = {**limits, variable: (low, border)}, {**limits, variable: (border, high)}
+    return [*_leaves(first, below), *_leaves(second, above)]
+
+
+def _border(condition: Any) -> tuple[Variable, int] | None:
+    """The index that must be below a number for a condition to hold, and that number."""
+    if not isinstance(condition, Expr) or condition.function != "lt":
+        return None
+    left, border = condition.arguments
+    if not is_index(left) or not isinstance(border, int):
+        return None
+    place = affine(left)
+    if place.constant or list(place.terms.values()) != [1]:
+        return None
+    (atom,) = place.terms
+    if isinstance(atom, Variable):
+        return atom, border
+    if not isinstance(atom, Digit) or atom.modulus or not _is_one_variable(atom.number):
+        return None
+    (variable,) = atom.number.terms
+    return (variable, border * atom.divisor) if isinstance(variable, Variable) else None
+
+
+def _is_one_variable(place: Affine) -> bool:
+    return place.constant == 0 and list(place.terms.values()) == [1]
+
+
+# Places
+
+
+def _start(write: Write, leaf: Any, limits: _Limits) -> int | None:
+    """Where a buffer begins in the whole, if the copy takes its elements one after the other."""
+    if not isinstance(leaf, Expr) or leaf.function != "load":
+        return None
+    buffer, place = leaf.arguments
+    if buffer.dtype != write.buffer.dtype or buffer is write.buffer:
+        return None
+    offset, target = _within(place, limits), write.offset
+    if not offset.terms.keys() | target.terms.keys() <= limits.keys():
+        return None
+    turning = {v: high - low for v, (low, high) in limits.items() if high - low > 1}
+    steps = {v: offset.terms.get(v, 0) for v in turning}
+    if steps != {v: target.terms.get(v, 0) for v in turning}:
+        return None
+    inner = sorted(turning, key=lambda v: steps[v], reverse=True)
+    extents = [turning[v] for v in inner]
+    dense = [prod(extents[n + 1 :]) for n in range(len(inner))]
+    if [steps[v] for v in inner] != dense or prod(extents) != buffer.size:
+        return None
+    return _first(target, limits) if _first(offset, limits) == 0 else None
+
+
+def _first(offset: Affine, limits: _Limits) -> int:
+    """A place where all indices have their least values."""
+    return offset.constant + sum(limits[atom][0] * f for atom, f in offset.terms.items())  # pyright: ignore[reportArgumentType] - the caller saw that all atoms are variables
+
+
+def _within(offset: Affine, limits: _Limits) -> Affine:
+    """A place where indices are limited, with digits that are then plain made so."""
+    terms = [_plain(atom, limits).scaled(factor) for atom, factor in offset.terms.items()]
+    return total([number(offset.constant), *terms])
+
+
+def _plain(atom: Any, limits: _Limits) -> Affine:
+    """`i % 16` is `i - 32` for i from 32 to 47."""
+    same = Affine(0, {atom: 1})
+    if not isinstance(atom, Digit) or atom.divisor != 1 or not _is_one_variable(atom.number):
+        return same
+    (variable,) = atom.number.terms
+    if not isinstance(variable, Variable) or variable not in limits or not atom.modulus:
+        return same
+    low, high = limits[variable]
+    turns = low // atom.modulus
+    if (high - 1) // atom.modulus != turns:
+        return same
+    return Affine(-turns * atom.modulus, {variable: 1})

@@ -1,0 +1,102 @@
+"""Factors of many small products, turned round once for all of them.
+
+At every step of an unrolled loop's gradient a few rows meet the same weights, read across their
+rows: dx = dy Wᵀ. Each such product would turn the weights round on its way. Where there are
+several, a copy whose columns lie side by side is made once, and all of them read that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from thalweg.loops.expr import Expr
+from thalweg.loops.loop import Variable
+from thalweg.lower.affine import Affine
+from thalweg.lower.buffers import Buffer, Kind
+from thalweg.lower.drafts import Draft, Factor, Product, Write
+
+_FEWEST = 4  # products from which a copy is worth it: one of them turns about as much as it saves
+_MOST_ROWS = 32  # of a product that spends time on turning; with more rows it is soon made up for
+
+
+@dataclass(frozen=True)
+class _Turned:
+    """What a factor is: a matrix in a buffer, its columns as far apart as `stride` says."""
+
+    buffer: Buffer
+    start: int
+    stride: int
+    columns: int
+    depth: int
+
+
+def turned(drafts: Sequence[Draft]) -> list[Draft]:
+    """The drafts with copies of factors that several products would turn round."""
+    users: dict[_Turned, list[int]] = defaultdict(list)
+    for position, draft in enumerate(drafts):
+        found = None if draft.product is None else _across(draft.product)
+        if found is not None:
+            users[found].append(position)
+    result = list(drafts)
+    copies: dict[int, list[Draft]] = defaultdict(list)
+    for matrix, positions in users.items():
+        if len(positions) < _FEWEST or _changes(drafts, matrix.buffer, positions):
+            continue
+        home = Buffer(
+            Kind.TEMPORARY,
+            matrix.buffer.dtype,
+            matrix.columns * matrix.depth,
+            matrix.buffer.source,
+        )
+        copies[positions[0]].append(_copy(drafts[positions[0]], matrix, home))
+        for position in positions:
+            result[position] = _reading(drafts[position], home)
+    return [each for at, draft in enumerate(result) for each in (*copies[at], draft)]
+
+
+def _across(product: Product) -> _Turned | None:
+    """The second factor of a product of few rows, if its sums run along memory."""
+    value = product.b.value
+    if product.batch or product.b.bounds or value.function != "load":
+        return None
+    if len(product.columns) != 1 or len(product.reduced) != 1:
+        return None
+    if prod(variable.extent for variable in product.rows) > _MOST_ROWS:
+        return None
+    (column,), (inner,) = product.columns, product.reduced
+    buffer, offset = value.arguments
+    if set(offset.terms) != {column, inner} or offset.terms[inner] != 1:
+        return None
+    stride = offset.terms[column]
+    if stride < inner.extent or np.dtype(buffer.dtype) != np.dtype(product.dtype):
+        return None
+    return _Turned(buffer, offset.constant, stride, column.extent, inner.extent)
+
+
+def _changes(drafts: Sequence[Draft], buffer: Buffer, positions: Sequence[int]) -> bool:
+    """Whether a buffer is written between the first product and the last."""
+    return any(buffer in draft.written for draft in drafts[positions[0] : positions[-1]])
+
+
+def _copy(user: Draft, matrix: _Turned, home: Buffer) -> Draft:
+    inner, column = Variable.fresh(matrix.depth), Variable.fresh(matrix.columns)
+    place = Affine(matrix.start, {column: matrix.stride, inner: 1})
+    value = Expr("load", (matrix.buffer, place))
+    nest = inner, column
+    write = Write(home, nest, Affine(0, {inner: matrix.columns, column: 1}), value)
+    return Draft(nest, (write,), user.nodes[:1])
+
+
+def _reading(draft: Draft, home: Buffer) -> Draft:
+    """A draft whose product reads the copy."""
+    product = draft.product
+    assert product is not None
+    (column,), (inner,) = product.columns, product.reduced
+    place = Affine(0, {inner: column.extent, column: 1})
+    factor = Factor(Expr("load", (home, place)), ())
+    return replace(draft, product=replace(product, b=factor))
