@@ -10,6 +10,7 @@ from tests.ops.harness import check
 from thalweg.ops.argmax_pooling import MaxPoolGradGradWithArgmax
 from thalweg.ops.pooling import MaxPoolGradGrad
 from thalweg.ops.pooling3d import MaxPool3DGradGrad
+from thalweg.runtime import session as sessions
 
 R = np.random.default_rng(0)
 
@@ -109,6 +110,26 @@ def test_the_first_of_equal_elements_takes_the_gradient() -> None:
         (dx,) = tf.gradients(y, x, tf.reshape(tf.range(4.0) + 1.0, [1, 2, 2, 1]))
         wanted = np.array([[1, 2, 0], [3, 4, 0], [0, 0, 0]])
         np.testing.assert_array_equal(session.run(dx)[0, :, :, 0], wanted)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize(("ksize", "stride"), [(2, 2), (3, 3), (2, 3), (4, 4), (3, 2), (1, 2)])
+def test_gradients_among_equal_elements_are_those_of_the_reference(
+    ksize: int, stride: int, padding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(1).integers(0, 3, (2, 9, 7, 20)).astype(np.float32)
+    found = []
+    for compiles in (False, True):
+        monkeypatch.setattr(sessions, "COMPILES", compiles)
+        with tf.Graph().as_default(), tf.Session() as session:
+            given = tf.placeholder(tf.float32, x.shape)
+            y = tf.nn.max_pool(given, ksize, stride, padding)
+            slope = tf.gradients(y * y, given)[0]
+            found.append(session.run(slope, {given: x}))
+            x_nan = np.where(np.arange(x.size).reshape(x.shape) == 777, np.float32(np.nan), x)
+            bad = np.isnan(session.run(slope, {given: x_nan}))
+            assert bad.any() == np.isnan(session.run(y, {given: x_nan})).any()
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float16, tf.bfloat16.as_numpy_dtype])

@@ -29,6 +29,8 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
+_FEW_TAPS = 9  # of a window of which every element looks at all
+
 
 class Pooling(Op, abstract=True):
     """What poolings share: the window, its strides, and the shapes that come of them."""
@@ -182,16 +184,30 @@ class MaxPoolingGrad(Pooling, abstract=True):
         taps = self.views(padded, positions)
         for view, first in zip(dx.views, firsts(taps, orig_output), strict=True):
             if self.disjoint:
-                np.multiply(grad, first, out=view)
+                np.copyto(view, grad, where=first)
             else:
-                view += grad * first
+                view += np.where(first, grad, grad.dtype.type(0))
         return dx.result
 
     def loop(
         self, at: Place, orig_input: Operand, orig_output: Operand, grad: Operand
-    ) -> loop.Scatter:
+    ) -> loop.Scatter | Expr:
         self.check_gradient(orig_input.shape, grad.shape)
+        if self.disjoint and math.prod(self.ksize) <= _FEW_TAPS:
+            return self._gathered(at, orig_input, orig_output, grad)
+        return self._scattered(at, orig_input, grad)
 
+    def _gathered(self, at: Place, x: Operand, y: Operand, grad: Operand) -> Expr:
+        """An element is under one window at most: it looks if it is the first largest there."""
+        places, taps = containing(self.slides, at.shape, at, [0] * len(self.ksize))
+        mine, is_first = loop.ravel(taps, self.ksize), ~(x[at] < y[places])
+        for number in range(math.prod(self.ksize) - 1):
+            other = self.seen(x, places, loop.unravel(number, self.ksize), lowest(x.dtype))
+            is_first = is_first & ~((number < mine) & ~(other < y[places]))
+        there = within([*places, *taps], [*grad.shape, *self.ksize])
+        return select(there, select(is_first, grad[places], 0), 0)
+
+    def _scattered(self, at: Place, orig_input: Operand, grad: Operand) -> loop.Scatter:
         def update(*places: Expr) -> tuple[Sequence[Any], Expr]:
             tap = loop.unravel(self.first_largest(orig_input, places), self.ksize)
             return met(self.slides, at.shape, places, tap), grad[places]
@@ -205,10 +221,13 @@ class MaxPoolingGrad(Pooling, abstract=True):
 
 
 def firsts(taps: Iterator[Array], largest: Array) -> Iterator[Array]:
-    """For each tap, where it holds the largest element and no tap before it did."""
+    """For each tap, where it holds the largest element and no tap before it did.
+
+    Where the largest is not a number, the first tap stands for it.
+    """
     open_ = np.ones(largest.shape, np.bool_)
     for tap in taps:
-        first = (tap == largest) & open_
+        first = ~(tap < largest) & open_
         yield first
         open_ ^= first
 
@@ -228,7 +247,7 @@ class MaxPoolingGradGrad(Pooling, abstract=True):
         flags = firsts(self.views(padded, positions), orig_output)
         total = np.zeros(positions, grad.dtype)
         for tap, first in zip(self.views(self.padded(grad, 0), positions), flags, strict=True):
-            total += tap * first
+            total += np.where(first, tap, total.dtype.type(0))
         return total
 
     def loop(self, at: Place, orig_input: Operand, orig_output: Operand, grad: Operand) -> Expr:
