@@ -91,6 +91,18 @@ def test_gate_and_colocate(session):
     assert g.device == "/device:CPU:0"
 
 
+def test_gradients_are_gated_where_an_op_takes_a_variable_itself():
+    def gates(x, y):
+        before = set(tf.get_default_graph().get_operations())
+        tf.gradients(x * y, [x, y], gate_gradients=True)
+        made = [node for node in tf.get_default_graph().get_operations() if node not in before]
+        return sum(node.type == "NoOp" for node in made)
+
+    v = tf.Variable(3.0)
+    assert gates(tf.constant(2.0), v.value()) == 0
+    assert gates(tf.constant(2.0), v._ref()) == 1
+
+
 def test_parts_of_a_gradient_meet_where_they_all_are():
     with tf.device("/gpu:1"):
         w = tf.constant(1.0, name="w")

@@ -141,8 +141,8 @@ def test_modules_are_loaded_by_their_text():
 
 
 def test_other_targets_have_other_objects():
-    assert cache._key(answer(1), NATIVE) != cache._key(answer(1), named("aarch64"))
-    assert cache._key(answer(1), NATIVE) != cache._key(answer(2), NATIVE)
+    assert cache.name_of(answer(1), NATIVE) != cache.name_of(answer(1), named("aarch64"))
+    assert cache.name_of(answer(1), NATIVE) != cache.name_of(answer(2), NATIVE)
 
 
 def test_a_key_tells_all_that_the_code_depends_on():
@@ -181,7 +181,7 @@ def test_a_damaged_object_is_compiled_again(tmp_path: Path, damage):
 
 @pytest.mark.parametrize("content", [b"not an object", b"0 kernel\nnot an object", b"\xff", b""])
 def test_a_whole_file_that_is_no_object_is_compiled_again(tmp_path: Path, content: bytes):
-    Disk(tmp_path).write(cache._key(answer(1), NATIVE), content)
+    Disk(tmp_path).write(cache.name_of(answer(1), NATIVE), content)
     kernels = Kernels(Disk(tmp_path))
     assert told(kernels.load([answer(1)], NATIVE)) == [1]
     assert kernels.statistics.misses == 1

@@ -11,7 +11,7 @@ from thalweg.lower.specialise import Region
 from thalweg.lower.varying import Varying
 from thalweg.place.placer import local_devices
 from thalweg.runtime.compiled import CompiledRegion
-from thalweg.runtime.native import NativeStep
+from thalweg.runtime.native import NativeStep, native_step
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.planned import kernels_of
 
@@ -53,7 +53,7 @@ def shape(tensor: Tensor) -> tuple[int, ...]:
 def native(*fetches: Any, threads: int = 1) -> NativeStep:
     """The one region of a step, compiled."""
     made = lowered(*fetches)
-    return NativeStep(made, Varying().adapt(made.launches), threads)
+    return native_step(made, Varying().adapt(made.launches), threads)
 
 
 def kernels(*fetches: Any) -> list[str]:

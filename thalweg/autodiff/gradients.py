@@ -7,8 +7,9 @@ of creation sees each node after all its consumers: one pass, no recursion.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from typing import Any, NamedTuple, cast
 
 from thalweg.autodiff.registry import gradient_function
@@ -24,6 +25,9 @@ from thalweg.public import public
 
 Gradient = Tensor | IndexedSlices
 Part = Gradient | ListEntry  # of a gradient
+
+#: Whether gradients go where what they are of is: the choice holds inside bodies too.
+_colocates: ContextVar[bool] = ContextVar("colocates", default=False)
 
 
 @public("AggregationMethod")
@@ -141,7 +145,7 @@ def backward(
     The nodes between xs and ys may lie in another graph than the current one, which then takes
     what it needs from there by its `sources`.
     """
-    walk = _Backward(list(ys), list(xs), set(), False, False, None)
+    walk = _Backward(list(ys), list(xs), set(), _colocates.get(), False, None)
     for x, total in zip(xs, totals or (), strict=totals is not None):
         if total is not None:
             walk.add(x, total)
@@ -251,14 +255,28 @@ class _Backward:
             found["wanted"] = [p for p, t in enumerate(node.inputs) if t.op in self._reached]
             found["given"] = [p for p, total in enumerate(totals) if total is not None]
         with get_default_graph().name_scope(f"{node.name}_grad"), self._on_device_of(node):
-            results = _as_gradients(function(node, *self._filled(node, totals), **found), node)
-            if self._gate:
+            results = _as_gradients(self._given(node, function, totals, found), node)
+            if self._gate and any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
                 results = _gated(results)
         for tensor, gradient in zip(node.inputs, results, strict=True):
             if isinstance(gradient, InnerGradient):
                 self._inner[tensor.op].append(gradient)
             elif gradient is not None and carries(tensor):
                 self._found[tensor].append(_shaped(gradient, tensor))
+
+    def _given(
+        self,
+        node: Node,
+        function: Callable[..., Any],
+        totals: Sequence[Gradient | None],
+        found: Mapping[str, Any],
+    ) -> Any:
+        """What a gradient function gives."""
+        before = _colocates.set(self._colocate)
+        try:
+            return function(node, *self._filled(node, totals), **found)
+        finally:
+            _colocates.reset(before)
 
     def _leave(self, node: Node, totals: Sequence[Gradient | None]) -> None:
         """Go on from an argument to what it stands for."""
@@ -336,6 +354,8 @@ def _as_gradient(gradient: Any) -> Any:
 
 
 def _gated(gradients: list[Any]) -> list[Any]:
+    """Gradients each of which is there only when all are. What was read never changes, so it is
+    only where an op takes a variable itself that an early update could be seen by another one."""
     present = [g for g in gradients if g is not None]
     return basic.tuple_(gradients) if len(present) > 1 else gradients
 

@@ -68,6 +68,16 @@ def load_all(requests: Sequence[Request], target: Target) -> list[Loaded]:
     return _shared().load(requests, target)
 
 
+def find_all(names: Sequence[str], target: Target) -> list[Loaded] | None:
+    """The kernels of these names, if all of them are in the cache."""
+    return _shared().find(names, target)
+
+
+def shared_disk() -> Disk | None:
+    """Where this process keeps what later ones may use."""
+    return _shared().disk
+
+
 def as_request(module: Emitted) -> Request:
     """A module that is there already, named by its text."""
     key = "\0".join((*module.functions, str(module.scratch), module.passes, module.text))
@@ -88,14 +98,14 @@ class Kernels:
     """The kernels of a process, in memory, before those on disk."""
 
     def __init__(self, disk: Disk | None) -> None:
-        self._disk = disk
+        self.disk = disk
         self._known: dict[str, Future[Loaded]] = {}
         self._lock = threading.Lock()
         self.statistics = Statistics()
 
     def load(self, requests: Sequence[Request], target: Target) -> list[Loaded]:
         """The kernels asked for; each is compiled only once."""
-        keys = [_key(request, target) for request in requests]
+        keys = [name_of(request, target) for request in requests]
         wanted = dict(zip(keys, requests, strict=True))
         futures, mine = self._claim(wanted)
         try:
@@ -104,6 +114,29 @@ class Kernels:
             self._give_up(mine, futures, error)
             raise
         return [futures[key].result() for key in keys]
+
+    def find(self, names: Sequence[str], target: Target) -> list[Loaded] | None:
+        """The kernels of these names, if none of them has to be compiled."""
+        found: list[Loaded] = []
+        for name in names:
+            kernel = self._found(name, target)
+            if kernel is None:
+                return None
+            found.append(kernel)
+        return found
+
+    def _found(self, name: str, target: Target) -> Loaded | None:
+        future = self._known.get(name)
+        if future is not None:
+            self._count(memory_hits=1)
+            return future.result() if future.done() else None
+        kernel = self._from_disk(name, target)
+        if kernel is not None:
+            made = Future[Loaded]()
+            made.set_result(kernel)
+            with self._lock:
+                self._known.setdefault(name, made)
+        return kernel
 
     def forget_unfinished(self) -> None:
         """After a fork: what another thread of the parent was compiling will not come."""
@@ -144,7 +177,7 @@ class Kernels:
             futures[key].set_exception(error)
 
     def _from_disk(self, key: str, target: Target) -> Loaded | None:
-        content = self._disk.read(key) if self._disk else None
+        content = self.disk.read(key) if self.disk else None
         if content is None:
             return None
         try:
@@ -161,8 +194,8 @@ class Kernels:
     ) -> Iterator[tuple[str, Loaded]]:
         keys, start = list(missing), time.perf_counter()
         for number, made in progress(compile_all(list(missing.values()), target), len(keys)):
-            if self._disk:
-                self._disk.write(keys[number], _entry(made))
+            if self.disk:
+                self.disk.write(keys[number], _entry(made))
             kernel = _placed(made, target)
             now = time.perf_counter()
             self._count(misses=1, compile_seconds=now - start, code_bytes=len(made.code))
@@ -290,7 +323,8 @@ def _touch(path: Path) -> None:
         return
 
 
-def _key(request: Request, target: Target) -> str:
+def name_of(request: Request, target: Target) -> str:
+    """What a kernel is called in the cache."""
     return hashlib.sha256(f"{target.key}\0{request.key}".encode()).hexdigest()
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, fields
 from hashlib import sha256
+from secrets import token_hex
 
 from thalweg.codegen.cache import Disk, disk_of_environment
 from thalweg.codegen.contraction_schedule import Schedule
 from thalweg.codegen.machine import Target
+
+_STATE = sha256(b"state of the schedules").hexdigest()
 
 
 class Winners:
@@ -21,6 +24,7 @@ class Winners:
     def __init__(self, disk: Disk | None) -> None:
         self._disk = disk
         self._known: dict[str, Schedule | None] = {}
+        self._state: str | None = None  # not looked up yet
 
     def find(self, key: str, target: Target) -> Schedule | None:
         """The schedule that was kept for a kernel, if any."""
@@ -30,11 +34,21 @@ class Winners:
             self._known[name] = None if content is None else parsed(content)
         return self._known[name]
 
+    @property
+    def state(self) -> str:
+        """A word for all that was kept so far: another one after every winner."""
+        if self._state is None:
+            content = self._disk.read(_STATE) if self._disk else None
+            self._state = (content or b"").hex()
+        return self._state
+
     def keep(self, key: str, target: Target, schedule: Schedule) -> None:
         """Use a schedule for a kernel from now on."""
         name = _name(key, target)
         self._known[name] = schedule
+        self._state = token_hex(8)
         if self._disk:
+            self._disk.write(_STATE, self._state.encode())
             self._disk.write(name, json.dumps(asdict(schedule)).encode())
 
 

@@ -25,7 +25,8 @@ from thalweg.graph.subgraph import Body, inline
 from thalweg.ops.basic import Placeholder
 from thalweg.ops.random import Random
 from thalweg.runtime.fetches import feed_value
-from thalweg.runtime.native import NativeStep, Output
+from thalweg.runtime.image import Output
+from thalweg.runtime.native import NativeStep
 from thalweg.runtime.plan import Step
 from thalweg.variables.variable import variable_of
 

@@ -7,6 +7,7 @@ code and the offset of its instruction; the number of the line is decoded when s
 from __future__ import annotations
 
 import contextlib
+from functools import lru_cache
 from sys import _getframe  # pyright: ignore[reportPrivateUsage] - the documented way to walk frames cheaply
 from types import CodeType
 
@@ -18,9 +19,14 @@ _NOT_THE_USER = (__file__.rsplit("/", 2)[0], contextlib.__file__)
 def user_frame(depth: int = 0) -> MadeAt:
     """The innermost frame that is the user's, so far up from the caller or more."""
     frame = _getframe(depth + 1)
-    while frame.f_code.co_filename.startswith(_NOT_THE_USER) and frame.f_back is not None:
+    while _is_passed_over(frame.f_code.co_filename) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
+
+
+@lru_cache(4096)
+def _is_passed_over(file: str) -> bool:
+    return file.startswith(_NOT_THE_USER)
 
 
 def line_of(code: CodeType, lasti: int) -> int:

@@ -95,7 +95,7 @@ class _Inference:
                 kind = tensor.dtype.base_dtype
                 shape = TensorShape.of(self._shapes[tensor])
                 made = VariableV2(dtype=kind, given_shape=shape)
-                self._again[tensor] = add_node(self._graph, made, (), "v").outputs[0]
+                self._again[tensor] = add_node(self._graph, made, (), "v", tensor.op).outputs[0]
             for tensor, root in self._region.roots.items():
                 self._again[tensor] = self._again[root]
                 self._shapes[tensor] = self._shapes[root]
@@ -110,12 +110,12 @@ class _Inference:
             return
         shape = TensorShape.of(self._shapes[tensor])
         made = Placeholder(dtype=tensor.dtype.base_dtype, given_shape=shape)
-        self._again[tensor] = add_node(self._graph, made, (), "x").outputs[0]
+        self._again[tensor] = add_node(self._graph, made, (), "x", tensor.op).outputs[0]
 
     def _fix(self, tensor: Tensor, value: Array) -> None:
         """A tensor whose value is known now."""
         made = Const(value=value, dtype=as_dtype(tensor.dtype.base_dtype))
-        self._again[tensor] = add_node(self._graph, made, (), "c").outputs[0]
+        self._again[tensor] = add_node(self._graph, made, (), "c", tensor.op).outputs[0]
         self._shapes[tensor] = value.shape
         self._values[tensor] = value
 
@@ -128,7 +128,7 @@ class _Inference:
         flat = [self._again[tensor] for tensor in node.inputs]
         grouped = node.op.parsed.group(flat, node.input_counts())
         try:
-            made = add_node(self._graph, node.op, tuple(grouped), "n")
+            made = add_node(self._graph, node.op, tuple(grouped), "n", node)
         except (ValueError, TypeError, OpError) as error:
             raise NotCompiled(node, str(error)) from error
         for tensor, again in zip(node.outputs, made.outputs, strict=True):

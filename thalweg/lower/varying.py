@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from thalweg.loops.kernel import Kernel
 from thalweg.loops.parametric import integers, places_of_offsets, shape_of, with_dynamic
@@ -24,9 +25,18 @@ class Adapted:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
+    """The integers of a kernel, and the places of those that vary."""
+
     integers: tuple[int, ...]
     varying: frozenset[int] = frozenset()
+
+
+class Form(NamedTuple):
+    """A lowering as it was seen: what its kernels are but for integers, and these."""
+
+    family: tuple[bytes, ...]
+    kernels: tuple[Seen, ...]
 
 
 class Varying:
@@ -36,20 +46,33 @@ class Varying:
     """
 
     def __init__(self) -> None:
-        self._families: dict[tuple[bytes, ...], list[_Seen]] = {}
+        self._families: dict[tuple[bytes, ...], Sequence[Seen]] = {}
 
     def adapt(self, launches: Sequence[Launch]) -> list[Adapted]:
         """The kernels of a new lowering, with what varies to be read at run time."""
+        return adapted(launches, self.see(launches))
+
+    def see(self, launches: Sequence[Launch]) -> Form:
+        """Take note of a new lowering."""
         family = tuple(shape_of(launch.kernel) for launch in launches)
         found = _alike([launch.kernel for launch in launches], family)
         before = self._families.get(family)
         if before is not None:
             found = [_together(*pair) for pair in zip(before, found, strict=True)]
         self._families[family] = found
-        return [_adapted(*pair) for pair in zip(launches, found, strict=True)]
+        return Form(family, tuple(found))
+
+    def restore(self, form: Form) -> None:
+        """Take note of a lowering that was seen in another process, after the same ones."""
+        self._families[form.family] = form.kernels
 
 
-def _alike(kernels: Sequence[Kernel], shapes: Sequence[bytes]) -> list[_Seen]:
+def adapted(launches: Sequence[Launch], form: Form) -> list[Adapted]:
+    """The kernels of a lowering that was seen like this, with what varies read at run time."""
+    return [_adapted(*pair) for pair in zip(launches, form.kernels, strict=True)]
+
+
+def _alike(kernels: Sequence[Kernel], shapes: Sequence[bytes]) -> list[Seen]:
     """The kernels of a lowering; those that differ only in where they load and store are one.
 
     A row of a sequence, a part of a longer buffer: its place is added when the kernel runs.
@@ -57,7 +80,7 @@ def _alike(kernels: Sequence[Kernel], shapes: Sequence[bytes]) -> list[_Seen]:
     of_shape: dict[bytes, list[int]] = {}
     for number, shape in enumerate(shapes):
         of_shape.setdefault(shape, []).append(number)
-    found = [_Seen(integers(kernel)) for kernel in kernels]
+    found = [Seen(integers(kernel)) for kernel in kernels]
     for numbers in of_shape.values():
         if len({found[number].integers for number in numbers}) > 1:
             places = places_of_offsets(kernels[numbers[0]])
@@ -75,20 +98,20 @@ def _groups(all_integers: Sequence[tuple[int, ...]], free: frozenset[int]) -> li
     return list(groups.values())
 
 
-def _share(group: Sequence[int], found: list[_Seen]) -> None:
+def _share(group: Sequence[int], found: list[Seen]) -> None:
     columns = zip(*[found[number].integers for number in group], strict=True)
     varying = frozenset(place for place, column in enumerate(columns) if len(set(column)) > 1)
     for number in group:
-        found[number] = _Seen(found[number].integers, varying)
+        found[number] = Seen(found[number].integers, varying)
 
 
-def _together(old: _Seen, new: _Seen) -> _Seen:
+def _together(old: Seen, new: Seen) -> Seen:
     pairs = enumerate(zip(old.integers, new.integers, strict=True))
     differing = {place for place, (before, now) in pairs if before != now}
-    return _Seen(new.integers, old.varying | new.varying | differing)
+    return Seen(new.integers, old.varying | new.varying | differing)
 
 
-def _adapted(launch: Launch, seen: _Seen) -> Adapted:
+def _adapted(launch: Launch, seen: Seen) -> Adapted:
     if not seen.varying:
         return Adapted(launch.kernel)
     first = len(launch.kernel.arguments) + 2  # after the fault word, the arguments and the scratch

@@ -10,8 +10,9 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ import numpy as np
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled, Region
-from thalweg.lower.varying import Varying
+from thalweg.lower.varying import Form, Varying, adapted
 from thalweg.ops.context import VariableCell
 from thalweg.platform.forks import renewed_after_fork
-from thalweg.runtime.native import NativeStep
+from thalweg.runtime import native
+from thalweg.runtime.native import Listing, NativeStep, listed, native_step
+from thalweg.runtime.remembered import Recalled, Remembered
 
 #: (region, the node to run on its NumPy kernel or None for all, threads) -> a function that runs it
 InParts = Callable[[Region, Node | None, int], Callable[..., list[Any]]]
@@ -40,6 +43,8 @@ class CompiledRegion:
         self._in_parts = in_parts
         self._reference: Callable[..., list[Any]] | None = None
         self._varying = Varying()
+        self._remembered = Remembered(region, threads)
+        self._not_restored: list[Callable[[], Form]] = []  # what earlier processes saw
         self.renew_locks()
         renewed_after_fork(self)
 
@@ -88,11 +93,44 @@ class CompiledRegion:
             buffer = cell.buffer
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
         try:
-            with uncollected(), _deep():
-                lowered = lower(self.region, shapes)
-                return NativeStep(lowered, self._varying.adapt(lowered.launches), self._threads)
+            with _deep():
+                return self._recalled(shapes) or self._made(shapes)
         except NotCompiled as failure:
             return self._in_parts(self.region, failure.node, self._threads)
+
+    def _recalled(self, shapes: Mapping[Tensor, Any]) -> NativeStep | None:
+        """The program that an earlier process made."""
+        with uncollected():
+            found = None if native.TUNES else self._remembered.find(list(shapes.values()))
+        if found is None:
+            return None
+        self._not_restored.append(found.form)
+        listing = partial(_listed, self.region, shapes, found)
+        return NativeStep(found.image, found.loaded, self.region.nodes, listing)
+
+    def _made(self, shapes: Mapping[Tensor, Any]) -> NativeStep:
+        for form in self._not_restored:
+            self._varying.restore(form())
+        self._not_restored.clear()
+        try:
+            with uncollected():
+                lowered = lower(self.region, shapes)
+        except NotCompiled as failure:
+            self._remembered.keep_failure(failure)
+            raise
+        form = self._varying.see(lowered.launches)
+        self._remembered.saw(list(shapes.values()))
+        step = native_step(lowered, adapted(lowered.launches, form), self._threads)
+        self._remembered.keep(step.image, form)
+        return step
+
+
+def _listed(region: Region, shapes: Mapping[Tensor, Any], found: Recalled) -> Listing:
+    """What a program from an earlier process was made of: the region is lowered after all."""
+    with uncollected(), _deep():
+        lowered = lower(region, shapes)
+        launches = adapted(lowered.launches, found.form())
+        return listed(lowered, launches, [found.loaded[c.kernel] for c in found.image.calls])
 
 
 _DEPTH = 20_000  # of Python's calls while expressions, which may be deep, are walked
@@ -116,7 +154,8 @@ def _deep() -> Generator[None]:
 @contextmanager
 def uncollected() -> Generator[None]:
     """Without the collector of cycles: lowering makes many objects, of which nearly all live on,
-    and about a tenth of its time went into looking through them again and again."""
+    and about a tenth of its time went into looking through them again and again. Emitting code is
+    another matter: it leaves cycles, which would take up memory if nobody looked."""
     if not gc.isenabled():
         yield
         return

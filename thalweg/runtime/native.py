@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from sys import getrefcount
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.codegen.cache import load_all
+from thalweg.codegen.cache import Loaded, load_all, name_of
 from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.kernels import request
 from thalweg.codegen.machine import Target, host
-from thalweg.graph.node import Node, Tensor
-from thalweg.loops.expr import Expr
-from thalweg.loops.kernel import Argument, Contraction, Kernel
+from thalweg.graph.node import Node
+from thalweg.loops.kernel import Kernel
 from thalweg.loops.types import Unsupported
-from thalweg.lower.buffers import Buffer, Kind
+from thalweg.lower.buffers import Buffer
 from thalweg.lower.finish import Launch
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
@@ -35,12 +34,11 @@ from thalweg.lower.schedule import Waits, threads_for, work_of
 from thalweg.lower.specialise import NotCompiled
 from thalweg.lower.varying import Adapted
 from thalweg.ops.context import VariableCell
+from thalweg.runtime.image import STREAM_BYTES, Border, Image, Layout, PlacedCall
 from thalweg.runtime.pool import Entry, Program, default_pool
 from thalweg.runtime.tuner import TUNES, tune_new
 
 Array = NDArray[Any]
-#: Argument words that hold an address: which, and how far from the array's start it points.
-Words = tuple[tuple[int, int], ...]
 #: An argument word, the address it begins with, and how far that moves from row to row.
 Move = tuple[int, int, int]
 #: One array for each output, with a row for each run.
@@ -107,114 +105,55 @@ class Call:
         return request(self.adapted.kernel, host()).make()
 
 
-class Reference(NamedTuple):
-    """A variable of the region: where its address goes, and what becomes of it."""
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """What a step was made of, for those who read its plan."""
 
-    words: Words
-    written: bool
-    is_set_first: bool  # its first value may come from here
-    shape: tuple[int, ...]
-
-
-class Output(NamedTuple):
-    """A result: a fresh array, or a variable's reference."""
-
-    words: Words
-    shape: tuple[int, ...]
-    dtype: Any
-    reference: int = -1
+    lowered: Lowered
+    calls: Sequence[Call]
+    arena: Arena
 
 
 class NativeStep:
-    """A region, compiled for one set of shapes."""
+    """A region, compiled for one set of shapes.
 
-    def __init__(self, lowered: Lowered, adapted: Sequence[Adapted], threads: int) -> None:
-        target = host()
-        self.lowered = lowered
-        self.adapted = adapted
-        if TUNES:
-            tune_new(adapted, threads)
-        pairs = zip(lowered.launches, adapted, strict=True)
-        requests = [kernel_request(launch, kernel.kernel, target) for launch, kernel in pairs]
-        self._loaded = load_all(requests, target)
-        scratch = [kernel.scratch for kernel in self._loaded]
-        self.arena: Arena = arrange(lowered.launches, scratch, lowered.pieces)
-        self.streams = list(lowered.streams.values())
-        self.constants = _constants(lowered.launches)
-        work = sum(work_of(launch.kernel) for launch in lowered.launches)
+    All that a call needs is in the image; `listing` gives what it was made of.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        loaded: Sequence[Loaded],
+        nodes: Sequence[Node],
+        listing: Callable[[], Listing],
+    ) -> None:
+        self.image, self.loaded = image, loaded
+        self.functions = [kernel.functions for kernel in loaded]
+        self.threads, self.brief = image.threads, image.brief
+        self.inputs, self.references, self.outputs = image.inputs, image.references, image.outputs
+        self.streams = [(nodes[stream.node], stream.values) for stream in image.streams]
+        self._list = listing
         self._pool = default_pool()
-        self.threads = threads_for(lowered.launches, threads or self._pool.threads, target.l2)
-        self.brief = work < _BRIEF
-        self.calls = self._calls()
-        self.word_count = sum(call.word_count for call in self.calls)
         self._frames: deque[Frame] = deque()
-        self._find_border()
-
-    def _calls(self) -> list[Call]:
-        calls: list[Call] = []
-        words = 0
-        waits = Waits(self.arena)
-        for position, launch in enumerate(self.lowered.launches):
-            loaded, adapted = self._loaded[position], self.adapted[position]
-            functions, scratch = loaded.functions, self.arena.scratch[position]
-            piece = scratch, scratch + loaded.scratch
-            first, owner = waits.place(launch, piece, len(functions))
-            waiting = (first, *[True] * (len(functions) - 1))
-            calls.append(Call(launch, adapted, functions, words, scratch, waiting, owner))
-            words += calls[-1].word_count
-        return calls
-
-    def _find_border(self) -> None:
-        """Where the addresses of arrays from outside go."""
-        lowered = self.lowered
-        region, places = lowered.spec.region, dict[Buffer, list[tuple[int, int]]]()
-        for call in self.calls:
-            for word, buffer, shift in call.addresses():
-                places.setdefault(buffer, []).append((word, shift))
-
-        def words(tensor: Tensor) -> Words:
-            buffer = lowered.buffers.get(tensor)
-            return () if buffer is None else tuple(places.get(buffer, ()))
-
-        self.inputs = [
-            (place, words(tensor))
-            for place, tensor in enumerate(region.inputs)
-            if tensor not in lowered.spec.values and words(tensor)
-        ]
-        self.references = [
-            (place, self._reference(tensor, words(tensor)))
-            for place, tensor in enumerate(region.references)
-        ]
-        self.outputs: list[Output] = []
-        for tensor in region.outputs:
-            shape = lowered.spec.shapes[tensor]
-            if tensor in region.roots:
-                root = region.references.index(region.roots[tensor])
-                self.outputs.append(Output((), shape, None, root))
-            else:
-                dtype = lowered.buffers[tensor].dtype
-                self.outputs.append(Output(words(tensor), shape, dtype))
-
-    def _reference(self, tensor: Tensor, words: Words) -> Reference:
-        buffer = self.lowered.buffers[tensor]
-        set_first = buffer in self._first_calls and self._is_set_first(buffer)
-        shape = self.lowered.spec.shapes[tensor]
-        return Reference(words, buffer in self._written, set_first, shape)
 
     @cached_property
-    def _written(self) -> set[Buffer]:
-        return {buffer for call in self.calls for buffer in call.launch.written}
+    def _listing(self) -> Listing:
+        return self._list()
 
-    @cached_property
-    def _first_calls(self) -> dict[Buffer, Call]:
-        """The first call that touches each buffer."""
-        return {buffer: call for call in reversed(self.calls) for buffer in call.launch.buffers}
+    @property
+    def lowered(self) -> Lowered:
+        """The region as it was lowered."""
+        return self._listing.lowered
 
-    def _is_set_first(self, buffer: Buffer) -> bool:
-        """Whether the first thing that happens to a variable is a whole new value."""
-        launch = self._first_calls[buffer].launch
-        argument = launch.kernel.arguments[launch.buffers.index(buffer)]
-        return argument.written and not _is_read(launch, argument)
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The launches with their code."""
+        return self._listing.calls
+
+    @property
+    def arena(self) -> Arena:
+        """Where the temporaries lie."""
+        return self._listing.arena
 
     def __call__(
         self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
@@ -232,8 +171,8 @@ class NativeStep:
             return None
         held = self._enter(words, values) if self.inputs else None
         results = self._results(words, cells)
-        for row, buffer in enumerate(self.streams):
-            frame.streams[row] = self._stream(context, buffer.source)
+        for row, (node, known) in enumerate(self.streams):
+            frame.streams[row] = node.op.stream(context.at(node), *known)
         fault = self._pool.run(frame.program)
         if fault:
             frame.fault[0] = 0
@@ -340,35 +279,26 @@ class NativeStep:
             results.append(array)
         return results
 
-    def _stream(self, context: Any, node: Node) -> Array:
-        """The place in a random stream that this run takes."""
-        values = self.lowered.spec.values
-        inputs = [values.get(tensor) for tensor in node.inputs]
-        return node.op.stream(context.at(node), *inputs)
-
 
 class Frame:
     """A program with memory of its own: what one call in flight needs."""
 
     def __init__(self, step: NativeStep) -> None:
-        memory = np.empty(step.arena.size + 2 * ALIGNMENT, np.uint8)
+        image = step.image
+        memory = np.empty(image.arena + 2 * ALIGNMENT, np.uint8)
         base = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
         self.fault = np.zeros(8, np.int64)
-        self.streams = np.zeros((max(len(step.streams), 1), 6), np.uint32)
-        words = np.zeros(max(step.word_count, 1), np.int64)
+        self.streams = np.zeros((max(len(step.streams), 1), STREAM_BYTES // 4), np.uint32)
+        known = [self.fault.ctypes.data, base, self.streams.ctypes.data]  # in the order of bases
+        known += [constant.ctypes.data for constant in image.constants]
+        words = np.array([0, *known], np.int64)[image.bases] + image.words
         self.words: Any = memoryview(cast("Any", words))
         self._kept = (memory, step, words)
         entries: list[Entry] = []
-        for call in step.calls:
-            count = len(call.launch.buffers)
-            words[call.words] = self.fault.ctypes.data
-            for word, buffer, shift in call.addresses():
-                words[word] = self._address(step, buffer, base) + shift
-            words[call.words + count + 1] = base + call.scratch
-            words[call.words + count + 2 : call.words + call.word_count] = call.adapted.words
-            arguments = words.ctypes.data + 8 * call.words
-            for function, waits in zip(call.functions, call.waits, strict=True):
-                entries.append(Entry(function, arguments, waits, call.owner))
+        for kernel, word, waits, owner in image.calls:
+            arguments = words.ctypes.data + 8 * word
+            for phase, function in enumerate(step.functions[kernel]):
+                entries.append(Entry(function, arguments, waits or phase > 0, owner))
         self.scalars = self._own_scalars(step)
         fault = self.fault.ctypes.data
         self.program = Program(default_pool(), entries, fault, step.threads, step.brief)
@@ -384,17 +314,6 @@ class Frame:
             for word, shift in targets:
                 self.words[word] = scalar.ctypes.data + shift
         return found
-
-    def _address(self, step: NativeStep, buffer: Buffer, base: int) -> int:
-        match buffer.kind:
-            case Kind.TEMPORARY:
-                return base + step.arena.offsets[buffer]
-            case Kind.CONSTANT:
-                return step.constants[buffer].ctypes.data
-            case Kind.STREAM:
-                return self.streams[step.streams.index(buffer)].ctypes.data
-            case _:
-                return 0  # known when a call runs
 
 
 def _is_plain(array: Array) -> bool:
@@ -413,31 +332,60 @@ def _explained(launch: Launch, error: Exception) -> Exception:
     return error
 
 
-def _constants(launches: Sequence[Launch]) -> dict[Buffer, Array]:
-    return {
-        buffer: np.ascontiguousarray(buffer.source)
-        for launch in launches
-        for buffer in launch.buffers
-        if buffer.kind is Kind.CONSTANT
-    }
+def native_step(lowered: Lowered, adapted: Sequence[Adapted], threads: int) -> NativeStep:
+    """A lowered region as a native step: its kernels made or found, its program laid out."""
+    if TUNES:
+        tune_new(adapted, threads)
+    target, launches = host(), lowered.launches
+    pairs = zip(launches, adapted, strict=True)
+    requests = [kernel_request(launch, kernel.kernel, target) for launch, kernel in pairs]
+    names = [name_of(request, target) for request in requests]
+    every = load_all(requests, target)
+    loaded = dict(zip(names, every, strict=True))
+    listing = listed(lowered, adapted, every)
+    layout = Layout(listing.arena, list(lowered.streams.values()))
+    for call in listing.calls:
+        layout.add(call.launch, call.scratch, call.adapted.words)
+    border = Border(lowered, layout.places)
+    image = Image(
+        tuple(loaded),
+        _placed(listing.calls, names, list(loaded)),
+        np.array(layout.words or [0], np.int64),
+        np.array(layout.bases or [0], np.int64),
+        layout.constants,
+        border.streams(),
+        border.inputs(),
+        border.references(),
+        border.outputs(),
+        listing.arena.size,
+        threads_for(launches, threads or default_pool().threads, target.l2),
+        sum(work_of(launch.kernel) for launch in launches) < _BRIEF,
+    )
+    nodes = lowered.spec.region.nodes
+    return NativeStep(image, list(loaded.values()), nodes, lambda: listing)
 
 
-def _is_read(launch: Launch, argument: Argument) -> bool:
-    """Whether a launch reads an argument that it writes."""
-    kernel = launch.kernel
-    if any(s.combine != "set" for s in kernel.stores if s.argument is argument):
-        return True
-    pending: list[Any] = [store.value for store in kernel.stores]
-    if isinstance(kernel, Contraction):
-        pending += [kernel.a.value, kernel.b.value]
-    while pending:
-        part = pending.pop()
-        if not isinstance(part, Expr):
-            continue
-        if part.function != "load":
-            pending += part.arguments
-        elif part.arguments[0] is argument:
-            return True
-        else:
-            pending += [term for _, term in part.arguments[1].terms]
-    return False
+def listed(lowered: Lowered, adapted: Sequence[Adapted], loaded: Sequence[Loaded]) -> Listing:
+    """The launches of a region with their code: where each is placed, when it waits."""
+    arena = arrange(lowered.launches, [kernel.scratch for kernel in loaded], lowered.pieces)
+    calls: list[Call] = []
+    words = 0
+    waits = Waits(arena)
+    for position, launch in enumerate(lowered.launches):
+        functions, scratch = loaded[position].functions, arena.scratch[position]
+        piece = scratch, scratch + loaded[position].scratch
+        first, owner = waits.place(launch, piece, len(functions))
+        waiting = (first, *[True] * (len(functions) - 1))
+        calls.append(Call(launch, adapted[position], functions, words, scratch, waiting, owner))
+        words += calls[-1].word_count
+    return Listing(lowered, calls, arena)
+
+
+def _placed(
+    calls: Sequence[Call], names: Sequence[str], kernels: Sequence[str]
+) -> list[PlacedCall]:
+    numbers = {name: number for number, name in enumerate(kernels)}
+    return [
+        PlacedCall(numbers[name], call.words, call.waits[0], call.owner)
+        for call, name in zip(calls, names, strict=True)
+    ]

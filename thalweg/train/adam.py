@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops import basic, scatter, state
 from thalweg.ops.transcendental import sqrt
 from thalweg.public import public
 from thalweg.train.parts import ElementwiseOptimizer, Part
+
+
+class _Numbers(NamedTuple):
+    """What the updates of all variables of a dtype share."""
+
+    rate: Tensor  # corrected for the averages' start at zero
+    beta1: Tensor
+    beta2: Tensor
+    rest1: Tensor  # 1 - β₁
+    rest2: Tensor
+    epsilon: Tensor
 
 
 @public("train.AdamOptimizer")
@@ -34,6 +46,7 @@ class AdamOptimizer(ElementwiseOptimizer):
         self._beta1 = beta1
         self._beta2 = beta2
         self._epsilon = epsilon
+        self._numbers: dict[DType, _Numbers] = {}
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
         # Where the powers live must not depend on the order the variables come in.
@@ -58,35 +71,43 @@ class AdamOptimizer(ElementwiseOptimizer):
         self._beta1_t = self._hyper(self._beta1, "beta1")
         self._beta2_t = self._hyper(self._beta2, "beta2")
         self._epsilon_t = self._hyper(self._epsilon, "epsilon")
+        self._numbers = {}
 
-    def _corrected_rate(self, part: Part) -> Tensor:
-        power1, power2 = (part.cast(power) for power in self._get_beta_accumulators())
-        return part.cast(self._lr_t) * sqrt(1 - power2) / (1 - power1)
+    def _numbers_for(self, part: Part) -> _Numbers:
+        """Made once for the updates of a step: a large model has hundreds of variables."""
+        kind = part.var.dtype.base_dtype
+        if kind not in self._numbers:
+            power1, power2 = (part.cast(power) for power in self._get_beta_accumulators())
+            rate = part.cast(self._lr_t) * sqrt(1 - power2) / (1 - power1)
+            beta1, beta2 = part.cast(self._beta1_t), part.cast(self._beta2_t)
+            epsilon = part.cast(self._epsilon_t)
+            self._numbers[kind] = _Numbers(rate, beta1, beta2, 1 - beta1, 1 - beta2, epsilon)
+        return self._numbers[kind]
 
     def _step(self, grad: Tensor, part: Part) -> None:
-        beta1, beta2 = part.cast(self._beta1_t), part.cast(self._beta2_t)
+        numbers = self._numbers_for(part)
         m, v = self._slot(part.var, "m"), self._slot(part.var, "v")
-        mean = part.add(m, (grad - part.read(m)) * (1 - beta1))
-        square = part.add(v, (grad * grad - part.read(v)) * (1 - beta2))
-        scale = sqrt(square) + part.cast(self._epsilon_t)
-        part.subtract(part.var, self._corrected_rate(part) * mean / scale)
+        mean = part.add(m, (grad - part.read(m)) * numbers.rest1)
+        square = part.add(v, (grad * grad - part.read(v)) * numbers.rest2)
+        part.subtract(part.var, numbers.rate * mean / (sqrt(square) + numbers.epsilon))
 
     def _apply_sparse(self, grad: IndexedSlices, var: Any) -> Any:
         """Rows without a gradient decay and move too: their gradient is zero, not unknown."""
         part = Part(var, self._use_locking)
-        beta1, beta2 = part.cast(self._beta1_t), part.cast(self._beta2_t)
-        mean = self._decayed(part, "m", beta1, grad.values, grad.indices)
-        square = self._decayed(part, "v", beta2, grad.values * grad.values, grad.indices)
-        scale = sqrt(square) + part.cast(self._epsilon_t)
-        update = part.subtract(var, self._corrected_rate(part) * mean / scale)
-        return basic.group(update, mean, square)
+        numbers = self._numbers_for(part)
+        rows = grad.values * numbers.rest1
+        mean = self._decayed(part, "m", numbers.beta1, rows, grad.indices)
+        rows = grad.values * grad.values * numbers.rest2
+        square = self._decayed(part, "v", numbers.beta2, rows, grad.indices)
+        change = numbers.rate * mean / (sqrt(square) + numbers.epsilon)
+        return basic.group(part.subtract(var, change), mean, square)
 
     def _decayed(
         self, part: Part, name: str, decay: Tensor, rows: Tensor, indices: Tensor
     ) -> Tensor:
         slot = self._slot(part.var, name)
         kept = part.set(slot, part.read(slot) * decay)
-        return scatter.scatter_add(kept, indices, rows * (1 - decay), self._use_locking)
+        return scatter.scatter_add(kept, indices, rows, self._use_locking)
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Node:
         power1, power2 = self._get_beta_accumulators()

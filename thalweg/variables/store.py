@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, NoReturn, cast
 
 from thalweg.graph import dtypes
@@ -20,7 +21,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.ops import slicing
 from thalweg.public import publish_value
-from thalweg.variables.initializers import GlorotUniform, Zeros
+from thalweg.variables.initializers import GlorotUniform, Initializer, Zeros
 from thalweg.variables.partitioned import PartitionedVariable, PartitionInfo, slice_plan
 from thalweg.variables.save_slice import SaveSliceInfo
 from thalweg.variables.variable import Variable, VariableAggregation, VariableSynchronization
@@ -289,8 +290,15 @@ def _default_initializer(dtype: DType) -> Callable[..., Any]:
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
+    if isinstance(function, Initializer):
+        return _calls_take(type(function), name)
     parameters = inspect.signature(function).parameters
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+@cache
+def _calls_take(kind: type[Initializer], name: str) -> bool:
+    return _takes(kind.__call__, name)
 
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:
