@@ -9,7 +9,15 @@ import pytest
 
 from thalweg.loops.expr import Expr, call
 from thalweg.loops.loop import Operand, Place, reduce, scatter
-from thalweg.lower.cost import LOAD, STORE, analysed, worth_inlining
+from thalweg.lower.cost import (
+    FAR,
+    LOAD,
+    STORE,
+    analysed,
+    element_cost,
+    worth_inlining,
+    worth_recomputing,
+)
 
 N = 1000
 
@@ -38,6 +46,30 @@ def test_the_rule(size: int, cost: float, reads: float, inlined: bool) -> None:
     assert worth_inlining(size, cost, reads) is inlined
     stored = size * (cost + STORE) + reads * LOAD
     assert inlined is (reads * cost <= stored)
+
+
+# cost of an element, late readers; whether they compute it again
+LATE: list[tuple[str, float, int, bool]] = [
+    ("an activation with one reader", 28, 1, True),
+    ("an activation with two readers", 28, 2, False),
+    ("a scaled row with several readers", 7, 5, True),
+    ("as dear as memory", FAR, 1, True),
+    ("a power", 43, 1, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("cost", "readers", "again"), [r[1:] for r in LATE], ids=[r[0] for r in LATE]
+)
+def test_the_rule_of_late_readers(cost: float, readers: int, again: bool) -> None:
+    assert worth_recomputing(cost, readers) is again
+
+
+def test_an_elements_cost_is_that_of_its_parts_each_once() -> None:
+    load = Expr("load", ("a buffer", "a place"))
+    square = call("mul", load, load)
+    assert element_cost(load) == LOAD
+    assert element_cost(call("add", square, square)) == LOAD + 2
 
 
 def operand(*shape: int) -> Operand:

@@ -20,7 +20,16 @@ from tests.random_graphs.layers import COMPILED
 from tests.random_graphs.sketch import Seeded
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.lowering import Lowered, lower
-from thalweg.lower.memory import ALIGNMENT, Arena, arrange
+from thalweg.lower.memory import (
+    ALIGNMENT,
+    Arena,
+    Need,
+    arrange,
+    by_size,
+    in_time,
+    most_at_once,
+    placed,
+)
 from thalweg.lower.schedule import SHARED, Waits, is_small
 from thalweg.lower.specialise import NotCompiled
 from thalweg.place.placer import local_devices
@@ -141,6 +150,28 @@ def test_every_temporary_is_written_before_it_is_read(seed: int, count: int) -> 
             written |= set(launch.written)
 
 
+@examples(150, soak=3000)
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(1, 5000)), max_size=40)
+)
+def test_the_largest_first_are_apart_as_well(drawn: list[tuple[int, int, int]]) -> None:
+    needed = [Need(first, first + length, size) for first, length, size in drawn]
+    starts, size = by_size(needed)
+    least = most_at_once(needed)
+    assert least <= size
+    for time in range(45):
+        alive = [n for n, need in enumerate(needed) if need.first <= time <= need.last]
+        pieces = sorted((starts[n], needed[n].size) for n in alive)
+        assert_apart(pieces, Arena(size, {}, ()))
+
+
+def test_the_largest_first_leave_no_holes() -> None:
+    # As they come, the small one lies in the middle of what the large one could have had.
+    needed = [Need(0, 1, 640), Need(1, 3, 64), Need(2, 3, 704)]
+    assert in_time(needed)[1] > by_size(needed)[1] == most_at_once(needed) == 768
+    assert placed(needed) == by_size(needed)[0]
+
+
 @pytest.fixture
 def graph() -> Any:
     with tf.Graph().as_default():
@@ -159,7 +190,7 @@ def test_the_arena_is_as_large_as_what_lives_at_once(graph: Any) -> None:
         y = stored(y)
     step = native(y)
     product = math.prod((64, 64)) * 4
-    widest = max(loaded.scratch for loaded in step._loaded)
+    widest = max(loaded.scratch for loaded in step.loaded)
     assert 2 * product <= step.arena.size <= 2 * product + 2 * (widest + ALIGNMENT)
 
 

@@ -59,8 +59,10 @@ class Drafting:
             self._look_at(position, node)
         for position, node in enumerate(self._spec.region.nodes):
             self._decide(position, node)
+        self._forms.clear()
         for node in self._spec.region.nodes:
             self._draft(node)
+            self._resolver.forget()
         left = self._needed()
         if left:
             self.drafts.append(Draft((), (), (left[0].node,), None, left))

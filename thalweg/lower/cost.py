@@ -4,6 +4,13 @@ The unit is one vector instruction per element. A tensor is computed anew at eac
 it, instead of being stored once and loaded, exactly where that costs no more:
 
     reads · cost  <=  size · (cost + STORE) + reads · LOAD
+
+A tensor that is read again only when FAR_BYTES of others were made since is no longer near: storing
+and loading its element costs FAR. What follows element by element from tensors that are kept until
+then anyway is computed again by those late readers where that costs no more (and its memory serves
+others meanwhile):
+
+    late readers · cost  <=  FAR
 """
 
 from __future__ import annotations
@@ -18,6 +25,8 @@ from thalweg.loops.loop import Operand, Scatter
 
 LOAD = 2.0
 STORE = 3.0
+FAR = 40.0
+FAR_BYTES = 4 << 20
 _FUNCTIONS: dict[str, float] = {
     "div": 4,
     "floor_div": 8,
@@ -127,6 +136,26 @@ class _Count:
 def worth_inlining(size: int, cost: float, reads: float) -> bool:
     """The rule above."""
     return reads * cost <= size * (cost + STORE) + reads * LOAD
+
+
+def worth_recomputing(cost: float, readers: int) -> bool:
+    """The second rule above."""
+    return readers * cost <= FAR
+
+
+def element_cost(value: Expr) -> float:
+    """What an expression over buffers costs, each of its parts once."""
+    pending: list[Any] = [value]
+    seen: set[int] = set()
+    cost = 0.0
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, Expr) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        cost += LOAD if part.function == "load" else _FUNCTIONS.get(part.function, 1.0)
+        pending += part.arguments
+    return cost
 
 
 class Costs:

@@ -23,8 +23,8 @@ from thalweg.lower.cost import MOST_PARTS
 from thalweg.lower.drafts import Draft, Renaming, Write, renaming
 from thalweg.lower.resolve import walk
 
-_MOST_WRITES = 8
-_MOST_STREAMS = 20
+MOST_WRITES = 8
+MOST_STREAMS = 20
 _CANDIDATES = 8
 
 
@@ -99,9 +99,9 @@ def _joined(first: Draft, second: Draft) -> Draft | None:
     if first.product is not None and second.has_reductions:
         return None
     writes = [*first.writes, *second.writes]
-    if len(writes) > _MOST_WRITES or first.parts + second.parts > MOST_PARTS:
+    if len(writes) > MOST_WRITES or first.parts + second.parts > MOST_PARTS:
         return None
-    if len(first.loads.keys() | second.loads.keys()) + len(writes) > _MOST_STREAMS:
+    if len(first.loads.keys() | second.loads.keys()) + len(writes) > MOST_STREAMS:
         return None
     rename = _onto(second, first)
     if rename is None:
@@ -110,7 +110,7 @@ def _joined(first: Draft, second: Draft) -> Draft | None:
     places: dict[Buffer, list[Write]] = defaultdict(list)
     for write in first.writes:
         places[write.buffer].append(write)
-    if not _meet(first, second, places, moved):
+    if not _meet(first, second, places, moved) or _checks_made(first, second):
         return None
     return _merge(first, second, places, rename)
 
@@ -200,6 +200,19 @@ def _meet(first: Draft, second: Draft, places: dict[Buffer, list[Write]], moved:
     return not (first.has_reductions and first.reads & second.written)
 
 
+def _checks_made(first: Draft, second: Draft) -> bool:
+    """Whether the second checks what the first makes: that can be done when it is there, and the
+    second must not run before that."""
+    found = False
+
+    def visit(part: Expr) -> None:
+        nonlocal found
+        found = found or (part.function == "load" and part.arguments[0] in first.written)
+
+    walk([need.condition for need in second.needed], visit)
+    return found
+
+
 def _factors(draft: Draft) -> set[Buffer]:
     assert draft.product is not None
     return {draft.product.a.buffer, draft.product.b.buffer}
@@ -211,12 +224,12 @@ def _merge(
     places: dict[Buffer, list[Write]],
     rename: dict[Variable, Affine],
 ) -> Draft:
-    def replace(part: Expr) -> object:
+    def made(part: Expr) -> object:
         if part.function != "load" or part.arguments[0] not in places:
             return None
         return places[part.arguments[0]][-1].value
 
-    renamed = Renaming(rename, replace)
+    renamed = Renaming(rename, made)
     same = {}
     if first.domain == second.domain:
         same = dict(zip(second.variables, first.variables, strict=True))

@@ -11,7 +11,9 @@ from thalweg.lower.build import Drafting
 from thalweg.lower.finish import Launch, finish
 from thalweg.lower.fuse import fuse
 from thalweg.lower.memory import in_place
+from thalweg.lower.order import sooner
 from thalweg.lower.pieced import pieced
+from thalweg.lower.recompute import recomputed
 from thalweg.lower.specialise import Region, Shape, Specialised, specialise
 from thalweg.lower.stack import Pieces, stacked
 from thalweg.lower.turned import turned
@@ -35,15 +37,11 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape]) -> Lowered:
     spec = specialise(region, shapes, {})
     drafting = Drafting(spec)
     drafting.run()
+    buffers, streams, drafted = drafting.buffers, drafting.streams, len(drafting.drafts)
     pieces: Pieces = {}
-    drafts = turned(fuse(stacked(pieced(drafting.drafts, pieces), pieces)))
+    drafts = stacked(pieced(drafting.drafts, pieces), pieces)
+    del drafting  # what it knows of every tensor is more than all that is kept
+    drafts = fuse(drafts)
+    drafts = turned(recomputed(sooner(recomputed(drafts, pieces)), pieces))
     launches, checked = finish(drafts, in_place(drafts, pieces))
-    return Lowered(
-        spec,
-        tuple(launches),
-        tuple(checked),
-        drafting.buffers,
-        drafting.streams,
-        pieces,
-        len(drafting.drafts),
-    )
+    return Lowered(spec, tuple(launches), tuple(checked), buffers, streams, pieces, drafted)

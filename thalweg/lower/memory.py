@@ -1,8 +1,9 @@
 """Where temporaries live: in place of what dies as they are made, or at an offset in the arena.
 
 Lifetimes are those of the order of launches. A buffer may take over the memory of one that its
-kernel reads for the last time, at exactly the places it writes. Everything else gets the smallest
-free piece of the arena that holds it.
+kernel reads for the last time, at exactly the places it writes. Everything else gets a piece of the
+arena that nobody has during its life: the smallest that is free when it begins, or, where that
+leaves holes, the lowest one, those of the largest buffers chosen first.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.drafts import Draft
@@ -19,6 +23,9 @@ from thalweg.lower.finish import Launch
 from thalweg.lower.stack import Pieces
 
 ALIGNMENT = 64
+_NEAR = 1.02  # times the least memory that there can be, which is not worth a second attempt
+
+Array = NDArray[Any]
 
 
 def in_place(drafts: Sequence[Draft], pieces: Pieces) -> dict[Buffer, Buffer]:
@@ -74,36 +81,104 @@ class Arena:
 
 def arrange(launches: Sequence[Launch], scratch: Sequence[int], pieces: Pieces) -> Arena:
     """Offsets for all temporaries and for the scratch memory of each launch."""
-    space = _Space()
-    dying = _dying(launches, pieces)
-    offsets: dict[Buffer, int] = {}
-    scratches: list[int] = []
-    for position, launch in enumerate(launches):
-        for buffer in launch.buffers:
-            if buffer.kind is Kind.TEMPORARY and buffer not in offsets:
-                home, start = pieces.get(buffer, (buffer, 0))
-                if home not in offsets:
-                    offsets[home] = space.take(home.bytes)
-                offsets[buffer] = offsets[home] + start * np.dtype(home.dtype).itemsize
-        scratches.append(space.take(scratch[position]) if scratch[position] else 0)
-        if scratch[position]:
-            space.give(scratches[-1], scratch[position])
-        for buffer in dying[position]:
-            space.give(offsets[buffer], buffer.bytes)
-    return Arena(space.size, offsets, tuple(scratches))
+    lives = _lives(launches, pieces)
+    homes = list(lives)
+    needed = [
+        *(Need(*lives[home], home.bytes) for home in homes),
+        *(Need(at, at, size) for at, size in enumerate(scratch) if size),
+    ]
+    starts = iter(placed(needed))
+    places = {home: next(starts) for home in homes}
+    scratches = tuple([next(starts) if size else 0 for size in scratch])
+    ends = [places[home] + _rounded(home.bytes) for home in homes]
+    ends += [start + _rounded(size) for start, size in zip(scratches, scratch, strict=True) if size]
+    offsets = dict(places)
+    for buffer, (home, start) in pieces.items():
+        if home in places:
+            offsets[buffer] = places[home] + start * np.dtype(home.dtype).itemsize
+    return Arena(max(ends, default=0), offsets, scratches)
 
 
-def _dying(launches: Sequence[Launch], pieces: Pieces) -> dict[int, list[Buffer]]:
-    """After each launch, the temporaries that no later one touches, not even in pieces."""
-    last: dict[Buffer, int] = {}
+class Need(NamedTuple):
+    """So many bytes from the beginning of one launch to the end of another."""
+
+    first: int
+    last: int
+    size: int
+
+
+def _lives(launches: Sequence[Launch], pieces: Pieces) -> dict[Buffer, tuple[int, int]]:
+    """The first and the last launch that touch each temporary, be it in pieces."""
+    lives: dict[Buffer, tuple[int, int]] = {}
     for position, launch in enumerate(launches):
         for buffer in launch.buffers:
             if buffer.kind is Kind.TEMPORARY:
-                last[pieces.get(buffer, (buffer, 0))[0]] = position
-    dying: dict[int, list[Buffer]] = defaultdict(list)
-    for buffer, position in last.items():
-        dying[position].append(buffer)
-    return dying
+                home = pieces.get(buffer, (buffer, 0))[0]
+                first, _ = lives.get(home, (position, position))
+                lives[home] = first, position
+    return lives
+
+
+def placed(needed: Sequence[Need]) -> list[int]:
+    """A place for each need: as launches come to them, or the largest ones first, whichever takes
+    less memory in all."""
+    first, size = in_time(needed)
+    if size <= most_at_once(needed) * _NEAR:
+        return first
+    second, other = by_size(needed)
+    return second if other < size else first
+
+
+def most_at_once(needed: Sequence[Need]) -> int:
+    """The most bytes that are in use at a time: no arrangement takes less."""
+    changes: dict[int, int] = defaultdict(int)
+    for need in needed:
+        changes[need.first] += _rounded(need.size)
+        changes[need.last + 1] -= _rounded(need.size)
+    return max(accumulate(changes[at] for at in sorted(changes)), default=0)
+
+
+def in_time(needed: Sequence[Need]) -> tuple[list[int], int]:
+    """Each takes the smallest piece that is free when its life begins."""
+    space = _Space()
+    starts = [0] * len(needed)
+    dying: dict[int, list[int]] = defaultdict(list)
+    order = sorted(range(len(needed)), key=lambda number: needed[number].first)
+    for at, born in groupby(order, key=lambda number: needed[number].first):
+        for gone in sorted(time for time in dying if time < at):
+            for number in dying.pop(gone):
+                space.give(starts[number], needed[number].size)
+        for number in born:
+            starts[number] = space.take(needed[number].size)
+            dying[needed[number].last].append(number)
+    return starts, space.size
+
+
+def by_size(needed: Sequence[Need]) -> tuple[list[int], int]:
+    """Each, the largest first, goes to the lowest place where nobody is during its life."""
+    starts = [0] * len(needed)
+    order = sorted(range(len(needed)), key=lambda n: (-needed[n].size, needed[n].first))
+    firsts, lasts, begins, ends = np.zeros((4, len(needed)), np.int64)
+    for count, number in enumerate(order):
+        first, last, size = needed[number]
+        meets = (firsts[:count] <= last) & (lasts[:count] >= first)
+        start = _lowest(begins[:count][meets], ends[:count][meets], _rounded(size))
+        firsts[count], lasts[count] = first, last
+        begins[count], ends[count] = start, start + _rounded(size)
+        starts[number] = start
+    return starts, int(ends.max(initial=0))
+
+
+def _lowest(begins: Array, ends: Array, size: int) -> int:
+    """The lowest place for so many bytes beside pieces that are taken."""
+    order = np.argsort(begins)
+    below = np.maximum.accumulate(np.concatenate([[0], ends[order]]))
+    fits = np.flatnonzero(begins[order] - below[:-1] >= size)
+    return int(below[fits[0]] if len(fits) else below[-1])
+
+
+def _rounded(count: int) -> int:
+    return max(-(-count // ALIGNMENT), 1) * ALIGNMENT
 
 
 class _Space:
@@ -114,7 +189,7 @@ class _Space:
         self._free: dict[int, int] = {}  # start -> length
 
     def take(self, count: int) -> int:
-        length = max(-(-count // ALIGNMENT), 1) * ALIGNMENT
+        length = _rounded(count)
         fitting = [(size, start) for start, size in self._free.items() if size >= length]
         if fitting:
             size, start = min(fitting)
@@ -131,7 +206,7 @@ class _Space:
         return start
 
     def give(self, start: int, count: int) -> None:
-        length = max(-(-count // ALIGNMENT), 1) * ALIGNMENT
+        length = _rounded(count)
         for other, size in list(self._free.items()):
             if other + size == start:
                 start, length = other, size + length

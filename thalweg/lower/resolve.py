@@ -82,6 +82,11 @@ class Resolver:
         self._node: Node | None = None
         self._guards = 0
 
+    def forget(self) -> None:
+        """Let go of what was made: another nest has variables of its own, and shares nothing."""
+        self._interned.clear()
+        self._elements.clear()
+
     def form(self, node: Node, at: Place) -> Any:
         """An output of a node at a place: an expression over buffers, or a Scatter of them."""
         outer, self._node = self._node, node
@@ -124,7 +129,7 @@ class Resolver:
 
     def make(self, function: str, *arguments: Any) -> Expr:
         """A call of a function; made twice of the same parts, it is the same object."""
-        return self._intern((function, *map(_key, arguments)), function, arguments)
+        return self._intern((function, *map(part_key, arguments)), function, arguments)
 
     def _intern(self, key: Any, function: str, arguments: tuple[Any, ...]) -> Expr:
         found = self._interned.get(key)
@@ -279,7 +284,8 @@ def _atoms(value: Affine) -> list[Any]:
     return found
 
 
-def _key(part: Any) -> Any:
+def part_key(part: Any) -> Any:
+    """What an argument of an expression is told by; of an expression, its identity."""
     if isinstance(part, Expr):
         return id(part)
     if isinstance(part, tuple):
