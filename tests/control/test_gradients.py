@@ -210,3 +210,26 @@ def test_only_variables_that_a_gradient_comes_to_go_back(sess: tf.Session) -> No
     assert sess.run([of_a, of_b], {x: 2.0}) == [12.0, 12.0]
     start = tf.gradients(a, b.op.inputs[2])[0]
     assert sess.run(start, {x: 2.0}) == 0.0
+
+
+def test_gradients_inside_bodies_go_where_their_ops_are(sess: tf.Session) -> None:
+    x = tf.constant([1.0, 2.0])
+
+    def body(i: Any, y: Any) -> Any:
+        with tf.device("/cpu:0"):
+            product = tf.multiply(y, x, name="product")
+        return i + 1, tf.cond(i < 1, lambda: tf.sin(product, name="bent"), lambda: product)
+
+    y = tf.while_loop(lambda i, _: i < 2, body, [0, x])[1]
+    (slope,) = tf.gradients(y, x, colocate_gradients_with_ops=True)
+    loop = next(node for node in reversed(sess.graph.get_operations()) if node.type == "While")
+    inside = loop.op.body.graph.get_operations()
+    branches = next(node for node in inside if node.type == "If").op.branches
+    nodes = [*inside, *(node for branch in branches for node in branch.graph.get_operations())]
+    made = [node for node in nodes if node.type in ("Mul", "Cos")]
+    groups = {group for node in made for group in node.colocation_groups()}
+    assert groups == {b"loc:@while/product", b"loc:@while/cond/bent"}
+    assert {n.device for n in made if n.colocation_groups() == [b"loc:@while/product"]} == {
+        "/device:CPU:0"
+    }
+    np.testing.assert_allclose(sess.run(slope), [1.9220755, -5.9859514], rtol=1e-5)

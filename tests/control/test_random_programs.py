@@ -2,7 +2,8 @@
 
 A program is a list of statements over a few vectors. It runs three ways: as `tf.while_loop` and
 `tf.cond` in native code, the same on the dataflow executor, and unrolled by Python, which knows the
-values and so takes only the branches and turns that happen. Values and gradients must agree.
+values and so takes only the branches and turns that happen. Values and gradients must agree, of
+loops in loops also those of second order, and all loops must really have been native.
 """
 
 from __future__ import annotations
@@ -45,6 +46,22 @@ PROGRAMS = st.lists(
     st.recursive(_assign, lambda inner: st.one_of(_assign, _nested(inner)), max_leaves=6),
     min_size=1,
     max_size=3,
+)
+
+
+_always = st.tuples(_places, st.just(-1e3))
+_unsteady = st.tuples(_places, st.floats(-0.5, 0.5))
+_inner_loop = st.tuples(
+    st.just("loop"), st.integers(0, 3), _unsteady, st.lists(_assign, min_size=1, max_size=2)
+)
+_inner = st.one_of(
+    _inner_loop,
+    st.tuples(st.just("cond"), _unsteady, st.tuples(_inner_loop), st.tuples(_assign)),
+    st.tuples(st.just("loop"), st.integers(1, 2), _unsteady, st.tuples(_assign, _inner_loop)),
+)
+#: Loops with loops in them, of lengths that depend on data.
+NESTS = st.tuples(
+    st.tuples(st.just("loop"), st.integers(1, 3), _always, st.tuples(_assign, _inner, _assign))
 )
 
 
@@ -152,20 +169,41 @@ class Unrolled(Graphed):
         return changed
 
 
+def slopes(y: list[Any], starts: Any) -> list[Any]:
+    """The gradients of a sum of squares."""
+    found = tf.gradients(tf.add_n([tf.reduce_sum(x * x) for x in y]), starts)
+    return [
+        tf.zeros_like(x) if slope is None else tf.convert_to_tensor(slope)
+        for x, slope in zip(starts, found, strict=True)
+    ]
+
+
 def results(machine: Any, program: Any, starts: Any, session: Any) -> list[Any]:
     state = machine.block(program, starts)
-    total = tf.add_n([tf.reduce_sum(x * x) for x in state])
-    slopes = tf.gradients(total, starts)
-    filled = [
-        tf.zeros_like(x) if slope is None else tf.convert_to_tensor(slope)
-        for x, slope in zip(starts, slopes, strict=True)
-    ]
+    filled = slopes(state, starts)
     together = session.run([state, filled])
+    check_native(session, [state, filled])
     alone = [session.run(fetch) for fetch in (*state, *filled)]  # without what only others need
     return [together, alone]
 
 
-def run(program: Any, seed: int) -> None:
+def twice(machine: Any, program: Any, starts: Any, session: Any) -> list[Any]:
+    state = machine.block(program, starts)
+    first = slopes(state, starts)
+    fetches = [state, first, slopes(first, starts)]
+    found = session.run(fetches)
+    check_native(session, fetches)
+    return found
+
+
+def check_native(session: Any, fetches: Any) -> None:
+    """Check that a step that ran left no loop to the executor."""
+    loops = [c for c in session.plan(fetches).controls if c.unit.node.type == "While"]
+    reasons = [loop.reason for loop in loops if loop.was_native is not controlled.NATIVE]
+    assert not reasons
+
+
+def run(program: Any, seed: int, results: Any = results) -> None:
     rng = np.random.default_rng(seed)
     values = [rng.normal(scale=0.4, size=WIDTH) for _ in range(COUNT)]
     with tf.Graph().as_default(), tf.Session() as session:
@@ -195,3 +233,14 @@ def test_native_loops_and_the_executor_agree_with_the_unrolled_graph(
     program: Any, seed: int
 ) -> None:
     run(program, seed)
+
+
+@settings(
+    max_examples=EXAMPLES // 3,
+    deadline=None,
+    derandomize=not os.environ.get("THALWEG_SOAK"),
+    suppress_health_check=list(HealthCheck),
+)
+@given(NESTS, st.integers(0, 1000))
+def test_loops_in_loops_are_native_to_the_second_gradient(program: Any, seed: int) -> None:
+    run(program, seed, twice)

@@ -350,7 +350,7 @@ def test_a_named_source_has_one_list_of_gradients(session):
     assert session.run([total, other]) == [5, 1]
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(-3, 3)), min_size=1, max_size=8),
     st.booleans(),

@@ -354,3 +354,16 @@ class TestBadInput:
     def test_no_variables(self, sess):
         with pytest.raises(ValueError, match="No loop variables"):
             tf.while_loop(lambda: True, lambda: None, [])
+
+
+@pytest.mark.usefixtures("lowering")
+def test_a_reference_enters_a_loop_as_the_value_it_has(sess: tf.Session) -> None:
+    v = tf.Variable(1.5)
+    reference = v._ref()
+    assert reference.dtype.is_ref_dtype
+    _, y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y * v), [0, reference])
+    (slope,) = tf.gradients(y, v)
+    sess.run(v.initializer)
+    assert not y.dtype.is_ref_dtype
+    assert sess.run([y, slope]) == [1.5**4, 4 * 1.5**3]
+    assert sess.run(v) == 1.5

@@ -13,7 +13,7 @@ from thalweg.control.traces import BranchTrace, here, is_argument, known_here, t
 from thalweg.graph import nest
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import DType, int32, int64
+from thalweg.graph.dtypes import DType, int32, int64, variant
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
@@ -60,7 +60,10 @@ class Branching(Op, abstract=True):
         if not places:
             return found
         some = {place: dys[place] for place in given if carries(node.outputs[place])}
-        branches = [self._backward(node, body, some, inner, places) for body in self.branches]
+        lists = _new_lists(node, places, some)
+        branches = [
+            self._backward(node, body, some, inner, places, lists) for body in self.branches
+        ]
         sliced = [_is_sliced(row) for row in zip(*(parts for _, parts in branches), strict=True)]
         drafts = [_gradient_draft(graph, parts, sliced) for graph, parts in branches]
         results = iter(_join(type(self), node.inputs[0], drafts))
@@ -78,8 +81,10 @@ class Branching(Op, abstract=True):
         dys: Mapping[int, Any],
         inner: Sequence[InnerGradient],
         wanted: Sequence[int],
+        lists: Mapping[int, Tensor],
     ) -> tuple[SubGraph, list[_Part]]:
-        """The gradient of one branch: what it needs from inside comes by traces."""
+        """The gradient of one branch: what it needs from inside comes by traces. Gradients of
+        lists are added to those that are given."""
         graph = SubGraph(get_default_graph(), f"the gradient of {node.name}")
         places = {tensor: place for place, tensor in enumerate(body.arguments)}
 
@@ -97,8 +102,19 @@ class Branching(Op, abstract=True):
         xs = [body.arguments[place] for place in wanted]
         with graph.as_default():
             ys, seeds = [y for y, _ in pairs], [here(dy) for _, dy in pairs]
-            found = backward(ys, seeds, xs)
+            totals = [here(lists[place]) if place in lists else None for place in wanted]
+            found = backward(ys, seeds, xs, totals)
         return graph, [_Part(x, gradient) for x, gradient in zip(xs, found, strict=True)]
+
+
+def _new_lists(node: Node, places: Sequence[int], dys: Mapping[int, Any]) -> dict[int, Tensor]:
+    """The gradients of lists that branches take, for the one that runs to add to. Of lists that
+    they also give, there are gradients already."""
+    if any(node.outputs[place].dtype.base_dtype is variant for place in dys):
+        return {}
+    inputs = {place: node.inputs[1 + place] for place in places}
+    lists = {p: tensor for p, tensor in inputs.items() if tensor.dtype.base_dtype is variant}
+    return {place: zeros(here(tensor)) for place, tensor in lists.items()}
 
 
 class _Part(NamedTuple):

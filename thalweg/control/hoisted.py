@@ -90,7 +90,10 @@ Hoisted = Product | Slices
 def hoisted(
     place: int, gradient: Tensor | IndexedSlices, at: Tensor, graph: SubGraph
 ) -> Hoisted | None:
-    """What a turn adds to the gradient of an input, where that can be left for after the loop."""
+    """What a turn adds to the gradient of an input, where that can be left for after the loop.
+    Inside another body it is added up: only lists of known length are compiled there."""
+    if is_body(graph.outer):
+        return None
     if isinstance(gradient, IndexedSlices):
         return _slices(place, gradient, graph)
     return _product(place, gradient, at, graph)
@@ -111,10 +114,7 @@ def _product(place: int, gradient: Tensor, at: Tensor, graph: SubGraph) -> Produ
 
 
 def _slices(place: int, gradient: IndexedSlices, graph: SubGraph) -> Slices | None:
-    """A number of rows. Inside another body they are added up: only lists of known length are
-    compiled there."""
-    if is_body(graph.outer):
-        return None
+    """A number of rows."""
     values, indices = graph.capture(gradient.values), graph.capture(gradient.indices)
     if not (_is_joinable(values) and _is_joinable(indices, 1)):
         return None

@@ -109,8 +109,8 @@ class TensorArrayGradient(Op):
     def shape(self, list: Tensor) -> TensorShape:
         return scalar()
 
-    def numpy(self, list: ListValue) -> ListValue:
-        return list.gradient(self.source)
+    def numpy(self, list: ListValue | None) -> ListValue | None:
+        return None if list is None else list.gradient(self.source)  # of a branch not taken
 
 
 class TensorArrayWrite(ListWriter):
@@ -136,7 +136,9 @@ class TensorArrayAdd(TensorArrayWrite):
 
     signature = TensorArrayWrite.signature
 
-    def numpy(self, list: ListValue, index: Array, value: Array) -> ListValue:
+    def numpy(self, list: ListValue, index: Array, value: Array | None) -> ListValue:
+        if value is None:  # the list of a branch that was not taken
+            return list
         return self.writable(list).add(index, value)
 
 

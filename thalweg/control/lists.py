@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.graph.dtypes import DType, float16, float32, float64
+from thalweg.control.list_storage import Nested, Shapes, Single, Stacked
+from thalweg.graph.dtypes import DType, float16, float32, float64, variant
 from thalweg.graph.shapes import TensorShape, unknown_shape
 
 Array = NDArray[Any]
@@ -25,89 +26,6 @@ Shape = tuple[int, ...]
 _EMPTY, _WRITTEN, _CLEARED = range(3)  # the states of an entry
 _BRIEF = {float16: "half", float32: "float", float64: "double"}
 _numbers = itertools.count()
-
-
-class Shapes:
-    """The shapes of a list's entries: one for most, and others. They outlive the entries, for the
-    lists of gradients that are made like this one."""
-
-    __slots__ = ("common", "others")
-
-    def __init__(self, common: Shape | None = None) -> None:
-        self.common = common
-        self.others: dict[int, Shape] = {}
-
-    def note(self, index: int, shape: Shape) -> None:
-        """An entry got this shape."""
-        if self.common is None:
-            self.common = shape
-        elif shape != self.common:
-            self.others[index] = shape
-
-    def of(self, index: int) -> Shape | None:
-        """The shape of an entry; of one that was never written, the likeliest."""
-        return self.others.get(index, self.common)
-
-
-class _Stacked:
-    """Entries of one shape in one array, which may be longer than the list."""
-
-    __slots__ = ("array", "is_shared")
-
-    def __init__(self, array: Array, is_shared: bool = False) -> None:
-        self.array = array
-        self.is_shared = is_shared  # others see this array: it must not change
-
-    def get(self, index: int) -> Array:
-        return self.array[index, ...]
-
-    def put(self, index: int, value: Any) -> None:
-        self._own()
-        self.array[index, ...] = value
-
-    def add(self, index: int, value: Any) -> None:
-        self._own()
-        entry = self.array[index, ...]
-        entry += value
-
-    def drop(self, index: int) -> None:
-        """The memory of an entry goes with the array."""
-
-    def grow(self, size: int) -> None:
-        held = len(self.array)
-        if size <= held:
-            return
-        longer = np.zeros((max(size, 2 * held), *self.array.shape[1:]), self.array.dtype)
-        longer[:held] = self.array
-        self.array, self.is_shared = longer, False
-
-    def _own(self) -> None:
-        if self.is_shared:
-            self.array, self.is_shared = self.array.copy(), False
-
-
-class _Single:
-    """Entries of any shape, one by one."""
-
-    __slots__ = ("entries",)
-
-    def __init__(self, entries: list[Any]) -> None:
-        self.entries = entries
-
-    def get(self, index: int) -> Any:
-        return self.entries[index]
-
-    def put(self, index: int, value: Any) -> None:
-        self.entries[index] = value
-
-    def add(self, index: int, value: Any) -> None:
-        self.entries[index] = self.entries[index] + value  # who has read the old sum keeps it
-
-    def drop(self, index: int) -> None:
-        self.entries[index] = None
-
-    def grow(self, size: int) -> None:
-        self.entries += [None] * (size - len(self.entries))
 
 
 class ListValue:
@@ -134,7 +52,7 @@ class ListValue:
         self.name = f"{name}_{next(_numbers)}"
         self.shapes = Shapes(_known(self.element_shape))
         self._states = bytearray(size)
-        self._storage: _Stacked | _Single | None = None
+        self._storage: Stacked | Single | Nested | None = None
         self._is_closed = False
         self._gradients: dict[str, ListValue] = {}
         self._lists: ListValue | None = None  # of a list of lists of gradients: those they are like
@@ -152,9 +70,20 @@ class ListValue:
         with self._lock:
             self._check_shape(0, array.shape[1:])
             self.shapes.common, self.shapes.others = array.shape[1:], {}
-            self._storage = _Stacked(array, is_shared=not array.flags.writeable)
+            self._storage = Stacked(array, is_shared=not array.flags.writeable)
             everything = bytes([_WRITTEN]) * len(array)
             self._states = bytearray(everything if written is None else _states_of(written))
+        return self
+
+    @classmethod
+    def of_nested(cls, starts: Array, flat: ListValue, each: int | None = None) -> ListValue:
+        """A list of lists, which lie one after the other in a flat one; `each` may tell how long
+        they are."""
+        return cls(variant, accumulates=flat.accumulates)._hold(Nested(starts, flat, each))
+
+    def _hold(self, nested: Nested) -> Self:
+        self._storage = nested
+        self._states = bytearray(bytes([_WRITTEN]) * len(nested.starts))
         return self
 
     def forget(self, indices: Array) -> None:
@@ -202,7 +131,7 @@ class ListValue:
     @property
     def stacked(self) -> Array | None:
         """The entries as rows of one array, if that is how they are kept. Not to be changed."""
-        if not isinstance(self._storage, _Stacked):
+        if not isinstance(self._storage, Stacked):
             return None
         return self._storage.array[: len(self._states)]
 
@@ -217,7 +146,7 @@ class ListValue:
     def _pack(self, shape: Shape) -> None:
         if not self.dtype.is_numpy_compatible:
             return
-        packed = _Stacked(self._rows(shape))
+        packed = Stacked(self._rows(shape))
         if self._storage is not None:
             for index in np.flatnonzero(self.written).tolist():
                 packed.put(index, self._storage.get(index))
@@ -226,11 +155,37 @@ class ListValue:
     def _rows(self, shape: Shape) -> Array:
         return np.zeros((len(self._states), *shape), self.dtype.as_numpy_dtype)
 
+    def as_nested(self) -> Nested | None:
+        """Of a list of lists: all of their entries, and where each list starts."""
+        if self.dtype.is_numpy_compatible:
+            return None
+        with self._lock:
+            if self._storage is None and self.accumulates and self._lists is not None:
+                like = self._lists.as_nested()
+                if like is not None:
+                    self._hold(Nested(like.starts, like.flat.gradient(), like.each))
+            return self._storage if isinstance(self._storage, Nested) else None
+
+    def part(self, start: int, end: int) -> ListValue:
+        """A list of some of the entries, which it sees as they are now."""
+        nested = self.as_nested()
+        if nested is not None:
+            return ListValue.of_nested(nested.starts[start:end], nested.flat, nested.each)
+        rows = _read_only(cast("Array", self.as_stacked())[start:end])
+        grows = self.accumulates
+        return ListValue.of_stacked(rows, dtype=self.dtype, accumulates=grows, dynamic_size=grows)
+
+    def _unfold(self) -> None:
+        """Have lists that can be changed one by one as entries."""
+        if isinstance(self._storage, Nested):
+            self._storage = Single([self._storage.get(index) for index in range(self.size())])
+
     # Writing
 
     def write(self, index: Any, value: Any) -> Self:
         """Set an entry; of a list of gradients, add to it."""
         with self._lock:
+            self._unfold()
             place = self._room_for(int(index))
             self._check_writable(place)
             if self._states[place] == _WRITTEN:
@@ -317,7 +272,7 @@ class ListValue:
             self.shapes.note(index, shape)
             self._prepare(shape)
         elif self._storage is None:
-            self._storage = _Single([None] * len(self._states))
+            self._storage = Single([None] * len(self._states))
         storage: Any = self._storage
         storage.put(index, value)
         self._states[index] = _WRITTEN
@@ -339,19 +294,19 @@ class ListValue:
         """Have storage that an entry of this shape fits into."""
         storage = self._storage
         if storage is None and self.shapes.others:
-            self._storage = _Single([None] * len(self._states))
+            self._storage = Single([None] * len(self._states))
         elif storage is None:
-            self._storage = _Stacked(self._rows(shape))
-        elif isinstance(storage, _Stacked) and storage.array.shape[1:] != shape:
+            self._storage = Stacked(self._rows(shape))
+        elif isinstance(storage, Stacked) and storage.array.shape[1:] != shape:
             pairs = enumerate(self._states)
             entries = [storage.get(index) if state == _WRITTEN else None for index, state in pairs]
-            self._storage = _Single(entries)
+            self._storage = Single(entries)
 
     def _adopt(self, value: Array) -> Self:
         shape = value.shape[1:]
         self._check_shape(0, shape)
         self.shapes.note(0, shape)
-        self._storage = _Stacked(value, is_shared=True)
+        self._storage = Stacked(value, is_shared=True)
         self._states[:] = bytes([_WRITTEN]) * len(value)
         return self
 
@@ -360,6 +315,8 @@ class ListValue:
     def read(self, index: Any, shape: TensorShape | None = None) -> Any:
         """An entry. `shape` is what the reader knows of it."""
         with self._lock:
+            if self.accumulates:
+                self._unfold()
             return self._take(self._place(int(index)), shape)
 
     def gather(self, indices: Array, shape: TensorShape | None = None) -> Array:
@@ -428,7 +385,7 @@ class ListValue:
 
     def _lent(self, rows: Array) -> Array:
         """The array of the whole list, as the result of a read."""
-        if isinstance(self._storage, _Stacked):
+        if isinstance(self._storage, Stacked):
             self._storage.is_shared = True
         if self.clear_after_read:
             self._states[:] = bytes([_CLEARED]) * len(self._states)
@@ -448,7 +405,7 @@ class ListValue:
         if self.clear_after_read:
             self._states[index] = _CLEARED
             storage.drop(index)
-        if isinstance(storage, _Single):
+        if not isinstance(storage, Stacked):
             return value
         return value.copy() if self.accumulates else _read_only(value)
 
@@ -459,7 +416,8 @@ class ListValue:
                 "written to."
             )
         if self._lists is not None:
-            return self._lists.read(index).gradient()
+            like = self._lists.read(index)
+            return None if like is None else like.gradient()  # of a branch not taken
         shape = self.shapes.of(index)
         if shape is None and known is not None:
             shape = _known(known)

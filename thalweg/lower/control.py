@@ -9,21 +9,23 @@ and written by rows. What cannot be done so raises `NotCompiled`; the executor t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
 from thalweg.control.branches import Branching, If
-from thalweg.control.liveness import needed
+from thalweg.control.liveness import is_control, needed
 from thalweg.control.loops import While
 from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
-from thalweg.graph.dtypes import variant
+from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body
 from thalweg.lower.control_program import (
+    LISTS,
     ControlProgram,
+    Count,
     Drawing,
     Given,
     Home,
@@ -31,15 +33,17 @@ from thalweg.lower.control_program import (
     Label,
     Leap,
     Part,
+    Rooms,
     Rows,
     Where,
 )
-from thalweg.lower.lowering import Lowered, lower
+from thalweg.lower.kept import lower
+from thalweg.lower.lowering import Lowered
 from thalweg.lower.regions import ordered, regions
 from thalweg.lower.resolve import STREAM_WORDS
-from thalweg.lower.scratch import Bound, Inlining, Scratch, is_changed, list_source, written_home
-from thalweg.lower.specialise import Controlled, NotCompiled, Region
-from thalweg.ops.arithmetic import Add
+from thalweg.lower.scratch import Bound, Inlining, Scratch, first_of, is_changed, list_source
+from thalweg.lower.specialise import Controlled, NotCompiled, Region, Shape
+from thalweg.ops.arithmetic import Add, Mul
 from thalweg.ops.basic import Const, Identity
 from thalweg.ops.compare import Equal, Less, LogicalOr
 from thalweg.ops.philox import Philox
@@ -47,19 +51,54 @@ from thalweg.ops.random import SkipRandom
 from thalweg.ops.scatter import ScatterUpdate
 
 
-def lower_control(unit: Controlled, given: Sequence[Given], room: int) -> ControlProgram:
+def lower_control(unit: Controlled, given: Sequence[Given], rooms: Rooms) -> ControlProgram:
     """A control node on inputs of known shapes; traces have room for so many turns."""
-    return _Lowering(room).program(unit, given)
+    return _Lowering(rooms).program(unit, given)
+
+
+@dataclass(eq=False)
+class _Keeping:
+    """What a loop keeps of its turns."""
+
+    room: int
+    where: Where
+    traces: dict[Tensor, Rows | None]
+    count: Home | None = None  # the number of turns
+    next: Home | None = None  # the row that this turn's values go to
+    start: Home | None = None  # the row of the first turn, where a loop around keeps the traces
+
+    def new_list(
+        self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
+    ) -> Rows:
+        """A list that a turn makes and the loop keeps: after those of the turns before."""
+        rows = Rows(dtype, self.room * count, element, self.where, each=count)
+        rows.home = Home(self.where, np.dtype(dtype.as_numpy_dtype), rows.shape)
+        number = scratch.reference(cast("Home", self.next))
+        start = scratch.node(Mul(), (number, np.int32(count)), node)
+        return scratch.seen_from(rows, start.outputs[0], node)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cycle:
+    """A loop while it is put together."""
+
+    node: Node
+    op: While
+    variables: Sequence[Given]
+    invariants: Sequence[Given]
+    truth: Home
+    keeping: _Keeping
 
 
 class _Lowering:
     """One program while it is put together."""
 
-    def __init__(self, room: int) -> None:
-        self._room = room
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
         self._items: list[Item] = []
-        self._counts: list[Home] = []
+        self._counts: list[Count] = []
         self._drawings: list[Drawing] = []
+        self._first: list[Home] = []  # what begins at zero when the outermost loop does
 
     def program(self, unit: Controlled, given: Sequence[Given]) -> ControlProgram:
         """The whole of it."""
@@ -91,7 +130,9 @@ class _Lowering:
 
     def _own(self, rows: Rows) -> Rows:
         """A list that the loop changes: in memory of this call."""
-        count = max(rows.count, self._room) if rows.grows else rows.count
+        if rows.entries is not None:
+            return replace(rows, entries=self._own(rows.entries))
+        count = max(rows.count, self._rooms.of(LISTS)) if rows.grows else rows.count
         changed = replace(rows, where=Where.RESULT, count=count)
         if rows.element is not None:
             changed.home = Home(Where.RESULT, rows.dtype.as_numpy_dtype, changed.shape)
@@ -102,10 +143,19 @@ class _Lowering:
 
     # Loops
 
-    def _loop(self, unit: Controlled, given: Sequence[Given], where: Where) -> list[Given]:
+    def _loop(
+        self,
+        unit: Controlled,
+        given: Sequence[Given],
+        where: Where,
+        kept: Mapping[Tensor, Where] | None = None,
+    ) -> list[Given]:
+        """A loop. Where a loop around it keeps its traces, those of all turns come one after the
+        other."""
         node, op = unit.node, cast("While", unit.node.op)
         total = len(node.outputs)
-        invariants = given[total:]
+        begin = len(self._items)
+        around, self._first = self._first, []
         enter = Scratch()
         variables: list[Given] = []
         for one in given[:total]:
@@ -113,49 +163,77 @@ class _Lowering:
                 start, one = one, Home(where, one.dtype, one.shape)
                 enter.assign(one, enter.value(start), node)
             variables.append(one)
-        traces = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
-        counts = len(unit.nodes) > 1
-        count = Home(where, np.int32, ()) if counts else None
-        if count is not None:
-            enter.assign(count, np.int32(0), node)
-            self._counts += [count] if where is Where.RESULT else []
+        keeping = self._keeping(unit, enter, where, kept or {})
         truth = Home(Where.OWN, np.bool_, ())
-        self._condition(enter, op.condition, variables, invariants, truth)
+        cycle = _Cycle(node, op, variables, given[total:], truth, keeping)
+        self._condition(enter, cycle)
         start, end = Label(), Label()
         self._items += [Leap(end, truth), start]
-        kept = self._turn(op, node, variables, invariants, count, traces, truth, where)
+        self._turn(cycle)
         self._items += [Leap(start, truth, if_true=True), end]
-        found = dict(zip(traces, kept, strict=True))
-        return [self._output(t, node, variables, count, found) for t in unit.outputs]
+        if kept:
+            self._first += around
+        else:
+            self._begin_anew(begin, node)
+            self._first = around
+        return [self._output(tensor, cycle) for tensor in unit.outputs]
 
-    def _output(
-        self,
-        tensor: Tensor,
-        node: Node,
-        variables: Sequence[Given],
-        count: Home | None,
-        traces: Mapping[Tensor, Rows],
-    ) -> Given:
-        if tensor in node.outputs:
-            return variables[node.outputs.index(tensor)]
+    def _keeping(
+        self, unit: Controlled, enter: Scratch, where: Where, kept: Mapping[Tensor, Where]
+    ) -> _Keeping:
+        """What a loop counts and keeps, as it begins."""
+        traces = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
+        counts = [n for n in unit.nodes if isinstance(n.op, LoopCount)]
+        where_kept = next(iter(kept.values()), where)
+        room = self._rooms.of(len(self._counts), bool(kept))
+        keeping = _Keeping(room, where_kept, dict.fromkeys(traces))
+        if counts or (traces and not kept):
+            keeping.count = Home(Where.RESULT if traces else where, np.dtype(np.int32), ())
+            enter.assign(keeping.count, np.int32(0), unit.node)
+        keeping.next = keeping.count
+        if kept:
+            keeping.next = Home(Where.RESULT, np.dtype(np.int32), ())
+            keeping.start = Home(Where.OWN, np.dtype(np.int32), ())
+            enter.assign(keeping.start, enter.value(keeping.next), unit.node)
+            self._first += [keeping.next, keeping.start]
+        if traces:
+            assert keeping.next is not None
+            self._counts.append(Count(keeping.next, room))
+        return keeping
+
+    def _begin_anew(self, place: int, node: Node) -> None:
+        """Before a loop begins, there is nothing that loops inside it have kept."""
+        if not self._first:
+            return
+        scratch, none = Scratch(), np.int32(0)
+        for home in self._first:
+            if home.shape:
+                change = scratch.node(ScatterUpdate(), (scratch.reference(home), none, none), node)
+                scratch.targets.append(change)
+            else:
+                scratch.assign(home, none, node)
+        items, self._items = self._items, []
+        self._emit(scratch, {})
+        self._items = [*items[:place], *self._items, *items[place:]]
+
+    def _output(self, tensor: Tensor, cycle: _Cycle) -> Given:
+        outputs, keeping = cycle.node.outputs, cycle.keeping
+        if tensor in outputs:
+            return cycle.variables[outputs.index(tensor)]
         if isinstance(tensor.op.op, LoopCount):
-            assert count is not None
-            return count
-        return traces[cast("LoopTrace", tensor.op.op).tensor]
+            assert keeping.count is not None
+            return keeping.count
+        rows = keeping.traces[cast("LoopTrace", tensor.op.op).tensor]
+        assert rows is not None
+        return rows if keeping.start is None else rows.seen_from(keeping.start, keeping.next)
 
-    def _condition(
-        self,
-        scratch: Scratch,
-        body: Body,
-        variables: Sequence[Given],
-        invariants: Sequence[Given],
-        truth: Home,
-    ) -> None:
+    def _condition(self, scratch: Scratch, cycle: _Cycle) -> None:
         """Whether to go on, as memory says now; the end of a scratch graph."""
-        arguments = self._arguments(scratch, body, variables, invariants)
+        body = cycle.op.condition
+        arguments = self._arguments(scratch, body, cycle.variables, cycle.invariants)
         (found,) = Inlining(scratch, body, arguments).run(body.outputs)
         last = scratch.node(Identity(), (found,), body.outputs[0].op).outputs[0]
-        self._emit(scratch, {last: truth})
+        self._emit(scratch, {last: cycle.truth}, lists=list(scratch.kept))
 
     def _arguments(
         self,
@@ -175,65 +253,93 @@ class _Lowering:
                 found.append(scratch.value(one))
         return found
 
-    def _turn(
-        self,
-        op: While,
-        node: Node,
-        variables: Sequence[Given],
-        invariants: Sequence[Given],
-        count: Home | None,
-        traces: Sequence[Tensor],
-        truth: Home,
-        where: Where,
-    ) -> list[Rows]:
+    def _turn(self, cycle: _Cycle) -> None:
         """One turn: the body, what is kept of it, new values, and whether to go on."""
-        turn = Scratch()
-        body = op.body
-        arguments = self._arguments(turn, body, variables, invariants)
-        results = Inlining(turn, body, arguments).run([*body.outputs, *traces])
-        total = len(variables)
-        kept = [
-            self._keep(turn, tensor, value, cast("Home", count), where)
-            for tensor, value in zip(traces, results[total:], strict=True)
-        ]
+        turn, body, keeping = Scratch(), cycle.op.body, cycle.keeping
+        arguments = self._arguments(turn, body, cycle.variables, cycle.invariants)
+        made = [first_of(t).op for t in keeping.traces if t.dtype.base_dtype is variant]
+        inlining = Inlining(turn, body, arguments, keepers=dict.fromkeys(made, keeping))
+        results = inlining.run([*body.outputs, *keeping.traces])
+        total = len(cycle.variables)
+        values = dict(zip(keeping.traces, results[total:], strict=True))
+        for tensor, value in values.items():
+            keeping.traces[tensor] = self._keep(turn, tensor, value, keeping)
+        self._renew(turn, cycle, arguments, results[:total])
+        for number in dict.fromkeys((keeping.count, keeping.next)):
+            if number is not None:
+                more = turn.node(Add(), (turn.reference(number), np.int32(1)), cycle.node)
+                turn.assign(number, more.outputs[0], cycle.node)
+        self._condition(turn, cycle)
+        self._keep_lists(turn, values, keeping)
+
+    def _renew(
+        self, turn: Scratch, cycle: _Cycle, before: Sequence[Bound], after: Sequence[Bound]
+    ) -> None:
+        """Give the variables their new values."""
         # All new values are there before the first is written: one may be another's old one.
         changed: list[tuple[Home, Tensor, Node]] = []
-        for place, (one, value) in enumerate(zip(variables, results[:total], strict=True)):
+        for place, (one, value) in enumerate(zip(cycle.variables, after, strict=True)):
             if isinstance(one, Rows):
                 if value is not one:
-                    raise NotCompiled(node, "a list takes the place of another one")
-            elif value is not arguments[place]:
-                like = body.outputs[place].op
+                    raise NotCompiled(cycle.node, "a list takes the place of another one")
+            elif value is not before[place]:
+                like = cycle.op.body.outputs[place].op
                 new = turn.node(Identity(), (value,), like).outputs[0]
                 changed.append((one, new, like))
         for home, value, like in changed:
             turn.assign(home, value, like)
-        if count is not None:
-            number = turn.reference(count)
-            more = turn.node(Add(), (number, np.int32(1)), node).outputs[0]
-            turn.assign(count, more, node)
-        self._condition(turn, op.condition, variables, invariants, truth)
-        return kept
 
-    def _keep(self, turn: Scratch, tensor: Tensor, value: Bound, count: Home, where: Where) -> Rows:
-        """Write a value of this turn into its row of a trace."""
+    def _keep(self, turn: Scratch, tensor: Tensor, value: Bound, keeping: _Keeping) -> Rows:
+        """Write a value of this turn into its row of a trace; of a list, where it starts."""
+        assert keeping.next is not None
         if isinstance(value, Rows):
-            raise NotCompiled(tensor.op, "a list is kept for every turn")
-        rows = Rows(tensor.dtype.base_dtype, self._room, None, where)
+            rows = self._list_of_lists(keeping)
+            rows.entries = _lasting(value, tensor.op)
+            turn.write(rows, turn.reference(keeping.next), turn.offset(value), tensor.op)
+            return rows
+        if value.dtype.base_dtype is variant:
+            turn.kept[value] = keeping.where  # a loop or a branch inside leaves it
+            return self._list_of_lists(keeping)
+        rows = Rows(tensor.dtype.base_dtype, keeping.room, None, keeping.where)
         if not tensor.dtype.is_floating:
             rows.value = constant_value(value)
-        if rows.value is not None:
-            return rows
-        memory = turn.reference(written_home(rows, value, tensor.op))
-        made = turn.node(
-            ScatterUpdate(), (memory, turn.reference(count), value), tensor.op, (rows,)
-        )
-        turn.targets.append(made)
+        if rows.value is None:
+            turn.write(rows, turn.reference(keeping.next), value, tensor.op)
         return rows
+
+    def _list_of_lists(self, keeping: _Keeping) -> Rows:
+        rows = Rows(variant, keeping.room + 1, (), keeping.where)
+        rows.home = Home(keeping.where, np.dtype(np.int32), rows.shape)
+        return rows
+
+    def _keep_lists(self, turn: Scratch, values: Mapping[Tensor, Bound], keeping: _Keeping) -> None:
+        """Note where lists start that loops and branches inside have left. The loop has counted
+        this turn: where its rows end is where those of the next one start."""
+        after = Scratch()
+        for tensor, value in values.items():
+            rows = keeping.traces[tensor]
+            if isinstance(value, Rows) or value not in turn.kept or rows is None:
+                continue
+            left = turn.lists[value]
+            rows.entries = _lasting(left, tensor.op)
+            index: Any = after.value(cast("Home", keeping.next))
+            if left.end is None:
+                index = after.node(Add(), (index, np.int32(-1))).outputs[0]
+            start = after.offset(left) if left.end is None else after.value(left.end)
+            after.write(rows, index, start, tensor.op)
+            self._first.append(cast("Home", rows.home))
+        if after.targets:
+            self._emit(after, {})
 
     # Conditionals
 
-    def _branching(self, unit: Controlled, given: Sequence[Given], where: Where) -> list[Given]:
+    def _branching(
+        self,
+        unit: Controlled,
+        given: Sequence[Given],
+        where: Where,
+        kept: Mapping[Tensor, Where] | None = None,
+    ) -> list[Given]:
         node, op = unit.node, cast("Branching", unit.node.op)
         choice, inputs = given[0], given[1:]
         assert isinstance(choice, Home)
@@ -246,7 +352,7 @@ class _Lowering:
             skip = Label()
             if number:
                 self._items.append(Leap(skip, self._is_chosen(op, choice, number)))
-            self._branch(unit, body, inputs, found, where)
+            self._branch(unit, body, inputs, found, where, kept or {})
             self._items += [Leap(end), skip]
         self._items.append(end)
         return [found[tensor] for tensor in unit.outputs]
@@ -277,6 +383,7 @@ class _Lowering:
         inputs: Sequence[Given],
         found: dict[Tensor, Given],
         where: Where,
+        kept: Mapping[Tensor, Where],
     ) -> None:
         scratch = Scratch()
         wanted = dict(zip(unit.node.outputs, body.outputs, strict=True))
@@ -295,6 +402,8 @@ class _Lowering:
                 continue
             if value.dtype.base_dtype is variant:
                 traces[tensor] = value
+                if tensor in kept:
+                    scratch.kept[value] = kept[tensor]
                 continue
             last = scratch.node(Identity(), (value,), inner.op).outputs[0]
             fetches[last] = _result_home(found, tensor, last, where)
@@ -311,7 +420,7 @@ class _Lowering:
         lists: Sequence[Tensor] = (),
     ) -> None:
         """A scratch graph as parts of the program; what loops in it leave lies at `where`."""
-        wanted = [*fetches, *lists]
+        wanted = [*fetches, *lists, *_changed_lists(scratch)]
         nodes = needed(wanted, scratch.targets, dict.fromkeys(scratch.inputs))
         nodes = [node for node in nodes if node not in scratch.sources]
         order = ordered(nodes, scratch.inputs)
@@ -329,10 +438,9 @@ class _Lowering:
 
     def _control(self, unit: Controlled, scratch: Scratch, where: Where) -> None:
         given = [scratch.lists.get(t) or _home_of(scratch, t) for t in unit.inputs]
-        if isinstance(unit.node.op, While):
-            found = self._loop(unit, given, where)
-        else:
-            found = self._branching(unit, given, where)
+        kept = {t: scratch.kept[t] for t in unit.outputs if t in scratch.kept}
+        lowered = self._loop if isinstance(unit.node.op, While) else self._branching
+        found = lowered(unit, given, where, kept)
         for tensor, one in zip(unit.outputs, found, strict=True):
             if isinstance(one, Rows):
                 scratch.lists[tensor] = one
@@ -389,6 +497,20 @@ class _Meter:
         """Note the blocks."""
         self.blocks += blocks
         return Philox(0, 0)
+
+
+def _changed_lists(scratch: Scratch) -> list[Tensor]:
+    """Lists that control nodes give: they are changed in place, whether something takes them or
+    not."""
+    controls = [node for node in scratch.targets if is_control(node)]
+    return [t for node in controls for t in node.outputs if t.dtype.base_dtype is variant]
+
+
+def _lasting(rows: Rows, node: Node) -> Rows:
+    """All of a list that is kept, which has to be there after the turn."""
+    if rows.root.is_new:
+        raise NotCompiled(node, "a list that was made in the turn is kept")
+    return rows.root
 
 
 def _home_of(scratch: Scratch, tensor: Tensor) -> Home:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -39,6 +39,7 @@ class Home:
     dtype: Any
     shape: Shape
     source: Any = None  # of an input or a variable its number, of a constant the array
+    depth: int = 0  # of a list of lists: 0 where these start, 1 what they hold, and so on
 
     @property
     def bytes(self) -> int:
@@ -48,7 +49,11 @@ class Home:
 
 @dataclass(eq=False)
 class Rows:
-    """A list as memory: its rows. The shape of an element may be known only at the first write."""
+    """A list as memory: its rows. The shape of an element may be known only at the first write.
+
+    A list of lists is the rows of all of them, one list after the other, and the row each starts
+    at. A list read from it is the same memory, seen from there on.
+    """
 
     dtype: DType
     count: int
@@ -60,6 +65,11 @@ class Rows:
     value: Any = None  # what all rows are, where that is known
     is_new: bool = False  # made inside the program, which fills it with zeros
     grows: bool = False  # the list may get longer: rows beyond its end are room for that
+    entries: Rows | None = None  # of a list of lists: what all of them hold; its memory is starts
+    offset: Home | None = None  # the row that the list starts at, where that is not the first
+    end: Home | None = None  # of a list that a loop is adding to: the row after the last
+    whole: Rows | None = None  # of a list seen from a row on: all of it
+    each: int | None = None  # how many rows each list in it has, where that is known
 
     @property
     def shape(self) -> Shape:
@@ -67,8 +77,47 @@ class Rows:
         assert self.element is not None
         return (self.count, *self.element)
 
+    @property
+    def root(self) -> Rows:
+        """All of the memory that this list is a part of."""
+        return self.whole or self
+
+    def seen_from(self, offset: Home, end: Home | None = None) -> Rows:
+        """The list from a row on."""
+        count = self.root.each or self.root.count
+        return replace(self.root, count=count, offset=offset, end=end, whole=self.root)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the list has as many entries as are counted, not room for so many."""
+        return self.offset is None or self.each is not None
+
 
 Given = Home | Rows  # what an input of a control node is
+
+
+LISTS = -1  # the number under which lists that grow have their room
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """How many turns traces have room for: at first, and of loops that needed more."""
+
+    outer: int  # of a loop that is in no other one
+    inner: int  # of all turns of one whose traces a loop around it keeps
+    grown: tuple[tuple[int, int], ...] = ()  # by the number of the loop
+
+    def of(self, number: int, is_inner: bool = False) -> int:
+        """The room of a loop, counted in the order they are lowered in."""
+        return max(self.inner if is_inner else self.outer, dict(self.grown).get(number, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class Count:
+    """The turns of a loop with traces, of which there is room for so many."""
+
+    home: Home
+    room: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +159,6 @@ class ControlProgram:
 
     items: tuple[Item, ...]
     outputs: tuple[Given, ...]  # in the order of the unit's
-    counts: tuple[Home, ...]  # the turns of loops with traces, whose room may prove too small
+    counts: tuple[Count, ...]  # of loops with traces, whose room may prove too small
     lists: Mapping[int, Rows]  # the inputs that are lists
     drawings: tuple[Drawing, ...]

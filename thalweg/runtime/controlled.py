@@ -42,6 +42,7 @@ class ControlledCall:
         self._in_parts = in_parts
         self._fed = fed  # inputs that are values where the bodies want references
         self.native = NativeControl(unit, threads) if compiled else None
+        self.was_native: bool | None = None  # how it ran the last time, if it did
 
     @cached_property
     def program(self) -> Program:
@@ -49,6 +50,13 @@ class ControlledCall:
         nested = self._nested if self._compiled else None
         graph = unfold(self.unit, self._compiled, self._threads, self._in_parts, nested)
         return Program(graph)
+
+    @property
+    def reason(self) -> str:
+        """Why it ran on the executor, where native code is wanted."""
+        if self.native is None or not NATIVE:
+            return "nothing is compiled"
+        return self.native.reason or "native code could not settle it"
 
     def _nested(self, unit: Controlled) -> Call:
         return controlled_call(unit, (), self._threads, self._compiled, self._in_parts)
@@ -60,7 +68,9 @@ class ControlledCall:
         if self.native is not None and NATIVE:
             results = self.native(context, inputs)
             if results is not None:
+                self.was_native = True
                 return results
+        self.was_native = False
         return self.program.run(inputs, context)
 
 

@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.runtime.parts import HostOp, Part, PlannedRegion, flattened, parts_of
+from thalweg.runtime.parts import (
+    HostOp,
+    Part,
+    PlannedControl,
+    PlannedRegion,
+    flattened,
+    parts_of,
+)
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.planned import PlannedKernel
 from thalweg.runtime.printed import heading, listing
@@ -49,6 +56,11 @@ class StepPlan:
     def host_ops(self) -> list[HostOp]:
         """The nodes that run on their NumPy kernels."""
         return [part for part in flattened(self.parts) if isinstance(part, HostOp)]
+
+    @property
+    def controls(self) -> list[PlannedControl]:
+        """The conditionals and loops, and how they ran the last time."""
+        return [part for part in flattened(self.parts) if isinstance(part, PlannedControl)]
 
     @cached_property
     def kernels(self) -> list[PlannedKernel]:

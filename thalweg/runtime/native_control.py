@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from sys import getrefcount
 from typing import Any, cast
@@ -28,6 +28,7 @@ from thalweg.loops.kernel import Loops
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.control import lower_control
 from thalweg.lower.control_program import (
+    LISTS,
     ControlProgram,
     Drawing,
     Given,
@@ -35,6 +36,7 @@ from thalweg.lower.control_program import (
     Label,
     Leap,
     Part,
+    Rooms,
     Rows,
     Where,
 )
@@ -48,11 +50,11 @@ from thalweg.ops.random import Random
 from thalweg.platform.forks import renewed_after_fork
 from thalweg.runtime.compiled import uncollected
 from thalweg.runtime.native import Call, address_of, kernel_request
+from thalweg.runtime.native_inputs import FIRST_ROOM, given, kind, levels, rooms_for
 from thalweg.runtime.pool import Entry, Jump, Program, default_pool
 
 Array = NDArray[Any]
 
-_FIRST_ROOM = 64  # turns that traces have room for at first
 _REPEATED_WORK = 50_000.0  # that a kernel which repeats itself does before it looks up: some 20 µs
 _MOST_REPEATED = 24  # kernels of a turn that repeats itself: all of them are compiled as one
 _NO_CODE = Loaded((), 0)
@@ -67,7 +69,7 @@ class NativeControl:
         self._threads = threads
         self._programs: dict[Any, _ControlStep | None] = {}
         self._varying = Varying()
-        self._room = _FIRST_ROOM
+        self._rooms = Rooms(FIRST_ROOM, FIRST_ROOM)
         self.reason = ""  # why it is not native, where it is not
         self.renew_locks()
         renewed_after_fork(self)
@@ -82,91 +84,42 @@ class NativeControl:
             step = self._step(values)
             if step is None:
                 return None
-            room = step.room
             results = step.run(context, values)
             if not isinstance(results, _MoreRoom):
                 return results
             with self._lock:
-                self._room = max(self._room, 4 * room)
+                grown = dict(self._rooms.grown)
+                for number, room in results.held.items():
+                    grown[number] = max(grown.get(number, 0), 4 * room)
+                self._rooms = replace(self._rooms, grown=tuple(sorted(grown.items())))
 
     def _step(self, values: Sequence[Any]) -> _ControlStep | None:
-        key = (max(self._room, _room_for(values)), *[_kind(value) for value in values])
+        rooms = rooms_for(values, self._rooms)
+        key = (rooms, *[kind(value) for value in values])
         if key not in self._programs:
             with self._lock:
                 if key not in self._programs:
                     if len(self._programs) >= _MOST_PROGRAMS:
                         del self._programs[next(iter(self._programs))]
-                    self._programs[key] = self._lowered(values, key[0])
+                    self._programs[key] = self._lowered(values, rooms)
         return self._programs[key]
 
-    def _lowered(self, values: Sequence[Any], room: int) -> _ControlStep | None:
-        given: list[Given] = []
+    def _lowered(self, values: Sequence[Any], rooms: Rooms) -> _ControlStep | None:
+        inputs: list[Given] = []
         for place, value in enumerate(values):
-            one = _given(place, value)
+            one = given(place, value)
             if one is None:
-                self.reason = "a list holds lists, or elements of several shapes"
+                self.reason = "a list holds elements of several shapes, or lists that do"
                 return None
-            given.append(one)
+            inputs.append(one)
         try:
             with uncollected():
-                program = lower_control(self._unit, given, room)
+                program = lower_control(self._unit, inputs, rooms)
+                room = rooms.of(LISTS)
                 return _ControlStep(self._unit, program, self._varying, self._threads, room)
         except NotCompiled as failure:
             self.reason = str(failure)
             return None
-
-
-def _room_for(values: Sequence[Any]) -> int:
-    """Room for as many turns as the longest list has entries: many loops go along one."""
-    longest = max([v.size() for v in values if isinstance(v, ListValue)], default=0)
-    return 1 << longest.bit_length()
-
-
-def _kind(value: Any) -> Any:
-    """What a value's program depends on."""
-    if isinstance(value, VariableCell):
-        buffer = value.buffer
-        return None if buffer is None else buffer.shape
-    if isinstance(value, ListValue):
-        known = _known_rows(value)
-        given = None if known is None else known.tobytes()
-        options = value.accumulates, value.clear_after_read, value.dynamic_size
-        return value.size(), _element(value), *options, given
-    return np.shape(value)
-
-
-def _element(value: ListValue) -> tuple[int, ...] | None:
-    """The shape of a list's elements, where it is known and the same for all."""
-    return None if value.shapes.others else value.shapes.common
-
-
-def _known_rows(value: ListValue) -> Array | None:
-    """What all entries of a list are, where a loop found them to be one value."""
-    rows = value.stacked
-    return rows[0] if rows is not None and len(rows) > 1 and rows.strides[0] == 0 else None
-
-
-def _given(place: int, value: Any) -> Given | None:
-    if isinstance(value, VariableCell):
-        buffer = value.buffer
-        if buffer is None:
-            return None
-        return Home(Where.VARIABLE, buffer.dtype, buffer.shape, place)
-    if isinstance(value, ListValue):
-        if value.shapes.others or not value.dtype.is_numpy_compatible:
-            return None
-        rows = Rows(value.dtype, value.size(), _element(value), Where.INPUT)
-        rows.value = _known_rows(value)
-        rows.grows = value.dynamic_size and not value.accumulates
-        if not value.accumulates:
-            rows.writes = Home(Where.RESULT, np.dtype(np.int32), (rows.count,))
-        if value.clear_after_read:
-            rows.reads = Home(Where.RESULT, np.dtype(np.int32), (rows.count,))
-        if rows.element is not None:
-            rows.home = Home(Where.INPUT, np.dtype(value.dtype.as_numpy_dtype), rows.shape, place)
-        return rows
-    array = np.asarray(value)
-    return Home(Where.INPUT, array.dtype, array.shape, place)
 
 
 def _work(part: Part) -> float:
@@ -206,8 +159,11 @@ def _requests(part: Part, adapted: Sequence[Adapted], turn: Turn | None) -> list
     return [kernel_request(launch, to.kernel, host()) for launch, to in pairs]
 
 
+@dataclass(frozen=True)
 class _MoreRoom:
-    """The traces of a loop were full before it ended."""
+    """The traces of loops were full before these ended."""
+
+    held: dict[int, int]  # the room that was not enough, by the number of the loop
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +186,7 @@ class _ControlStep:
         threads: int,
         room: int,
     ) -> None:
-        self.room = room
+        self._list_room = room
         self.unit, self.program = unit, program
         works = [_work(item) for item in program.items if isinstance(item, Part)]
         self.threads = 1 if max(works, default=0) < 2 * SMALL else threads
@@ -311,7 +267,17 @@ class _ControlStep:
                             self.written.add(home)
         self.inputs = [home for home in self.words if home.where is Where.INPUT]
         self.variables = [home for home in self.words if home.where is Where.VARIABLE]
+        self.begun = {home for home in self.words if not home.shape} | self._list_starts()
         self.checks = any(part.part.lowered.checked for part in self.parts.values())
+
+    def _list_starts(self) -> set[Home]:
+        """Where lists in lists start."""
+        found: set[Home] = set()
+        for one in self.program.outputs:
+            while isinstance(one, Rows) and one.entries is not None:
+                found |= set() if one.home is None else {one.home}
+                one = one.entries
+        return found
 
     # Calls
 
@@ -341,13 +307,18 @@ class _ControlStep:
             return self._outputs(values, results)
         for cell, value in before:
             cell.assign(value)
-        return _MoreRoom() if self._is_full(results) else None
+        full = self._full(results)
+        return _MoreRoom(full) if full else None
 
-    def _is_full(self, results: Mapping[Home, Array]) -> bool:
-        """Whether a trace or a list that grows was full when the program stopped."""
+    def _full(self, results: Mapping[Home, Array]) -> dict[int, int]:
+        """The loops whose traces were full when the program stopped, or lists that grow."""
         grown = [rows.writes for rows in self.program.lists.values() if rows.grows]
         last = [results[home][-1] > 0 for home in grown if home is not None and home in results]
-        return any(last) or any(results[count] >= self.room for count in self.program.counts)
+        found = {LISTS: self._list_room} if any(last) else {}
+        for number, count in enumerate(self.program.counts):
+            if results[count.home] >= count.room:
+                found[number] = count.room
+        return found
 
     def _remembered(self, values: Sequence[Any]) -> list[tuple[VariableCell, Array]]:
         """The variables that a loop that may fail changes, as they were before."""
@@ -361,9 +332,11 @@ class _ControlStep:
         for home in self.inputs:
             value: Any = values[home.source]
             if isinstance(value, ListValue):
+                value = levels(value)[home.depth]
                 if not value.accumulates and not value.written.all():
                     return False
-                value = value.as_stacked()
+                nested = value.as_nested()
+                value = value.as_stacked() if nested is None else nested.starts
                 if value is None or value.shape != home.shape:
                     return False
             array = np.require(value, home.dtype, ["C", "A"])
@@ -396,7 +369,8 @@ class _ControlStep:
             if home.where is not Where.RESULT or home in found:
                 continue
             start = starts.get(home)
-            make = np.empty if home.shape else np.zeros  # a number of turns begins at none
+            # A number of turns begins at none, and lists that never were start at the first row.
+            make = np.zeros if home in self.begun else np.empty
             found[home] = make(home.shape, home.dtype) if start is None else start()
             self._put(frame, home, found[home])
         return found
@@ -404,8 +378,7 @@ class _ControlStep:
     def _starts(self, values: Sequence[Any]) -> dict[Home, Callable[[], Array]]:
         """What memory of lists begins with."""
         found: dict[Home, Callable[[], Array]] = {}
-        for place, rows in self.program.lists.items():
-            value = cast("ListValue", values[place])
+        for rows, value in self._lists(values):
             if rows.where is Where.RESULT and rows.home is not None:
                 found[rows.home] = partial(_begun, value, rows.home)
             if rows.writes is not None:
@@ -413,6 +386,13 @@ class _ControlStep:
             if rows.reads is not None:
                 found[rows.reads] = partial(np.zeros, rows.count, np.int32)
         return found
+
+    def _lists(self, values: Sequence[Any]) -> Iterator[tuple[Rows, ListValue]]:
+        """The lists that come in, and what lists in them hold."""
+        for place, rows in self.program.lists.items():
+            for value in levels(values[place]):
+                yield rows, value
+                rows = rows.entries or rows
 
     def _settle_streams(self, results: Mapping[Home, Array], context: Any) -> None:
         """Take out of the random streams what the turns have drawn."""
@@ -433,17 +413,17 @@ class _ControlStep:
 
     def _outputs(self, values: Sequence[Any], results: Mapping[Home, Array]) -> list[Any]:
         lists: dict[Rows, ListValue] = {}
-        for place, rows in self.program.lists.items():
-            lists[rows] = values[place]
+        for rows, value in self._lists(values):
+            lists[rows] = value
             written, reads = (
                 None if home is None else results.get(home) for home in (rows.writes, rows.reads)
             )
             if rows.where is Where.RESULT and rows.home is not None and rows.home in results:
-                size = _size(rows, lists[rows], written)
+                size = _size(rows, value, written)
                 marks = None if written is None else written[:size] > 0
-                lists[rows].take_over(results[rows.home][:size], marks)
+                value.take_over(results[rows.home][:size], marks)
             if reads is not None:
-                lists[rows].forget(np.flatnonzero(reads))
+                value.forget(np.flatnonzero(reads))
         return [self._output(one, results, lists) for one in self.program.outputs]
 
     def _output(
@@ -453,6 +433,9 @@ class _ControlStep:
             return results[one]
         if one in lists:
             return lists[one]
+        if one.entries is not None and one.home is not None:
+            flat = self._output(one.entries, results, lists)
+            return ListValue.of_nested(results[one.home], flat, one.entries.each)
         if one.home is None:
             value = np.asarray(one.value, one.dtype.as_numpy_dtype)
             rows = np.broadcast_to(value, (one.count, *value.shape))

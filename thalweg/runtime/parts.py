@@ -81,9 +81,11 @@ class PlannedRegion:
 
 @dataclass(frozen=True)
 class PlannedControl:
-    """A conditional or a loop."""
+    """A conditional or a loop, and how it ran the last time."""
 
     unit: Controlled
+    was_native: bool | None = None  # None where it never ran: its shapes are known only then
+    reason: str = ""  # why the executor ran it
 
 
 Part = HostOp | PlannedRegion | PlannedControl
@@ -121,7 +123,7 @@ class _Walk:
             if isinstance(instruction.call, CompiledRegion):
                 found.append(self._region(instruction.call))
             elif isinstance(instruction.call, ControlledCall):
-                found.append(self._control(instruction.call.unit))
+                found.append(self._control(instruction.call))
             elif isinstance(instruction.call, WholeCall):
                 found += [HostOp(n, _IN_TOKENS) for n in instruction.nodes if n.inputs]
             elif is_variable(instruction.node):
@@ -132,12 +134,13 @@ class _Walk:
                 found.append(self._host_op(instruction.node))
         return found
 
-    def _control(self, unit: Controlled) -> PlannedControl:
-        for tensor in unit.outputs:
+    def _control(self, call: ControlledCall) -> PlannedControl:
+        for tensor in call.unit.outputs:
             sizes = static_shape(tensor)
             if sizes is not None:
                 self.shapes[tensor] = sizes
-        return PlannedControl(unit)
+        reason = call.reason if call.was_native is False else ""
+        return PlannedControl(call.unit, call.was_native, reason)
 
     def _host_op(self, node: Node) -> HostOp:
         self.shapes.update(_inferred(node, self.shapes))

@@ -42,10 +42,10 @@ def listing(plan: Plan, parts: Sequence[Part], graph_size: int, most: int | None
     every = list(flattened(parts))
     found = [part for part in every if isinstance(part, PlannedRegion)]
     hosts = [part for part in every if isinstance(part, HostOp)]
-    controls = [part.unit for part in every if isinstance(part, PlannedControl)]
+    controls = [part for part in every if isinstance(part, PlannedControl)]
     lines = [_graph_line(plan, graph_size), _cut_line(plan, found, hosts, len(controls))]
     lines += [line for host in hosts for line in _host_lines(host)]
-    lines += [line for unit in controls for line in control_lines(unit)]
+    lines += [line for control in controls for line in control_lines(control)]
     first = 1
     for number, region in enumerate(found, 1):
         lines += ["", *_region_lines(region, number, first, most)]

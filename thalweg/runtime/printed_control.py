@@ -13,15 +13,22 @@ from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.regions import with_traces
 from thalweg.lower.specialise import Controlled
 from thalweg.ops.basic import Const
+from thalweg.runtime.parts import PlannedControl
 from thalweg.runtime.planned import short_name
 
 _INDENT = "         "
 
 
-def control_lines(unit: Controlled) -> list[str]:
-    """A control node: what it saves for gradients, and what its bodies are made of."""
-    first, *rest = _described(unit)
-    return [f"control  {first}", *(f"{_INDENT}{line}" for line in rest)]
+def control_lines(control: PlannedControl) -> list[str]:
+    """A control node: how it ran, what it saves for gradients, what its bodies are made of."""
+    first, *rest = _described(control.unit)
+    return [f"control  {first}{_ran(control)}", *(f"{_INDENT}{line}" for line in rest)]
+
+
+def _ran(control: PlannedControl) -> str:
+    if control.was_native is None:
+        return ""
+    return ": native" if control.was_native else f": on the executor ({control.reason})"
 
 
 def _described(unit: Controlled) -> Iterator[str]:
