@@ -2,7 +2,7 @@
 
 What comes in is a `Contraction` and the target; what goes out is LLVM text. A phase that packs the
 columns' factor, where that pays, comes first; then every thread multiplies its pieces of the
-result.
+result. Convolutions that minimal filtering makes faster go another way.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from thalweg.codegen.machine import Target
 from thalweg.codegen.multiply import Multiply
 from thalweg.codegen.packing import Span
 from thalweg.codegen.scratch import Scratch
+from thalweg.codegen.winograd import emit_winograd
+from thalweg.codegen.winograd_plan import filtered
 from thalweg.loops.kernel import Contraction
 from thalweg.loops.loop import Variable
 
@@ -41,8 +43,11 @@ def emit_contraction(
 
     Raises `NotContraction` where copies would have several extents that are not known.
     """
+    made = schedule or filtered(kernel, target)
+    if made and made.outputs:
+        return emit_winograd(kernel, target, made)
     setting = Setting(form_of(kernel), target)
-    made = schedule or best(setting)
+    made = made or best(setting)
     check(setting.form, made)
     return _emitted(Scratch(setting, made))
 

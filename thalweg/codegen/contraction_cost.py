@@ -169,7 +169,7 @@ class Work:
     def imbalance(self) -> float:
         """How much longer the busiest thread works than the average: of two, or of all cores."""
         weights = self._weights()
-        return sum(_imbalance(weights, threads) for threads in (2, 2, CORES)) / 3
+        return sum(imbalance_of(weights, threads) for threads in (2, 2, CORES)) / 3
 
     def _weights(self) -> list[int]:
         """The work in every piece, in order; of many pieces, in as many equal ones."""
@@ -178,8 +178,8 @@ class Work:
             return [1] * self.pieces
         rows = [1]
         if setting.row_extents:
-            rows = _chunks(setting.row_extents[made.block_at], made.block)
-        across = _chunks(setting.columns, made.panels * setting.width(made))
+            rows = chunks(setting.row_extents[made.block_at], made.block)
+        across = chunks(setting.columns, made.panels * setting.width(made))
         again = setting.outer * prod(setting.row_extents[: made.block_at])
         return [height * width for height in rows for width in across] * again
 
@@ -275,12 +275,12 @@ def _strided(setting: Setting, made: Schedule) -> bool:
     return argument_of(form.kernel.a)[1].factor(form.rows[made.tile_at]) == 1
 
 
-def _chunks(extent: int, size: int) -> list[int]:
+def chunks(extent: int, size: int) -> list[int]:
     """The lengths of the chunks of a size that cover an extent."""
     return [min(size, extent - start) for start in range(0, extent, size)]
 
 
-def _imbalance(weights: Sequence[int], threads: int) -> float:
+def imbalance_of(weights: Sequence[int], threads: int) -> float:
     """How much longer the busiest of some threads works than the average."""
     ends = [len(weights) * thread // threads for thread in range(threads + 1)]
     shares = [sum(weights[start:end]) for start, end in pairwise(ends)]

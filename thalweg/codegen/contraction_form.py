@@ -142,11 +142,11 @@ def _pinned(kernel: Contraction) -> set[Variable]:
 
 def simplified(kernel: Contraction) -> Contraction:
     """The same kernel over the fewest variables, its result contiguous along a column if it can."""
-    kernel = _merged(_within(_without_units(_settled(kernel))))
+    kernel = _merged(_within(_without_units(settled(kernel))))
     return _swapped(kernel) if _wants_swap(kernel) else kernel
 
 
-def _settled(kernel: Contraction) -> Contraction:
+def settled(kernel: Contraction) -> Contraction:
     """Stores that fold into what is there read it themselves, and give the type they store."""
 
     def settle(store: Store) -> Store:

@@ -39,6 +39,7 @@ from thalweg.codegen.contraction_schedule import (
 )
 from thalweg.codegen.machine import Target
 from thalweg.codegen.packing import Packing
+from thalweg.codegen.winograd_plan import filtered, filtered_otherwise
 from thalweg.loops.kernel import Contraction
 from thalweg.loops.loop import Variable
 
@@ -47,7 +48,7 @@ from thalweg.loops.loop import Variable
 
 def schedule(kernel: Contraction, target: Target) -> Schedule:
     """The schedule that the cost model likes best."""
-    return best(Setting(form_of(kernel), target))
+    return filtered(kernel, target) or best(Setting(form_of(kernel), target))
 
 
 def schedules(kernel: Contraction, target: Target) -> list[Schedule]:
@@ -57,11 +58,14 @@ def schedules(kernel: Contraction, target: Target) -> list[Schedule]:
     tiles = [*_widths(ranked, 4), *ranked[:4]]
     likely, dots = best(setting), _dots(setting)
     others = [*(_blocked(setting, tile) for tile in tiles), *([dots] if dots else [])]
-    return [likely, *_as_even(setting, likely, others)]
+    first = filtered(kernel, target)
+    return [*([first] if first else []), likely, *_as_even(setting, likely, others)]
 
 
 def neighbours(kernel: Contraction, target: Target, made: Schedule) -> list[Schedule]:
     """Schedules that differ from one in one respect."""
+    if made.outputs:
+        return filtered_otherwise(kernel, target, made)
     setting = Setting(form_of(kernel), target)
     changes = _resized(setting, made)
     if not made.dots:

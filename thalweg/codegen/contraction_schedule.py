@@ -57,6 +57,7 @@ class Schedule:
     ahead: int = 0  # how many steps of the sum before they are used columns are called for
     beside: int = 0  # how many panels before they are used columns are called for
     dots: bool = False  # vectors along the last reduced variable; `vectors` counts columns
+    outputs: int = 0  # of a tile of a minimal filtering (`Blocks`), along each axis; 0: none is
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from thalweg.codegen.builder import I64, POINTER, Builder, Module, Type, Value, constant
+from thalweg.codegen.builder import I64, POINTER, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.contraction_form import Product, loads_of, offsets_of
 from thalweg.codegen.elements import Evaluator, from_memory, storage_type
 from thalweg.loops.expr import Expr
@@ -23,11 +23,15 @@ At = Mapping[Variable, Value]
 
 
 class Frame:
-    """A phase in the making, and what its entry has read."""
+    """A phase in the making, or a part of one that is `given` some integers, and what its entry has
+    read."""
 
-    def __init__(self, module: Module, name: str, kernel: Contraction, scratch: bool) -> None:
-        self.b: Builder = module.function(name, (POINTER, I64, I64), attributes="nounwind")
-        self.arguments, self.thread, self.threads = self.b.parameters
+    def __init__(
+        self, module: Module, name: str, kernel: Contraction, scratch: bool, given: int = 0
+    ) -> None:
+        attributes = "noinline nounwind" if given else "nounwind"
+        self.b: Builder = module.function(name, (POINTER, *[I64] * (2 + given)), VOID, attributes)
+        self.arguments, self.thread, self.threads, *self.given = self.b.parameters
         self.pointers = {
             argument: self._word(1 + at, POINTER) for at, argument in enumerate(kernel.arguments)
         }
@@ -37,6 +41,11 @@ class Frame:
 
     def _word(self, number: int, kind: Type) -> Value:
         return self.b.load(kind, self.b.element(self.arguments, "i64", constant(I64, number)), 8)
+
+    def run(self, part: Frame, *given: Value) -> None:
+        """Call a part of this phase."""
+        values = ", ".join(map(str, (self.arguments, self.thread, self.threads, *given)))
+        self.b.line(f"call void @{part.b.name}({values})")
 
     # Integers
 

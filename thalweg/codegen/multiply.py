@@ -29,7 +29,7 @@ from thalweg.codegen.microkernel import (
 )
 from thalweg.codegen.packing import Bound, Box, Packing, Span
 from thalweg.codegen.scratch import Scratch
-from thalweg.loops.kernel import Argument, Offset, Store
+from thalweg.loops.kernel import Argument, Contraction, Offset, Store
 from thalweg.loops.loop import Variable
 
 _SHORT = 64  # a sum that is over before memory answers
@@ -496,7 +496,7 @@ class Multiply:
             for j, mask in enumerate(self.masks):
                 beyond = {**row, lane: j * lanes}
                 total = sums[i * width + j]
-                self._store_sums(replace(tile, whole=mask, sum=total, beyond=beyond))
+                store_sums(self.form.kernel, replace(tile, whole=mask, sum=total, beyond=beyond))
 
     def _store_by_rows(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         """Put the sums into memory, which frees their registers, and finish them row by row."""
@@ -513,7 +513,7 @@ class Multiply:
                 place = frame.add(first, frame.integer(j))
                 total = b.load(self.kind, b.element(kept, str(self.kind), place))
                 beyond = {self.form.lane: j * self.lanes}
-                self._store_sums(replace(row, whole=mask, sum=total, beyond=beyond))
+                store_sums(self.form.kernel, replace(row, whole=mask, sum=total, beyond=beyond))
 
     def _store_dots(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         """The sums of a row are the lanes of one vector."""
@@ -521,7 +521,7 @@ class Multiply:
         tile = Leaves(self.frame, dict(self.at), self.form.lane, count)
         for i, row in enumerate(rows):
             total = self._together(sums[i * count : (i + 1) * count])
-            self._store_sums(replace(tile, sum=total, beyond=row))
+            store_sums(self.form.kernel, replace(tile, sum=total, beyond=row))
 
     def _together(self, numbers: Sequence[Value]) -> Value:
         """A vector of scalars."""
@@ -533,36 +533,37 @@ class Multiply:
             vector = self.b.emit(kind, f"insertelement {vector}, {number}, i64 {lane}")
         return vector
 
-    def _store_sums(self, leaves: Leaves) -> None:
-        """Every store of the kernel at one place of the result."""
-        mask = leaves.whole
-        evaluator = leaves.evaluator(self.scratch.dtype)
-        values = [
-            evaluator.value_as(store.value, store.argument.dtype, mask)
-            for store in self.form.kernel.stores
-        ]
-        for store, value in zip(self.form.kernel.stores, values, strict=True):
-            inside = mask
-            if store.inside is not None:
-                inside = evaluator.value_as(store.inside, bool, mask)
-                inside = inside if mask is None else self.b.binary("and", inside, mask)
-            self._store(store, leaves, value, inside)
 
-    def _store(self, store: Store, leaves: Leaves, value: Value, mask: Value | None) -> None:
-        b, argument = self.b, store.argument
-        raw = to_memory(b, value, argument.dtype)
-        scalar = storage_type(argument.dtype).scalar
-        address, spread = leaves.address(argument, store.offset, mask)
-        if raw.type.lanes == 1:
-            with b.when(mask or constant(raw.type.like("i1"), True)):
-                b.store(raw, address)
-            return
-        if isinstance(spread, int) and spread == 1:
-            if mask is None:
-                b.store(raw, address)
-            else:
-                b.store_masked(raw, address, mask)
-            return
-        steps = leaves.distances(0 if spread is None else spread)
-        every = mask or constant(raw.type.like("i1"), True)
-        b.scatter(raw, b.element(address, scalar, steps), every)
+def store_sums(kernel: Contraction, leaves: Leaves) -> None:
+    """Every store of a contraction at one place of the result, whose sum is known."""
+    mask, b = leaves.whole, leaves.frame.b
+    evaluator = leaves.evaluator(kernel.dtype)
+    values = [
+        evaluator.value_as(store.value, store.argument.dtype, mask) for store in kernel.stores
+    ]
+    for store, value in zip(kernel.stores, values, strict=True):
+        inside = mask
+        if store.inside is not None:
+            inside = evaluator.value_as(store.inside, bool, mask)
+            inside = inside if mask is None else b.binary("and", inside, mask)
+        _store(store, leaves, value, inside)
+
+
+def _store(store: Store, leaves: Leaves, value: Value, mask: Value | None) -> None:
+    b, argument = leaves.frame.b, store.argument
+    raw = to_memory(b, value, argument.dtype)
+    scalar = storage_type(argument.dtype).scalar
+    address, spread = leaves.address(argument, store.offset, mask)
+    if raw.type.lanes == 1:
+        with b.when(mask or constant(raw.type.like("i1"), True)):
+            b.store(raw, address)
+        return
+    if isinstance(spread, int) and spread == 1:
+        if mask is None:
+            b.store(raw, address)
+        else:
+            b.store_masked(raw, address, mask)
+        return
+    steps = leaves.distances(0 if spread is None else spread)
+    every = mask or constant(raw.type.like("i1"), True)
+    b.scatter(raw, b.element(address, scalar, steps), every)

@@ -1,0 +1,131 @@
+"""Winograd's minimal filtering: m outputs of a filter of 3 taps for m + 2 products.
+
+What comes in is a number of outputs; what goes out are three small matrices, with which a filtered
+piece of a line is `of_outputs · ((of_filters · taps) * (of_inputs · elements))`, and the code that
+applies such a matrix along both axes of a square of registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from math import prod
+
+from thalweg.codegen.builder import Value, constant
+from thalweg.codegen.frame import Frame
+from thalweg.codegen.microkernel import multiply_add
+
+TAPS = 3
+
+Row = tuple[Fraction, ...]
+Matrix = tuple[Row, ...]
+Square = Sequence[Sequence[Value]]
+
+#: Where polynomials are multiplied, besides at infinity: few bits each, of alternating sign so that
+#: two share their work, and near 1, so that no power of them is large. With ±3/4 and ±3/2 results
+#: are three times as exact as with the usual ±1 and ±2.
+_POINTS = {
+    2: (Fraction(0), Fraction(1), Fraction(-1)),
+    4: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
+}
+
+
+@dataclass(frozen=True)
+class Filtering:
+    """The transforms of pieces of `size` elements that give so many outputs."""
+
+    outputs: int
+    of_inputs: Matrix
+    of_filters: Matrix
+    of_outputs: Matrix
+
+    @property
+    def size(self) -> int:
+        """How many elements, and products, a piece of a line has."""
+        return self.outputs + TAPS - 1
+
+    @property
+    def products(self) -> int:
+        """How many products a square piece has."""
+        return self.size**2
+
+
+@cache
+def filtering(outputs: int) -> Filtering:
+    """The transforms of Toom and Cook, transposed, for so many outputs (2 or 4)."""
+    points = _POINTS[outputs]
+    others = {p: [q for q in points if q != p] for p in points}
+    inputs = [(*_polynomial(rest), Fraction(0)) for rest in others.values()]
+    scales = {p: 1 / prod((p - q for q in rest), start=Fraction(1)) for p, rest in others.items()}
+    filters = [tuple(p**k * scale for k in range(TAPS)) for p, scale in scales.items()]
+    last = tuple(Fraction(k == TAPS - 1) for k in range(TAPS))
+    results = ((*(p**i for p in points), Fraction(i == outputs - 1)) for i in range(outputs))
+    return Filtering(outputs, (*inputs, _polynomial(points)), (*filters, last), tuple(results))
+
+
+def _polynomial(roots: Sequence[Fraction]) -> Row:
+    """The coefficients of the product of x - root, the constant one first."""
+    result = [Fraction(1)]
+    for root in roots:
+        raised, lowered = [Fraction(0), *result], [*(root * c for c in result), Fraction(0)]
+        result = [a - b for a, b in zip(raised, lowered, strict=True)]
+    return tuple(result)
+
+
+def on_both_axes(frame: Frame, fma: bool, matrix: Matrix, square: Square) -> list[list[Value]]:
+    """matrix · square · matrixᵀ, in registers."""
+    columns = [applied(frame, fma, matrix, column) for column in zip(*square, strict=True)]
+    return [applied(frame, fma, matrix, row) for row in zip(*columns, strict=True)]
+
+
+def applied(frame: Frame, fma: bool, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
+    """matrix · values. Two rows that differ in signs alone are the sum and difference of parts."""
+    found: dict[int, Value] = {}
+    for number, row in enumerate(matrix):
+        if number in found:
+            continue
+        twin = _twin(matrix, number)
+        if twin is None:
+            found[number] = _sum(frame, fma, row, values)
+            continue
+        same = [(a + b) / 2 for a, b in zip(row, matrix[twin], strict=True)]
+        opposite = [(a - b) / 2 for a, b in zip(row, matrix[twin], strict=True)]
+        first, second = (_sum(frame, fma, part, values) for part in (same, opposite))
+        found[number] = frame.b.binary("fadd", first, second)
+        found[twin] = frame.b.binary("fsub", first, second)
+    return [found[number] for number in range(len(matrix))]
+
+
+def _twin(matrix: Matrix, number: int) -> int | None:
+    """A later row with the same coefficients, some of them with the other sign."""
+    row = matrix[number]
+    for other in range(number + 1, len(matrix)):
+        pairs = list(zip(row, matrix[other], strict=True))
+        equal, opposite = (sum(1 for a, b in pairs if a and a == s * b) for s in (1, -1))
+        if equal and opposite and all(abs(a) == abs(b) for a, b in pairs):
+            return other
+    return None
+
+
+def _sum(frame: Frame, fma: bool, row: Sequence[Fraction], values: Sequence[Value]) -> Value:
+    """The sum of values times constants, from one that needs no product on."""
+    terms = [(factor, value) for factor, value in zip(row, values, strict=True) if factor]
+    terms.sort(key=lambda term: term[0] != 1)
+    total = _scaled(frame, *terms[0])
+    for factor, value in terms[1:]:
+        total = _added(frame, fma, total, factor, value)
+    return total
+
+
+def _scaled(frame: Frame, factor: Fraction, value: Value) -> Value:
+    if factor == 1:
+        return value
+    return frame.b.binary("fmul", value, constant(value.type, float(factor)))
+
+
+def _added(frame: Frame, fma: bool, total: Value, factor: Fraction, value: Value) -> Value:
+    if abs(factor) == 1:
+        return frame.b.binary("fadd" if factor == 1 else "fsub", total, value)
+    return multiply_add(frame, fma, value, constant(value.type, float(factor)), total)

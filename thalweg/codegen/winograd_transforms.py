@@ -1,0 +1,340 @@
+"""The stages of a minimal filtering that transform: inputs, filters, and the finished sums.
+
+What comes in are blocks of a convolution and its scratch memory; each stage is a function that is
+given which tiles, channels or columns to transform, and leaves the squares of a tile in as many
+planes as it has products, or stores the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from thalweg.codegen.builder import FLOAT, POINTER, Type, Value
+from thalweg.codegen.contraction_form import argument_of
+from thalweg.codegen.frame import Frame, Leaves
+from thalweg.codegen.minimal_filter import TAPS, Square, applied, on_both_axes
+from thalweg.codegen.multiply import store_sums
+from thalweg.codegen.packing import transposed
+from thalweg.codegen.winograd_form import Axis, Window
+from thalweg.codegen.winograd_plan import Layout
+from thalweg.loops.loop import Variable
+
+At = dict[Variable, Value]
+
+
+class Stage:
+    """A function in the making: a thread's scratch memory, and how it is walked."""
+
+    def __init__(self, window: Window, layout: Layout, frame: Frame, fma: bool) -> None:
+        self.window, self.layout, self.blocks = window, layout, layout.blocks
+        self.frame, self.b, self.fma = frame, frame.b, fma
+        self.filtering, self.lanes = layout.filtering, layout.lanes
+        self.kind = FLOAT.of(self.lanes)
+        self.extents = window.tiles(self.blocks.outputs)
+        start = self.element(frame.scratch, frame.multiply(frame.thread, layout.size))
+        self.zeros, self.a, self.filters, self.sums = (
+            self.element(start, frame.integer(sum(layout.parts[:number]))) for number in range(4)
+        )
+
+    def element(self, base: Value, place: Value) -> Value:
+        """The address of an element."""
+        return base if place.text == "0" else self.b.element(base, FLOAT.scalar, place)
+
+    @contextmanager
+    def steps(self, count: int | Value, step: int = 1) -> Generator[Value]:
+        """A loop from 0 on."""
+        stop = count if isinstance(count, Value) else self.frame.integer(count)
+        with self.b.loop(self.frame.integer(0), stop, self.frame.integer(step)) as loop:
+            yield loop.index
+
+    def depth(self, channel: Value) -> Value:
+        """How many channels from one on are transformed at a time."""
+        left = self.frame.subtract(self.frame.integer(self.window.channel.extent), channel)
+        return self.frame.least(left, self.frame.integer(self.blocks.depth))
+
+    def panel_of_sums(self, panel: Value) -> Value:
+        """Where the sums of a panel start."""
+        size = self.filtering.products * self.layout.plane_c
+        return self.element(self.sums, self.frame.multiply(panel, size))
+
+    def place_of(self, tile: Value) -> At:
+        """The image and the first outputs of a tile."""
+        frame, window = self.frame, self.window
+        *images, down, across = frame.parts(tile, map(frame.integer, self.extents))
+        at = dict(zip(window.images, images, strict=True))
+        for axis, place in zip(window.axes, (down, across), strict=True):
+            at[axis.output] = frame.multiply(place, self.blocks.outputs)
+        return at
+
+    def columns_at(self, column: Value) -> Value | None:
+        """A mask of the columns that exist, where some do not."""
+        extent = self.window.lane.extent
+        if extent % self.layout.width == 0:
+            return None
+        return self.frame.below(column, self.frame.integer(extent), self.lanes)
+
+    def channels_at(self, address: Value, channel: Value) -> Value:
+        """A vector of channels, as far as they exist."""
+        extent = self.window.channel.extent
+        if extent % self.lanes == 0:
+            return self.b.load(self.kind, address)
+        mask = self.frame.below(channel, self.frame.integer(extent), self.lanes)
+        return self.b.load_masked(self.kind, address, mask)
+
+    def store_planes(self, square: Square, base: Value, plane: int) -> None:
+        """Put the values of a square into a plane each."""
+        values = [value for line in square for value in line]
+        for number, value in enumerate(values):
+            self.b.store(value, self.element(base, self.frame.integer(number * plane)))
+
+
+class Inputs(Stage):
+    """Transforms inputs. Given are the first tile, how many, and the first channel.
+
+    Squares are transformed line by line, through memory: registers do not hold a large one, and
+    code that names all of it is slow to compile.
+    """
+
+    def emit(self) -> None:
+        """All tiles, a vector of channels at a time."""
+        frame, size = self.frame, self.filtering.size
+        first, count, channel = frame.given
+        self.sources, self.kept = self.b.stack(POINTER, size**2), self.b.stack(self.kind, size**2)
+        with self.steps(count) as tile:
+            self._find(self.place_of(frame.add(first, tile)), channel)
+            row = frame.multiply(tile, self.blocks.depth)
+            with self.steps(self.depth(channel), self.lanes) as vector:
+                with self.steps(size) as column:
+                    self._down(column, channel, vector)
+                with self.steps(size) as line:
+                    self._across(line, self.element(self.a, frame.add(row, vector)))
+        self.b.ret()
+
+    def _down(self, column: Value, channel: Value, vector: Value) -> None:
+        """Transform a column of the elements."""
+        elements, here = list[Value](), self.frame.add(channel, vector)
+        for i in range(self.filtering.size):
+            address = self.b.load(POINTER, self._at(self.sources, POINTER, i, column))
+            elements.append(self.channels_at(self.element(address, vector), here))
+        made = applied(self.frame, self.fma, self.filtering.of_inputs, elements)
+        for i, value in enumerate(made):
+            self.b.store(value, self._at(self.kept, self.kind, i, column))
+
+    def _across(self, line: Value, base: Value) -> None:
+        """Transform a line of what that gave."""
+        frame, size, plane = self.frame, self.filtering.size, self.layout.plane_a
+        first = self.b.element(self.kept, str(self.kind), frame.multiply(line, size))
+        values = [
+            self.b.load(self.kind, self.b.element(first, str(self.kind), frame.integer(j)))
+            for j in range(size)
+        ]
+        made = applied(frame, self.fma, self.filtering.of_inputs, values)
+        start = self.element(base, frame.multiply(line, size * plane))
+        self.store_planes([made], start, plane)
+
+    def _at(self, base: Value, kind: Type, line: int, column: Value) -> Value:
+        place = self.frame.add(column, self.frame.integer(line * self.filtering.size))
+        return self.b.element(base, str(kind), place)
+
+    def _find(self, at: At, channel: Value) -> None:
+        """Note the addresses of a tile's elements; those that count as zero are read elsewhere."""
+        frame, b, (down, across) = self.frame, self.b, self.window.axes
+        argument, offset = argument_of(self.window.kernel.a)
+        start = frame.add(frame.integer(offset.constant), channel)
+        for variable in self.window.images:
+            start = frame.add(start, frame.multiply(at[variable], offset.factor(variable)))
+        base = frame.pointers[argument]  # places outside of it are computed, but not used
+        with self.steps(self.filtering.size) as line:
+            there, distance = self._along(down, at, line)
+            row = frame.add(start, distance)
+            with self.steps(self.filtering.size) as column:
+                here, further = self._along(across, at, column)
+                address = b.emit(
+                    POINTER, f"getelementptr {FLOAT.scalar}, {base}, {frame.add(row, further)}"
+                )
+                source = b.select(b.binary("and", there, here), address, self.zeros)
+                number = frame.add(frame.multiply(line, self.filtering.size), column)
+                b.store(source, b.element(self.sources, POINTER.scalar, number))
+
+    def _along(self, axis: Axis, at: At, number: Value) -> tuple[Value, Value]:
+        """Whether an element of a tile along an axis is there, and how far away."""
+        frame, (low, high) = self.frame, axis.elements
+        first = frame.add(at[axis.output], frame.integer(axis.first))
+        place = frame.add(first, number)
+        above = self.b.binary("sub", place, frame.integer(low))
+        inside = self.b.compare("ult", above, frame.integer(max(0, high - low)))
+        step = argument_of(self.window.kernel.a)[1].factor(axis.output)
+        return inside, frame.multiply(place, step)
+
+
+class Filters(Stage):
+    """Transforms a panel of filters. Given are the first channel and the first column."""
+
+    def emit(self) -> None:
+        """All channels, a vector of columns at a time."""
+        frame = self.frame
+        channel, column = frame.given
+        depth, width = self.depth(channel), self.layout.width
+        with self.steps(depth) as number, self.steps(width, self.lanes) as vector:
+            taps = self._taps(frame.add(channel, number), frame.add(column, vector))
+            self.transform(taps, number, vector)
+        self.b.ret()
+
+    def transform(self, taps: Square, number: Value, vector: Value) -> None:
+        """Put the transformed taps of a channel and a vector of columns in their place."""
+        frame, layout = self.frame, self.layout
+        made = on_both_axes(frame, self.fma, self.filtering.of_filters, taps)
+        place = frame.add(frame.multiply(number, layout.width), vector)
+        self.store_planes(made, self.element(self.filters, place), layout.plane_b)
+
+    def in_order(self, tap: Callable[[int, int], Value]) -> Square:
+        """Taps in the order of the elements that they meet."""
+        down, across = self.window.axes
+        return [[tap(down.tap_at(i), across.tap_at(j)) for j in range(TAPS)] for i in range(TAPS)]
+
+    def _taps(self, channel: Value, column: Value) -> Square:
+        frame, window = self.frame, self.window
+        argument, offset = argument_of(window.kernel.b)
+        row = frame.multiply(channel, offset.factor(window.channel))
+        base = self.element(frame.pointers[argument], frame.add(row, column))
+        steps = [offset.factor(axis.tap) for axis in window.axes]
+        mask = self.columns_at(column)
+
+        def tap(down: int, across: int) -> Value:
+            place = offset.constant + down * steps[0] + across * steps[1]
+            address = self.element(base, frame.integer(place))
+            if mask is None:
+                return self.b.load(self.kind, address)
+            return self.b.load_masked(self.kind, address, mask)
+
+        return self.in_order(tap)
+
+
+class TurnedFilters(Filters):
+    """The same for filters whose channels lie side by side: squares of them are turned first."""
+
+    def emit(self) -> None:
+        """All columns, as many channels at a time."""
+        frame, lanes = self.frame, self.lanes
+        channel, column = frame.given
+        self.turned = self.b.stack(self.kind, TAPS**2 * lanes)
+        depth, width = self.depth(channel), self.layout.width
+        with self.steps(width, lanes) as vector, self.steps(depth, lanes) as group:
+            self._turn(frame.add(channel, group), frame.add(column, vector))
+            left = frame.least(frame.subtract(depth, group), frame.integer(lanes))
+            with self.steps(left) as number:
+                self.transform(self._turned_taps(number), frame.add(group, number), vector)
+        self.b.ret()
+
+    def _turn(self, channel: Value, column: Value) -> None:
+        """Turn a square of channels and columns for each tap."""
+        frame, axes = self.frame, self.window.axes
+        with self.steps(TAPS) as down, self.steps(TAPS) as across:
+            at = {axes[0].tap: down, axes[1].tap: across, self.window.channel: channel}
+            square = transposed(self.b, self._square(at, column))
+            first = frame.multiply(frame.add(frame.multiply(down, TAPS), across), self.lanes)
+            for number, vector in enumerate(square):
+                self.b.store(vector, self._kept(frame.add(first, frame.integer(number))))
+
+    def _kept(self, number: Value) -> Value:
+        return self.b.element(self.turned, str(self.kind), number)
+
+    def _square(self, at: At, column: Value) -> list[Value]:
+        """The channels of some columns; for columns that do not exist, those of the last one."""
+        frame, lane = self.frame, self.window.lane
+        argument, offset = argument_of(self.window.kernel.b)
+        last, rows = frame.integer(int(lane.extent) - 1), list[Value]()
+        for number in range(self.lanes):
+            here = frame.least(frame.add(column, frame.integer(number)), last)
+            address = self.element(
+                frame.pointers[argument], frame.place(offset, {**at, lane: here})
+            )
+            rows.append(self.channels_at(address, at[self.window.channel]))
+        return rows
+
+    def _turned_taps(self, number: Value) -> Square:
+        def tap(down: int, across: int) -> Value:
+            first = self.frame.integer((down * TAPS + across) * self.lanes)
+            return self.b.load(self.kind, self._kept(self.frame.add(number, first)))
+
+        return self.in_order(tap)
+
+
+def filters_of(window: Window) -> type[Filters]:
+    """The stage that transforms filters, by how they lie."""
+    return TurnedFilters if window.is_turned else Filters
+
+
+class Results(Stage):
+    """Transforms finished sums and stores what becomes of them. Given are the first tile, how many,
+    the panel and its first column."""
+
+    def emit(self) -> None:
+        """All tiles, a vector of columns at a time."""
+        frame, layout = self.frame, self.layout
+        first, count, panel, column = frame.given
+        sums = self.panel_of_sums(panel)
+        with self.steps(count) as tile:
+            at = self.place_of(frame.add(first, tile))
+            row = self.element(sums, frame.multiply(tile, layout.width))
+            with self.steps(layout.width, self.lanes) as vector:
+                self._results(self.element(row, vector), at, frame.add(column, vector))
+        self.b.ret()
+
+    def _results(self, base: Value, at: At, column: Value) -> None:
+        lane, outputs = self.window.lane, range(self.blocks.outputs)
+        square = on_both_axes(self.frame, self.fma, self.filtering.of_outputs, self._sums(base))
+        leaves = Leaves(self.frame, {**at, lane: column}, lane, self.lanes, self.columns_at(column))
+        if len(outputs) > 2:
+            self._store_by_lines(leaves, square)
+            return
+        for i, j in product(outputs, outputs):
+            self._store(replace(leaves, sum=square[i][j]), i, j)
+
+    def _sums(self, base: Value) -> Square:
+        size, plane = self.filtering.size, self.layout.plane_c
+
+        def total(i: int, j: int) -> Value:
+            place = self.frame.integer((i * size + j) * plane)
+            return self.b.load(self.kind, self.element(base, place))
+
+        return [[total(i, j) for j in range(size)] for i in range(size)]
+
+    def _store_by_lines(self, leaves: Leaves, square: Sequence[Sequence[Value]]) -> None:
+        """Put many results into memory, and store them line by line."""
+        b, frame, outputs = self.b, self.frame, self.blocks.outputs
+        kept, down = b.stack(self.kind, outputs**2), self.window.axes[0].output
+        for number, value in enumerate(value for line in square for value in line):
+            b.store(value, b.element(kept, str(self.kind), frame.integer(number)))
+        left = frame.subtract(frame.integer(down.extent), leaves.at[down])
+        with self.steps(frame.least(left, frame.integer(outputs))) as line:
+            at = {**leaves.at, down: frame.add(leaves.at[down], line)}
+            for j in range(outputs):
+                place = frame.add(frame.multiply(line, outputs), frame.integer(j))
+                total = b.load(self.kind, b.element(kept, str(self.kind), place))
+                self._store(replace(leaves, at=at, sum=total), 0, j)
+
+    def _store(self, leaves: Leaves, i: int, j: int) -> None:
+        """Store an output of a tile, if the image has it."""
+        down, across = (axis.output for axis in self.window.axes)
+        there = [self._exists(v, leaves, n) for v, n in ((down, i), (across, j))]
+        with self._if_all([condition for condition in there if condition]):
+            store_sums(self.window.kernel, replace(leaves, beyond={down: i, across: j}, known={}))
+
+    def _if_all(self, conditions: Sequence[Value]) -> Any:
+        if not conditions:
+            return nullcontext()
+        if len(conditions) == 1:
+            return self.b.when(conditions[0])
+        return self.b.when(self.b.binary("and", *conditions))
+
+    def _exists(self, variable: Variable, leaves: Leaves, number: int) -> Value | None:
+        """Whether an output of a tile exists, where that is not plain to see."""
+        if number == 0 or variable.extent % self.blocks.outputs == 0:
+            return None
+        last = self.frame.integer(int(variable.extent) - number)
+        return self.b.compare("slt", leaves.at[variable], last)
