@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 
 import numpy as np
@@ -62,12 +61,25 @@ def test_every_size_gives_what_the_definition_says(size: int) -> None:
 def test_both_ways_of_folding_give_what_the_definition_says(module: Callable[[], str]) -> None:
     if module is checksum.by_products and not machine_code.has(*checksum._MULTIPLIES):
         pytest.skip("the processor does not multiply polynomials")
-    types = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32)
-    (function,) = machine_code.functions(module(), {"crc32c": types})
+    function, copy = machine_code.functions(module(), checksum.SIGNATURES)
     for size in SIZES:
         data = np.random.default_rng(size).bytes(size)
         assert function(data, size, 0) == by_bytes(data), size
         assert function(data, size, 77) == by_bytes(data, 77), size
+        target = np.zeros(size + 200, np.uint8)
+        start = 64 + size % 61  # at all kinds of addresses
+        assert copy(data, target.ctypes.data + start, size, 77) == by_bytes(data, 77), size
+        assert target[start : start + size].tobytes() == data
+        assert not target[:start].any()
+        assert not target[start + size :].any()
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 5000, (1 << 20) + 3])
+def test_a_copy_gives_the_checksum_of_what_it_copies(size: int) -> None:
+    source = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    target = np.zeros_like(source)
+    assert checksum.copied(source, target, 5) == crc32c(source.data, 5)
+    np.testing.assert_array_equal(target, source)
 
 
 @given(st.binary(max_size=200), st.integers(0, 30))

@@ -125,17 +125,16 @@ def test_a_damaged_block_is_named_and_its_tensors_are_not_handed_over(
     assert f"x{count - 1}" not in handed
 
 
-def test_a_file_that_ends_early_is_an_error_that_says_where(tmp_path: Path) -> None:
-    path = tmp_path / "short"
-    path.write_bytes(b"abcd")
-    wanted = streaming.Wanted(0, 8, np.dtype(np.float32), (2,), lambda array: None)
-    with pytest.raises(errors.DataLossError, match="the file ends here"):
-        streaming.stream(str(path), 8, [], [wanted])
-
-
 def test_a_file_that_cannot_be_read_is_an_error_of_the_system(tmp_path: Path) -> None:
-    wanted = streaming.Wanted(0, 8, np.dtype(np.float32), (2,), lambda array: None)
     with pytest.raises(errors.NotFoundError, match="none"):
-        streaming.stream(str(tmp_path / "none"), 8, [], [wanted])
+        streaming.Mapped(str(tmp_path / "none"))
     with pytest.raises(errors.FailedPreconditionError):
-        streaming.stream(str(tmp_path), 8, [], [wanted])
+        streaming.Mapped(str(tmp_path))
+
+
+def test_an_empty_file_is_mapped_as_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "empty"
+    path.touch()
+    mapped = streaming.Mapped(str(path))
+    mapped.advise(streaming._POPULATE_READ, 0, 100)
+    assert mapped.array.size == 0

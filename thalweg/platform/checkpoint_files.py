@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import glob
 import json
-import mmap
 import os
 import shutil
 import threading
@@ -39,7 +38,7 @@ from thalweg.platform.safetensors import (
     parse_object,
     read_entries,
 )
-from thalweg.platform.streaming import Wanted, stream
+from thalweg.platform.streaming import Mapped, Wanted, stream
 from thalweg.platform.tensor_slices import (
     Checkpoint,
     Entry,
@@ -248,10 +247,7 @@ def _remove_folders(prefixes: Sequence[str], destination: str) -> None:
 
 def mapped(path: str) -> Array:
     """The bytes of a file, mapped and read-only."""
-    with durable.file_errors(path), open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return np.empty(0, np.uint8)
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    return Mapped(path).array
 
 
 def exists(prefix: str) -> bool:
@@ -275,9 +271,9 @@ def _open_plain(pattern: str) -> Checkpoint:
         )
     shards = [Shard(path, os.path.getsize(path), []) for path in paths]
     entries: dict[str, Entry] = {}
-    contents = {path: mapped(path) for path in paths}
+    contents = {path: Mapped(path) for path in paths}
     for path, content in contents.items():
-        for name, entry in read_entries(path, content).items():
+        for name, entry in read_entries(path, content.array).items():
             known = entries.get(name)
             entries[name] = entry if known is None else _joined(path, name, known, entry)
     return SafetensorsCheckpoint(pattern, entries, shards, contents)
@@ -341,12 +337,11 @@ def _shard(prefix: str, path: str, file: Any) -> Shard:
     return Shard(f"{prefix}.{name}", size, checksums)
 
 
-def _shard_content(shard: Shard) -> Array:
-    content = mapped(shard.path)
-    if content.nbytes != shard.size:
-        raise damaged(
-            shard.path, content.nbytes, f"the file ends here; it should have {shard.size} bytes"
-        )
+def _shard_content(shard: Shard) -> Mapped:
+    content = Mapped(shard.path)
+    size = content.array.size
+    if size != shard.size:
+        raise damaged(shard.path, size, f"the file ends here; it should have {shard.size} bytes")
     return content
 
 
@@ -417,11 +412,12 @@ class SafetensorsCheckpoint(Checkpoint):
         prefix: str,
         entries: Mapping[str, Entry],
         shards: Sequence[Shard],
-        contents: Mapping[str, Array],
+        contents: Mapping[str, Mapped],
     ) -> None:
         super().__init__(prefix, entries)
         self.shards = list(shards)
-        self._contents = contents
+        self._files = contents
+        self._contents = {path: file.array for path, file in contents.items()}
         self._checksums = {shard.path: shard.checksums for shard in shards}
         self._checked: set[tuple[str, int]] = set()
 
@@ -457,7 +453,7 @@ class SafetensorsCheckpoint(Checkpoint):
         for path, found in pieces.items():
             apart, again = _apart(found)
             others += again
-            stream(path, self._contents[path].nbytes, self._checksums[path], apart)
+            stream(path, self._files[path], self._checksums[path], apart)
         super().hand_over(others)
 
     def _blocks(self, part: Part) -> range:

@@ -34,11 +34,25 @@ _STEP = 32  # bytes that the tables take at a time
 #: Widths of blocks in bytes, and from how many bytes on folding blocks of them pays.
 _LEVELS = {64: 24576, 16: 3072, 8: 1152}
 _MASK_DELTA = 0xA282EAD8
+_PIECE = 256 << 10  # bytes that are copied and then checked
 
 #: Where polynomials are multiplied: vectors abreast, as many as hide how long a product takes.
 _PRODUCTS = 8
 _SPAN = 64 * _PRODUCTS  # bytes that all of them are carried over by at once
 _MULTIPLIES = ("avx512f", "vpclmulqdq")  # what the processor must have
+
+
+#: What a module has: `i32 crc32c(data, length, value)`, `i32 copy(source, target, length, value)`.
+SIGNATURES = {
+    "crc32c": (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32),
+    "copy": (
+        ctypes.c_uint32,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_uint32,
+    ),
+}
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
@@ -55,6 +69,14 @@ def masked_crc32c(data: Buffer) -> int:
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
+def copied(source: Any, target: Any, value: int = 0) -> int:
+    """Copy bytes from an array to another of the same size; their checksum, going on from `value`.
+
+    The target is written past the caches: what is copied so is more than they hold.
+    """
+    return _functions()[1](source.ctypes.data, target.ctypes.data, source.size, value)
+
+
 def address() -> int:
     """Where `i32 crc32c(ptr data, i64 length, i32 value)` lies, for other machine code."""
     return ctypes.cast(_compiled(), ctypes.c_void_p).value or 0
@@ -62,9 +84,12 @@ def address() -> int:
 
 @cache
 def _compiled() -> Any:
-    types = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32)
-    (function,) = machine_code.functions(_module(), {"crc32c": types})
-    return function
+    return _functions()[0]
+
+
+@cache
+def _functions() -> list[Any]:
+    return machine_code.functions(_module(), SIGNATURES)
 
 
 def _module() -> str:
@@ -73,13 +98,14 @@ def _module() -> str:
 
 def by_products() -> str:
     """The module for processors that multiply polynomials."""
-    return _table_text() + _by_tables_text() + _products_text()
+    folding = _products_text("crc32c", False) + _products_text("folded_copy", True)
+    return _table_text() + _by_tables_text() + folding + _aligned_copy_text()
 
 
 def by_additions() -> str:
     """The module for all processors."""
     folds = "".join(_fold_text(width) for width in _LEVELS)
-    return _table_text() + _by_tables_text() + folds + _crc_text()
+    return _table_text() + _by_tables_text() + folds + _crc_text() + _copy_text()
 
 
 def _tables() -> list[list[int]]:
@@ -330,11 +356,12 @@ def _power(exponent: int) -> int:
     return int(f"{remainder:064b}"[::-1], 2)
 
 
-def _products_text() -> str:
+def _products_text(name: str, copies: bool) -> str:
     """All in one: vectors abreast are carried over the data, what they hold last is for the tables.
 
     Of the 128 bits of a lane the first 64 stand 64 powers higher than the others. A product of bits
-    in this order comes out one power too high, which the factors take off.
+    in this order comes out one power too high, which the factors take off. One that copies stores
+    what it loads, in whole lines past the caches; the rest is left to the caller.
     """
     kind, lanes = "<8 x i64>", range(_PRODUCTS)
     factors = [_power(8 * _SPAN + 63), _power(8 * _SPAN - 1)] * 4
@@ -350,10 +377,9 @@ def _products_text() -> str:
         f"store {kind} %held{n}, ptr %slot{n}, align 64"
         for n in lanes
     ]
-    return f"""
-declare {kind} @llvm.x86.pclmulqdq.512({kind}, {kind}, i8 immarg)
-
-define i32 @crc32c(ptr %data, i64 %length, i32 %value) {{
+    declared = "" if copies else _DECLARED
+    return f"""{declared}
+define i32 @{name}(ptr %data{", ptr %target" if copies else ""}, i64 %length, i32 %value) {{
 entry:
   %rest = alloca [{_SPAN} x i8], align 64
   %start = xor i32 %value, -1
@@ -361,6 +387,7 @@ entry:
   br i1 %pays, label %begin, label %tail
 begin:
   {_lines(loads)}
+  {_lines([_stored_text("first", n, "%target") for n in lanes] if copies else [])}
   %low = zext i32 %start to i64
   %state = insertelement {kind} zeroinitializer, i64 %low, i64 0
   %mixed = xor {kind} %first0, %state
@@ -373,7 +400,9 @@ carrying:
   br i1 %more, label %carry, label %reduce
 carry:
   %here = getelementptr i8, ptr %data, i64 %at
+  {"%there = getelementptr i8, ptr %target, i64 %at" if copies else ""}
   {turns}
+  {_lines([_stored_text("new", n, "%there") for n in lanes] if copies else [])}
   br label %carrying
 reduce:
   {_lines(stores)}
@@ -384,9 +413,82 @@ tail:
   %so_far = phi i32 [%start, %entry], [%reduced, %reduce]
   %left = getelementptr i8, ptr %data, i64 %done
   %remaining = sub i64 %length, %done
+  {_lines(_tail_copy() if copies else [])}
   %last = call i32 @by_tables(ptr %left, i64 %remaining, i32 %so_far)
   %result = xor i32 %last, -1
   ret i32 %result
+}}
+"""
+
+
+_DECLARED = """
+declare <8 x i64> @llvm.x86.pclmulqdq.512(<8 x i64>, <8 x i64>, i8 immarg)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare i64 @llvm.umin.i64(i64, i64)
+"""
+
+
+def _stored_text(name: str, number: int, target: str) -> str:
+    place = f"%{name}to{number}"
+    return (
+        f"{place} = getelementptr i8, ptr {target}, i64 {64 * number}\n  "
+        f"store <8 x i64> %{name}{number}, ptr {place}, align 64, !nontemporal !0"
+    )
+
+
+def _tail_copy() -> list[str]:
+    """Copy what is left; whole lines that went past the caches are there before anything else."""
+    return [
+        "fence seq_cst",
+        "%end = getelementptr i8, ptr %target, i64 %done",
+        "call void @llvm.memcpy.p0.p0.i64(ptr %end, ptr %left, i64 %remaining, i1 false)",
+    ]
+
+
+def _aligned_copy_text() -> str:
+    """Copy and check up to where the target's lines begin, then all the rest."""
+    return """
+define i32 @copy(ptr %source, ptr %target, i64 %length, i32 %value) {
+  %address = ptrtoint ptr %target to i64
+  %negative = sub i64 0, %address
+  %before = and i64 %negative, 63
+  %first = call i64 @llvm.umin.i64(i64 %before, i64 %length)
+  call void @llvm.memcpy.p0.p0.i64(ptr %target, ptr %source, i64 %first, i1 false)
+  %start = call i32 @crc32c(ptr %source, i64 %first, i32 %value)
+  %data = getelementptr i8, ptr %source, i64 %first
+  %line = getelementptr i8, ptr %target, i64 %first
+  %left = sub i64 %length, %first
+  %result = call i32 @folded_copy(ptr %data, ptr %line, i64 %left, i32 %start)
+  ret i32 %result
+}
+!0 = !{i32 1}
+"""
+
+
+def _copy_text() -> str:
+    """Copy and check piece by piece: a piece stays in a cache in between."""
+    return f"""
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+define i32 @copy(ptr %source, ptr %target, i64 %length, i32 %value) {{
+entry:
+  br label %loop
+loop:
+  %done = phi i64 [0, %entry], [%next, %piece]
+  %state = phi i32 [%value, %entry], [%changed, %piece]
+  %left = sub i64 %length, %done
+  %some = icmp ne i64 %left, 0
+  br i1 %some, label %piece, label %end
+piece:
+  %count = call i64 @llvm.umin.i64(i64 %left, i64 {_PIECE})
+  %from = getelementptr i8, ptr %source, i64 %done
+  %to = getelementptr i8, ptr %target, i64 %done
+  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 %count, i1 false)
+  %changed = call i32 @crc32c(ptr %to, i64 %count, i32 %state)
+  %next = add i64 %done, %count
+  br label %loop
+end:
+  ret i32 %state
 }}
 """
 
