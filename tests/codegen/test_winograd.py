@@ -1,7 +1,7 @@
 """Convolutions by minimal filtering against a NumPy oracle: odd sizes, paddings, stores, targets.
 
 Errors are held to 1e-5 of the largest result for tiles of four outputs a side and to 2e-6 for two,
-as float32 sums of 9·C products of numbers of size 1 have them.
+as float32 sums of 9·C products of numbers of size 1 have them; filters of five taps to 1e-5.
 """
 
 from dataclasses import replace
@@ -24,6 +24,7 @@ from tests.codegen.contractions import (
 from thalweg.codegen.cache import load
 from thalweg.codegen.compile import assembly
 from thalweg.codegen.contraction import emit_contraction, neighbours, schedule, schedules
+from thalweg.codegen.contraction_form import argument_of
 from thalweg.codegen.machine import named, runs_here
 from thalweg.codegen.minimal_filter import filtering
 from thalweg.codegen.winograd import emit_winograd
@@ -56,7 +57,7 @@ def blocks(target, outputs=4, tiles=7, panels=2, depth=2, rows=3, vectors=2):
     return Blocks(outputs, tiles, panels, depth * target.lanes, rows, vectors).schedule
 
 
-def held(kernel, target, cut, threads=1, seed=0):
+def held(kernel, target, cut, threads=1, seed=0, bound=0):
     """The results of a kernel in some blocks, held to the oracle."""
     given = random_arrays(kernel, np.random.default_rng(seed))
     expected = [array.copy() for array in given]
@@ -66,16 +67,16 @@ def held(kernel, target, cut, threads=1, seed=0):
     call(made, load([made], target)[0], inners, threads)
     for which, got, want, whole in zip(kernel.arguments, inners, expected, wholes, strict=True):
         largest = max(np.abs(want).max(), 1)
-        assert np.abs(got - want).max() <= ERRORS[cut.outputs] * largest
+        assert np.abs(got - want).max() <= (bound or ERRORS[cut.outputs]) * largest
         assert np.isnan(whole[:33]).all() and np.isnan(whole[33 + which.size :]).all()
     return [got.copy() for a, got in zip(kernel.arguments, inners, strict=True) if a.written]
 
 
-@pytest.mark.parametrize("outputs", [2, 4])
-def test_transforms_filter_a_line_exactly(outputs):
-    made = filtering(outputs)
+@pytest.mark.parametrize(("taps", "outputs"), [(3, 2), (3, 4), (5, 2)])
+def test_transforms_filter_a_line_exactly(taps, outputs):
+    made = filtering(outputs, taps)
     rng = np.random.default_rng(outputs)
-    elements, taps = rng.standard_normal(made.size), rng.standard_normal(3)
+    elements, taps = rng.standard_normal(made.size), rng.standard_normal(taps)
     inputs, filters, results = (
         np.array(matrix, np.float64)
         for matrix in (made.of_inputs, made.of_filters, made.of_outputs)
@@ -93,6 +94,14 @@ def test_convolution(native, shape, pad, outputs):
     conv = Conv(*shape, 3, 3, pad=pad)
     for kernel in (conv.forward(), conv.input_gradient()):
         held(kernel, native, blocks(native, outputs), threads=2)
+
+
+@pytest.mark.parametrize("pad", [(0, 0), (2, 2), (3, 1)])
+@pytest.mark.parametrize("shape", [(1, 8, 8, 16, 32), (2, 9, 7, 40, 33), (3, 7, 6, 70, 50)])
+def test_filters_of_five_taps(target, shape, pad):
+    conv = Conv(*shape, 5, 5, pad=pad)
+    for kernel in (conv.forward(layer), conv.input_gradient()):
+        held(kernel, target, blocks(target, 2), threads=2, bound=1e-5)
 
 
 @pytest.mark.parametrize("outputs", [2, 4])
@@ -164,6 +173,38 @@ def test_results_do_not_depend_on_threads(native, outputs):
     assert all((one == other).all() for other in others)
 
 
+STRANGE = {
+    "infinite": [(0, np.inf)],
+    "no number": [(0, np.nan)],
+    "both infinities": [(0, np.inf), (0, -np.inf)],
+    "filter": [(1, np.inf)],
+    "all but overflowing": [(0, 3e38), (0, 3e38)],
+}
+
+
+@pytest.mark.parametrize("outputs", [2, 4])
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_is_no_plain_number_stays_where_it_belongs(target, name, outputs):
+    conv = Conv(2, 9, 10, 20, 24, 3, 3, pad=(1, 1))
+    for kernel in (conv.forward(layer), conv.input_gradient()):
+        rng = np.random.default_rng(outputs)
+        given = random_arrays(kernel, rng)
+        for side, value in STRANGE[name]:
+            factor = given[kernel.arguments.index(argument_of((kernel.a, kernel.b)[side])[0])]
+            factor[rng.integers(factor.size)] = value
+        expected = [array.copy() for array in given]
+        with np.errstate(all="ignore"):
+            Oracle(kernel, expected).run()
+        made = emit_winograd(kernel, target, blocks(target, outputs))
+        call(made, load([made], target)[0], given, 2)
+        for got, want in zip(given, expected, strict=True):
+            plain = np.isfinite(want)
+            np.testing.assert_array_equal(got[~plain], want[~plain])
+            largest = max(np.abs(want[plain & (np.abs(want) < 1e30)]).max(), 1)
+            usual = plain & (np.abs(want) < 1e30)
+            assert np.abs(got[usual] - want[usual]).max() <= 1e-5 * largest
+
+
 @pytest.mark.parametrize("outputs", [2, 4])
 def test_code_for_aarch64(outputs):
     target = named("aarch64")
@@ -201,11 +242,12 @@ def test_schedules_that_are_near_are_right(native):
     [
         Conv(1, 20, 20, 64, 64, 3, 3, stride=2, pad=(1, 1)),
         Conv(1, 20, 20, 64, 64, 3, 3, dilation=2, pad=(2, 2)),
-        Conv(1, 20, 20, 64, 64, 5, 5, pad=(2, 2)),
+        Conv(1, 20, 20, 64, 64, 7, 7, pad=(3, 3)),
+        Conv(1, 20, 20, 64, 64, 3, 5, pad=(1, 2)),
         Conv(1, 20, 20, 64, 64, 3, 1),
         Conv(1, 20, 20, 64, 64, 3, 3, pad=(1, 1), dtype=np.float64),
     ],
-    ids=["stride", "dilation", "5x5", "3x1", "float64"],
+    ids=["stride", "dilation", "7x7", "3x5", "3x1", "float64"],
 )
 def test_other_convolutions_are_not(conv):
     assert window_of(conv.forward()) is None

@@ -1,8 +1,8 @@
-"""Winograd's minimal filtering: m outputs of a filter of 3 taps for m + 2 products.
+"""Winograd's minimal filtering: m outputs of a filter of r taps for m + r - 1 products.
 
-What comes in is a number of outputs; what goes out are three small matrices, with which a filtered
-piece of a line is `of_outputs · ((of_filters · taps) * (of_inputs · elements))`, and the code that
-applies such a matrix along both axes of a square of registers.
+What comes in are the numbers of outputs and taps; what goes out are three small matrices, with
+which a filtered piece of a line is `of_outputs · ((of_filters · taps) * (of_inputs · elements))`,
+and the code that applies such a matrix along both axes of a square of registers.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from thalweg.codegen.builder import Value, constant
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.microkernel import multiply_add
 
-TAPS = 3
-
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
 Square = Sequence[Sequence[Value]]
 
-#: Where polynomials are multiplied, besides at infinity: few bits each, of alternating sign so that
-#: two share their work, and near 1, so that no power of them is large. With ±3/4 and ±3/2 results
-#: are three times as exact as with the usual ±1 and ±2.
+#: Where polynomials are multiplied, besides at infinity, by the number of products: few bits each,
+#: of alternating sign so that two share their work, and near 1, so that no power of them is large.
+#: With ±3/4 and ±3/2 results are three times as exact as with the usual ±1 and ±2.
 _POINTS = {
-    2: (Fraction(0), Fraction(1), Fraction(-1)),
-    4: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
+    4: (Fraction(0), Fraction(1), Fraction(-1)),
+    6: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
 }
+
+
+#: For so many taps, how many outputs a piece of a line may give: results of more are less exact.
+WAYS = {3: (2, 4), 5: (2,)}
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Filtering:
     """The transforms of pieces of `size` elements that give so many outputs."""
 
     outputs: int
+    taps: int
     of_inputs: Matrix
     of_filters: Matrix
     of_outputs: Matrix
@@ -44,7 +47,7 @@ class Filtering:
     @property
     def size(self) -> int:
         """How many elements, and products, a piece of a line has."""
-        return self.outputs + TAPS - 1
+        return self.outputs + self.taps - 1
 
     @property
     def products(self) -> int:
@@ -53,16 +56,18 @@ class Filtering:
 
 
 @cache
-def filtering(outputs: int) -> Filtering:
-    """The transforms of Toom and Cook, transposed, for so many outputs (2 or 4)."""
-    points = _POINTS[outputs]
+def filtering(outputs: int, taps: int) -> Filtering:
+    """The transforms of Toom and Cook, transposed, for one of `WAYS`."""
+    points = _POINTS[outputs + taps - 1]
     others = {p: [q for q in points if q != p] for p in points}
     inputs = [(*_polynomial(rest), Fraction(0)) for rest in others.values()]
     scales = {p: 1 / prod((p - q for q in rest), start=Fraction(1)) for p, rest in others.items()}
-    filters = [tuple(p**k * scale for k in range(TAPS)) for p, scale in scales.items()]
-    last = tuple(Fraction(k == TAPS - 1) for k in range(TAPS))
+    filters = [tuple(p**k * scale for k in range(taps)) for p, scale in scales.items()]
+    last = tuple(Fraction(k == taps - 1) for k in range(taps))
     results = ((*(p**i for p in points), Fraction(i == outputs - 1)) for i in range(outputs))
-    return Filtering(outputs, (*inputs, _polynomial(points)), (*filters, last), tuple(results))
+    return Filtering(
+        outputs, taps, (*inputs, _polynomial(points)), (*filters, last), tuple(results)
+    )
 
 
 def _polynomial(roots: Sequence[Fraction]) -> Row:

@@ -1,4 +1,4 @@
-"""3x3 convolutions by Winograd's minimal filtering: fewer products, in blocks that stay in a cache.
+"""Convolutions by Winograd's minimal filtering: fewer products, in blocks that stay in a cache.
 
 What comes in are the roles of a convolution's variables and its blocks; what goes out is LLVM text.
 For a block of tiles and columns, and some channels at a time, inputs and filters are transformed
@@ -19,21 +19,22 @@ from thalweg.codegen.machine import Target
 from thalweg.codegen.microkernel import Factors, Level, MicroKernel
 from thalweg.codegen.winograd_form import window_of
 from thalweg.codegen.winograd_plan import Layout, blocks_in
-from thalweg.codegen.winograd_transforms import Inputs, Results, Stage, filters_of
+from thalweg.codegen.winograd_results import Results
+from thalweg.codegen.winograd_transforms import Inputs, Stage, filters_of
 from thalweg.loops.kernel import Contraction
 
 _ITEM = 4  # the bytes of an element
 
 
 def emit_winograd(kernel: Contraction, target: Target, schedule: Schedule) -> Emitted:
-    """The code of a 3x3 convolution in the blocks of a schedule.
+    """The code of a convolution in the blocks of a schedule.
 
     Stages are functions of their own: what one keeps in registers is no burden to another.
     """
     window = window_of(kernel)
     if window is None:
-        raise NotContraction("minimal filtering is for 3x3 convolutions of stride 1")
-    module, layout = Module(), Layout(blocks_in(schedule), target.lanes)
+        raise NotContraction("minimal filtering is for small filters of stride 1")
+    module, layout = Module(), Layout(blocks_in(schedule), target.lanes, window.taps)
 
     def frame(name: str, given: int = 0) -> Frame:
         return Frame(module, name, window.kernel, True, given)

@@ -1,4 +1,4 @@
-"""Convolutions with 3x3 filters and stride 1 among contractions.
+"""Convolutions with small square filters and stride 1 among contractions.
 
 What comes in is a `Contraction`; what goes out are the roles that its variables play in the
 convolution, where it is one: forward, or the gradient of an input, whose filters are turned round.
@@ -14,7 +14,7 @@ import numpy as np
 
 from thalweg.codegen.contraction_form import argument_of, is_static, offsets_of, settled
 from thalweg.codegen.contraction_schedule import is_plain
-from thalweg.codegen.minimal_filter import TAPS
+from thalweg.codegen.minimal_filter import WAYS
 from thalweg.loops.kernel import Contraction
 from thalweg.loops.loop import Variable
 
@@ -32,32 +32,42 @@ class Axis:
     bounds: tuple[int, int] | None = None
 
     @property
+    def taps(self) -> int:
+        """How many taps there are."""
+        return int(self.tap.extent)
+
+    @property
     def first(self) -> int:
         """How far the first element that an output needs lies from it."""
-        return 0 if self.sign > 0 else 1 - TAPS
+        return 0 if self.sign > 0 else 1 - self.taps
 
     @property
     def elements(self) -> tuple[int, int]:
         """The elements that are read: those that outputs need, within the bounds."""
-        low, high = self.first, self.first + int(self.output.extent) + TAPS - 1
+        low, high = self.first, self.first + int(self.output.extent) + self.taps - 1
         if self.bounds is None:
             return low, high
         return max(low, self.bounds[0]), min(high, self.bounds[1])
 
     def tap_at(self, number: int) -> int:
         """The tap that an output's element of this number is multiplied by."""
-        return number if self.sign > 0 else TAPS - 1 - number
+        return number if self.sign > 0 else self.taps - 1 - number
 
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """The roles of the variables of a 3x3 convolution."""
+    """The roles of the variables of a convolution."""
 
     kernel: Contraction
     images: tuple[Variable, ...]
     axes: tuple[Axis, Axis]
     channel: Variable
     lane: Variable
+
+    @property
+    def taps(self) -> int:
+        """How many taps there are along each axis."""
+        return self.axes[0].taps
 
     @cached_property
     def is_turned(self) -> bool:
@@ -71,7 +81,7 @@ class Window:
 
 
 def window_of(kernel: Contraction) -> Window | None:
-    """The roles of the variables if this is a 3x3 convolution of floats with stride 1."""
+    """The roles of the variables if this is such a convolution, of floats."""
     kernel = settled(kernel)
     if kernel.batch or len(kernel.columns) != 1 or len(kernel.reduced) != 3 or not kernel.stores:
         return None
@@ -83,7 +93,9 @@ def window_of(kernel: Contraction) -> Window | None:
     axes = [_axis(kernel, tap) for tap in taps]
     if len(axes) != 2 or axes[0] is None or axes[1] is None:
         return None
-    if axes[0].output is axes[1].output or not _explained(kernel, (axes[0], axes[1])):
+    if axes[0].taps != axes[1].taps or axes[0].output is axes[1].output:
+        return None
+    if not _explained(kernel, (axes[0], axes[1])):
         return None
     filters = argument_of(kernel.b)[1]
     if 1 not in (filters.factor(channels[0]), filters.factor(kernel.columns[0])):
@@ -112,7 +124,7 @@ def _axis(kernel: Contraction, tap: Variable) -> Axis | None:
     place = argument_of(kernel.a)[1]
     step = place.factor(tap)
     outputs = [v for v in kernel.rows if step and place.factor(v) == abs(step)]
-    if tap.extent != TAPS or len(outputs) != 1:
+    if tap.extent not in WAYS or len(outputs) != 1:
         return None
     sign = 1 if step > 0 else -1
     for low, offset, high in kernel.a.bounds:

@@ -15,7 +15,7 @@ from math import ceil, prod
 from thalweg.codegen.contraction_cost import CORES, chunks, imbalance_of
 from thalweg.codegen.contraction_schedule import Schedule
 from thalweg.codegen.machine import Target
-from thalweg.codegen.minimal_filter import Filtering, filtering
+from thalweg.codegen.minimal_filter import WAYS, Filtering, filtering
 from thalweg.codegen.winograd_form import Window, window_of
 from thalweg.loops.kernel import Contraction
 
@@ -64,11 +64,12 @@ class Layout:
 
     blocks: Blocks
     lanes: int
+    taps: int
 
     @property
     def filtering(self) -> Filtering:
         """The transforms."""
-        return filtering(self.blocks.outputs)
+        return filtering(self.blocks.outputs, self.taps)
 
     @property
     def width(self) -> int:
@@ -168,12 +169,12 @@ def _choices(window: Window, target: Target) -> Iterator[Blocks]:
     lanes, room = target.lanes, 0.95 * target.l2 / 4
     channels = ceil(window.channel.extent / lanes) * lanes
     depths = sorted({min(depth, channels) for depth in (64, 128)})
-    for outputs, depth, vectors in product((2, 4), depths, (2, 3, 4)):
+    for outputs, depth, vectors in product(WAYS[window.taps], depths, (2, 3, 4)):
         widths = _widths(ceil(window.lane.extent / (vectors * lanes)))
         for tiles, panels in product(_parts(prod(window.tiles(outputs))), widths):
             rows = _height(tiles, (target.registers - 1 - vectors) // vectors)
             blocks = Blocks(outputs, tiles, panels, depth, rows, vectors)
-            if Layout(blocks, lanes).size <= room:
+            if Layout(blocks, lanes, window.taps).size <= room:
                 yield blocks
 
 
@@ -205,7 +206,7 @@ class _Work:
     @property
     def layout(self) -> Layout:
         """The scratch memory."""
-        return Layout(self.blocks, self.target.lanes)
+        return Layout(self.blocks, self.target.lanes, self.window.taps)
 
     @cached_property
     def cost(self) -> float:
@@ -219,7 +220,7 @@ class _Work:
         transforms = _INPUT * count * inputs * across
         transforms += _FILTER * channels * vectors * down + _RESULT * count * vectors
         steps = channels * self._step / _REACHED + _SUM * (passes - 0.7)
-        cycles = filtering(blocks.outputs).products * (transforms + self._sums * steps)
+        cycles = self.layout.filtering.products * (transforms + self._sums * steps)
         cycles += _TILE * count * passes * across
         return cycles * self._imbalance(down, across)
 

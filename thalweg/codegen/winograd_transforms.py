@@ -1,23 +1,19 @@
-"""The stages of a minimal filtering that transform: inputs, filters, and the finished sums.
+"""The stages of a minimal filtering that transform inputs and filters.
 
 What comes in are blocks of a convolution and its scratch memory; each stage is a function that is
 given which tiles, channels or columns to transform, and leaves the squares of a tile in as many
-planes as it has products, or stores the results.
+planes as it has products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from itertools import product
-from typing import Any
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 from thalweg.codegen.builder import FLOAT, POINTER, Type, Value
 from thalweg.codegen.contraction_form import argument_of
-from thalweg.codegen.frame import Frame, Leaves
-from thalweg.codegen.minimal_filter import TAPS, Square, applied, on_both_axes
-from thalweg.codegen.multiply import store_sums
+from thalweg.codegen.frame import Frame
+from thalweg.codegen.minimal_filter import Square, applied, on_both_axes
 from thalweg.codegen.packing import transposed
 from thalweg.codegen.winograd_form import Axis, Window
 from thalweg.codegen.winograd_plan import Layout
@@ -85,6 +81,28 @@ class Stage:
         mask = self.frame.below(channel, self.frame.integer(extent), self.lanes)
         return self.b.load_masked(self.kind, address, mask)
 
+    def along(self, axis: Axis, at: At, number: Value) -> tuple[Value, Value]:
+        """Whether an element of a tile along an axis is there, and how far away."""
+        frame, (low, high) = self.frame, axis.elements
+        first = frame.add(at[axis.output], frame.integer(axis.first))
+        place = frame.add(first, number)
+        above = self.b.binary("sub", place, frame.integer(low))
+        inside = self.b.compare("ult", above, frame.integer(max(0, high - low)))
+        step = argument_of(self.window.kernel.a)[1].factor(axis.output)
+        return inside, frame.multiply(place, step)
+
+    def start_of(self, at: At) -> Value:
+        """The place of an image's first element, as far as axes and channels do not decide it."""
+        frame, offset = self.frame, argument_of(self.window.kernel.a)[1]
+        start = frame.integer(offset.constant)
+        for variable in self.window.images:
+            start = frame.add(start, frame.multiply(at[variable], offset.factor(variable)))
+        return start
+
+    def far(self, base: Value, place: Value) -> Value:
+        """The address of an element that may not be there, for those who do not read it then."""
+        return self.b.emit(POINTER, f"getelementptr {FLOAT.scalar}, {base}, {place}")
+
     def store_planes(self, square: Square, base: Value, plane: int) -> None:
         """Put the values of a square into a plane each."""
         values = [value for line in square for value in line]
@@ -143,32 +161,17 @@ class Inputs(Stage):
     def _find(self, at: At, channel: Value) -> None:
         """Note the addresses of a tile's elements; those that count as zero are read elsewhere."""
         frame, b, (down, across) = self.frame, self.b, self.window.axes
-        argument, offset = argument_of(self.window.kernel.a)
-        start = frame.add(frame.integer(offset.constant), channel)
-        for variable in self.window.images:
-            start = frame.add(start, frame.multiply(at[variable], offset.factor(variable)))
-        base = frame.pointers[argument]  # places outside of it are computed, but not used
+        base = frame.pointers[argument_of(self.window.kernel.a)[0]]
+        start = frame.add(self.start_of(at), channel)
         with self.steps(self.filtering.size) as line:
-            there, distance = self._along(down, at, line)
+            there, distance = self.along(down, at, line)
             row = frame.add(start, distance)
             with self.steps(self.filtering.size) as column:
-                here, further = self._along(across, at, column)
-                address = b.emit(
-                    POINTER, f"getelementptr {FLOAT.scalar}, {base}, {frame.add(row, further)}"
-                )
+                here, further = self.along(across, at, column)
+                address = self.far(base, frame.add(row, further))
                 source = b.select(b.binary("and", there, here), address, self.zeros)
                 number = frame.add(frame.multiply(line, self.filtering.size), column)
                 b.store(source, b.element(self.sources, POINTER.scalar, number))
-
-    def _along(self, axis: Axis, at: At, number: Value) -> tuple[Value, Value]:
-        """Whether an element of a tile along an axis is there, and how far away."""
-        frame, (low, high) = self.frame, axis.elements
-        first = frame.add(at[axis.output], frame.integer(axis.first))
-        place = frame.add(first, number)
-        above = self.b.binary("sub", place, frame.integer(low))
-        inside = self.b.compare("ult", above, frame.integer(max(0, high - low)))
-        step = argument_of(self.window.kernel.a)[1].factor(axis.output)
-        return inside, frame.multiply(place, step)
 
 
 class Filters(Stage):
@@ -193,8 +196,8 @@ class Filters(Stage):
 
     def in_order(self, tap: Callable[[int, int], Value]) -> Square:
         """Taps in the order of the elements that they meet."""
-        down, across = self.window.axes
-        return [[tap(down.tap_at(i), across.tap_at(j)) for j in range(TAPS)] for i in range(TAPS)]
+        (down, across), numbers = self.window.axes, range(self.window.taps)
+        return [[tap(down.tap_at(i), across.tap_at(j)) for j in numbers] for i in numbers]
 
     def _taps(self, channel: Value, column: Value) -> Square:
         frame, window = self.frame, self.window
@@ -221,7 +224,7 @@ class TurnedFilters(Filters):
         """All columns, as many channels at a time."""
         frame, lanes = self.frame, self.lanes
         channel, column = frame.given
-        self.turned = self.b.stack(self.kind, TAPS**2 * lanes)
+        self.turned = self.b.stack(self.kind, self.window.taps**2 * lanes)
         depth, width = self.depth(channel), self.layout.width
         with self.steps(width, lanes) as vector, self.steps(depth, lanes) as group:
             self._turn(frame.add(channel, group), frame.add(column, vector))
@@ -232,11 +235,11 @@ class TurnedFilters(Filters):
 
     def _turn(self, channel: Value, column: Value) -> None:
         """Turn a square of channels and columns for each tap."""
-        frame, axes = self.frame, self.window.axes
-        with self.steps(TAPS) as down, self.steps(TAPS) as across:
+        frame, axes, taps = self.frame, self.window.axes, self.window.taps
+        with self.steps(taps) as down, self.steps(taps) as across:
             at = {axes[0].tap: down, axes[1].tap: across, self.window.channel: channel}
             square = transposed(self.b, self._square(at, column))
-            first = frame.multiply(frame.add(frame.multiply(down, TAPS), across), self.lanes)
+            first = frame.multiply(frame.add(frame.multiply(down, taps), across), self.lanes)
             for number, vector in enumerate(square):
                 self.b.store(vector, self._kept(frame.add(first, frame.integer(number))))
 
@@ -258,7 +261,7 @@ class TurnedFilters(Filters):
 
     def _turned_taps(self, number: Value) -> Square:
         def tap(down: int, across: int) -> Value:
-            first = self.frame.integer((down * TAPS + across) * self.lanes)
+            first = self.frame.integer((down * self.window.taps + across) * self.lanes)
             return self.b.load(self.kind, self._kept(self.frame.add(number, first)))
 
         return self.in_order(tap)
@@ -267,74 +270,3 @@ class TurnedFilters(Filters):
 def filters_of(window: Window) -> type[Filters]:
     """The stage that transforms filters, by how they lie."""
     return TurnedFilters if window.is_turned else Filters
-
-
-class Results(Stage):
-    """Transforms finished sums and stores what becomes of them. Given are the first tile, how many,
-    the panel and its first column."""
-
-    def emit(self) -> None:
-        """All tiles, a vector of columns at a time."""
-        frame, layout = self.frame, self.layout
-        first, count, panel, column = frame.given
-        sums = self.panel_of_sums(panel)
-        with self.steps(count) as tile:
-            at = self.place_of(frame.add(first, tile))
-            row = self.element(sums, frame.multiply(tile, layout.width))
-            with self.steps(layout.width, self.lanes) as vector:
-                self._results(self.element(row, vector), at, frame.add(column, vector))
-        self.b.ret()
-
-    def _results(self, base: Value, at: At, column: Value) -> None:
-        lane, outputs = self.window.lane, range(self.blocks.outputs)
-        square = on_both_axes(self.frame, self.fma, self.filtering.of_outputs, self._sums(base))
-        leaves = Leaves(self.frame, {**at, lane: column}, lane, self.lanes, self.columns_at(column))
-        if len(outputs) > 2:
-            self._store_by_lines(leaves, square)
-            return
-        for i, j in product(outputs, outputs):
-            self._store(replace(leaves, sum=square[i][j]), i, j)
-
-    def _sums(self, base: Value) -> Square:
-        size, plane = self.filtering.size, self.layout.plane_c
-
-        def total(i: int, j: int) -> Value:
-            place = self.frame.integer((i * size + j) * plane)
-            return self.b.load(self.kind, self.element(base, place))
-
-        return [[total(i, j) for j in range(size)] for i in range(size)]
-
-    def _store_by_lines(self, leaves: Leaves, square: Sequence[Sequence[Value]]) -> None:
-        """Put many results into memory, and store them line by line."""
-        b, frame, outputs = self.b, self.frame, self.blocks.outputs
-        kept, down = b.stack(self.kind, outputs**2), self.window.axes[0].output
-        for number, value in enumerate(value for line in square for value in line):
-            b.store(value, b.element(kept, str(self.kind), frame.integer(number)))
-        left = frame.subtract(frame.integer(down.extent), leaves.at[down])
-        with self.steps(frame.least(left, frame.integer(outputs))) as line:
-            at = {**leaves.at, down: frame.add(leaves.at[down], line)}
-            for j in range(outputs):
-                place = frame.add(frame.multiply(line, outputs), frame.integer(j))
-                total = b.load(self.kind, b.element(kept, str(self.kind), place))
-                self._store(replace(leaves, at=at, sum=total), 0, j)
-
-    def _store(self, leaves: Leaves, i: int, j: int) -> None:
-        """Store an output of a tile, if the image has it."""
-        down, across = (axis.output for axis in self.window.axes)
-        there = [self._exists(v, leaves, n) for v, n in ((down, i), (across, j))]
-        with self._if_all([condition for condition in there if condition]):
-            store_sums(self.window.kernel, replace(leaves, beyond={down: i, across: j}, known={}))
-
-    def _if_all(self, conditions: Sequence[Value]) -> Any:
-        if not conditions:
-            return nullcontext()
-        if len(conditions) == 1:
-            return self.b.when(conditions[0])
-        return self.b.when(self.b.binary("and", *conditions))
-
-    def _exists(self, variable: Variable, leaves: Leaves, number: int) -> Value | None:
-        """Whether an output of a tile exists, where that is not plain to see."""
-        if number == 0 or variable.extent % self.blocks.outputs == 0:
-            return None
-        last = self.frame.integer(int(variable.extent) - number)
-        return self.b.compare("slt", leaves.at[variable], last)

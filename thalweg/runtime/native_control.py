@@ -141,15 +141,20 @@ def _turn(part: Part, adapted: Sequence[Adapted], deciding: Home) -> Turn | None
         words += Call.count_words(launch, to)
     if (deciding, 0) not in memory:
         return None
-    times = Counter(place for place, _ in memory)
+    times = Counter(_owner(place) for place, _ in memory)
     overlapping = frozenset(
-        number
-        for (place, _), number in memory.items()
-        if times[place] > 1 or (isinstance(place, Buffer) and place.kind is Kind.TEMPORARY)
+        number for (place, _), number in memory.items() if times[_owner(place)] > 1
     )
     most = max(int(_REPEATED_WORK / (_work(part) + 1)), 1)
     kernels = tuple(cast("Loops", to.kernel) for to in adapted)
     return Turn(kernels, tuple(starts), tuple(numbers), overlapping, memory[deciding, 0], most)
+
+
+def _owner(place: Home | Buffer) -> Any:
+    """What memory is part of: all temporaries of the arena; two variables may be one in the end."""
+    if isinstance(place, Buffer):
+        return Kind.TEMPORARY if place.kind is Kind.TEMPORARY else place
+    return Where.VARIABLE if place.where is Where.VARIABLE else place
 
 
 def _requests(part: Part, adapted: Sequence[Adapted], turn: Turn | None) -> list[Request]:
