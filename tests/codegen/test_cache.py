@@ -286,6 +286,18 @@ def test_writing_sweeps_now_and_then(tmp_path: Path):
     assert len(files(tmp_path)) < Disk.SWEEP_EVERY + 5
 
 
+def test_many_objects_are_looked_at_less_often(tmp_path, monkeypatch):
+    disk, looks = Disk(tmp_path), []
+    for number in range(1500):
+        disk.write(f"{number:064x}"[::-1], b"x")
+    counted = Disk._entries
+    monkeypatch.setattr(Disk, "_entries", lambda self: looks.append(1) or counted(self))
+    disk.sweep()
+    for number in range(1500, 1800):
+        disk.write(f"{number:064x}"[::-1], b"x")
+    assert len(looks) == 1
+
+
 def test_use_is_noted_at_most_once_an_hour(tmp_path: Path):
     disk = Disk(tmp_path)
     disk.write("ab" * 32, b"code")

@@ -212,14 +212,16 @@ class Kernels:
 class Disk:
     """Objects in files, at most `limit` bytes of them: those not used for long go first."""
 
-    #: Every so many writes the size is looked at.
+    #: Every so many writes the size is looked at; where there are many objects, which takes a
+    #: while, less often.
     SWEEP_EVERY = 64
 
     def __init__(self, root: Path, limit: int = _DEFAULT_LIMIT) -> None:
         self._root, self._limit = root, limit
         self._writable = True
+        self._until = self._patience(_FOLDERS * len(_names_in(root / _FIRST_FOLDER)))
         # Short processes together look as often as a long one does.
-        self._writes = int.from_bytes(os.urandom(2)) % self.SWEEP_EVERY
+        self._writes = int.from_bytes(os.urandom(3)) % self._until
 
     def read(self, key: str) -> bytes | None:
         """The object of a key, or None; a damaged one is removed."""
@@ -245,9 +247,14 @@ class Disk:
             self._writable = False
             tf_logging.info("Kernels are not kept on disk: %s", error)
 
+    def _patience(self, count: int) -> int:
+        """How many writes there are between two looks at so many objects."""
+        return max(self.SWEEP_EVERY, count // 4)
+
     def sweep(self) -> None:
         """Remove what writers that died left, and the oldest objects above the limit."""
         entries = sorted(self._entries(), key=lambda entry: entry.used)
+        self._writes, self._until = 0, self._patience(len(entries))
         now, total = time.time(), sum(entry.size for entry in entries)
         for entry in entries:
             abandoned = entry.path.suffix == ".tmp" and now - entry.used > _HOUR
@@ -268,7 +275,7 @@ class Disk:
             unfinished.unlink(missing_ok=True)
             raise
         self._writes += 1
-        if self._writes % self.SWEEP_EVERY == 0:
+        if self._writes >= self._until:
             self.sweep()
 
     def _entries(self) -> Iterator[_Entry]:
@@ -278,6 +285,17 @@ class Disk:
             except OSError:  # another process removed it
                 continue
             yield _Entry(path, status.st_size, status.st_mtime)
+
+
+_FOLDERS = 256  # that objects are spread over evenly, by the first byte of their keys
+_FIRST_FOLDER = "00"
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 @dataclass(frozen=True)
