@@ -37,11 +37,12 @@ from thalweg.lower.control_program import (
     Rows,
     Where,
 )
+from thalweg.lower.inlining import Bound, Inlining, first_of, is_changed, list_source
 from thalweg.lower.kept import lower
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.regions import ordered, regions
 from thalweg.lower.resolve import STREAM_WORDS
-from thalweg.lower.scratch import Bound, Inlining, Scratch, first_of, is_changed, list_source
+from thalweg.lower.scratch import Scratch
 from thalweg.lower.specialise import Controlled, NotCompiled, Region, Shape
 from thalweg.ops.arithmetic import Add, Mul
 from thalweg.ops.basic import Const, Identity
