@@ -11,20 +11,20 @@ import thalweg as tf
 from thalweg.codegen.compile import optimised
 from thalweg.codegen.loops import Turn
 from thalweg.codegen.machine import host
-from thalweg.runtime import native_control
+from thalweg.runtime import native_parts
 
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
     """Those that are made meanwhile, which run three times at most in one call."""
     made: list[Turn] = []
-    request = native_control.turn_request
+    request = native_parts.turn_request
 
     def noted(turn, target):
         made.append(replace(turn, most=3))
         return request(made[-1], target)
 
-    monkeypatch.setattr(native_control, "turn_request", noted)
+    monkeypatch.setattr(native_parts, "turn_request", noted)
     return made
 
 
@@ -139,13 +139,13 @@ def test_steps_of_any_size_end_where_they_should(step, start) -> None:
 
 def test_a_loop_that_only_counts_is_no_loop_in_machine_code(monkeypatch) -> None:
     requests = []
-    request = native_control.turn_request
+    request = native_parts.turn_request
 
     def noted(*given):
         requests.append(request(*given))
         return requests[-1]
 
-    monkeypatch.setattr(native_control, "turn_request", noted)
+    monkeypatch.setattr(native_parts, "turn_request", noted)
     assert _after(np.int32, 3, lambda i: i < 1_000_000, lambda i: i + 1) == 1_000_000
     (module,) = [one.make() for one in requests]
     text = optimised(module.text, host(), module.passes)

@@ -8,7 +8,7 @@ little, it is run again with four times as much, and remembers.
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,13 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.codegen.cache import Loaded, load_all
-from thalweg.codegen.emitted import Request
-from thalweg.codegen.kernels import turn_request
-from thalweg.codegen.loops import Turn
-from thalweg.codegen.machine import host
 from thalweg.control.lists import ListValue
-from thalweg.loops.kernel import Loops
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.control import lower_control
 from thalweg.lower.control_program import (
@@ -40,24 +34,21 @@ from thalweg.lower.control_program import (
     Rows,
     Where,
 )
-from thalweg.lower.memory import ALIGNMENT, Arena, arrange
-from thalweg.lower.schedule import SMALL, Waits, work_of
+from thalweg.lower.memory import ALIGNMENT
 from thalweg.lower.specialise import Controlled, NotCompiled
-from thalweg.lower.varying import Adapted, Varying
+from thalweg.lower.varying import Varying
 from thalweg.ops.context import VariableCell
 from thalweg.ops.philox import Philox
 from thalweg.ops.random import Random
 from thalweg.platform.forks import renewed_after_fork
 from thalweg.runtime.compiled import uncollected
-from thalweg.runtime.native import Call, address_of, kernel_request
+from thalweg.runtime.native import address_of
 from thalweg.runtime.native_inputs import FIRST_ROOM, given, kind, levels, rooms_for
+from thalweg.runtime.native_parts import PlacedPart, placed_parts, threads_for
 from thalweg.runtime.pool import Entry, Jump, Program, default_pool
 
 Array = NDArray[Any]
 
-_REPEATED_WORK = 50_000.0  # that a kernel which repeats itself does before it looks up: some 20 µs
-_MOST_REPEATED = 24  # kernels of a turn that repeats itself: all of them are compiled as one
-_NO_CODE = Loaded((), 0)
 _MOST_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
 
 
@@ -122,62 +113,11 @@ class NativeControl:
             return None
 
 
-def _work(part: Part) -> float:
-    return sum(work_of(launch.kernel) for launch in part.lowered.launches)
-
-
-def _turn(part: Part, adapted: Sequence[Adapted], deciding: Home) -> Turn | None:
-    """A part as one function that repeats itself."""
-    launches = part.lowered.launches
-    memory: dict[Any, int] = {}  # numbers, by what lies there and where in it an argument begins
-    starts: list[int] = []
-    numbers: list[tuple[int, ...]] = []
-    words = 0
-    for launch, to in zip(launches, adapted, strict=True):
-        places = zip(launch.buffers, launch.starts, strict=True)
-        keys = [(part.homes.get(buffer, buffer), start) for buffer, start in places]
-        numbers.append(tuple(memory.setdefault(key, len(memory)) for key in keys))
-        starts.append(words)
-        words += Call.count_words(launch, to)
-    if (deciding, 0) not in memory:
-        return None
-    times = Counter(_owner(place) for place, _ in memory)
-    overlapping = frozenset(
-        number for (place, _), number in memory.items() if times[_owner(place)] > 1
-    )
-    most = max(int(_REPEATED_WORK / (_work(part) + 1)), 1)
-    kernels = tuple(cast("Loops", to.kernel) for to in adapted)
-    return Turn(kernels, tuple(starts), tuple(numbers), overlapping, memory[deciding, 0], most)
-
-
-def _owner(place: Home | Buffer) -> Any:
-    """What memory is part of: all temporaries of the arena; two variables may be one in the end."""
-    if isinstance(place, Buffer):
-        return Kind.TEMPORARY if place.kind is Kind.TEMPORARY else place
-    return Where.VARIABLE if place.where is Where.VARIABLE else place
-
-
-def _requests(part: Part, adapted: Sequence[Adapted], turn: Turn | None) -> list[Request]:
-    if turn is not None:
-        return [turn_request(turn, host())]
-    pairs = zip(part.lowered.launches, adapted, strict=True)
-    return [kernel_request(launch, to.kernel, host()) for launch, to in pairs]
-
-
 @dataclass(frozen=True)
 class _MoreRoom:
     """The traces of loops were full before these ended."""
 
     held: dict[int, int]  # the room that was not enough, by the number of the loop
-
-
-@dataclass(frozen=True, eq=False)
-class _Placed:
-    """A part of the program with its code: calls, and where its temporaries lie."""
-
-    part: Part
-    calls: tuple[Call, ...]
-    arena: Arena
 
 
 class _ControlStep:
@@ -193,9 +133,10 @@ class _ControlStep:
     ) -> None:
         self._list_room = room
         self.unit, self.program = unit, program
-        works = [_work(item) for item in program.items if isinstance(item, Part)]
-        self.threads = 1 if max(works, default=0) < 2 * SMALL else threads
-        self.parts = self._placed(varying)
+        self.threads = threads_for(program, threads)
+        self.parts = placed_parts(program, varying, self.threads)
+        calls = [call for placed in self.parts.values() for call in placed.calls]
+        self.word_count = sum(call.word_count for call in calls)
         self.temporary = max((p.arena.size for p in self.parts.values()), default=0)
         self.homes, self.size = self._arranged()
         self.constants = {
@@ -206,37 +147,6 @@ class _ControlStep:
         self._frames: deque[_Frame] = deque()
         self._pool = default_pool()
         self._find_border()
-
-    def _placed(self, varying: Varying) -> dict[Part, _Placed]:
-        parts = [item for item in self.program.items if isinstance(item, Part)]
-        adapted = iter(varying.adapt([launch for p in parts for launch in p.lowered.launches]))
-        to = {part: [next(adapted) for _ in part.lowered.launches] for part in parts}
-        deciding = self._repeated() if self.threads == 1 else {}
-        turns = {part: _turn(part, to[part], deciding[part]) for part in deciding}
-        requests = {part: _requests(part, to[part], turns.get(part)) for part in parts}
-        loaded = iter(load_all([one for part in parts for one in requests[part]], host()))
-        found: dict[Part, _Placed] = {}
-        self.word_count = 0
-        for part in parts:
-            code = [next(loaded) for _ in requests[part]]
-            found[part] = _with_code(part, to[part], code, self.word_count)
-            self.word_count += sum(call.word_count for call in found[part].calls)
-        return found
-
-    def _repeated(self) -> dict[Part, Home]:
-        """The parts that are all of a loop's turn, and what decides if there is another one."""
-        found: dict[Part, Home] = {}
-        items = self.program.items
-        for label, part, leap in zip(items, items[1:], items[2:], strict=False):
-            if not isinstance(leap, Leap) or leap.target is not label or not leap.if_true:
-                continue
-            if not isinstance(part, Part) or leap.decides is None:
-                continue
-            launches = part.lowered.launches
-            is_brief = len(launches) <= _MOST_REPEATED
-            if is_brief and all(isinstance(launch.kernel, Loops) for launch in launches):
-                found[part] = leap.decides
-        return found
 
     def _all_homes(self) -> list[Home]:
         found: dict[Home, None] = {}
@@ -479,27 +389,6 @@ def _size(rows: Rows, before: ListValue, written: Array | None) -> int:
     return max(before.size(), 1 + int(np.max(np.flatnonzero(written), initial=-1)))
 
 
-def _with_code(
-    part: Part, adapted: Sequence[Adapted], loaded: Sequence[Loaded], words: int
-) -> _Placed:
-    """The calls of a part; of one that repeats itself the first call is all."""
-    lowered = part.lowered
-    is_one = len(loaded) < len(lowered.launches)
-    code = [*loaded, *[_NO_CODE] * (len(lowered.launches) - len(loaded))]
-    arena = arrange(lowered.launches, [kernel.scratch for kernel in code], lowered.pieces)
-    waits = Waits(arena)
-    calls: list[Call] = []
-    for place, launch in enumerate(lowered.launches):
-        functions, scratch = code[place].functions, arena.scratch[place]
-        piece = scratch, scratch + code[place].scratch
-        first, owner = waits.place(launch, piece, len(functions))
-        waiting = (first or not place, *[True] * (len(functions) - 1))[: len(functions)]
-        owner = -1 if is_one else owner
-        calls.append(Call(launch, adapted[place], functions, words, scratch, waiting, owner))
-        words += calls[-1].word_count
-    return _Placed(part, tuple(calls), arena)
-
-
 class _Frame:
     """A program with memory of its own: what one call in flight needs."""
 
@@ -530,7 +419,7 @@ class _Frame:
             return self._step.constants[home].ctypes.data
         return self._base + self._step.homes[home] if home.where is Where.OWN else 0
 
-    def _calls(self, placed: _Placed, words: Array) -> list[Entry]:
+    def _calls(self, placed: PlacedPart, words: Array) -> list[Entry]:
         entries: list[Entry] = []
         for call in placed.calls:
             count = len(call.launch.buffers)
@@ -544,7 +433,7 @@ class _Frame:
                 entries.append(Entry(function, arguments, waits, call.owner))
         return entries
 
-    def _address(self, placed: _Placed, buffer: Buffer) -> int:
+    def _address(self, placed: PlacedPart, buffer: Buffer) -> int:
         home = placed.part.homes.get(buffer)
         if home is not None:
             return self._home(home)
