@@ -23,26 +23,11 @@ from tests.codegen.contractions import (
 from thalweg.codegen.contraction import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.contraction_form import form_of
 from thalweg.codegen.contraction_schedule import Setting
-from thalweg.codegen.machine import named, runs_here
+from thalweg.codegen.machine import named
 from thalweg.loops.expr import Expr, select
 from thalweg.loops.expr import call as expr
 from thalweg.loops.kernel import Access, Contraction, Offset, Store
 from thalweg.loops.loop import Variable
-
-TARGETS = [
-    pytest.param(name, marks=pytest.mark.skipif(not runs_here(named(name)), reason="not here"))
-    for name in ("native", "x86-64-v3", "x86-64-v2")
-]
-
-
-@pytest.fixture(params=TARGETS)
-def target(request):
-    return named(request.param)
-
-
-@pytest.fixture
-def native():
-    return named("native")
 
 
 @pytest.mark.parametrize("ta", [False, True])

@@ -25,7 +25,7 @@ from thalweg.codegen.cache import load
 from thalweg.codegen.compile import assembly
 from thalweg.codegen.contraction import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.contraction_form import argument_of
-from thalweg.codegen.machine import named, runs_here
+from thalweg.codegen.machine import named
 from thalweg.codegen.minimal_filter import filtering
 from thalweg.codegen.winograd import emit_winograd
 from thalweg.codegen.winograd_form import window_of
@@ -36,20 +36,6 @@ from thalweg.loops.kernel import Access, Offset, Store
 from thalweg.loops.loop import Variable
 
 ERRORS = {2: 2e-6, 4: 1e-5}
-TARGETS = [
-    pytest.param(name, marks=pytest.mark.skipif(not runs_here(named(name)), reason="not here"))
-    for name in ("native", "x86-64-v3", "x86-64-v2")
-]
-
-
-@pytest.fixture(params=TARGETS)
-def target(request):
-    return named(request.param)
-
-
-@pytest.fixture
-def native():
-    return named("native")
 
 
 def blocks(target, outputs=4, tiles=7, panels=2, depth=2, rows=3, vectors=2):

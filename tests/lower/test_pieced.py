@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,16 +28,25 @@ def products(x: Any, count: int) -> list[Any]:
     return made
 
 
-def both(make: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What a step gives, on the reference kernels and compiled."""
-    data = np.random.default_rng(2).standard_normal((6, 24)).astype(np.float32)
+def both(make: Any, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a step of an input gives, on the reference kernels and compiled."""
+    data = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
     found: list[Any] = []
     for compiles in (False, True):
         monkeypatch.setattr(sessions, "COMPILES", compiles)
         with tf.Graph().as_default(), tf.Session() as session:
-            x = tf.placeholder(tf.float32, [6, 24])
-            found.append(session.run(make(x), {x: data}))
+            x = tf.placeholder(tf.float32, shape)
+            fetches = make(x)
+            session.run(tf.global_variables_initializer())
+            found.append(session.run(fetches, {x: data}))
     return found
+
+
+def check(make: Any, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold what is compiled to the reference kernels."""
+    reference, compiled = both(make, shape, monkeypatch)
+    for ours, theirs in zip(compiled, reference, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
 
 
 def stack_and_parts(x: Any) -> list[Any]:
@@ -77,9 +88,7 @@ CASES = [stack_and_parts, rows_of_different_heights, a_part_twice, columns, stac
 def test_stacks_agree_with_the_reference_kernels(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reference, compiled = both(make, monkeypatch)
-    for ours, theirs in zip(compiled, reference, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+    check(make, (6, 24), monkeypatch)
 
 
 @compiled_only
@@ -93,65 +102,49 @@ def test_parts_of_a_stack_are_made_inside_it() -> None:
         assert all(isinstance(call.launch.kernel, Contraction) for call in step.calls)
 
 
-def backwards(steps: int) -> tuple[Any, Any]:
-    """The gradient of a small recurrent network with respect to its input."""
+def backwards(x: Any, steps: int) -> list[Any]:
+    """The gradients of a small recurrent network with respect to its input and its weights."""
     rng = np.random.default_rng(3)
-    x = tf.placeholder(tf.float32, [6, 40])
     w = tf.Variable(rng.standard_normal((40, 40)).astype(np.float32) / 5)
     state = x
     for _ in range(steps):
         state = tf.tanh(tf.matmul(state, w))
-    return tf.gradients(tf.reduce_sum(state), [x, w]), w
+    return tf.gradients(tf.reduce_sum(state), [x, w])
 
 
 @compiled_only
 @pytest.mark.parametrize(("steps", "is_turned"), [(2, False), (3, False), (4, True), (7, True)])
 def test_weights_are_turned_once_for_several_products(steps: int, is_turned: bool) -> None:
     with tf.Graph().as_default():
-        (slope, _), _ = backwards(steps)
+        slope, _ = backwards(tf.placeholder(tf.float32, [6, 40]), steps)
         step = native(slope)
         copies = [c for c in step.calls if not isinstance(c.launch.kernel, Contraction)]
         turned = [c for c in copies if [b.size for b in c.launch.buffers] == [1600, 1600]]
         assert len(turned) == is_turned
 
 
+def weights_that_change_in_between(x: Any) -> list[Any]:
+    w = tf.Variable(np.linspace(-1, 1, 400, dtype=np.float32).reshape(20, 20))
+    state = x
+    for step in range(6):
+        state = tf.tanh(tf.matmul(state, w, transpose_b=True))
+        if step == 3:
+            with tf.control_dependencies([state]):
+                change = tf.assign(w, w * 0.5 + 0.1)
+            with tf.control_dependencies([change]):
+                state = tf.identity(state)
+    return [state, w]
+
+
 @compiled_only
 def test_weights_that_change_in_between_are_not_kept_turned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data = np.random.default_rng(4).standard_normal((3, 20)).astype(np.float32)
-    found: list[Any] = []
-    for compiles in (False, True):
-        monkeypatch.setattr(sessions, "COMPILES", compiles)
-        with tf.Graph().as_default(), tf.Session() as session:
-            x = tf.placeholder(tf.float32, [3, 20])
-            w = tf.Variable(np.linspace(-1, 1, 400, dtype=np.float32).reshape(20, 20))
-            state = x
-            for step in range(6):
-                state = tf.tanh(tf.matmul(state, w, transpose_b=True))
-                if step == 3:
-                    with tf.control_dependencies([state]):
-                        change = tf.assign(w, w * 0.5 + 0.1)
-                    with tf.control_dependencies([change]):
-                        state = tf.identity(state)
-            session.run(tf.global_variables_initializer())
-            found.append(session.run([state, w], {x: data}))
-    for ours, theirs in zip(found[1], found[0], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+    check(weights_that_change_in_between, (3, 20), monkeypatch)
 
 
 @compiled_only
 def test_gradients_through_turned_weights_agree_with_the_reference_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data = np.random.default_rng(5).standard_normal((6, 40)).astype(np.float32)
-    found: list[Any] = []
-    for compiles in (False, True):
-        monkeypatch.setattr(sessions, "COMPILES", compiles)
-        with tf.Graph().as_default() as graph, tf.Session() as session:
-            slopes, _ = backwards(6)
-            session.run(tf.global_variables_initializer())
-            (x,) = [n.outputs[0] for n in graph.nodes if n.type == "Placeholder"]
-            found.append(session.run(slopes, {x: data}))
-    for ours, theirs in zip(found[1], found[0], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+    check(partial(backwards, steps=6), (6, 40), monkeypatch)

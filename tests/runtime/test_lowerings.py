@@ -12,8 +12,8 @@ import pytest
 
 import thalweg as tf
 from tests.lower.programs import regions_of, shape
+from tests.runtime.processes import Processes
 from thalweg.codegen import cache
-from thalweg.codegen.cache import Disk, Kernels
 from thalweg.lower import lowering
 from thalweg.lower.lowering import lower
 from thalweg.runtime import lowerings
@@ -22,61 +22,46 @@ from thalweg.runtime import session as sessions
 pytestmark = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
 
 
-class Processes:
-    """Processes that share a folder, one after the other, all of them in this one."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._patch = folder, monkeypatch
-        self.lowered = 0
-
-        def noted(*arguments: Any) -> Any:
-            self.lowered += 1
-            return lower(*arguments)
-
-        monkeypatch.setattr(lowering, "lower", noted)
-
-    def run(self, factor: float = 2.0, kind: Any = tf.bfloat16) -> Any:
-        """A loop over halves and whole numbers in a new process."""
-        self._patch.setitem(cache._process, "kernels", Kernels(Disk(self.folder)))
-        self.lowered = 0
-        with tf.Graph().as_default(), tf.Session() as session:
-            x = tf.placeholder(tf.float32, [5])
-            _, y = tf.while_loop(
-                lambda i, y: i < 3,
-                lambda i, y: (i + 1, tf.cast(tf.cast(y, kind), tf.float32) * factor + 1),
-                [0, x],
-            )
-            slope = tf.gradients(y, x)[0]
-            return session.run([y, slope], {x: np.linspace(0, 1, 5)})
-
-
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
-    return Processes(tmp_path, monkeypatch)
+    return Processes(tmp_path, monkeypatch, lowering)
+
+
+def run_loop(processes: Processes, factor: float = 2.0, kind: Any = tf.bfloat16) -> Any:
+    """A loop over halves and whole numbers in a new process."""
+    with processes.next() as session:
+        x = tf.placeholder(tf.float32, [5])
+        _, y = tf.while_loop(
+            lambda i, y: i < 3,
+            lambda i, y: (i + 1, tf.cast(tf.cast(y, kind), tf.float32) * factor + 1),
+            [0, x],
+        )
+        slope = tf.gradients(y, x)[0]
+        return session.run([y, slope], {x: np.linspace(0, 1, 5)})
 
 
 def test_a_second_process_lowers_no_part_of_a_loop(processes: Processes) -> None:
-    first = processes.run()
+    first = run_loop(processes)
     assert processes.lowered
-    second = processes.run()
+    second = run_loop(processes)
     assert not processes.lowered
     np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize("change", [{"factor": 3.0}, {"kind": tf.float16}])
 def test_another_loop_is_lowered(processes: Processes, change: dict[str, Any]) -> None:
-    processes.run()
-    processes.run(**change)
+    run_loop(processes)
+    run_loop(processes, **change)
     assert processes.lowered
 
 
 @pytest.mark.parametrize("damage", [b"", b"no pickle", None])
 def test_a_damaged_entry_is_made_again(processes: Processes, damage: bytes | None) -> None:
-    first = processes.run()
+    first = run_loop(processes)
     entries = {path: path.read_bytes() for path in processes.folder.rglob("*.o")}
     for path, content in entries.items():
         path.write_bytes(content[:-1] if damage is None else cache._wrapped(damage))
-    second = processes.run()
+    second = run_loop(processes)
     assert processes.lowered
     np.testing.assert_array_equal(first, second)
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ import pytest
 
 import thalweg as tf
 from tests.lower.programs import regions_of
+from tests.runtime.processes import Processes
 from thalweg.codegen import cache
 from thalweg.codegen import tune as tuned
-from thalweg.codegen.cache import Disk, Kernels
 from thalweg.codegen.machine import host, named
-from thalweg.codegen.tune import Winners
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.lower.identity import identity
@@ -34,45 +32,9 @@ pytestmark = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compil
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-class Processes:
-    """Processes that share a folder, one after the other, all of them in this one."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self._patch = folder, monkeypatch
-        self.lowered = 0
-
-        def noted(*arguments: Any) -> Any:
-            self.lowered += 1
-            return lower(*arguments)
-
-        monkeypatch.setattr(compiled, "lower", noted)
-
-    @contextmanager
-    def next(self) -> Any:
-        """What a new process has: nothing in memory, a graph and a session of its own."""
-        self._patch.setitem(cache._process, "kernels", Kernels(Disk(self.folder)))
-        self._patch.setitem(tuned._process, "winners", Winners(Disk(self.folder)))
-        self.lowered = 0
-        with tf.Graph().as_default(), tf.Session() as session:
-            yield session
-
-    def run(self, build: Callable[[Any], Any], *arrays: Any) -> list[Any]:
-        """What a function of a placeholder gives in a new process, array by array."""
-        with self.next() as session:
-            x = tf.placeholder(tf.float32, [None] * np.ndim(arrays[0]))
-            y = build(x)
-            return [session.run(y, {x: array}) for array in arrays]
-
-    def files(self) -> list[Path]:
-        return [path for path in self.folder.rglob("*") if path.is_file()]
-
-    def kernels(self) -> set[Path]:
-        return {path for path in self.files() if b"\x7fELF" in path.read_bytes()}
-
-
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
-    return Processes(tmp_path, monkeypatch)
+    return Processes(tmp_path, monkeypatch, compiled)
 
 
 def batch(size: int) -> Any:
