@@ -12,6 +12,7 @@ import pytest
 import thalweg as tf
 from thalweg.ops import saving
 from thalweg.platform.durable import BLOCK
+from thalweg.runtime import session as sessions
 from thalweg.runtime.plan import Step, plan
 from thalweg.runtime.restoring import Restoring
 
@@ -57,6 +58,19 @@ def test_a_saver_restores_in_one_unit(tmp_path: Path) -> None:
     saver.restore(session, str(tmp_path / "m"))
     for value in session.run(variables):
         np.testing.assert_array_equal(value, np.ones_like(value))
+
+
+@pytest.mark.skipif(not sessions.COMPILES, reason="nothing is joined")
+def test_a_plan_lists_the_assignments_with_the_node_that_restores(tmp_path: Path) -> None:
+    saver, session, _ = saved(tmp_path, (3,) * 8)
+    prefix = {saver.saver_def.filename_tensor_name: str(tmp_path / "m")}
+    planned = session.plan(restore_op(saver), prefix)
+    (host_op,) = planned.host_ops
+    assert host_op.node.type == "RestoreV2"
+    assert [node.type for node in host_op.joined] == ["Assign"] * 8
+    first, *_ = host_op.joined
+    (line,) = [line for line in str(planned).splitlines() if line.startswith("joined")]
+    assert f"joined   {first.name}, " in line and "… 2 more: what is read" in line
 
 
 def test_a_first_value_and_a_value_in_use(tmp_path: Path) -> None:

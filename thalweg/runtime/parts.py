@@ -41,6 +41,7 @@ class HostOp:
 
     node: Node
     reason: str
+    joined: tuple[Node, ...] = ()  # the assignments that run with it, where it restores
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class _Walk:
             elif isinstance(instruction.node.op, Const):
                 self.shapes.update(_inferred(instruction.node, self.shapes))
             else:
-                found.append(self._host_op(instruction.node))
+                found.append(self._host_op(instruction))
         return found
 
     def _control(self, call: ControlledCall) -> PlannedControl:
@@ -142,9 +143,10 @@ class _Walk:
         reason = call.reason if call.was_native is False else ""
         return PlannedControl(call.unit, call.was_native, reason)
 
-    def _host_op(self, node: Node) -> HostOp:
+    def _host_op(self, instruction: Instruction) -> HostOp:
+        node, *joined = instruction.nodes
         self.shapes.update(_inferred(node, self.shapes))
-        return HostOp(node, self.reasons.get(node) or host_reason(node))
+        return HostOp(node, self.reasons.get(node) or host_reason(node), tuple(joined))
 
     def _region(self, compiled: CompiledRegion) -> PlannedRegion:
         region = compiled.region

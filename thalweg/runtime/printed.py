@@ -69,8 +69,11 @@ def _cut_line(
 
 
 def _host_lines(host: HostOp) -> list[str]:
-    node = host.node
-    return [f"host     {node.name} ({node.type}): {host.reason}", f"         {node.origin}"]
+    node, assigned = host.node, _some([joined.name for joined in host.joined])
+    lines = [f"host     {node.name} ({node.type}): {host.reason}", f"         {node.origin}"]
+    if assigned:
+        lines.append(f"joined   {assigned}: what is read becomes the variables' memory")
+    return lines
 
 
 def _region_lines(region: PlannedRegion, number: int, first: int, most: int | None) -> list[str]:
