@@ -73,6 +73,15 @@ def test_a_plan_lists_the_assignments_with_the_node_that_restores(tmp_path: Path
     assert f"joined   {first.name}, " in line and "… 2 more: what is read" in line
 
 
+@pytest.mark.skipif(not sessions.COMPILES, reason="nothing is joined")
+def test_a_profile_restores_nothing(tmp_path: Path) -> None:
+    saver, session, variables = saved(tmp_path)
+    prefix = {saver.saver_def.filename_tensor_name: str(tmp_path / "m")}
+    session.plan(restore_op(saver), prefix).profile(1)
+    for value in session.run(variables):
+        np.testing.assert_array_equal(value, np.zeros_like(value))
+
+
 def test_a_first_value_and_a_value_in_use(tmp_path: Path) -> None:
     saver, session, variables = saved(tmp_path)
     before = session.run(variables[0].value())

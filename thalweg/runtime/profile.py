@@ -420,7 +420,9 @@ class _Private:
         elif isinstance(instruction.call, TimedRegion) or _may_run(node):
             self._timed(instruction, slots, context)
         else:
-            for place, tensor in enumerate(node.outputs, instruction.output):
+            # One that restores has no outputs: the assignments that run with it took them.
+            given = node.outputs[: instruction.output_count]
+            for place, tensor in enumerate(given, instruction.output):
                 slots[place] = _zeros(tensor)
 
     def _timed(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
