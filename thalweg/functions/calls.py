@@ -52,7 +52,7 @@ class FunctionStep(PlannedStep):
 
     def program(self, native: NativeStep, captured: list[Any], cells: Sequence[Any]) -> Program:
         """A function that runs native code on variables and values from outside."""
-        variables, context = [cells[number] for number in self.cells], self._context
+        variables, context = [cells[number] for number in self.cells], self.context
         if self._is_whole and not captured:
             return lambda given: native(context, given, variables)
         fetches = self._fetches

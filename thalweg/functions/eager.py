@@ -164,7 +164,7 @@ class EagerGraph(threading.local, Graph):
         be like this one."""
         if child.size < _LONG and not EagerGraph.sync:
             return
-        if EagerGraph.sync or child.size >= _MOST_RECORDED or origin == segment.origins[0]:
+        if EagerGraph.sync or child.size >= _MOST_RECORDED or origin == segment.line(0):
             segment.finish()
 
     def _new(
@@ -285,18 +285,21 @@ class EagerGraph(threading.local, Graph):
 
     def begin(self) -> Segment:
         """Start a new piece of work."""
-        if self.segment.closed:
-            self.segment.finish()
-        if len(self.trace.nodes) > _MOST_NODES:
-            self.trace = Trace(self)
-        self.segment = segment = Segment(self.trace)
+        before: Segment = self.segment
+        if before.closed:
+            before.finish()
+        trace = self.trace
+        if len(trace.nodes) > _MOST_NODES:
+            trace = self.trace = Trace(self)
+        self.segment = segment = Segment(trace)
         for tape in self.tapes:
             tape.follow(segment)
         return segment
 
     def current(self) -> Segment:
         """The piece of work that is recorded now."""
-        return self.begin() if self.segment.closed else self.segment
+        segment: Segment = self.segment
+        return self.begin() if segment.closed else segment
 
     def flush(self) -> None:
         """Run what was recorded."""
@@ -579,7 +582,8 @@ def recorded(op: Op, arguments: tuple[Any, ...], name: str | None, depth: int) -
         child = None
     if type(child) is not Place or not child.is_plain or careful[0]:
         return EAGER.record(op, attributes.values(), arguments, name, depth)
-    tensor = segment.take(child, user_frame(depth))
+    segment.lines[child] = user_frame(depth)
+    tensor = segment.take(child)
     if segment.closed:  # another thread wanted a value meanwhile, perhaps without this one
         return EAGER.record(op, attributes.values(), arguments, name, depth)
     return tensor

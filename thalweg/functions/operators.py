@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from thalweg.functions.eager import EAGER, recorded
 from thalweg.functions.segment import Segment, careful
-from thalweg.functions.tensors import EagerTensor
+from thalweg.functions.tensors import EagerTensor, class_of
 from thalweg.functions.trace import LITERAL, Place
 from thalweg.functions.variables import EagerVariable
 from thalweg.graph.convert import convert_to_tensor
@@ -70,7 +70,7 @@ class Way:
 
     def operand(self, value: Any) -> EagerTensor | None:
         """The other operand as a tensor of the dtype, if it is plainly that."""
-        kind = cast("Any", type(value))
+        kind = class_of(value)
         if kind is EagerTensor:
             return value if value.dtype is self._dtype else None
         if kind is int or (kind is float and not self._is_whole):
@@ -126,7 +126,7 @@ def _operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
         if (x._segment is not segment or segment.closed) and not _enter(x):
             return general(x, y)
         segment = x._segment
-        kind = cast("Any", type(y))
+        kind = class_of(y)
         if kind is float or kind is int:
             name, other = method, y
         elif kind is EagerTensor and y._segment is segment:
@@ -134,31 +134,27 @@ def _operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
         else:
             return general(x, y)
         place = segment.place
-        last, position, value, end, origin = place.ahead
+        last, position, value, dtype, shape, number, end = place.ahead
         if last is not name or position != x._position or value is not other:
             key = (name, x._position, kind, other)
-            shortcut = place.shortcuts.get(key)
-            if shortcut is None:
+            end = place.shortcuts.get(key)
+            if end is None:
                 made = general(x, y)
                 _note(key, x, made, segment, place)
                 return made
-            end, origin = shortcut
-            place.ahead = (name, x._position, other, end, origin)
+            template, number = end.outputs[0], end.count - 1
+            dtype, shape = template.dtype, template._shape
+            place.ahead = (name, x._position, other, dtype, shape, number, end)
         if careful[0] or (segment.graphs or global_graph)[-1] is not EAGER:
             return general(x, y)
-        if end.parent is not place:
-            segment.templates += end.parent.outputs  # the constant's
-        # As `Segment.take` does, which a call of would take a third of the time here.
-        template = end.outputs[0]
+        # As `Segment.take`, without looking at the place and its template.
         made = _new(EagerTensor)
-        made.dtype = template.dtype
-        made._shape = template._shape
+        made.dtype = dtype
+        made._shape = shape
         made._array = made._literal = made._kind = None
-        made._position = len(segment.templates)
+        made._position = number
         made._segment = segment
-        segment.templates.append(template)
         segment.tensors.append(made)
-        segment.origins.append(origin)
         segment.place = end
         return general(x, y) if segment.closed else made  # another thread wanted a value meanwhile
 
@@ -191,7 +187,7 @@ def _note(key: tuple[Any, ...], x: EagerTensor, made: Any, segment: Segment, pla
     if before is not place and before is not None and before.leaf == LITERAL:
         before = before.parent
     if before is place and end.is_plain:
-        place.shortcuts[key] = end, segment.origins[-1]
+        place.shortcuts[key] = segment.shortcut()
 
 
 for _method, _symbol in _BINARY.items():

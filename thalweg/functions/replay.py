@@ -51,7 +51,7 @@ class Way:
         path = end.path(start)
         self.end = end
         self.templates: list[Tensor] = [t for place in path for t in place.outputs]
-        self.ops = sum(place.leaf == NO_LEAF for place in path)
+        self.ops = [place for place in path if place.leaf == NO_LEAF]
         self.results = results  # positions after the start
         self.pack = pack
         self.is_step = len(path) == 1 and end.is_plain
@@ -83,7 +83,7 @@ def replayed(function: Function) -> Function:
 def _describe(values: Sequence[Any], key: list[Any], segment: Segment) -> bool:
     """Add what tells arguments apart to a key; whether they are all plain."""
     for value in values:
-        kind = cast("Any", type(value))
+        kind = tensors.class_of(value)
         if kind is EagerVariable:
             key.append(value.value()._position)
         elif kind is EagerTensor:
@@ -112,11 +112,11 @@ def _follow(way: Way, segment: Segment) -> Any:
     """Take a way; what the call returns, or None if another thread wanted a value meanwhile."""
     origin, end = user_frame(2), way.end
     if way.is_step:
-        tensor = segment.take(end, origin)
+        segment.lines[end] = origin
+        tensor = segment.take(end)
         return None if segment.closed else tensor
-    start = len(segment.templates)
-    segment.templates += way.templates
-    segment.origins += [origin] * way.ops
+    start = segment.place.count
+    segment.lines.update(dict.fromkeys(way.ops, origin))
     made = [segment.tensor(way.templates[at], start + at) for at in way.results]
     segment.tensors += made
     segment.place = end
@@ -135,7 +135,7 @@ def _explore(
     kwargs: Mapping[str, Any],
 ) -> Any:
     """Make a call, and note its way if that is all there is to it."""
-    start, looks = len(segment.templates), tensors.looks[0]
+    start, looks = segment.place.count, tensors.looks[0]
     result = function(*args, **kwargs)
     if EAGER.segment is not segment or segment.closed or tensors.looks[0] != looks:
         return result

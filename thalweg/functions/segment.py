@@ -29,6 +29,7 @@ from thalweg.functions.trace import (
     Place,
     Trace,
     has_effect,
+    steps,
 )
 from thalweg.graph.graph import graphs
 from thalweg.graph.node import Node, Tensor
@@ -50,19 +51,20 @@ class Segment:
     """What one thread recorded since values were looked at."""
 
     __slots__ = (
+        "_catalogued",
+        "_templates",
         "cells",
         "closed",
         "done",
         "entered",
         "graphs",
         "leaves",
+        "lines",
         "lock",
-        "origins",
         "pieces",
         "place",
         "reads",
         "streams",
-        "templates",
         "tensors",
         "trace",
         "values",
@@ -71,12 +73,13 @@ class Segment:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.place = trace.root
-        self.templates: list[Tensor] = []  # nodes' outputs, by position
+        self._catalogued: Place | None = None  # the place up to which templates were listed
+        self._templates: list[Tensor] = []
         self.tensors: list[EagerTensor] = []  # the pending ones
         self.values: list[Any] = []
         self.leaves: list[Any] = []  # the ops of the values' nodes
         self.cells: list[Any] = []
-        self.origins: list[MadeAt] = []
+        self.lines: dict[Place, MadeAt] = {}  # of ops that did not come by a shortcut
         self.streams: list[Any] = []
         self.entered: dict[EagerTensor, int] = {}
         self.reads: dict[Any, EagerTensor] = {}  # variables that were read and not written since
@@ -85,6 +88,20 @@ class Segment:
         self.done = False
         self.lock = threading.RLock()
         self.graphs = graphs.items  # of this thread
+
+    @property
+    def templates(self) -> list[Tensor]:
+        """Nodes' outputs, by position: listed for who asks, which work found again does not."""
+        if self._catalogued is not self.place:
+            for place in self.place.path(self._catalogued):
+                self._templates += place.outputs
+            self._catalogued = self.place
+        return self._templates
+
+    def line(self, number: int) -> MadeAt | None:
+        """Where in the user's code an op was recorded, by its number."""
+        place = next(itertools.islice(steps(self.place.path()), number, None))
+        return self.lines.get(place, place.line)
 
     # What comes in
 
@@ -95,7 +112,7 @@ class Segment:
         found = self.entered.get(tensor)
         if found is not None:
             return found
-        position = len(self.templates)
+        position = self.place.count
         self._enter(tensor, tensor.held())
         self.entered[tensor] = position
         tensor._segment = self
@@ -110,7 +127,6 @@ class Segment:
                 child = self._new_literal(tensor, held, literal)
             if child is not None:
                 self.place = child
-                self.templates += child.outputs
                 return
         kind = tensor._kind
         if kind is None:
@@ -124,7 +140,6 @@ class Segment:
             self.values.append(held)
             self.leaves.append(child.nodes[0].op)
         self.place = child
-        self.templates += child.outputs
 
     def _new_literal(self, tensor: EagerTensor, value: Any, key: Literal) -> Place | None:
         """A constant as part of the program; None once it had too many values here."""
@@ -153,7 +168,7 @@ class Segment:
             child = self.place.children[key] = Place(self.place, (), (template,), VALUE)
         self.values.append(value)
         self.leaves.append(None)
-        self._go(child)
+        self.place = child
 
     def leaf_value(self, leaf: Leaf) -> Any:
         """The value of a leaf, if it is one of this segment."""
@@ -161,17 +176,13 @@ class Segment:
         is_mine = number < len(self.leaves) and self.leaves[number] is leaf
         return self.values[number] if is_mine else None
 
-    def _go(self, child: Place) -> None:
-        self.place = child
-        self.templates += child.outputs
-
     # What goes out
 
     def advance(self, child: Place, origin: MadeAt) -> list[EagerTensor]:
         """Take a step down the tree; the new tensors."""
-        position = len(self.templates)
-        self._go(child)
-        self.origins.append(origin)
+        position = self.place.count
+        self.place = child
+        self.lines[child] = origin
         made = [
             self.tensor(template, position + number)
             for number, template in enumerate(child.outputs)
@@ -189,20 +200,19 @@ class Segment:
         tensor._segment = self
         return tensor
 
-    def take(self, child: Place, origin: MadeAt) -> EagerTensor:
-        """As `advance`, for a place with a single tensor."""
-        template = child.outputs[0]
-        tensor = _new(EagerTensor)
-        tensor.dtype = template.dtype
-        tensor._shape = template._shape
-        tensor._array = tensor._literal = tensor._kind = None
-        tensor._position = len(self.templates)
-        tensor._segment = self
-        self.templates.append(template)
+    def take(self, child: Place) -> EagerTensor:
+        """As `advance`, for a place with a single tensor that a shortcut leads to."""
+        tensor = self.tensor(child.outputs[0], child.count - 1)
         self.tensors.append(tensor)
-        self.origins.append(origin)
         self.place = child
         return tensor
+
+    def shortcut(self) -> Place:
+        """The place that was reached, for who finds it again without saying a line."""
+        place = self.place
+        if place.line is None:
+            place.line = self.lines.get(place)
+        return place
 
     def child(self, key: Any) -> Place | None:
         """The place that a key leads to from here, if it was taken before."""
@@ -243,7 +253,7 @@ class Segment:
         self.reads.clear()
         count = self.place.count
         live = [t for t in self.tensors if getrefcount(t) > _HELD and t._position < count]
-        pieces = [piece for made in self.pieces if (piece := made()) is not None]
+        pieces = self.pieces and [piece for made in self.pieces if (piece := made()) is not None]
         if live or self.place.effects or pieces:
             try:
                 self._settle(live, pieces)
@@ -258,7 +268,8 @@ class Segment:
         """Hold nothing any more: constants and the like know this segment until their next use."""
         self.entered = {}
         self.values, self.cells, self.leaves = [], [], []
-        self.templates, self.origins, self.streams = [], [], []
+        self.streams = []
+        self._templates, self._catalogued, self.lines = [], None, {}
 
     def _settle(self, live: list[EagerTensor], pieces: list[Any]) -> None:
         key: Any = tuple([t._position for t in live])
@@ -282,10 +293,9 @@ class Segment:
     def _located(self, error: errors.OpError, step: RecordedStep) -> errors.OpError:
         """An error at the line of this run, not of the first one that recorded the same."""
         node = error.op
-        place = step.origins.get(node)
-        if place is None:
-            return error
-        return error.at(_made_at(node, self.origins[place]))
+        number = step.origins.get(node)
+        line = None if number is None else self.line(number)
+        return error if line is None else error.at(_made_at(node, line))
 
     def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:
         """What failed takes with it what needs it; the rest gets its values after all."""

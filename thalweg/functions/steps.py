@@ -78,7 +78,7 @@ class PlannedStep:
         taken = tuple(slots[references[number].op] for number in self._references)
         self._plan: Plan = replace(planned, instructions=rest, feeds=planned.feeds + taken)
         self._randoms = randoms
-        self._context = Context(
+        self.context = Context(
             step.fetches[0].op if step.fetches else step.targets[0], resources, Cancellation()
         )
         self.region: CompiledRegion | None = None
@@ -106,7 +106,7 @@ class PlannedStep:
 
     def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> Any:
         """The fetched values."""
-        context = self._context
+        context = self.context
         if streams:
             drawing = Drawing(dict(zip(self._randoms, streams, strict=True)))
             context = Context(context.node, drawing, Cancellation())
@@ -125,7 +125,7 @@ class PlannedStep:
         variables: Sequence[Any],
     ) -> Any:
         """The fetched values of a step that is one region, of its own inputs."""
-        context = context or self._context
+        context = context or self.context
         step = region.steps.get(tuple([array.shape for array in arrays]))
         results = None
         if type(step) is NativeStep:
@@ -136,6 +136,15 @@ class PlannedStep:
         # Tapes tell values apart by their arrays: a number becomes one once for all who want it.
         results = [cast("Any", np.asarray(r)) if isinstance(r, np.generic) else r for r in results]
         return results if self._is_whole else [results[place] for place in self._fetches]
+
+    def native(self, arrays: Sequence[Any]) -> NativeStep | None:
+        """The machine code for inputs like these, if its results are just what is wanted."""
+        region = self.region
+        step = region and region.steps.get(tuple([array.shape for array in arrays]))
+        if not isinstance(step, NativeStep) or not self._is_whole:
+            return None
+        has_numbers = any(not shape for _, shape, _, _ in step.outputs)  # which become arrays
+        return None if has_numbers else step
 
 
 @dataclass
@@ -153,6 +162,7 @@ class RecordedStep:
         """Where the step is one region and nothing more: which leaves the region takes."""
         step = self.step
         self._region = None if step is None or self.randoms or self.cells else step.region
+        self._native: NativeStep | None = None
         if step is not None and self._region is not None:
             self._inputs = [self.values[number] for number in step.inputs]
             self._cells = [self.references[number] for number in step.cells]
@@ -162,8 +172,15 @@ class RecordedStep:
         found: Any = []
         if self._region is not None and self.step is not None:
             arrays = [values[number] for number in self._inputs]
-            variables = [cells[number] for number in self._cells]
-            return self.step.run_region(self._region, None, arrays, variables)
+            variables = [cells[number] for number in self._cells] if self._cells else ()
+            native = self._native
+            if native is not None:
+                found = native(self.step.context, arrays, variables)
+                if found is not None:
+                    return found
+            found = self.step.run_region(self._region, None, arrays, variables)
+            self._native = self.step.native(arrays)
+            return found
         if self.step is not None:
             found = self.step.run(
                 [values[number] for number in self.values],

@@ -52,6 +52,9 @@ class Home(Protocol):
         ...
 
 
+#: `type`, of values that may be anything: a cast of what it gives would be a call on the short way.
+class_of: Callable[[Any], Any] = type
+
 #: How often a value was looked at: what was done next may depend on it.
 looks = [0]
 

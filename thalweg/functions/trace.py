@@ -21,6 +21,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, flatten_control_inputs
 from thalweg.graph.node import Node, Tensor, flatten_nodes
 from thalweg.graph.op import Op
+from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.signature import parse
 from thalweg.graph.subgraph import SubGraph, bodies_of
@@ -34,9 +35,11 @@ NO_LEAF, VALUE, REFERENCE, LITERAL = 0, 1, 2, 3
 _MOST_CONSULTED = 64  # elements of a value that shapes may depend on
 
 
-#: An operator, the numbers or values of its operands, where it leads, and the user's line.
-_Ahead = tuple[str | None, int, Any, Any, Any]
-_NOTHING_AHEAD: _Ahead = (None, -1, None, None, None)
+#: An operator, its operands' numbers or values, and where it leads: the dtype, shape and number of
+#: the tensor, and the place. All in one object: behind a step that filled the caches with its data,
+#: what recording costs is the number of objects that it looks at.
+_Ahead = tuple[str | None, int, Any, Any, Any, int, Any]
+_NOTHING_AHEAD: _Ahead = (None, -1, None, None, None, -1, None)
 
 
 class Place:
@@ -54,6 +57,7 @@ class Place:
         "is_plain",
         "is_special",
         "leaf",
+        "line",
         "nodes",
         "outputs",
         "parent",
@@ -77,6 +81,7 @@ class Place:
         self.plans: dict[Any, Any] = {}
         self.shortcuts: dict[Any, Any] = {}  # where operators lead, perhaps past a constant
         self.ahead: _Ahead = _NOTHING_AHEAD  # where the last operator led
+        self.line: MadeAt | None = None  # of the user's code that a shortcut to here was found for
         self.result: Any = None  # how outputs are given back, where that is not a single tensor
         self.consulted: tuple[int, ...] = ()  # the leaves whose values decided something here
         self.randoms = tuple(node for node in nodes if isinstance(node.op, Random))

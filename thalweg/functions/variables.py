@@ -91,12 +91,12 @@ class EagerVariable(Variable):
         place = segment.place
         shortcut = place.shortcuts.get(position)
         if shortcut is not None and not careful[0]:
-            found = segment.take(*shortcut)
+            found = segment.take(shortcut)
             if not segment.closed:  # no other thread wanted a value meanwhile
                 return found
         found = recorded(_READ, (reference,), None, 3)
         if found._segment is segment and segment.place.parent is place and segment.place.is_plain:
-            place.shortcuts[position] = segment.place, segment.origins[-1]
+            place.shortcuts[position] = segment.shortcut()
         return found
 
     def read_value(self) -> Tensor:
