@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from thalweg.codegen import cache, progress, worker
+from tests.codegen.contractions import matmul
+from thalweg.codegen import cache, parallel, progress
 from thalweg.codegen.cache import Disk, Kernels, Loaded, as_request, disk_of_environment
 from thalweg.codegen.compile import object_code
 from thalweg.codegen.emitted import Emitted, Request
@@ -24,7 +25,7 @@ from thalweg.codegen.machine import named
 from thalweg.loops.expr import Expr, call
 from thalweg.loops.kernel import Argument, Loops, Offset, Store
 from thalweg.loops.loop import Variable
-from thalweg.loops.parametric import integers, with_dynamic
+from thalweg.loops.parametric import with_dynamic
 from thalweg.loops.types import Unsupported
 
 NATIVE = named("native")
@@ -68,7 +69,7 @@ sys.modules["thalweg"] = package = types.ModuleType("thalweg")
 package.__path__ = [{str(ROOT / "thalweg")!r}]
 import ctypes, os, signal
 from pathlib import Path
-from thalweg.codegen import cache, worker
+from thalweg.codegen import cache, parallel
 from thalweg.codegen.cache import Disk, Kernels, as_request
 from thalweg.codegen.emitted import Emitted
 from thalweg.codegen.machine import named
@@ -337,120 +338,92 @@ def test_the_environment_says_where_and_how_much(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch):
-    """Two workers however little there is to do, ended afterwards."""
-    monkeypatch.setattr(worker, "_worth_starting", lambda requests: 2)
-    monkeypatch.setattr(worker, "_workers", workers := worker.Workers())
-    yield workers
-    workers.close()
+def helped(monkeypatch: pytest.MonkeyPatch):
+    """Two helpers however few processors there are."""
+    monkeypatch.setattr(parallel, "_helpers", lambda requests: 2)
 
 
-@pytest.fixture
-def one():
-    made = worker.Worker()
-    yield made
-    made.close()
-
-
-def test_a_worker_compiles_as_the_process_itself_does(one: worker.Worker):
-    code = one.compile(answer(1).make, NATIVE)
-    assert code == worker._attempt(answer(1).make, NATIVE)
-    assert "expected type" in str(one.compile(BAD.make, NATIVE))
-    long = replace(module(1), text=module(1).text + "; long\n" * 100_000)
-    assert one.compile(as_request(long).make, NATIVE) == code
-
-
-def test_a_worker_emits_as_the_process_itself_does(one: worker.Worker):
+@pytest.mark.usefixtures("helped")
+def test_threads_make_what_one_thread_makes():
     kernel = scaled()
-    for wanted in (kernel, with_dynamic(kernel, {2}, len(kernel.arguments) + 2)):
-        made = emit(wanted, NATIVE)
-        found = one.compile(request(wanted, NATIVE).make, NATIVE)
+    wanted = [
+        kernel,
+        with_dynamic(kernel, {2}, len(kernel.arguments) + 2),
+        *(matmul(n, 48, 40) for n in (16, 33)),
+    ] * 3
+    found = dict(parallel.compile_all([request(one, NATIVE) for one in wanted], NATIVE))
+    for number, one in enumerate(wanted):
+        made = emit(one, NATIVE)
         code = object_code(made.text, NATIVE, made.passes)
-        assert found == worker.Compiled(code, made.functions, made.scratch)
-    assert integers(kernel)[2] == 40
+        assert found[number] == parallel.Compiled(code, made.functions, made.scratch)
 
 
-def test_errors_of_a_worker_keep_their_type(one: worker.Worker):
-    assert isinstance(one.compile(request(scaled(np.complex64), NATIVE).make, NATIVE), Unsupported)
-    assert isinstance(one.compile(partial(int, "one"), NATIVE), ValueError)
-
-
-def test_what_cannot_be_sent_is_made_here(one: worker.Worker, eager: worker.Workers):
-    assert one.compile(lambda: module(1), NATIVE) is None
-    wanted = [replace(answer(n), make=lambda n=n: module(n)) for n in range(9)]
-    assert told(Kernels(None).load(wanted, NATIVE)) == list(range(9))
-
-
-def test_workers_share_the_work(eager: worker.Workers, monkeypatch: pytest.MonkeyPatch):
-    resting = eager.take()
-    assert resting
-    eager.give(resting)
-    # The process itself makes nothing: every outcome must come from a worker.
+@pytest.mark.usefixtures("helped")
+def test_helpers_share_the_work(monkeypatch: pytest.MonkeyPatch):
+    # The thread that asks makes nothing: every outcome must come from a helper.
     monkeypatch.setattr(
-        worker, "_next_kernel", lambda jobs, outcomes, requests, target: outcomes.get()
+        parallel, "_next_kernel", lambda jobs, outcomes, requests, target: outcomes.get()
     )
     kernels = Kernels(None)
     assert told(kernels.load([answer(n) for n in range(20)], NATIVE)) == list(range(20))
 
 
-def test_a_worker_that_dies_is_replaced_by_the_process_itself(eager: worker.Workers):
-    for _ in range(2):
-        made = eager.take()
-        assert made
-        made._process.kill()
-        eager.give(made)
-    numbers = list(range(20))
-    assert told(Kernels(None).load([answer(n) for n in numbers], NATIVE)) == numbers
-
-
-def test_an_error_in_a_worker_is_told(eager: worker.Workers):
+@pytest.mark.usefixtures("helped")
+def test_an_error_in_a_helper_is_told():
     with pytest.raises(RuntimeError, match="expected type"):
         Kernels(None).load([*(answer(n) for n in range(20)), BAD], NATIVE)
 
 
-@pytest.mark.parametrize("executable", ["", "/nonexistent/python3", "/usr/bin/some-program"])
-def test_without_an_interpreter_the_process_compiles_alone(
-    eager: worker.Workers, monkeypatch: pytest.MonkeyPatch, executable: str
-):
-    monkeypatch.setattr(sys, "executable", executable)
-    assert eager.take() is None
-    assert told(Kernels(None).load([answer(n) for n in range(9)], NATIVE)) == list(range(9))
+@pytest.mark.usefixtures("helped")
+def test_what_is_given_up_is_not_made():
+    made: list[int] = []
+
+    def one(number: int) -> Emitted:
+        made.append(number)
+        return module(number)
+
+    wanted = [Request(f"{n}", partial(one, n)) for n in range(50)]
+    kernels = parallel.compile_all(wanted, NATIVE)
+    next(kernels)
+    kernels.close()  # as where an interrupt comes
+    for thread in threading.enumerate():
+        if thread.name == "thalweg-compile":
+            thread.join()
+    assert len(made) < 50
 
 
-def test_few_or_small_kernels_start_no_worker():
-    assert worker._worth_starting([Request("", never, cost=9.0)] * 6) == 0
-    assert worker._worth_starting([Request("", never, cost=0.001)] * 10) == 0
+def test_one_kernel_needs_no_helper():
+    assert parallel._helpers([answer(1)]) == 0
+    assert parallel._helpers([]) == 0
 
 
-def test_the_costly_come_first(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(worker, "_worth_starting", lambda requests: 0)
-    wanted = [replace(answer(n), cost=cost) for n, cost in enumerate((0.1, 0.3, 0.2))]
-    assert [number for number, _ in worker.compile_all(wanted, NATIVE)] == [1, 2, 0]
+def test_kernels_alike_come_together_the_costly_first(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(parallel, "_helpers", lambda requests: 0)
+    costs = [("loops", 0.9), ("tiles", 0.1), ("tiles", 0.3), ("loops", 0.2)]
+    wanted = [
+        replace(answer(n), passes=passes, cost=cost) for n, (passes, cost) in enumerate(costs)
+    ]
+    assert [number for number, _ in parallel.compile_all(wanted, NATIVE)] == [2, 1, 0, 3]
 
 
-def test_workers_end_with_the_process_and_a_fork_begins_anew(tmp_path: Path):
+def test_a_fork_while_threads_compile_begins_anew(tmp_path: Path):
     program = """
-worker._worth_starting = lambda requests: 1
-made = worker._workers.take()
-worker._workers.give(made)
-print(made.number, flush=True)
-wanted = list(range(20))
-assert told(Kernels(None).load([answer(n) for n in wanted], target)) == wanted
-child = os.fork()
-if not child:
-    assert not worker._workers._resting
-    other = worker._workers.take()
-    assert other.number != made.number
-    assert isinstance(other.compile(answer(1).make, target), worker.Compiled)
-    assert told(cache.load_all([answer(n) for n in wanted], target)) == wanted
-    worker._workers.close()
-    os._exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-assert isinstance(made.compile(answer(1).make, target), worker.Compiled)
+parallel._helpers = lambda requests: 2
+wanted = list(range(200))
+kernels = parallel.compile_all([answer(n) for n in wanted], target)
+next(kernels)
+children = []
+for _ in range(5):  # helpers are at work
+    child = os.fork()
+    if not child:
+        assert told(cache.load_all([answer(n) for n in range(20)], target)) == list(range(20))
+        os._exit(7)
+    children.append(child)
+for child in children:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert len(list(kernels)) == len(wanted) - 1
 """
-    number = int(finished(python(program, tmp_path)))
-    with pytest.raises(ProcessLookupError):
-        os.kill(number, 0)
+    finished(python(program, tmp_path))
 
 
 # The progress of a long compile

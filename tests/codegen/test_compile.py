@@ -8,6 +8,7 @@ import pytest
 
 from thalweg.codegen.builder import FLOAT, I64, POINTER, Module, Value, constant
 from thalweg.codegen.compile import assembly, object_code, optimised, place
+from thalweg.codegen.llvm_threads import Inside
 from thalweg.codegen.machine import Target, named, runs_here
 
 NATIVE = named("native")
@@ -214,3 +215,38 @@ def test_threads_compile_side_by_side():
     for factor, address in placed.items():
         run_scale(address, factor)
     assert len(placed) == 8
+
+
+def test_who_wants_the_same_of_llvm_is_inside_together():
+    inside, meeting = Inside(), threading.Barrier(2, timeout=60)
+
+    def enter() -> None:
+        with inside.kept("-disable-lsr=true"):
+            meeting.wait()
+
+    threads = [threading.Thread(target=enter) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not meeting.broken
+    with inside.kept(""):
+        pass
+
+
+def test_who_wants_something_else_of_llvm_waits():
+    inside, order = Inside(), list[str]()
+
+    def enter() -> None:
+        with inside.kept(""):
+            order.append("second")
+
+    with inside.kept("-disable-lsr=true"):
+        thread = threading.Thread(target=enter)
+        thread.start()
+        with inside.kept(""):  # what a finalizer does meanwhile takes what there is
+            order.append("first")
+        with inside.kept():
+            pass
+    thread.join()
+    assert order == ["first", "second"]

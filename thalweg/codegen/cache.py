@@ -20,8 +20,8 @@ from pathlib import Path
 from thalweg.codegen.compile import place
 from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.machine import Target
+from thalweg.codegen.parallel import Compiled, compile_all
 from thalweg.codegen.progress import progress
-from thalweg.codegen.worker import Compiled, compile_all
 from thalweg.platform import tf_logging
 
 _MAGIC = b"thalweg object 2"
@@ -82,7 +82,7 @@ def as_request(module: Emitted) -> Request:
     """A module that is there already, named by its text."""
     key = "\0".join((*module.functions, str(module.scratch), module.passes, module.text))
     cost = _SECONDS_PER_MODULE + _SECONDS_PER_CHARACTER * len(module.text)
-    return Request(key, partial(_itself, module), cost)
+    return Request(key, partial(_itself, module), cost, module.passes)
 
 
 def _itself(module: Emitted) -> Emitted:

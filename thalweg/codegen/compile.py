@@ -7,35 +7,37 @@ assembly for the reader, or the addresses of an object's functions in this proce
 from __future__ import annotations
 
 import itertools
-import os
 import struct
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, TypeVar
 
 from thalweg.codegen.emitted import Passes
-from thalweg.codegen.machine import Target, llvm, named, runs_here
-
-# LLVM lets one thread in at a time. A fork waits until nobody is inside, so that the child does
-# not inherit LLVM half way through something.
-_LOCK = threading.RLock()
-os.register_at_fork(
-    before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+from thalweg.codegen.llvm_threads import (
+    Option,
+    emitted,
+    inside,
+    machine_for,
+    new_machine,
+    parsed,
+    run_over_function,
+    run_over_module,
 )
+from thalweg.codegen.machine import Target, llvm, named, runs_here
 
 #: What LLVM may call though no text says so.
 _EXTERNAL = {"memset", "memcpy", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 _SYMBOL_TABLE = 2  # the type of a section
-_CLOSING_BUDGET = 32  # instructions that a loop may be replaced by
+_LINKING = threading.RLock()
 _libraries = itertools.count()
+
+Result = TypeVar("Result")
 
 
 def object_code(text: str, target: Target, passes: Passes = "loops") -> bytes:
     """The object file of a module, which needs nothing but itself and the C library's memory."""
-    with _LOCK, _strength_reduction(passes != "tiles"):
-        code = _machine(target).emit_object(_optimised(text, target, passes))
+    code = _finished(text, target, passes, partial(emitted, is_object=True))
     missing = set(_undefined(code)) - _EXTERNAL
     if missing:
         raise RuntimeError(f"A kernel calls what no kernel may call: {', '.join(sorted(missing))}.")
@@ -44,21 +46,19 @@ def object_code(text: str, target: Target, passes: Passes = "loops") -> bytes:
 
 def assembly(text: str, target: Target, passes: Passes = "loops") -> str:
     """The instructions of a module, as the processor's maker writes them."""
-    with _LOCK, _strength_reduction(passes != "tiles"):
-        return _machine(target).emit_assembly(_optimised(text, target, passes))
+    return _finished(text, target, passes, partial(emitted, is_object=False)).decode()
 
 
 def optimised(text: str, target: Target, passes: Passes = "loops") -> str:
     """The text of a module after LLVM's passes."""
-    with _LOCK:
-        return str(_optimised(text, target, passes))
+    return _finished(text, target, passes, lambda machine, module: str(module))
 
 
 def place(code: bytes, functions: Sequence[str], target: Target) -> tuple[int, ...]:
     """Put an object into executable memory for good; the addresses of its functions."""
     if not runs_here(target):
         raise RuntimeError(f"This processor cannot run code for {target.name} ({target.cpu}).")
-    with _LOCK:
+    with inside.kept(), _LINKING:
         # Its own library for each object: names of functions need not differ between kernels.
         library = llvm().JITLibraryBuilder().add_object_img(code)
         for name in functions:
@@ -68,99 +68,74 @@ def place(code: bytes, functions: Sequence[str], target: Target) -> tuple[int, .
         return tuple(placed[name] for name in functions)
 
 
-@contextmanager
-def _strength_reduction(wanted: bool) -> Generator[None]:
-    """Without it tiles take a fifth less to compile; on is LLVM's default."""
-    if wanted:
-        yield
-        return
-    llvm().set_option("", "-disable-lsr=true")
-    try:
-        yield
-    finally:
-        llvm().set_option("", "-disable-lsr=false")
-
-
-def _optimised(text: str, target: Target, passes: Passes) -> Any:
-    """A module after the passes that pay for it.
+def _finished(
+    text: str, target: Target, passes: Passes, finish: Callable[[Any, Any], Result]
+) -> Result:
+    """What `finish` makes of a module after the passes that pay for it.
 
     For code of explicit vectors and simple loops those are the passes over one function at LLVM's
     first level: common subexpressions, loads moved out of loops, rotation, simpler indices. The
     higher levels take up to half as long again and made no kernel faster; nor did unrolling.
-    For tiles none does: they cost two thirds more time, for about a hundredth of speed.
+    For tiles none does: they cost two thirds more time, for about a hundredth of speed. Nor do
+    tiles gain by the reduction of strength in loops, without which they take a fifth less.
     """
-    module = llvm().parse_assembly(text, context=llvm().create_context())
-    module.triple, module.data_layout = target.triple, _layout(target)
-    module.verify()
-    if passes != "tiles":
-        _simplify(module, target)
-    if passes == "turns":
-        _close(module, target)
-    return module
+    option: Option = "-disable-lsr=true" if passes == "tiles" else ""
+    with machine_for(target) as machine:
+        with inside.kept(option):
+            context = llvm().create_context()
+            module = parsed(text, context)
+            module.triple, module.data_layout = target.triple, _layout(target)
+            if passes != "tiles":
+                _simplify(module, machine)
+        if passes == "turns":
+            _close(module, machine)
+        with inside.kept(option):
+            try:
+                return finish(machine, module)
+            finally:  # here, where no fork can come in between
+                module.close()
+                context.close()
 
 
-def _simplify(module: Any, target: Target) -> None:
-    passes = _pass_builder(target)
+def _simplify(module: Any, machine: Any) -> None:
+    passes = _pass_builder(machine)
     whole = llvm().create_new_module_pass_manager()
     whole.add_always_inliner_pass()
     whole.add_post_order_function_attributes_pass()  # what cannot throw needs no unwind tables
-    whole.run(module, passes)
+    run_over_module(whole, module, passes)
     single = passes.getFunctionPassManager()
     for function in module.functions:
         if not function.is_declaration:
-            single.run(function, passes)
+            run_over_function(single, function, passes)
 
 
-def _close(module: Any, target: Target) -> None:
+def _close(module: Any, machine: Any) -> None:
     """Have no loop where a loop's last values follow from its first ones.
 
     Whether they do shows once memory is out of the way, hence after other passes; the number of
     turns is the least of two, which is more arithmetic than LLVM would spend by itself. One pass
     then counts the turns, the next finds that nothing else is done in them.
     """
-    llvm().set_option("", f"-scev-cheap-expansion-budget={_CLOSING_BUDGET}")
-    try:
+    with inside.kept("-scev-cheap-expansion-budget=32"):
         for _ in range(2):
-            _simplify(module, target)
-    finally:
-        llvm().set_option("", "-scev-cheap-expansion-budget=4")  # LLVM's own
+            _simplify(module, machine)
 
 
-def _pass_builder(target: Target) -> Any:
+def _pass_builder(machine: Any) -> Any:
     options = llvm().create_pipeline_tuning_options(speed_level=1)
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_unrolling = options.loop_interleaving = False
-    return llvm().create_pass_builder(_machine(target), options)
-
-
-@cache
-def _machine(target: Target) -> Any:
-    return _new_machine(target)
-
-
-def _new_machine(target: Target) -> Any:
-    # Position-independent code in the small model reaches its constants relative to itself.
-    return (
-        llvm()
-        .Target.from_triple(target.triple)
-        .create_target_machine(
-            cpu=target.cpu,
-            features=target.features,
-            opt=2,
-            reloc="pic",
-            codemodel="small",
-        )
-    )
+    return llvm().create_pass_builder(machine, options)
 
 
 @cache
 def _layout(target: Target) -> str:
-    return str(_machine(target).target_data)
+    return str(new_machine(target).target_data)
 
 
 @cache
 def _linker() -> Any:
-    machine = _new_machine(named("native"))
+    machine = new_machine(named("native"))
     return llvm().create_lljit_compiler(machine, use_jit_link=True, suppress_errors=True)
 
 

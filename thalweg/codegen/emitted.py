@@ -36,11 +36,12 @@ def unexplained(error: Exception) -> Exception:
 class Request:
     """A kernel that is wanted: a key that stands for its code, and how to make it.
 
-    Another process may make it, where `make` can be pickled. `cost` is about what making and
-    compiling it takes, in seconds; `explain` gives the error that the user sees for one of `make`.
+    `cost` is about what making and compiling it takes, in seconds, and `passes` what it will want
+    of LLVM; `explain` gives the error that the user sees for one of `make`.
     """
 
     key: str
     make: Callable[[], Emitted]
     cost: float = 0.01
+    passes: Passes = "loops"
     explain: Callable[[Exception], Exception] = unexplained

@@ -35,7 +35,8 @@ def request(kernel: Kernel, target: Target, schedule: Schedule | None = None) ->
         schedule = remembered(kernel, target)
     chosen = key if schedule is None else f"{key} {schedule}"
     cost = _SECONDS[type(kernel)] + _SECONDS_PER_INTEGER * len(integers(kernel))
-    return Request(chosen, partial(emit, kernel, target, schedule), cost)
+    passes = "tiles" if isinstance(kernel, Contraction) else "loops"
+    return Request(chosen, partial(emit, kernel, target, schedule), cost, passes)
 
 
 def turn_request(turn: Turn, target: Target) -> Request:
@@ -43,7 +44,7 @@ def turn_request(turn: Turn, target: Target) -> Request:
     keys = [key_of(kernel) for kernel in turn.kernels]
     rest = turn.starts, turn.memory, sorted(turn.overlapping), turn.deciding, turn.most
     cost = _SECONDS[Loops] * len(keys)
-    return Request(f"{keys} {rest}", partial(emit_turn, turn, target), cost)
+    return Request(f"{keys} {rest}", partial(emit_turn, turn, target), cost, "turns")
 
 
 def remembered(kernel: Contraction, target: Target) -> Schedule | None:

@@ -1,0 +1,175 @@
+"""LLVM on several threads at once: its options, target machines, and the calls that take long.
+
+LLVM itself allows it where each thread has a context and a target machine of its own; options are
+the process's. llvmlite lets one thread in at a time: the calls that take long go to its library
+directly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
+from threading import get_ident
+from typing import Any, Literal
+
+from thalweg.codegen.machine import Target, llvm
+
+#: Options that code may be made with, and how each is taken back.
+Option = Literal["", "-disable-lsr=true", "-scev-cheap-expansion-budget=32"]
+_BACK = {
+    "-disable-lsr=true": "-disable-lsr=false",
+    "-scev-cheap-expansion-budget=32": "-scev-cheap-expansion-budget=4",
+}
+
+
+class Inside:
+    """The threads that are inside LLVM: all at once, as long as they want the same option.
+
+    A fork waits until the other threads are outside, so that the child does not inherit LLVM half
+    way through something.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._threads: list[int] = []
+        self._option: Option = ""
+        self._forking = 0
+
+    @contextmanager
+    def kept(self, option: Option | None = None) -> Generator[None]:
+        """Be inside, with an option, or any.
+
+        Python may do something else on a thread that is inside already (finalizers): that takes
+        the option as it is, since the code is right with any.
+        """
+        with self._changed:
+            if get_ident() not in self._threads:
+                self._changed.wait_for(lambda: self._is_free_for(option))
+                self._set(self._option if option is None else option)
+            self._threads.append(get_ident())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._threads.remove(get_ident())
+                self._changed.notify_all()
+
+    def _is_free_for(self, option: Option | None) -> bool:
+        return not self._forking and (option in (None, self._option) or not self._threads)
+
+    def _set(self, option: Option) -> None:
+        if option == self._option:
+            return
+        if self._option:
+            llvm().set_option("", _BACK[self._option])
+        if option:
+            llvm().set_option("", option)
+        self._option = option
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is inside, and let none in."""
+        self._changed.acquire()
+        self._forking += 1
+        self._changed.wait_for(lambda: all(thread == get_ident() for thread in self._threads))
+
+    def after_fork(self) -> None:
+        """Let threads in again."""
+        self._forking -= 1
+        self._changed.notify_all()
+        self._changed.release()
+
+
+inside = Inside()
+os.register_at_fork(
+    before=inside.before_fork,
+    after_in_parent=inside.after_fork,
+    after_in_child=inside.after_fork,
+)
+
+
+@contextmanager
+def machine_for(target: Target) -> Generator[Any]:
+    """A target machine that no other thread uses meanwhile."""
+    resting = _resting(target)
+    try:
+        machine = resting.pop()
+    except IndexError:
+        machine = new_machine(target)
+    try:
+        yield machine
+    finally:
+        resting.append(machine)
+
+
+@cache
+def _resting(target: Target) -> list[Any]:
+    return []
+
+
+def new_machine(target: Target) -> Any:
+    """A target machine."""
+    # Position-independent code in the small model reaches its constants relative to itself.
+    return (
+        llvm()
+        .Target.from_triple(target.triple)
+        .create_target_machine(
+            cpu=target.cpu,
+            features=target.features,
+            opt=2,
+            reloc="pic",
+            codemodel="small",
+        )
+    )
+
+
+def parsed(text: str, context: Any) -> Any:
+    """A module of LLVM text, which is in order."""
+    with _bindings().OutputString() as error:
+        found = _direct("LLVMPY_ParseAssembly")(context, text.encode(), error)
+        module = importlib.import_module("llvmlite.binding.module").ModuleRef(found, context)
+        if error or _direct("LLVMPY_VerifyModule")(module, error):
+            module.close()
+            raise RuntimeError(f"LLVM takes no such text: {error}")
+    return module
+
+
+def run_over_module(passes: Any, module: Any, builder: Any) -> None:
+    """Run passes over a module."""
+    _direct("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+
+
+def run_over_function(passes: Any, function: Any, builder: Any) -> None:
+    """Run passes over a function."""
+    _direct("LLVMPY_RunNewFunctionPassManager")(passes, function, builder)
+
+
+def emitted(machine: Any, module: Any, is_object: bool) -> bytes:
+    """The machine code of a module, as an object file or as assembly."""
+    with _bindings().OutputString() as error:
+        memory = _direct("LLVMPY_TargetMachineEmitToMemory")(machine, module, is_object, error)
+        if not memory:
+            raise RuntimeError(str(error))
+    try:
+        start, size = _direct("LLVMPY_GetBufferStart"), _direct("LLVMPY_GetBufferSize")
+        return ctypes.string_at(start(memory), size(memory))
+    finally:
+        _direct("LLVMPY_DisposeMemoryBuffer")(memory)
+
+
+@cache
+def _bindings() -> Any:
+    return importlib.import_module("llvmlite.binding.ffi")
+
+
+@cache
+def _direct(name: str) -> Any:
+    """A function of LLVM's as llvmlite knows it, without llvmlite's lock."""
+    library = _bindings().lib
+    function, known = ctypes.CDLL(library._name)[name], getattr(library, name)
+    function.argtypes, function.restype = known.argtypes, known.restype
+    return function
