@@ -29,6 +29,13 @@ def test_a_tiny_step_is_one_threads() -> None:
         assert threads_of(tf.placeholder(tf.float32, [10]) + 1) == 1
 
 
+def test_what_is_done_before_others_have_joined_in_is_one_threads() -> None:
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, [1, 784])
+        w = tf.Variable(np.zeros((784, 100), np.float32))
+        assert threads_of(tf.matmul(x, w)) == 1
+
+
 def test_weights_that_change_in_every_step_stay_in_one_cores_cache() -> None:
     with tf.Graph().as_default():
         assert threads_of(training(1, 784)) == 1

@@ -28,6 +28,7 @@ SHARED = -1
 _OPERATION = 0.0056
 _BYTE = 0.021  # from its own cache
 _FETCHED_BYTE = 0.07  # from the cache of another core, which wrote it
+_JOINING = 3_500.0  # until other threads take part and are done: 3,300 for a product of 784 by 100
 _CLEARLY = 0.8  # of the time that all threads take, below which one is better
 
 _MOST_EXTENTS = 300  # that launches are compared with, before they wait in any case
@@ -52,9 +53,10 @@ def is_small(launch: Launch) -> bool:
 def threads_for(launches: Sequence[Launch], threads: int, cache: int) -> int:
     """On how many threads a step runs: on one where that is likely faster.
 
-    Shared among threads, a step takes a part of the time, but what one of them wrote the others
-    must fetch from its cache, in the next launch or in the next step. What is written and read
-    over and over, and fits into one core's own cache (of so many bytes), is better left there.
+    A step of a few microseconds is done before others have joined in. Shared among threads, a
+    longer one takes a part of the time, but what one of them wrote the others must fetch from its
+    cache, in the next launch or in the next step. What is written and read over and over, and fits
+    into one core's own cache (of so many bytes), is better left there.
     """
     if sum(work_of(launch.kernel) for launch in launches) < 2 * SMALL:
         return 1
@@ -68,6 +70,8 @@ def threads_for(launches: Sequence[Launch], threads: int, cache: int) -> int:
             amount = amounts.get(argument, 0)
             touched[buffer] = max(touched.get(buffer, 0), amount)
             fetched += amount * _FETCHED_BYTE if buffer in written else 0.0
+    if alone < alone / threads + _JOINING:
+        return 1
     fits = sum(touched.values()) <= cache
     return 1 if fits and alone < _CLEARLY * (alone / threads + fetched) else threads
 
