@@ -81,6 +81,24 @@ def test_few_rows_call_for_their_columns(native, shape):
     check(matmul(*shape), native, threads=3)
 
 
+SERVER = replace(named("x86-64-v4"), l1=48 << 10, l2=2 << 20)
+
+
+@pytest.mark.parametrize("shape", [(256, 1536, 384), (201, 700, 770), (300, 900, 600)])
+def test_some_hundred_rows_leave_their_columns_in_place(native, shape):
+    made = schedule(matmul(*shape), SERVER)
+    assert not made.copy_b
+    assert made.ahead
+    if native.has_masks:
+        check(matmul(*shape, epilogue=dense_layer), native, threads=2, schedule=made)
+
+
+@pytest.mark.parametrize("shape", [(2048, 1152, 384), (256, 1024, 1024), (64, 1024, 64)])
+def test_more_rows_crowded_columns_and_few_columns_do_not(shape):
+    made = schedule(matmul(*shape), SERVER)
+    assert made.copy_b or not made.split
+
+
 @pytest.mark.parametrize("shape", [(70, 90, 300), (31, 16, 1100), (200, 40, 64)])
 @pytest.mark.parametrize("copy_b", ["", "shared", "block"])
 @pytest.mark.parametrize("split", [0, 37])

@@ -86,6 +86,8 @@ def best(setting: Setting) -> Schedule:
         return made
     ranked = sorted(_tiles(setting), key=lambda tile: tile_cost(setting, tile))
     likely = _blocked(setting, ranked[0])
+    if made := _in_place(setting, ranked, likely):
+        return made
     if Work(setting, likely).imbalance < 1.25 or tile_cost(setting, likely) < 1e5:
         return likely
     others = [_blocked(setting, tile) for tile in _widths(ranked, 3)]
@@ -238,6 +240,42 @@ def _streamed(setting: Setting) -> Schedule | None:
     most = max(1, setting.target.l2 // 8 // sums)  # unfinished sums stay near
     panels = _even(setting.panels(made), max(CORES, ceil(setting.panels(made) / most)))
     return _split(setting, replace(made, panels=panels, beside=2), 64)
+
+
+def _in_place(setting: Setting, ranked: Sequence[Schedule], likely: Schedule) -> Schedule | None:
+    """Some hundred rows times columns that are read where they lie, instead of a copy for all.
+
+    All rows are one piece of work, so that each of its columns comes from far away once; copied,
+    columns come and go once more. With more rows that is little, and wide tiles cost more.
+    """
+    form, size = setting.form, setting.itemsize
+    if likely.copy_b != "shared" or likely.copy_a or len(form.rows) != 1 or len(form.reduced) != 1:
+        return None
+    fixed = all(is_static(v.extent) for v in (*form.rows, *form.reduced, form.lane))
+    if not fixed or form.outer or form.depthwise or not direct_b(setting):
+        return None
+    is_far = setting.depth * setting.columns * size > 0.75 * setting.target.l2
+    if not is_far or crowded_columns(setting):
+        return None
+    if not 128 <= setting.height <= 384 or setting.depth < 128:  # measured: up to 18% faster
+        return None
+    tiles = [tile for tile in _widths(ranked, 6) if tile.vectors in (3, 4)]
+    found = [
+        _split(setting, replace(tile, block=rows, panels=panels, unroll=2, ahead=8), 512)
+        for tile in tiles
+        for rows in [ceil(setting.height / tile.tile) * tile.tile]
+        for panels in (2, 1)
+    ]
+    made = min(found, key=partial(_products_cost, setting), default=None)
+    if made is None or not direct_a(form, made):
+        return None
+    is_close = _products_cost(setting, made) < 1.06 * _products_cost(setting, likely)
+    return made if is_close else None
+
+
+def _products_cost(setting: Setting, made: Schedule) -> float:
+    """What the products of a schedule take, the copies and the way of the data aside."""
+    return tile_cost(setting, made) * Work(setting, made).imbalance
 
 
 def _even(count: int, parts: int) -> int:
