@@ -19,6 +19,7 @@ from tests.runtime.processes import Processes
 from thalweg.codegen import cache
 from thalweg.codegen import tune as tuned
 from thalweg.codegen.machine import host, named
+from thalweg.codegen.sources import code_digest
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.lower.identity import identity
@@ -164,7 +165,7 @@ def test_what_only_this_process_knows_has_no_identity() -> None:
 
 
 @pytest.mark.parametrize("what", ["threads", "target", "schedules", "code"])
-def test_othersurroundings_are_lowered_for(
+def test_other_surroundings_are_lowered_for(
     processes: Processes, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     processes.run(layer, batch(7))
@@ -187,15 +188,15 @@ def test_othersurroundings_are_lowered_for(
 
 
 def test_every_line_of_code_counts(tmp_path: Path) -> None:
-    for folder in remembered._FOLDERS:
+    for folder in remembered.FOLDERS:
         assert (ROOT / "thalweg" / folder).is_dir()
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.py").write_text("x = 1\n")
-    found = {remembered.code_digest(tmp_path)}
-    for folder in remembered._FOLDERS:
+    found = {code_digest(tmp_path, remembered.FOLDERS)}
+    for folder in remembered.FOLDERS:
         (tmp_path / folder / "a.py").write_text("x = 2\n")
-        found.add(remembered.code_digest(tmp_path))
-    assert len(found) == len(remembered._FOLDERS) + 1
+        found.add(code_digest(tmp_path, remembered.FOLDERS))
+    assert len(found) == len(remembered.FOLDERS) + 1
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])

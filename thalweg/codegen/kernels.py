@@ -7,7 +7,6 @@ made before is found without being emitted again.
 from __future__ import annotations
 
 from functools import cache, partial
-from hashlib import blake2b
 from pathlib import Path
 
 from thalweg.codegen.contraction import emit_contraction
@@ -16,8 +15,8 @@ from thalweg.codegen.contraction_schedule import Schedule
 from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.loops import Turn, emit_loops, emit_turn
 from thalweg.codegen.machine import Target
+from thalweg.codegen.sources import code_digest
 from thalweg.codegen.tune import winners
-from thalweg.loops import kernel as kernels
 from thalweg.loops.expr import Expr, call
 from thalweg.loops.kernel import Access, Contraction, Dynamic, Kernel, Loops, Offset, Store
 from thalweg.loops.loop import Variable
@@ -66,11 +65,7 @@ def key_of(kernel: Kernel) -> str:
 @cache
 def _generators() -> str:
     """A digest of the code that makes code: kernels made by other versions of it do not count."""
-    digest = blake2b(digest_size=16)
-    folders = [Path(__file__).parent, Path(kernels.__file__).parent]
-    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return code_digest(Path(__file__).parent.parent, ("codegen", "loops"))
 
 
 def emit(kernel: Kernel, target: Target, schedule: Schedule | None = None) -> Emitted:

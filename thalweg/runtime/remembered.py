@@ -10,13 +10,12 @@ is plain data, JSON and arrays, under a checksum; one that is damaged counts as 
 from __future__ import annotations
 
 import json
-import os
 import platform
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded, find_all, shared_disk
 from thalweg.codegen.machine import host
+from thalweg.codegen.sources import code_digest
 from thalweg.codegen.tune import winners
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node
@@ -43,7 +43,8 @@ _MOST = 4  # sets of shapes that a region's programs are kept for
 _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 16
 _PACKAGE = Path(__file__).parent.parent
-_FOLDERS = ("autodiff", "codegen", "control", "graph", "loops", "lower", "ops", "runtime")
+#: Where the code lies that programs are made by.
+FOLDERS = ("autodiff", "codegen", "control", "graph", "loops", "lower", "ops", "runtime")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,21 +125,7 @@ class Remembered:
 def surroundings() -> str:
     """What the outcome depends on besides region and shapes: the processor and all the code."""
     versions = f"{platform.python_version()} {np.__version__} {ml_dtypes.__version__}"
-    return f"{host()} {host().key} {versions} {code_digest(_PACKAGE)}"
-
-
-def code_digest(package: Path) -> str:
-    """A digest of the code that programs are made by."""
-    digest = sha256()
-    for folder in _FOLDERS:
-        with os.scandir(package / folder) as entries:
-            paths = sorted(entry.path for entry in entries if entry.name.endswith(".py"))
-        for path in paths:
-            with open(path, "rb", buffering=0) as file:
-                content = file.read()
-            digest.update(f"{folder}/{path.rpartition('/')[2]} {len(content)}\n".encode())
-            digest.update(content)
-    return digest.hexdigest()
+    return f"{host()} {host().key} {versions} {code_digest(_PACKAGE, FOLDERS)}"
 
 
 # Entries: the length of the JSON, the JSON, and the arrays that it points to.
