@@ -113,10 +113,20 @@ def backwards(x: Any, steps: int) -> list[Any]:
 
 
 @compiled_only
-@pytest.mark.parametrize(("steps", "is_turned"), [(2, False), (3, False), (4, True), (7, True)])
-def test_weights_are_turned_once_for_several_products(steps: int, is_turned: bool) -> None:
+@pytest.mark.parametrize(
+    ("rows", "steps", "is_turned"),
+    [
+        (16, 2, False),
+        (16, 11, False),
+        (16, 12, True),
+        (48, 20, True),
+        (4, 20, False),
+        (64, 20, False),
+    ],
+)
+def test_weights_are_turned_once_for_many_products(rows: int, steps: int, is_turned: bool) -> None:
     with tf.Graph().as_default():
-        slope, _ = backwards(tf.placeholder(tf.float32, [6, 40]), steps)
+        slope, _ = backwards(tf.placeholder(tf.float32, [rows, 40]), steps)
         step = native(slope)
         copies = [c for c in step.calls if not isinstance(c.launch.kernel, Contraction)]
         turned = [c for c in copies if [b.size for b in c.launch.buffers] == [1600, 1600]]
@@ -125,26 +135,26 @@ def test_weights_are_turned_once_for_several_products(steps: int, is_turned: boo
 
 def weights_that_change_in_between(x: Any) -> list[Any]:
     w = tf.Variable(np.linspace(-1, 1, 400, dtype=np.float32).reshape(20, 20))
-    state = x
-    for step in range(6):
-        state = tf.tanh(tf.matmul(state, w, transpose_b=True))
-        if step == 3:
+    state, weights = x, w.read_value()
+    for step in range(30):
+        state = tf.tanh(tf.matmul(state, weights, transpose_b=True))
+        if step == 15:
             with tf.control_dependencies([state]):
                 change = tf.assign(w, w * 0.5 + 0.1)
             with tf.control_dependencies([change]):
-                state = tf.identity(state)
-    return [state, w]
+                weights = w.read_value()
+    return [state]
 
 
 @compiled_only
 def test_weights_that_change_in_between_are_not_kept_turned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    check(weights_that_change_in_between, (3, 20), monkeypatch)
+    check(weights_that_change_in_between, (16, 20), monkeypatch)
 
 
 @compiled_only
 def test_gradients_through_turned_weights_agree_with_the_reference_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    check(partial(backwards, steps=6), (6, 40), monkeypatch)
+    check(partial(backwards, steps=14), (16, 40), monkeypatch)
