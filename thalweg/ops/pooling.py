@@ -29,7 +29,9 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-_FEW_TAPS = 9  # of a window of which every element looks at all
+# Of a window of which every element looks at all: measured, 3x3 takes two fifths less than by a
+# scatter, 4x4 as long, 5x5 half as long again.
+_FEW_TAPS = 9
 
 
 class Pooling(Op, abstract=True):
