@@ -7,7 +7,7 @@ TF_TESTS ?=
 TF_LIST ?=
 BENCH ?=
 TARGETS ?= x86-64-v3 x86-64-v2
-TARGET_TESTS ?= tests/ops tests/nn tests/lower tests/random_graphs
+TARGET_TESTS ?= tests
 
 .PHONY: install lint format test test-targets soak demo bench bench-peers exchange docs conformance clean
 

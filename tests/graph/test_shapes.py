@@ -114,6 +114,7 @@ def test_known_shape() -> None:
     assert shape[1:].sizes == (4, 7) and shape[::-2].sizes == (7, 3)
     assert shape.as_list() == [3, 4, 7] and shape.num_elements() == 84
     shape.assert_is_fully_defined()
+    assert shape.whole == shape.sizes
     with pytest.raises(IndexError):
         shape[3]
 
@@ -122,6 +123,7 @@ def test_partly_known_shape() -> None:
     shape = TensorShape([3, None])
     assert shape.as_list() == [3, None] and shape.num_elements() is None
     assert shape[1].value is None and not shape.is_fully_defined()
+    assert shape.whole is None
     with pytest.raises(ValueError, match=r"\(3, \?\) is not fully defined"):
         shape.assert_is_fully_defined()
 
@@ -131,6 +133,7 @@ def test_unknown_rank() -> None:
     assert shape is unknown_shape() is TensorShape.of(None) is pickle.loads(pickle.dumps(shape))
     assert shape.rank is shape.dims is shape.sizes is shape.num_elements() is None
     assert not shape and not shape.is_fully_defined()
+    assert shape.whole is None
     assert shape[2].value is None
     assert shape[1:4].sizes == (None, None, None)
     assert shape[1:].sizes is shape[:-1].sizes is shape[-2:3].sizes is None

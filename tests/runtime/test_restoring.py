@@ -71,6 +71,19 @@ def test_a_plan_lists_the_assignments_with_the_node_that_restores(tmp_path: Path
     first, *_ = host_op.joined
     (line,) = [line for line in str(planned).splitlines() if line.startswith("joined")]
     assert f"joined   {first.name}, " in line and "… 2 more: what is read" in line
+    assert "region 1 1 node, nothing to run" in str(planned)
+
+
+def test_a_trace_tells_of_every_assignment(tmp_path: Path) -> None:
+    saver, session, _ = saved(tmp_path, (3,) * 4)
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+    told = tf.RunMetadata()
+    prefix = {saver.saver_def.filename_tensor_name: str(tmp_path / "m")}
+    session.run(restore_op(saver), prefix, options, told)
+    nodes = [node for device in told.step_stats.dev_stats for node in device.node_stats]
+    assert sum(node.op_type == "Assign" for node in nodes) == 4
+    (restoring,) = [node for node in nodes if node.op_type == "RestoreV2"]
+    assert ("with save/Assign, " in restoring.timeline_label) == sessions.COMPILES
 
 
 @pytest.mark.skipif(not sessions.COMPILES, reason="nothing is joined")

@@ -18,6 +18,4 @@ def code_digest(package: Path, folders: Sequence[str]) -> str:
             with open(path, "rb", buffering=0) as file:
                 content = file.read()
             parts += f"{folder}/{path.rpartition('/')[2]} {len(content)}\n".encode(), content
-    return sha256(
-        b"".join(parts)
-    ).hexdigest()  # in one go: by files takes longer
+    return sha256(b"".join(parts)).hexdigest()  # in one go: by files takes longer

@@ -50,7 +50,7 @@ class ListValue:
         self.clear_after_read = clear_after_read
         self.accumulates = accumulates
         self.name = f"{name}_{next(_numbers)}"
-        self.shapes = Shapes(_known(self.element_shape))
+        self.shapes = Shapes(self.element_shape.whole)
         self._states = bytearray(size)
         self._storage: Stacked | Single | Nested | None = None
         self._is_closed = False
@@ -420,7 +420,7 @@ class ListValue:
             return None if like is None else like.gradient()  # of a branch not taken
         shape = self.shapes.of(index)
         if shape is None and known is not None:
-            shape = _known(known)
+            shape = known.whole
         if shape is None:
             raise self._error(
                 f"Could not read from TensorArray index {index} because no gradient was written to "
@@ -433,7 +433,7 @@ class ListValue:
         shape = self.element_shape if known is None else self.element_shape.merge_with(known)
         if self.shapes.common is not None:
             shape = TensorShape.of(self.shapes.common)
-        sizes = _known(shape[1:] if concatenating and shape.rank else shape)
+        sizes = (shape[1:] if concatenating and shape.rank else shape).whole
         if sizes is None:
             raise self._error(
                 f"TensorArray has size zero, but element shape {shape} is not fully defined. "
@@ -535,11 +535,6 @@ def _brief(dtype: DType) -> str:
 
 def _invalid(message: str) -> errors.InvalidArgumentError:
     return errors.InvalidArgumentError(None, None, message)
-
-
-def _known(shape: TensorShape) -> Shape | None:
-    """The sizes of a shape that is fully known."""
-    return tuple(shape.as_list()) if shape.is_fully_defined() else None  # pyright: ignore[reportReturnType] - no None in it
 
 
 def _states_of(written: Array) -> bytes:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import zip_longest
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from thalweg.graph.dtypes import DType
 from thalweg.public import public
@@ -189,6 +189,11 @@ class TensorShape:
     def sizes(self) -> Sizes | None:
         """The sizes as a tuple, or None if the rank is unknown."""
         return self._sizes
+
+    @property
+    def whole(self) -> tuple[int, ...] | None:
+        """The sizes as a tuple, or None unless all of them are known."""
+        return cast("tuple[int, ...]", self._sizes) if self.is_fully_defined() else None
 
     @property
     def dims(self) -> list[Dimension] | None:

@@ -34,7 +34,7 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.control_program import Home, Rows, Where
-from thalweg.lower.scratch import Scratch, element_of, known_shape, written_home
+from thalweg.lower.scratch import Scratch, element_of, written_home
 from thalweg.lower.specialise import NotCompiled, Shape
 from thalweg.ops.basic import Const, Identity
 from thalweg.ops.filling import Fill
@@ -139,7 +139,7 @@ class Inlining:
         size = constant_value(cast("Tensor", self._found[node.inputs[0]]))
         if size is None or op.dynamic_size:
             raise NotCompiled(node, "how long the list gets is known only when it ran")
-        element = known_shape(op.element_shape)
+        element = op.element_shape.whole
         if element is None:
             element = _written_shape(node.outputs[0])
         self._found[node.outputs[0]] = self._new_list(op.dtype, int(size), element, node)
@@ -373,7 +373,7 @@ def _is_only_added_to(tensor: Tensor) -> bool:
 def _written_shape(tensor: Tensor) -> Shape | None:
     """The shape of what is written to a list, if one of the writes tells."""
     writes = [node for node in _uses(tensor) if isinstance(node.op, TensorArrayWrite)]
-    shapes = [known_shape(node.inputs[2].shape) for node in writes]
+    shapes = [node.inputs[2].shape.whole for node in writes]
     return next((shape for shape in shapes if shape is not None), None)
 
 

@@ -8,7 +8,7 @@ homes, and the nodes that are to run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -163,12 +163,7 @@ def written_home(rows: Rows, value: Tensor, node: Node) -> Home:
 
 def element_of(value: Tensor, node: Node) -> Shape:
     """The shape of what is written to a list, which has to be known ahead."""
-    shape = known_shape(value.shape)
+    shape = value.shape.whole
     if shape is None:
         raise NotCompiled(node, "the shape of the list's elements is known only when it ran")
     return shape
-
-
-def known_shape(shape: TensorShape) -> Shape | None:
-    """A shape, if it is whole."""
-    return tuple(cast("list[int]", shape.as_list())) if shape.is_fully_defined() else None

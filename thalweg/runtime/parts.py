@@ -137,7 +137,7 @@ class _Walk:
 
     def _control(self, call: ControlledCall) -> PlannedControl:
         for tensor in call.unit.outputs:
-            sizes = static_shape(tensor)
+            sizes = tensor.shape.whole
             if sizes is not None:
                 self.shapes[tensor] = sizes
         reason = call.reason if call.was_native is False else ""
@@ -222,9 +222,7 @@ def cell_of(node: Node, resources: Resources) -> VariableCell:
 
 def _inferred(node: Node, shapes: Mapping[Tensor, Shape]) -> dict[Tensor, Shape]:
     """The shapes of a host op's outputs, as far as they are known ahead."""
-    known = {
-        tensor: sizes for tensor in node.outputs if (sizes := static_shape(tensor)) is not None
-    }
+    known = {tensor: sizes for tensor in node.outputs if (sizes := tensor.shape.whole) is not None}
     if len(known) == len(node.outputs) or any(t not in shapes for t in node.inputs):
         return known
     alone = Region((node,), tuple(dict.fromkeys(node.inputs)), (), node.outputs, {})
@@ -234,13 +232,6 @@ def _inferred(node: Node, shapes: Mapping[Tensor, Shape]) -> dict[Tensor, Shape]
     except NotCompiled:
         return known
     return {tensor: found[tensor] for tensor in node.outputs}
-
-
-def static_shape(tensor: Tensor) -> Shape | None:
-    """The shape that the graph itself tells, if it is whole."""
-    if not tensor.shape.is_fully_defined():
-        return None
-    return tuple(int(extent) for extent in tensor.shape.as_list() if extent is not None)
 
 
 def host_reason(node: Node) -> str:

@@ -81,6 +81,8 @@ def _region_lines(region: PlannedRegion, number: int, first: int, most: int | No
     if step is None:
         about = f"{plural(len(region.region.nodes), 'node')}, compiled when the step runs"
         return [f"region {number} {about}"]
+    if not region.kernels:
+        return [f"region {number} {plural(len(region.region.nodes), 'node')}, nothing to run"]
     return [
         *_lowered_lines(region, step, number),
         *_shape_lines(region),

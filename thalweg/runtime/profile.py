@@ -27,7 +27,7 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import CompiledRegion
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.native import NativeStep
-from thalweg.runtime.parts import cell_of, is_variable, static_shape
+from thalweg.runtime.parts import cell_of, is_variable
 from thalweg.runtime.peaks import arithmetic_peak, copy_peak
 from thalweg.runtime.plan import Plan
 from thalweg.runtime.planned import PlannedKernel, kernels_of, snake_case
@@ -458,7 +458,7 @@ def _may_run(node: Node) -> bool:
 
 def _zeros(tensor: Tensor) -> Any:
     """What stands for the value of a node that is not run."""
-    shape = static_shape(tensor)
+    shape = tensor.shape.whole
     if shape is None or tensor.dtype.is_ref_dtype:
         return None
     return np.zeros(shape, tensor.dtype.as_numpy_dtype)

@@ -43,12 +43,19 @@ class Trace(Timing):
         self.fused: dict[Node, Sequence[Node]] = {}  # what a node's time is for besides itself
         self.plan = replace(plan, instructions=tuple(map(self._watched, plan.instructions)))
         self._regions = {i.node for i in plan.instructions if isinstance(i.call, CompiledRegion)}
+        self._all = {i.node: i.nodes for i in plan.instructions}
         self._seen: set[Node] = set()
 
     def append(self, item: Timed) -> None:
-        """Note a node, unless it stands for a region: that one tells of its nodes itself."""
-        if item.node not in self._regions:
-            super().append(item)
+        """Note a node and what runs with it, unless it stands for a region: that one tells of its
+        nodes itself."""
+        if item.node in self._regions:
+            return
+        super().append(item)
+        others = [node for node in self._all.get(item.node, ()) if node is not item.node]
+        if others:
+            self.fused[item.node] = others
+            self._marks(others, item.start, {})
 
     def _watched(self, instruction: Instruction) -> Instruction:
         return timed(instruction, self._ran, self._single)
