@@ -14,12 +14,12 @@ from thalweg.codegen import tune as tuned
 from thalweg.codegen.cache import Disk
 from thalweg.codegen.contraction import schedule, schedules
 from thalweg.codegen.kernels import emit, remember, remembered, request
-from thalweg.codegen.machine import named
+from thalweg.codegen.machine import host, named
 from thalweg.codegen.tune import Winners, parsed
 from thalweg.runtime import tuner
 from thalweg.runtime.tuning import described
 
-NATIVE = named("native")
+HERE = host()
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def folder(tmp_path, monkeypatch):
 
 def another(kernel):
     """A schedule that is not the likely one."""
-    likely = schedule(kernel, NATIVE)
-    return next(made for made in schedules(kernel, NATIVE) if made != likely)
+    likely = schedule(kernel, HERE)
+    return next(made for made in schedules(kernel, HERE) if made != likely)
 
 
 def files(folder):
@@ -41,19 +41,19 @@ def files(folder):
 
 def test_winners_are_found_again(tmp_path):
     made = replace(another(matmul(20, 70, 30)), ahead=4)
-    Winners(Disk(tmp_path)).keep("key", NATIVE, made)
+    Winners(Disk(tmp_path)).keep("key", HERE, made)
     later = Winners(Disk(tmp_path))
-    assert later.find("key", NATIVE) == made
-    assert later.find("other", NATIVE) is None
-    assert later.find("key", named("x86-64-v2")) is None
+    assert later.find("key", HERE) == made
+    assert later.find("other", HERE) is None
+    assert later.find("key", named("aarch64")) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"thalweg object 2 and nothing sound"])
 def test_a_damaged_file_counts_as_none(tmp_path, damage):
-    Winners(Disk(tmp_path)).keep("key", NATIVE, another(matmul(20, 70, 30)))
+    Winners(Disk(tmp_path)).keep("key", HERE, another(matmul(20, 70, 30)))
     for path in files(tmp_path):
         path.write_bytes(damage)
-    assert Winners(Disk(tmp_path)).find("key", NATIVE) is None
+    assert Winners(Disk(tmp_path)).find("key", HERE) is None
 
 
 @pytest.mark.parametrize(
@@ -73,20 +73,20 @@ def test_only_schedules_are_read(content):
 
 def test_without_a_disk_winners_live_in_memory():
     winners, made = Winners(None), another(matmul(20, 70, 30))
-    assert winners.find("key", NATIVE) is None
-    winners.keep("key", NATIVE, made)
-    assert winners.find("key", NATIVE) == made
+    assert winners.find("key", HERE) is None
+    winners.keep("key", HERE, made)
+    assert winners.find("key", HERE) == made
 
 
 def test_requests_use_what_is_remembered(folder):
     kernel = matmul(20, 70, 30)
-    before, made = request(kernel, NATIVE), another(kernel)
-    remember(kernel, NATIVE, made)
-    after = request(kernel, NATIVE)
-    assert remembered(matmul(20, 70, 30), NATIVE) == made
-    assert remembered(matmul(20, 71, 30), NATIVE) is None
+    before, made = request(kernel, HERE), another(kernel)
+    remember(kernel, HERE, made)
+    after = request(kernel, HERE)
+    assert remembered(matmul(20, 70, 30), HERE) == made
+    assert remembered(matmul(20, 71, 30), HERE) is None
     assert after.key != before.key
-    assert after.make().text == emit(kernel, NATIVE, made).text != before.make().text
+    assert after.make().text == emit(kernel, HERE, made).text != before.make().text
 
 
 def step(session):
@@ -109,9 +109,9 @@ def test_tune(folder):
         products = [k for k in plan.kernels if k.kind == "contraction"]
         assert products and len(report.kernels) == len(products)
         for kernel in products:
-            made = remembered(kernel.kernel, NATIVE)
+            made = remembered(kernel.kernel, HERE)
             assert made is not None
-            assert kernel.emitted.text == emit(kernel.kernel, NATIVE, made).text
+            assert kernel.emitted.text == emit(kernel.kernel, HERE, made).text
         assert session.run(fetches, feeds)[1] == pytest.approx(
             np.square(next(iter(feeds.values())) @ before).sum(), rel=1e-4
         )
@@ -142,16 +142,16 @@ def test_steps_tune_themselves_when_asked_to(folder, monkeypatch):
         _, fetches, feeds = step(session)
         session.run(fetches, feeds)
         kernels = [k.kernel for k in session.plan(fetches, feeds).kernels]
-        assert any(remembered(k, NATIVE) for k in kernels)
+        assert any(remembered(k, HERE) for k in kernels)
 
 
 _LATER = """
-from tests.codegen.test_tune import NATIVE, another, emit, matmul, remember, remembered, request
+from tests.codegen.test_tune import HERE, another, emit, matmul, remember, remembered, request
 kernel = matmul(20, 70, 30)
-made = remembered(kernel, NATIVE)
-print(made == another(kernel) and request(kernel, NATIVE).make() == emit(kernel, NATIVE, made))
+made = remembered(kernel, HERE)
+print(made == another(kernel) and request(kernel, HERE).make() == emit(kernel, HERE, made))
 if made is None:
-    remember(kernel, NATIVE, another(kernel))
+    remember(kernel, HERE, another(kernel))
 """
 
 

@@ -7,22 +7,59 @@ as exp counts as one operation. Of a buffer, the elements that are touched count
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Argument, Contraction, Kernel, Offset
 from thalweg.loops.loop import Variable
+from thalweg.loops.parametric import integers, shape_of
 
 _NOTHING: frozenset[Variable] = frozenset()
 _FREE = {"load", "index", "sum", "cast"}
 
 
+class Amounts(NamedTuple):
+    """What one call of a kernel comes to."""
+
+    operations: float
+    touched: tuple[int, ...]  # bytes of each argument
+
+
+_MOST_KNOWN = 10_000
+_known: dict[Any, Amounts] = {}  # the steps of an unrolled loop are the same few kernels
+
+
 def operations(kernel: Kernel) -> float:
     """The operations of one call, a multiplication with its addition being two."""
+    return _amounts(kernel).operations
+
+
+def moved_bytes(kernel: Kernel) -> int:
+    """What one call reads and writes."""
+    return sum(touched_bytes(kernel))
+
+
+def touched_bytes(kernel: Kernel) -> tuple[int, ...]:
+    """What one call reads and writes of each of its arguments."""
+    return _amounts(kernel).touched
+
+
+def _amounts(kernel: Kernel) -> Amounts:
+    key = shape_of(kernel), integers(kernel)
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        found = _known[key] = Amounts(_operations(kernel), _touched(kernel))
+    return found
+
+
+def _operations(kernel: Kernel) -> float:
     if not isinstance(kernel, Contraction):
         roots = [*(s.value for s in kernel.stores), *(c.condition for c in kernel.checks)]
         return _Count(_NOTHING).all(roots)
@@ -31,13 +68,7 @@ def operations(kernel: Kernel) -> float:
     return products + _Count(results).all([store.value for store in kernel.stores])
 
 
-def moved_bytes(kernel: Kernel) -> int:
-    """What one call reads and writes."""
-    return sum(touched_bytes(kernel).values())
-
-
-def touched_bytes(kernel: Kernel) -> dict[Argument, int]:
-    """What one call reads and writes of each of its arguments."""
+def _touched(kernel: Kernel) -> tuple[int, ...]:
     count = _Count(_NOTHING)
     roots: list[Any] = [part for s in kernel.stores for part in (s.value, s.offset, s.inside)]
     if isinstance(kernel, Contraction):
@@ -45,11 +76,13 @@ def touched_bytes(kernel: Kernel) -> dict[Argument, int]:
     else:
         roots += [check.condition for check in kernel.checks]
     count.all(roots)
-    touched = count.touched
+    times = Counter(count.touched)
     for store in kernel.stores:
-        times = touched.get(store.argument, 0) + _times(store.variables)
-        touched[store.argument] = times
-    return {a: min(t, int(a.size)) * np.dtype(a.dtype).itemsize for a, t in touched.items()}
+        times[store.argument] += _times(store.variables)
+    return tuple(
+        min(times[argument], int(argument.size)) * np.dtype(argument.dtype).itemsize
+        for argument in kernel.arguments
+    )
 
 
 def _times(variables: Iterable[Variable]) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 from thalweg.loops.kernel import Kernel, Loops
 from thalweg.lower.amounts import moved_bytes, operations, touched_bytes
@@ -35,14 +34,10 @@ _MOST_EXTENTS = 300  # that launches are compared with, before they wait in any 
 
 Extent = Buffer | tuple[int, int]
 
-_known_work = WeakKeyDictionary[Kernel, float]()
-
 
 def work_of(kernel: Kernel) -> float:
     """About how many vector instructions of 16 lanes a call takes."""
-    if kernel not in _known_work:
-        _known_work[kernel] = max(operations(kernel) / 24, moved_bytes(kernel) / 48)
-    return _known_work[kernel]
+    return max(operations(kernel) / 24, moved_bytes(kernel) / 48)
 
 
 def is_small(launch: Launch) -> bool:
@@ -65,9 +60,8 @@ def threads_for(launches: Sequence[Launch], threads: int, cache: int) -> int:
     touched: dict[Buffer, int] = {}
     for launch in launches:
         amounts = touched_bytes(launch.kernel)
-        alone += max(operations(launch.kernel) * _OPERATION, sum(amounts.values()) * _BYTE)
-        for buffer, argument in zip(launch.buffers, launch.kernel.arguments, strict=True):
-            amount = amounts.get(argument, 0)
+        alone += max(operations(launch.kernel) * _OPERATION, sum(amounts) * _BYTE)
+        for buffer, amount in zip(launch.buffers, amounts, strict=True):
             touched[buffer] = max(touched.get(buffer, 0), amount)
             fetched += amount * _FETCHED_BYTE if buffer in written else 0.0
     if alone < alone / threads + _JOINING:
