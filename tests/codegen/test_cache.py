@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -390,6 +391,20 @@ def test_what_is_given_up_is_not_made():
         if thread.name == "thalweg-compile":
             thread.join()
     assert len(made) < 50
+
+
+def test_a_process_that_is_interrupted_while_threads_compile_ends_well(tmp_path: Path):
+    program = """
+parallel._helpers = lambda requests: 2
+kernels = parallel.compile_all([answer(n) for n in range(2000)], target)
+next(kernels)
+os.kill(os.getpid(), signal.SIGINT)
+list(kernels)
+"""
+    process = python(program, tmp_path)
+    _, err = process.communicate()
+    assert process.returncode in (1, -signal.SIGINT)
+    assert "KeyboardInterrupt" in err
 
 
 def test_one_kernel_needs_no_helper():

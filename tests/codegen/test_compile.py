@@ -2,10 +2,12 @@
 
 import ctypes
 import threading
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from thalweg.codegen import llvm_threads
 from thalweg.codegen.builder import FLOAT, I64, POINTER, Module, Value, constant
 from thalweg.codegen.compile import assembly, object_code, optimised, place
 from thalweg.codegen.llvm_threads import Inside
@@ -250,3 +252,11 @@ def test_who_wants_something_else_of_llvm_waits():
             pass
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_without_the_library_at_hand_its_bindings_are_called(monkeypatch: pytest.MonkeyPatch):
+    expected = object_code(scale(NATIVE.lanes), NATIVE)
+    monkeypatch.setattr(llvm_threads.ctypes, "CDLL", Mock(side_effect=OSError))
+    llvm_threads._direct.cache_clear()
+    assert object_code(scale(NATIVE.lanes), NATIVE) == expected
+    llvm_threads._direct.cache_clear()

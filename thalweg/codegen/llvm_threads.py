@@ -168,8 +168,12 @@ def _bindings() -> Any:
 
 @cache
 def _direct(name: str) -> Any:
-    """A function of LLVM's as llvmlite knows it, without llvmlite's lock."""
+    """A function of LLVM's as llvmlite knows it, without llvmlite's lock where that can be had."""
     library = _bindings().lib
-    function, known = ctypes.CDLL(library._name)[name], getattr(library, name)
+    known = getattr(library, name)
+    try:
+        function = ctypes.CDLL(library._name)[name]
+    except (AttributeError, OSError):
+        return known
     function.argtypes, function.restype = known.argtypes, known.restype
     return function

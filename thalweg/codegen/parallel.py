@@ -64,13 +64,14 @@ def _helpers(requests: Sequence[Request]) -> int:
 
 
 def _in_background(jobs: SimpleQueue[Job], outcomes: SimpleQueue[Outcome], target: Target) -> None:
-    """Have a thread do jobs until none is left."""
+    """Have a thread do jobs until none is left. A process that ends waits for the job at hand: LLVM
+    must not be taken apart while a thread is inside."""
 
     def work() -> None:
         while job := _taken(jobs):
             outcomes.put((job[0], _attempt(job[1], target)))
 
-    threading.Thread(target=work, name="thalweg-compile", daemon=True).start()
+    threading.Thread(target=work, name="thalweg-compile").start()
 
 
 def _next_kernel(
