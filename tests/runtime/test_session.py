@@ -337,3 +337,16 @@ def test_options_must_exist():
         tf.Session(config="fast")
     with pytest.raises(TypeError, match=r"tf\.Graph"):
         tf.Session(graph="graph")
+
+
+def test_what_the_reference_kernels_meet_on_the_way_to_an_error_is_no_warning() -> None:
+    x, i = tf.placeholder(tf.float32, [3]), tf.placeholder(tf.int32, [1])
+    y = tf.reciprocal(x) + tf.gather(x, i)
+    zeros, outside = np.zeros(3, np.float32), np.array([7], np.int32)
+    with tf.Session() as session:
+        call = session.make_callable(y, [x, i])
+        np.testing.assert_array_equal(call(zeros, np.array([1], np.int32)), [np.inf] * 3)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 7"):
+            call(zeros, outside)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 7"):
+            session.run(y, {x: zeros, i: outside})

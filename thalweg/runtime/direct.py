@@ -51,14 +51,15 @@ class DirectStep:
             self._look_up()
         context, cells = self._context, self._cells
         step = self._region.steps.get(tuple([array.shape for array in arrays]))
+        results = None
         if type(step) is NativeStep:
             results = step(context, arrays, cells)
-            if results is None:
-                results = self._region.run(context, arrays, cells)
         else:  # shapes not seen before, or not to be compiled as one
             for tensor, value in zip(self._feeds, values, strict=True):
                 self._convert(tensor, value)
-            results = self._region.run(context, arrays, cells)
+        if results is None:
+            with np.errstate(all="ignore"):
+                results = self._region.run(context, arrays, cells)
         return [_fresh(results[place]) for place in self._fetches]
 
     def _arrays(self, values: Sequence[Any]) -> list[Any]:
