@@ -254,6 +254,19 @@ def test_who_wants_something_else_of_llvm_waits():
     assert order == ["first", "second"]
 
 
+def test_a_child_waits_for_none_of_its_parents_threads():
+    inside = Inside()
+    inside.before_fork()
+    inside._forking += 1  # another thread is about to fork, too
+    inside._threads.append(-1)  # and one is inside, as after a fork that did not wait
+    inside.begin_anew()
+    assert inside._is_free_for("-disable-lsr=true")
+    with inside.kept("-disable-lsr=true"):
+        pass
+    with inside.kept(""):
+        pass
+
+
 def test_without_the_library_at_hand_its_bindings_are_called(monkeypatch: pytest.MonkeyPatch):
     expected = object_code(scale(NATIVE.lanes), NATIVE)
     monkeypatch.setattr(llvm_threads.ctypes, "CDLL", Mock(side_effect=OSError))

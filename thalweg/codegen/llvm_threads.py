@@ -83,12 +83,18 @@ class Inside:
         self._changed.notify_all()
         self._changed.release()
 
+    def begin_anew(self) -> None:
+        """In the child: of the parent's threads, the one that forked is all there is."""
+        self._threads = [thread for thread in self._threads if thread == get_ident()]
+        self._forking = 1  # its own: another one's fork was to come
+        self.after_fork()
+
 
 inside = Inside()
 os.register_at_fork(
     before=inside.before_fork,
     after_in_parent=inside.after_fork,
-    after_in_child=inside.after_fork,
+    after_in_child=inside.begin_anew,
 )
 
 
@@ -99,7 +105,8 @@ def machine_for(target: Target) -> Generator[Any]:
     try:
         machine = resting.pop()
     except IndexError:
-        machine = new_machine(target)
+        with inside.kept():
+            machine = new_machine(target)
     try:
         yield machine
     finally:
