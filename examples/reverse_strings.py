@@ -133,11 +133,12 @@ class Model:
         return tf.reduce_sum(losses * there) / tf.reduce_sum(there)
 
     def optimize(self) -> Any:
-        """A step of Adam, with gradients cut where they are steep."""
-        optimizer = tf.train.AdamOptimizer(4e-3)
+        """A step of Adam, with gradients cut where they are steep; steps get smaller with time."""
+        count = tf.train.get_or_create_global_step()
+        optimizer = tf.train.AdamOptimizer(tf.train.exponential_decay(4e-3, count, 500, 0.6))
         gradients, variables = zip(*optimizer.compute_gradients(self.loss), strict=True)
         gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
-        return optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return optimizer.apply_gradients(zip(gradients, variables, strict=True), count)
 
     def decode(self) -> Any:
         """The likeliest symbols, each fed back to find the next: [batch, step]."""
@@ -183,7 +184,7 @@ def test(model: Model, session: tf.Session, count: int) -> None:
 def main() -> None:
     """Train and test."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=1500)
     arguments = parser.parse_args()
     started = time.perf_counter()
     tf.set_random_seed(7)
