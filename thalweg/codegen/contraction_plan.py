@@ -219,10 +219,7 @@ def _streamed(setting: Setting) -> Schedule | None:
     Columns that the second cache does not hold are read in order, some rows of them at a time.
     """
     form, size = setting.form, setting.itemsize
-    if len(form.rows) != 1 or len(form.reduced) != 1 or form.outer or form.depthwise:
-        return None
-    fixed = all(is_static(v.extent) for v in (*form.rows, *form.reduced, form.lane))
-    if not fixed or not 4 <= setting.height <= 32 or not direct_b(setting):
+    if not _is_plain_product(setting) or not 4 <= setting.height <= 32:
         return None
     wide = [tile for tile in _tiles(setting) if tile.vectors >= 3]
     if not wide:
@@ -232,7 +229,7 @@ def _streamed(setting: Setting) -> Schedule | None:
     made = replace(tile, block=rows, unroll=_unroll(setting, tile))
     if not direct_a(form, made):
         return None
-    if setting.depth * setting.columns * size <= 0.75 * setting.target.l2:
+    if _fits(setting):
         return replace(made, panels=_even(setting.panels(made), 32), ahead=8)
     if setting.depth < 64:
         return None
@@ -248,14 +245,9 @@ def _in_place(setting: Setting, ranked: Sequence[Schedule], likely: Schedule) ->
     All rows are one piece of work, so that each of its columns comes from far away once; copied,
     columns come and go once more. With more rows that is little, and wide tiles cost more.
     """
-    form, size = setting.form, setting.itemsize
-    if likely.copy_b != "shared" or likely.copy_a or len(form.rows) != 1 or len(form.reduced) != 1:
+    if likely.copy_b != "shared" or likely.copy_a or not _is_plain_product(setting):
         return None
-    fixed = all(is_static(v.extent) for v in (*form.rows, *form.reduced, form.lane))
-    if not fixed or form.outer or form.depthwise or not direct_b(setting):
-        return None
-    is_far = setting.depth * setting.columns * size > 0.75 * setting.target.l2
-    if not is_far or crowded_columns(setting):
+    if _fits(setting) or crowded_columns(setting):
         return None
     if not 128 <= setting.height <= 384 or setting.depth < 128:  # measured: up to 18% faster
         return None
@@ -267,10 +259,24 @@ def _in_place(setting: Setting, ranked: Sequence[Schedule], likely: Schedule) ->
         for panels in (2, 1)
     ]
     made = min(found, key=partial(_products_cost, setting), default=None)
-    if made is None or not direct_a(form, made):
+    if made is None or not direct_a(setting.form, made):
         return None
     is_close = _products_cost(setting, made) < 1.06 * _products_cost(setting, likely)
     return made if is_close else None
+
+
+def _is_plain_product(setting: Setting) -> bool:
+    """Whether it is one product of two matrices of known sizes, the second as it lies."""
+    form = setting.form
+    if len(form.rows) != 1 or len(form.reduced) != 1 or form.outer or form.depthwise:
+        return False
+    fixed = all(is_static(v.extent) for v in (*form.rows, *form.reduced, form.lane))
+    return fixed and direct_b(setting)
+
+
+def _fits(setting: Setting) -> bool:
+    """Whether the second cache holds all columns."""
+    return setting.depth * setting.columns * setting.itemsize <= 0.75 * setting.target.l2
 
 
 def _products_cost(setting: Setting, made: Schedule) -> float:

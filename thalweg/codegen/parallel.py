@@ -17,7 +17,7 @@ from thalweg.codegen.compile import object_code
 from thalweg.codegen.emitted import Request
 from thalweg.codegen.machine import Target, llvm
 
-_MOST_HELPERS = 3  # more would wait for Python most of the time
+_MOST_HELPERS = 3  # a third of the work is Python: that of more would be to wait for it
 
 Job = tuple[int, Request]
 

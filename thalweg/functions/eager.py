@@ -13,7 +13,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from thalweg.autodiff import registry
 from thalweg.autodiff.custom import CustomGradient
+from thalweg.functions.bare_graph import BareGraph
 from thalweg.functions.kinds import Kind, kinds
 from thalweg.functions.segment import Segment, careful
 from thalweg.functions.steps import frozen, resources
@@ -28,7 +29,6 @@ from thalweg.functions.tensors import EagerTensor, home, known, literal, looks
 from thalweg.functions.trace import NO_LEAF, Held, Place, Trace, consulting
 from thalweg.graph import build
 from thalweg.graph import op as ops
-from thalweg.graph.collections import GraphKeys
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.graph.node import Node, Tensor
@@ -54,12 +54,11 @@ _MOST_STREAMS = 1_000
 GHOST = "_ghost"
 
 
-class EagerGraph(threading.local, Graph):
+class EagerGraph(threading.local, BareGraph):
     """The graph of eager code. What it knows of a thread's work, only that thread sees."""
 
     is_eager: ClassVar[bool] = True
     sync: ClassVar[bool] = False  # run op by op
-    makers: ClassVar[dict[Any, Callable[[], Any]]] = {}  # of what collections keep for the library
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +163,7 @@ class EagerGraph(threading.local, Graph):
         be like this one."""
         if child.size < _LONG and not EagerGraph.sync:
             return
-        if EagerGraph.sync or child.size >= _MOST_RECORDED or origin == segment.line(0):
+        if EagerGraph.sync or child.size >= _MOST_RECORDED or origin == segment.line(child.first):
             segment.finish()
 
     def _new(
@@ -426,63 +425,6 @@ class EagerGraph(threading.local, Graph):
             functions.forget(op.token)
         return [known(np.asarray(r), d) for r, d in zip(results, op.Tout, strict=True)]
 
-    # What graphs do, and eager code need not
-
-    def enter_scope(self, name: str | None) -> str:
-        """Prefix the names of new variables; names need not be unique."""
-        outer = self._scope
-        if not name:
-            self._scope = ""
-        elif name[-1] == "/":
-            self._scope = name[:-1]
-        else:
-            self._scope = f"{outer}/{name}" if outer else name
-        return outer
-
-    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """The name in the current scope; names need not be unique."""
-        return f"{self._scope}/{name}" if self._scope else name
-
-    def control_dependencies(self, control_inputs: Any) -> AbstractContextManager[None]:
-        """Effects come in the order of the program anyway."""
-        return nullcontext()
-
-    def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-        """Everything is in one place."""
-        return nullcontext()
-
-    def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
-        """Everything is in one place."""
-        return nullcontext()
-
-    def add_to_collection(self, name: Any, value: Any) -> None:
-        """Keep the global step; other things live as long as somebody holds them."""
-        if name == GraphKeys.GLOBAL_STEP:
-            super().add_to_collection(name, value)
-
-    def get_collection_ref(self, name: Any) -> list[Any]:
-        """The named list: that of the library's own for good, others for the caller alone."""
-        if not isinstance(name, tuple) and name != GraphKeys.GLOBAL_STEP:
-            return []
-        found = super().get_collection_ref(name)
-        if not found and name in self.makers:
-            found.append(self.makers[name]())
-        return found
-
-    def prevent_feeding(self, tensor: Tensor) -> None:
-        """Nothing is fed."""
-
-    def prevent_fetching(self, node: Node) -> None:
-        """Nothing is fetched."""
-
-    def get_operations(self) -> list[Node]:
-        """Eager code has no graph to show."""
-        return []
-
-    def add(self, *arguments: Any, **named: Any) -> Node:
-        """Nodes are recorded, not added."""
-        raise RuntimeError("Eager code has no graph to add nodes to: apply the op.")
-
 
 def _node_name(name: str | None) -> str | None:
     """A name for a node in the hidden graph, where there are no scopes: only errors show it."""
@@ -582,8 +524,7 @@ def recorded(op: Op, arguments: tuple[Any, ...], name: str | None, depth: int) -
         child = None
     if type(child) is not Place or not child.is_plain or careful[0]:
         return EAGER.record(op, attributes.values(), arguments, name, depth)
-    segment.lines[child] = user_frame(depth)
-    tensor = segment.take(child)
+    tensor = segment.take(child, user_frame(depth))
     if segment.closed:  # another thread wanted a value meanwhile, perhaps without this one
         return EAGER.record(op, attributes.values(), arguments, name, depth)
     return tensor

@@ -112,8 +112,7 @@ def _follow(way: Way, segment: Segment) -> Any:
     """Take a way; what the call returns, or None if another thread wanted a value meanwhile."""
     origin, end = user_frame(2), way.end
     if way.is_step:
-        segment.lines[end] = origin
-        tensor = segment.take(end)
+        tensor = segment.take(end, origin)
         return None if segment.closed else tensor
     start = segment.place.count
     segment.lines.update(dict.fromkeys(way.ops, origin))

@@ -98,10 +98,9 @@ class Segment:
             self._catalogued = self.place
         return self._templates
 
-    def line(self, number: int) -> MadeAt | None:
-        """Where in the user's code an op was recorded, by its number."""
-        place = next(itertools.islice(steps(self.place.path()), number, None))
-        return self.lines.get(place, place.line)
+    def line(self, place: Place | None) -> MadeAt | None:
+        """Where in the user's code the op of a place was recorded."""
+        return None if place is None else self.lines.get(place, place.line)
 
     # What comes in
 
@@ -200,8 +199,10 @@ class Segment:
         tensor._segment = self
         return tensor
 
-    def take(self, child: Place) -> EagerTensor:
-        """As `advance`, for a place with a single tensor that a shortcut leads to."""
+    def take(self, child: Place, line: MadeAt | None = None) -> EagerTensor:
+        """As `advance`, for a place with a single tensor; without a line, by a shortcut."""
+        if line is not None:
+            self.lines[child] = line
         tensor = self.tensor(child.outputs[0], child.count - 1)
         self.tensors.append(tensor)
         self.place = child
@@ -294,7 +295,9 @@ class Segment:
         """An error at the line of this run, not of the first one that recorded the same."""
         node = error.op
         number = step.origins.get(node)
-        line = None if number is None else self.line(number)
+        if number is None:
+            return error
+        line = self.line(next(itertools.islice(steps(self.place.path()), number, None)))
         return error if line is None else error.at(_made_at(node, line))
 
     def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:

@@ -52,6 +52,7 @@ class Place:
         "count",
         "customs",
         "effects",
+        "first",
         "generic",
         "has_effects",
         "is_plain",
@@ -92,6 +93,9 @@ class Place:
         self.has_effects = any(has_effect(node) for node in nodes)
         self.effects: bool = self.has_effects or (parent is not None and parent.effects)
         self.is_plain = False  # a single tensor and nothing else comes of it
+        before = None if parent is None else parent.first
+        is_op = leaf == NO_LEAF and parent is not None
+        self.first: Place | None = before or (self if is_op else None)  # the first op on the way
         self.count: int = len(outputs) + (0 if parent is None else parent.count)  # of positions
         self.size: int = len(nodes) + (0 if parent is None else parent.size)
 

@@ -305,16 +305,13 @@ def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
     return total(parts) if parts else number(0)
 
 
-_class_of: Callable[[Any], Any] = type
-
-
 def walk(roots: Sequence[Any], visit: Callable[[Expr], None]) -> None:
     """Call `visit` on every expression once, those inside offsets among them."""
     pending, seen = list(roots), set[int]()
     while pending:
         part = pending.pop()
         # Far quicker than asking for instances, and none is of a subclass.
-        kind = _class_of(part)
+        kind = part.__class__
         if kind is Expr:
             if id(part) not in seen:
                 seen.add(id(part))
