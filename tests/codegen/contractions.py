@@ -1,6 +1,7 @@
 """Contractions for tests: builders of the common ones, a NumPy oracle, and a runner of code."""
 
 import ctypes
+from itertools import product
 from threading import Barrier, Thread
 
 import numpy as np
@@ -221,8 +222,8 @@ def compiled(kernel, target, schedule=None):
     return made, load([made], target)[0]
 
 
-def call(made, addresses, arrays, threads=1, words=()):
-    """Run all phases on threads; the scratch memory has a guard behind it."""
+def call(made, addresses, arrays, threads=1, words=(), in_turn=False):
+    """Run all phases on threads, or in turn as if; the scratch memory has a guard behind it."""
     scratch = np.full(made.scratch + 192, 0x7F, np.uint8)
     start = (-scratch.ctypes.data) % 64
     table = [0, *(a.ctypes.data for a in arrays), scratch.ctypes.data + start, *words]
@@ -238,12 +239,16 @@ def call(made, addresses, arrays, threads=1, words=()):
             function(ctypes.addressof(packed), thread, threads)
             barrier.wait()
 
-    others = [Thread(target=work, args=(t,)) for t in range(1, threads)]
-    for other in others:
-        other.start()
-    work(0)
-    for other in others:
-        other.join()
+    if in_turn:
+        for function, thread in product(functions, range(threads)):
+            function(ctypes.addressof(packed), thread, threads)
+    else:
+        others = [Thread(target=work, args=(t,)) for t in range(1, threads)]
+        for other in others:
+            other.start()
+        work(0)
+        for other in others:
+            other.join()
     assert (scratch[start + made.scratch :] == 0x7F).all()
 
 
@@ -266,14 +271,23 @@ def random_arrays(kernel, rng):
 
 def check(kernel, target, threads=1, schedule=None, seed=0, words=(), tolerance=None):
     """Run a kernel and hold it to the oracle; gives the written arrays."""
+    made, addresses = compiled(kernel, target, schedule)
+
+    def run(arrays):
+        call(made, addresses, arrays, threads, words)
+
+    return check_run(kernel, run, seed, tolerance)
+
+
+def check_run(kernel, run, seed=0, tolerance=None):
+    """Hold what a function makes of a kernel's arrays to the oracle; gives the written ones."""
     rng = np.random.default_rng(seed)
     given = random_arrays(kernel, rng)
     expected = [array.copy() for array in given]
     with np.errstate(all="ignore"):
         Oracle(kernel, expected).run()
     wholes, inners = zip(*(guarded(array, rng) for array in given), strict=True)
-    made, addresses = compiled(kernel, target, schedule)
-    call(made, addresses, inners, threads, words)
+    run(inners)
     depth = max(1, int(np.prod([int(v.extent) for v in kernel.reduced])))
     limit = tolerance or (3e-6 if kernel.dtype == np.float32 else 1e-13) * np.sqrt(depth) * 4
     for argument, got, want, whole in zip(kernel.arguments, inners, expected, wholes, strict=True):

@@ -10,6 +10,7 @@ import numpy as np
 
 from thalweg.codegen.builder import I64, POINTER, Builder, Module, Value, constant
 from thalweg.codegen.elements import Evaluator, from_memory, storage_type, to_memory
+from thalweg.codegen.machine import named
 from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Argument, Offset
 from thalweg.loops.loop import Variable
@@ -27,9 +28,11 @@ def variable_loads(*arrays: Any) -> list[Expr]:
     ]
 
 
-def module_text(expr: Any, count: int, lanes: int, faults: bool = False) -> str:
+def module_text(
+    expr: Any, count: int, lanes: int, faults: bool = False, halves: bool = False
+) -> str:
     """A function over pointers (inputs, output, fault word) and a size divisible by the lanes."""
-    module = Module()
+    module = Module(halves)
     b = module.function("run", [*[POINTER] * (count + 2), I64])
     *inputs, output, fault, size = b.parameters
     with b.loop(constant(I64, 0), size, constant(I64, lanes)) as loop:
@@ -98,7 +101,8 @@ def run(
     """The values of an expression over arrays, and whether it faulted if that is asked for."""
     size = len(arrays[0])
     padded = [np.concatenate([a, np.repeat(a[-1:], -size % lanes)]) for a in arrays]
-    module = optimised(module_text(expr, len(arrays), lanes, faults), cpu)
+    halves = named(cpu).halves
+    module = optimised(module_text(expr, len(arrays), lanes, faults, halves), cpu)
     engine = llvm.create_mcjit_compiler(module, machine(cpu))
     engine.finalize_object()
     output = np.zeros(len(padded[0]), dtype_of(expr))

@@ -10,9 +10,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.codegen.jit import module_text, run, variable_loads
+from tests.codegen.jit import assembly, module_text, run, variable_loads
 from thalweg.codegen.builder import FLOAT, I64, Module, Value
 from thalweg.codegen.elements import Evaluator, from_memory, register_type, storage_type, to_memory
+from thalweg.codegen.machine import named
 from thalweg.loops.expr import FUNCTIONS, Expr, call, select
 from thalweg.loops.kernel import Argument, Offset
 from thalweg.loops.loop import Variable
@@ -128,23 +129,25 @@ def test_casts_out_of_range_are_the_machines() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
-def test_short_floats_round_trip(dtype: Any) -> None:
+@pytest.mark.parametrize("cpu", ["native", "x86-64-v2"])
+def test_short_floats_round_trip(dtype: Any, cpu: str) -> None:
     x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
-    got = run(one(x), [x], 16, "x86-64-v2")
+    got = run(one(x), [x], 16, cpu)
     number = ~np.isnan(x)
     np.testing.assert_array_equal(got.view(np.uint16)[number], x.view(np.uint16)[number])
     assert np.all(np.isnan(got[~number]))
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
-def test_halves_round_to_even(dtype: Any) -> None:
+@pytest.mark.parametrize("cpu", ["native", "x86-64-v2"])
+def test_halves_round_to_even(dtype: Any, cpu: str) -> None:
     rng = np.random.default_rng(0)
     edges = np.arange(1 << 15, dtype=np.uint16).view(dtype).astype(np.float32)
     middles = (edges[:-1] + edges[1:]) / 2
     x = np.concatenate([middles, np.nextafter(middles, 0), -middles, rng.normal(size=999)])
     x = x[~np.isnan(x)].astype(np.float32)
     np.testing.assert_array_equal(
-        run(one(x).cast(dtype), [x]).view(np.uint16), x.astype(dtype).view(np.uint16)
+        run(one(x).cast(dtype), [x], cpu=cpu).view(np.uint16), x.astype(dtype).view(np.uint16)
     )
 
 
@@ -282,3 +285,13 @@ def test_values_as_a_dtype() -> None:
     assert evaluator.value_as(load(np.float32), np.int64).type == I64.of(4)
     raw = to_memory(b, evaluator.value(load(np.float32)), np.float32)
     assert from_memory(b, raw, np.float32) == raw
+
+
+def test_processors_convert_halves_themselves_where_they_can() -> None:
+    x = np.zeros(16, np.float16)
+    texts = [
+        assembly(module_text(call("sin", one(x)), 1, 16, halves=named(cpu).halves), cpu)
+        for cpu in ("x86-64-v3", "x86-64-v2", "aarch64")
+    ]
+    assert ["vcvtph2ps" in texts[0], "fcvtl" in texts[2]] == [True, True]
+    assert not any("__extendhfsf2" in text or "__truncsfhf2" in text for text in texts)

@@ -121,3 +121,16 @@ def test_a_system_that_tells_nothing_leaves_the_defaults(
 ):
     monkeypatch.setattr(machine, "_CACHES", tmp_path / "none")
     assert machine._cache_sizes.__wrapped__() == {}
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_the_matrix_unit_is_used_if_the_system_lets_us(
+    monkeypatch: pytest.MonkeyPatch, granted: bool
+):
+    features = f"{machine._V4},+amx-bf16,+amx-tile"
+    fake = fake_llvm("x86_64-unknown-linux-gnu", "sapphirerapids", features)
+    monkeypatch.setattr(machine, "llvm", lambda: fake)
+    monkeypatch.setattr(machine, "_tiles_granted", lambda: granted)
+    target = machine._native()
+    assert target.has("amx-tile") == target.has("amx-bf16") == granted
+    assert target.vector_bytes == 64

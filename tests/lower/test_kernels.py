@@ -83,6 +83,14 @@ BECOMES: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: tf.cast(tf.matmul(given(64, 64), given(64, 64)), tf.float16),
         ["contraction matmul+cast"],
     ),
+    "a product of short floats": (
+        lambda: tf.matmul(given(64, 99, dtype=tf.bfloat16), given(99, 50, dtype=tf.bfloat16)) * 2,
+        ["contraction matmul+mul"],
+    ),
+    "a product of so few short floats that widening them does not pay": (
+        lambda: tf.matmul(given(3, 99, dtype=tf.float16), given(99, 50, dtype=tf.float16)),
+        ["loops matmul"],
+    ),
     "activations under another shape": (
         lambda: kept_and_squashed([4, 16, 50]),
         ["contraction matmul+bias_add+tanh"],

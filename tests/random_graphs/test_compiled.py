@@ -141,3 +141,41 @@ def test_what_is_left_of_a_row_ends_with_its_buffer(dtype: Any, columns: int) ->
         found = session.run([y, tf.equal(y, y)], {x: array})
     np.testing.assert_array_equal(found[0], np.stack([array, array + array, array], 1))
     assert found[1].all()
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+@pytest.mark.parametrize("shape", [(64, 70, 90), (5, 33, 65), (2, 40, 300), (130, 3, 17)])
+@pytest.mark.parametrize("flips", [(False, False), (True, False), (False, True), (True, True)])
+def test_short_floats_are_summed_as_long_ones(
+    dtype: Any, shape: tuple[int, int, int], flips: tuple[bool, bool]
+) -> None:
+    """The sum is rounded once, and what follows sees it rounded."""
+    rng, (m, n, k) = np.random.default_rng(0), shape
+    a = rng.normal(size=(k, m) if flips[0] else (m, k)).astype(dtype.as_numpy_dtype)
+    b = rng.normal(size=(n, k) if flips[1] else (k, n)).astype(dtype.as_numpy_dtype)
+    with tf.Graph().as_default(), fenced(), tf.Session() as session:
+        x, y = (tf.placeholder(dtype, side.shape) for side in (a, b))
+        product = tf.matmul(x, y, transpose_a=flips[0], transpose_b=flips[1])
+        found = session.run([product, tf.cast(product, tf.float32)], {x: a, y: b})
+    wide = [side.astype(np.float32) for side in (a, b)]
+    exact = (wide[0].T if flips[0] else wide[0]) @ (wide[1].T if flips[1] else wide[1])
+    step = 2.0 ** -(11 if dtype is tf.float16 else 8)
+    np.testing.assert_allclose(found[0].astype(np.float32), exact, rtol=1.01 * step, atol=1e-3)
+    np.testing.assert_array_equal(found[1], found[0].astype(np.float32))
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_short_convolutions_and_their_gradients(padding: str, stride: int) -> None:
+    rng = np.random.default_rng(0)
+    image, kernel = rng.normal(size=(2, 9, 8, 12)), rng.normal(size=(3, 3, 12, 20)) / 10
+    results = []
+    for dtype in (tf.float16, tf.float32):
+        with tf.Graph().as_default(), fenced(), tf.Session() as session:
+            x = tf.cast(tf.constant(image.astype(np.float16)), dtype)
+            w = tf.cast(tf.constant(kernel.astype(np.float16)), dtype)
+            y = tf.nn.conv2d(x, w, [1, stride, stride, 1], padding)
+            fetches = [tf.cast(t, tf.float32) for t in (y, *tf.gradients(y, [x, w]))]
+            results.append(session.run(fetches))
+    for short, long in zip(*results, strict=True):
+        np.testing.assert_allclose(short, long, rtol=2e-3, atol=2e-3)

@@ -92,9 +92,14 @@ def _literal(scalar: str, number: Any) -> str:
 
 
 class Module:
-    """Functions and the declarations they need, as one LLVM text."""
+    """Functions and the declarations they need, as one LLVM text.
 
-    def __init__(self) -> None:
+    `halves` says whether the target itself converts numbers of 16 bits; elsewhere LLVM would call a
+    library.
+    """
+
+    def __init__(self, halves: bool = False) -> None:
+        self.halves = halves
         self._functions: list[Builder] = []
         self._declarations: dict[str, str] = {}
 

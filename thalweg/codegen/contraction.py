@@ -2,7 +2,8 @@
 
 What comes in is a `Contraction` and the target; what goes out is LLVM text. A phase that packs the
 columns' factor, where that pays, comes first; then every thread multiplies its pieces of the
-result. Convolutions that minimal filtering makes faster go another way.
+result. Convolutions that minimal filtering makes faster go another way, and so do products of
+bfloat16 numbers where the processor has a unit for them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from thalweg.codegen.contraction_schedule import SLOTS, Schedule, Setting
 from thalweg.codegen.emitted import Emitted
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.machine import Target
+from thalweg.codegen.matrix_unit import emit_matrix
 from thalweg.codegen.multiply import Multiply
 from thalweg.codegen.packing import Span
 from thalweg.codegen.scratch import Scratch
@@ -48,12 +50,14 @@ def emit_contraction(
         return emit_winograd(kernel, target, made)
     setting = Setting(form_of(kernel), target)
     made = made or best(setting)
+    if made.matrix:
+        return emit_matrix(setting, made)
     check(setting.form, made)
     return _emitted(Scratch(setting, made))
 
 
 def _emitted(scratch: Scratch) -> Emitted:
-    module, names, kernel = Module(), ["multiply"], scratch.form.kernel
+    module, names, kernel = Module(scratch.setting.target.halves), ["multiply"], scratch.form.kernel
     if scratch.made.copy_b == "shared":
         names.insert(0, "pack")
         _Pack(scratch, Frame(module, "pack", kernel, True)).emit()

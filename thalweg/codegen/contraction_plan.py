@@ -38,6 +38,7 @@ from thalweg.codegen.contraction_schedule import (
     uses,
 )
 from thalweg.codegen.machine import Target
+from thalweg.codegen.matrix_plan import matrix_schedule
 from thalweg.codegen.packing import Packing
 from thalweg.codegen.winograd_plan import filtered, filtered_otherwise
 from thalweg.loops.kernel import Contraction
@@ -68,7 +69,7 @@ def neighbours(kernel: Contraction, target: Target, made: Schedule) -> list[Sche
         return filtered_otherwise(kernel, target, made)
     setting = Setting(form_of(kernel), target)
     changes = _resized(setting, made)
-    if not made.dots:
+    if not made.dots and not made.matrix:
         changes += _copied(setting, made)
     return _as_even(setting, made, [replace(made, **change) for change in changes])
 
@@ -82,7 +83,7 @@ def _as_even(setting: Setting, made: Schedule, others: Iterable[Schedule]) -> li
 
 def best(setting: Setting) -> Schedule:
     """The schedule with the least expected time."""
-    if made := _dots(setting) or _streamed(setting):
+    if made := matrix_schedule(setting) or _dots(setting) or _streamed(setting):
         return made
     ranked = sorted(_tiles(setting), key=lambda tile: tile_cost(setting, tile))
     likely = _blocked(setting, ranked[0])

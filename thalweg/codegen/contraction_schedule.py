@@ -57,6 +57,7 @@ class Schedule:
     ahead: int = 0  # how many steps of the sum before they are used columns are called for
     beside: int = 0  # how many panels before they are used columns are called for
     dots: bool = False  # vectors along the last reduced variable; `vectors` counts columns
+    matrix: bool = False  # tiles of 16 by 16 sums on the matrix unit of the processor
     outputs: int = 0  # of a tile of a minimal filtering (`Blocks`), along each axis; 0: none is
 
 

@@ -75,6 +75,8 @@ def is_float(dtype: Dtype) -> bool:
 
 def _half_to_float(half: Register) -> Register:
     """Shift exponent and fraction into place and mend the bias by a product (denormals too)."""
+    if half.builder.module.halves:
+        return half.convert("bitcast", "half").convert("fpext", "float")
     wide = half.convert("zext", "i32")
     magnitude = (wide & 0x7FFF) << 13
     scaled = (magnitude.floats() * 2.0**112).bits()
@@ -84,6 +86,8 @@ def _half_to_float(half: Register) -> Register:
 
 def _float_to_half(x: Register) -> Register:
     """Normal numbers round in the integer domain, denormal ones by adding a magic number."""
+    if x.builder.module.halves:
+        return x.convert("fptrunc", "half").convert("bitcast", "i16")
     bits = x.bits()
     magnitude = bits & 0x7FFFFFFF
     rounded = magnitude + (((magnitude >> 13) & 1) + (0xFFF - (112 << 23)))

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from thalweg.codegen.builder import I64, Builder, Type, Value, constant
-from thalweg.codegen.conversion import is_float
+from thalweg.codegen.conversion import (
+    from_memory,
+    is_float,
+    register_type,
+    storage_type,
+    to_memory,
+)
 from thalweg.codegen.elements import constant_of
 from thalweg.codegen.loop_facts import identity
 from thalweg.loops.expr import Expr
@@ -47,9 +53,11 @@ class Fold:
         first = constant_of(identity(self.kind, self.dtype), self.dtype, lanes)
         return [first, constant(I64.of(lanes), 0)] if self.finds_place else [first]
 
-    def result(self, state: State) -> Value:
-        """What is wanted of a state."""
-        return state[-1]
+    def result(self, b: Builder, state: State) -> Value:
+        """What is wanted of a state; sums of short floats, which are long, are rounded."""
+        if self.kind not in _FLOATING or storage_type(self.dtype) == register_type(self.dtype):
+            return state[-1]
+        return from_memory(b, to_memory(b, state[-1], self.dtype), self.dtype)
 
     def take(self, b: Builder, state: Sequence[Value], element: Value, place: Value) -> State:
         """The state after one more element, whose place is behind those before."""

@@ -14,7 +14,13 @@ from typing import Any
 
 from thalweg.codegen.builder import I64, POINTER, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.contraction_form import Product, loads_of, offsets_of
-from thalweg.codegen.elements import Evaluator, from_memory, storage_type
+from thalweg.codegen.elements import (
+    Evaluator,
+    from_memory,
+    register_type,
+    storage_type,
+    to_memory,
+)
 from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Argument, Contraction, Dynamic, Offset
 from thalweg.loops.loop import Variable
@@ -194,16 +200,27 @@ class Leaves:
 
     def load(self, argument: Argument, offset: Offset, mask: Value | None) -> Value:
         """An element per lane, or one for all lanes that read the same one."""
+        return from_memory(self.frame.b, self._stored(argument, offset, mask), argument.dtype)
+
+    def bits(self, value: Expr, dtype: Any, mask: Value | None) -> Value:
+        """An expression per lane as it would lie in memory: as it does, where it is short and
+        lies there, with no way through registers of another type."""
+        b, is_short = self.frame.b, storage_type(dtype) != register_type(dtype)
+        if is_short and value.function == "load" and value.arguments[0].dtype == dtype:
+            argument, offset = value.arguments
+            raw = self._stored(argument, offset, mask)
+            return raw if raw.type.lanes == self.lanes else b.splat(raw, self.lanes)
+        return to_memory(b, self.evaluator(dtype).value_as(value, dtype, mask), dtype)
+
+    def _stored(self, argument: Argument, offset: Offset, mask: Value | None) -> Value:
         address, spread = self.address(argument, offset, mask)
         b, kind = self.frame.b, storage_type(argument.dtype, self.lanes)
         if spread is None:
-            return from_memory(b, self._one(kind.of(1), address, mask), argument.dtype)
+            return self._one(kind.of(1), address, mask)
         if isinstance(spread, int) and spread == 1:
-            raw = b.load(kind, address) if mask is None else b.load_masked(kind, address, mask)
-            return from_memory(b, raw, argument.dtype)
+            return b.load(kind, address) if mask is None else b.load_masked(kind, address, mask)
         addresses = b.element(address, kind.scalar, self.distances(spread))
-        every = mask or constant(kind.like("i1"), True)
-        return from_memory(b, b.gather(kind, addresses, every), argument.dtype)
+        return b.gather(kind, addresses, mask or constant(kind.like("i1"), True))
 
     def _one(self, kind: Type, address: Value, mask: Value | None) -> Value:
         b = self.frame.b

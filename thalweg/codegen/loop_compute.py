@@ -123,7 +123,7 @@ class Computation:
             slots = self._fold(scope, group, staged)
         for copy, slot in zip(scope.copies, slots, strict=True):
             for expr, state in _states(group, slot):
-                copy.remember(expr, fold_of(expr).result(state))
+                copy.remember(expr, fold_of(expr).result(self._b, state))
         for copy, memory in zip(scope.copies, staged, strict=True):
             copy.staged |= memory
 

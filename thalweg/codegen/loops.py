@@ -44,7 +44,7 @@ class Turn:
 def emit_loops(kernel: Loops, target: Target) -> Emitted:
     """The code of a loop kernel, in one function that all threads call."""
     decided = plan(simplest(kernel), target)
-    module = Module()
+    module = Module(target.halves)
     words = _words(decided.form)
     _write_body(module, "body", decided, words, "noinline")
     _write_entry(module, decided, words)
@@ -54,7 +54,7 @@ def emit_loops(kernel: Loops, target: Target) -> Emitted:
 def emit_turn(turn: Turn, target: Target) -> Emitted:
     """The code of a turn that repeats itself, in one function that one thread calls."""
     decided = [plan(simplest(kernel), target) for kernel in turn.kernels]
-    module = Module()
+    module = Module(target.halves)
     words = [_words(one.form) for one in decided]
     can_fault = [
         _write_body(module, f"body{number}", one, words[number], "alwaysinline")

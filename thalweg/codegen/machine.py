@@ -6,8 +6,11 @@ What comes in is LLVM's view of the host, the sizes of its caches, or a name; wh
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
+import platform
+import sys
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -22,6 +25,7 @@ _V3 = f"{_V2},+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+xsave"
 _V4 = f"{_V3},+avx512bw,+avx512cd,+avx512dq,+avx512f,+avx512vl"
 _LEVELS = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2, "x86-64": ""}
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -62,6 +66,11 @@ class Target:
     def has_masks(self) -> bool:
         """Whether every vector instruction takes a mask of lanes (AVX-512)."""
         return self.has("avx512vl")
+
+    @property
+    def halves(self) -> bool:
+        """Whether float16 numbers are converted by an instruction."""
+        return self.has("f16c") or self.architecture == "aarch64"
 
     @property
     def fma(self) -> bool:
@@ -125,9 +134,19 @@ def _native() -> Target:
 
 def _host_features(binding: Any) -> str:
     try:
-        return binding.get_host_cpu_features().flatten()
+        found = binding.get_host_cpu_features().flatten()
     except RuntimeError:  # LLVM cannot ask this system
         return ""
+    if "amx-tile" in _extensions(found) and not _tiles_granted():
+        return found.replace("+amx-", "-amx-")
+    return found
+
+
+def _tiles_granted() -> bool:
+    """Ask the system for the registers of the matrix unit, which it saves only for those who do."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0
 
 
 def _extensions(features: str) -> frozenset[str]:

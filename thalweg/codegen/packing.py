@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd, prod
 from typing import Any
 
@@ -25,10 +26,10 @@ from thalweg.codegen.contraction_form import (
     times,
     variables_of,
 )
-from thalweg.codegen.elements import register_type
+from thalweg.codegen.elements import from_memory, register_type, storage_type
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.loops.expr import Expr
-from thalweg.loops.kernel import Access, Offset
+from thalweg.loops.kernel import Access, Argument, Offset
 from thalweg.loops.loop import Variable
 
 Bound = tuple[int, Offset, int]
@@ -254,7 +255,7 @@ class Copy:
             order = [*order[1:-1], 0, order[-1]]
         self.axes = [packing.axes[k] for k in order]
         self.lengths, self.strides = [lengths[k] for k in order], [strides[k] for k in order]
-        self.scalar = register_type(dtype).scalar
+        self.scalar = storage_type(dtype).scalar
 
     def _tiles(self, tiling: Tiling, box: Box, count: int) -> Box:
         """The tiles that a box covers; it starts at one."""
@@ -301,16 +302,27 @@ class Copy:
 
     def _turns(self) -> bool:
         """Whether rows of a tile are apart and what comes next is not: squares are turned round."""
-        packing, value = self.packing, self.packing.value
+        packing, source = self.packing, self._source
         if not packing.tiling or packing.along or len(packing.bounds) != 1 or len(self.axes) < 3:
             return False
         along, across = self.axes[-2], self.axes[-1]
-        if value.function != "load" or along.beyond or packing.tiling.size % self.lanes:
+        if source is None or along.beyond or packing.tiling.size % self.lanes:
             return False
-        argument, offset = value.arguments
-        if not plain(offset) or np.dtype(argument.dtype) != np.dtype(self.dtype):
-            return False
+        _, offset = source
         return offset.factor(along.coordinate) == 1 and offset.factor(across.coordinate) != 1
+
+    @cached_property
+    def _source(self) -> tuple[Argument, Offset] | None:
+        """What is copied and from where, if that needs no more than to widen it."""
+        value = self.packing.value
+        if value.function == "cast" and np.dtype(value.arguments[1]) == np.dtype(self.dtype):
+            value = value.arguments[0]
+        if not isinstance(value, Expr) or value.function != "load":
+            return None
+        argument, offset = value.arguments
+        is_wide = register_type(argument.dtype) == storage_type(self.dtype)
+        is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
+        return (argument, offset) if plain(offset) and (is_same or is_wide) else None
 
     def _turned(self, place: Value) -> None:
         """The squares of one tile, then what is left, element by element."""
@@ -331,10 +343,11 @@ class Copy:
         """Rows `first` and following of a tile, as many elements of each as there are rows."""
         frame, b, tiling = self.frame, self.frame.b, self.packing.tiling
         assert tiling
-        kind = register_type(self.dtype, self.lanes)
-        argument, offset = self.packing.value.arguments
+        assert self._source
+        argument, offset = self._source
+        kind = storage_type(argument.dtype, self.lanes)
         base = frame.place(offset, {**self.at, tiling.low: frame.integer(0)})
-        base = b.element(frame.pointers[argument], self.scalar, base)
+        base = b.element(frame.pointers[argument], kind.scalar, base)
         step, start = offset.factor(tiling.low), frame.multiply(self.at[tiling.high], tiling.size)
         last = frame.subtract(frame.integer(tiling.variable.extent), start)
         ragged = not is_static(tiling.variable.extent) or tiling.variable.extent % tiling.size
@@ -343,10 +356,14 @@ class Copy:
             row = frame.integer(number)
             if ragged:  # beyond the last row: that one again, which is dropped below
                 row = frame.least(row, frame.subtract(last, frame.integer(1)))
-            rows.append(b.load(kind, b.element(base, self.scalar, frame.multiply(row, step))))
+            raw = b.load(kind, b.element(base, kind.scalar, frame.multiply(row, step)))
+            is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
+            rows.append(raw if is_same else from_memory(b, raw, argument.dtype))
         there = frame.below(frame.integer(first), last, self.lanes) if ragged else None
         for number, vector in enumerate(transposed(b, rows)):
-            value = vector if there is None else b.select(there, vector, constant(kind, 0))
+            value = vector
+            if there is not None:
+                value = b.select(there, vector, constant(vector.type, 0))
             target = frame.add(place, frame.integer(number * stride))
             b.store(value, b.element(self.destination, self.scalar, target))
 
@@ -429,7 +446,7 @@ class Copy:
     def _vector(self, place: Value, index: Value, mask: Value | None, zero: bool) -> None:
         frame, b = self.frame, self.frame.b
         address = b.element(self.destination, self.scalar, frame.add(place, index))
-        value = constant(register_type(self.dtype, self.lanes), 0)
+        value = constant(storage_type(self.dtype, self.lanes), 0)
         if not zero:
             value = self._values(index, mask)
         if mask is None:
@@ -445,7 +462,7 @@ class Copy:
         inside = self._lanes_inside(leaves)
         wanted = inside if mask is None or inside is None else frame.b.binary("and", inside, mask)
         wanted = wanted or mask
-        value = leaves.evaluator(self.dtype).value_as(self.packing.value, self.dtype, wanted)
+        value = leaves.bits(self.packing.value, self.dtype, wanted)
         if inside is None:
             return value
         return frame.b.select(inside, value, constant(value.type, 0))
@@ -474,8 +491,7 @@ class Copy:
     def _element(self, place: Value, zero: bool) -> None:
         """A copy without axes: one element."""
         frame, b = self.frame, self.frame.b
-        value = constant(register_type(self.dtype), 0)
+        value = constant(storage_type(self.dtype), 0)
         if not zero:
-            evaluator = Leaves(frame, self.at, None, 1).evaluator(self.dtype)
-            value = evaluator.value_as(self.packing.value, self.dtype)
+            value = Leaves(frame, self.at, None, 1).bits(self.packing.value, self.dtype, None)
         b.store(value, b.element(self.destination, self.scalar, place))

@@ -34,7 +34,7 @@ def emit_winograd(kernel: Contraction, target: Target, schedule: Schedule) -> Em
     window = window_of(kernel)
     if window is None:
         raise NotContraction("minimal filtering is for small filters of stride 1")
-    module, layout = Module(), Layout(blocks_in(schedule), target.lanes, window.taps)
+    module, layout = Module(target.halves), Layout(blocks_in(schedule), target.lanes, window.taps)
 
     def frame(name: str, given: int = 0) -> Frame:
         return Frame(module, name, window.kernel, True, given)

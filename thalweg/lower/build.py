@@ -19,6 +19,7 @@ from thalweg.errors import OpError
 from thalweg.graph.node import Node, Tensor
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import NotLowered, Place, Scatter, Variable, lowered
+from thalweg.loops.types import dtype_of
 from thalweg.lower import reductions
 from thalweg.lower.affine import Affine, affine, expressed
 from thalweg.lower.affine import variable as index_of
@@ -375,7 +376,8 @@ def _contracted(
     if product is None:
         again = _split(variables, writes, found[0])
         return plain if again is None else _contracted(*again, node, needed)
-    taken = Renaming({}, lambda part: SUM if part is found[0] else None)
+    total = SUM if dtype_of(found[0]) == product.dtype else Expr("cast", (SUM, dtype_of(found[0])))
+    taken = Renaming({}, lambda part: total if part is found[0] else None)
     kept = tuple(_with_value(write, taken.of(write.value)) for write in writes)
     return Draft(variables, kept, (node,), product, needed)
 

@@ -13,12 +13,18 @@ import numpy as np
 
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Variable
+from thalweg.loops.types import BFLOAT16
 from thalweg.lower.affine import Affine, Digit, affine, is_index
 from thalweg.lower.buffers import Buffer
 from thalweg.lower.drafts import Bound, Factor, Product, is_float
 from thalweg.lower.resolve import walk
 
 _LEAST_WORK = 2048  # multiplications below which a plain loop does as well
+
+_FEW_SHORT = 4  # rows for which it does not pay to widen short floats first
+
+#: Numbers that are stored in 16 bits, and multiplied and summed as float32.
+SHORT_FLOATS = frozenset((np.dtype(np.float16), BFLOAT16))
 
 
 def product_of(part: Any, variables: tuple[Variable, ...]) -> Product | None:
@@ -32,9 +38,10 @@ def product_of(part: Any, variables: tuple[Variable, ...]) -> Product | None:
     if first is None or second is None:
         return None
     dtype = _dtype(first)
-    if dtype != _dtype(second) or not is_float(dtype):
+    if dtype != _dtype(second) or not (is_float(dtype) or dtype in SHORT_FLOATS):
         return None
-    return _roles(first, second, variables, reduced, dtype)
+    sums = np.dtype(np.float32) if dtype in SHORT_FLOATS else dtype
+    return _roles(first, second, variables, reduced, sums)
 
 
 def _roles(
@@ -56,6 +63,8 @@ def _roles(
     if not columns or (not rows and not batch and work < _LEAST_WORK) or work < _LEAST_WORK:
         return None
     if math.prod(v.extent for v in reduced) <= 2 or set(variables) - set(batch + rows + columns):
+        return None
+    if _dtype(first) in SHORT_FLOATS and math.prod(v.extent for v in rows) < _FEW_SHORT:
         return None
     return Product(batch, rows, columns, reduced, first, second, dtype)
 

@@ -25,9 +25,12 @@ from thalweg.codegen.builder import (
 from thalweg.codegen.cache import load
 from thalweg.codegen.emitted import Emitted
 from thalweg.codegen.machine import Target, host
+from thalweg.codegen.matrix_plan import DEPTH, SIDE
+from thalweg.codegen.matrix_unit import configure, instruct
 from thalweg.runtime.pool import Entry, Program, default_pool
 
 _CHAINS = 12  # sums that do not wait for each other: latency × units, and 16 registers hold them
+_TILES = 4  # of sums, of which one takes its next step when the last has begun
 _TURNS = 40_000
 _ROUNDS = 7
 _LEAST_COPIED, _MOST_COPIED = 1 << 12, 1 << 26
@@ -42,6 +45,15 @@ def arithmetic_peak(threads: int, dtype: Any = np.float32) -> float:
     memory = np.full(16 * threads + 2, 0.5, np.float64)
     operations = 2.0 * _CHAINS * kind.lanes * _TURNS * threads
     return operations / _seconds(function, [memory.ctypes.data, 0], threads)
+
+
+@cache
+def matrix_peak(threads: int) -> float:
+    """Floating-point operations per second of the matrix unit on tiles that stay there."""
+    target = host()
+    (function,) = load([emit_tiles()], target)[0]
+    operations = 2.0 * _TILES * SIDE * SIDE * DEPTH * _TURNS * threads
+    return operations / _seconds(function, [], threads)
 
 
 def copy_peak(size: int, threads: int) -> float:
@@ -94,6 +106,21 @@ def emit_arithmetic(kind: Type, target: Target) -> Emitted:
     b.store(b.extract(total, 0), b.element(memory, "i8", own))
     b.ret()
     return Emitted(("multiply_add",), module.text)
+
+
+def emit_tiles() -> Emitted:
+    """c ← c + a · b on the tiles of the matrix unit."""
+    module = Module()
+    b = module.function("multiply_tiles", [POINTER, I64, I64])
+    configure(b)
+    for tile in range(8):
+        instruct(b, "tilezero", tile)
+    with b.loop(constant(I64, 0), constant(I64, _TURNS), constant(I64, 1)):
+        for tile in range(_TILES):
+            instruct(b, "tdpbf16ps", tile, 4 + tile // 2, 6 + tile % 2)
+    instruct(b, "tilerelease")
+    b.ret()
+    return Emitted(("multiply_tiles",), module.text)
 
 
 def _multiply_add(b: Builder, value: Value, scale: Value, target: Target) -> Value:

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.codegen.machine import host
+from thalweg.codegen.matrix_plan import on_matrix_unit
 from thalweg.graph.node import Node, Tensor
 from thalweg.loops.kernel import Contraction
 from thalweg.ops.basic import Const
@@ -28,7 +30,7 @@ from thalweg.runtime.compiled import CompiledRegion
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.native import NativeStep
 from thalweg.runtime.parts import cell_of, is_variable
-from thalweg.runtime.peaks import arithmetic_peak, copy_peak
+from thalweg.runtime.peaks import arithmetic_peak, copy_peak, matrix_peak
 from thalweg.runtime.plan import Plan
 from thalweg.runtime.planned import PlannedKernel, kernels_of, snake_case
 from thalweg.runtime.printed import clipped, plural, table
@@ -325,13 +327,21 @@ def _of_peak(kernel: PlannedKernel, seconds: float) -> tuple[float, str]:
     """How near a kernel comes to the nearer one of its two limits."""
     if seconds <= 0:
         return 0.0, ""
-    form = kernel.kernel
-    dtype = form.dtype if isinstance(form, Contraction) else np.float32
     limits = (
-        (kernel.flops, arithmetic_peak(kernel.users, np.dtype(dtype)), "flops"),
+        (kernel.flops, _arithmetic_limit(kernel), "flops"),
         (kernel.bytes, copy_peak(kernel.bytes, kernel.users), "bytes"),
     )
     return max((done / limit / seconds if limit else 0.0, name) for done, limit, name in limits)
+
+
+def _arithmetic_limit(kernel: PlannedKernel) -> float:
+    """Operations per second of what multiplies in a kernel, were that all it did."""
+    form = kernel.kernel
+    if not isinstance(form, Contraction):
+        return arithmetic_peak(kernel.users)
+    if on_matrix_unit(form, host()):
+        return matrix_peak(kernel.users)
+    return arithmetic_peak(kernel.users, np.dtype(form.dtype))
 
 
 def _trace_events(event: Event) -> list[dict[str, Any]]:
