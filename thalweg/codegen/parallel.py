@@ -15,6 +15,7 @@ from typing import Any
 
 from thalweg.codegen.compile import object_code
 from thalweg.codegen.emitted import Request
+from thalweg.codegen.llvm_threads import release_machines
 from thalweg.codegen.machine import Target, llvm
 
 _MOST_HELPERS = 3  # a third of the work is Python: that of more would be to wait for it
@@ -49,6 +50,7 @@ def compile_all(requests: Sequence[Request], target: Target) -> Iterator[tuple[i
     finally:
         while _taken(jobs):  # given up half way: nobody makes what is left
             pass
+        release_machines(target)
 
 
 def _in_order(requests: Sequence[Request]) -> list[Job]:
