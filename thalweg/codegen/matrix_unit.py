@@ -9,7 +9,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from thalweg.codegen.builder import I64, VOID, Builder, Module, Type, Value, constant
@@ -235,6 +235,17 @@ class _Pack:
         frame.b.ret()
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """A block of rows: the values of all variables outside, its own, and where they lie."""
+
+    at: At
+    variables: Sequence[Variable]
+    count: Value
+    base: Value
+    apart: int  # elements from row to row
+
+
 class _Multiply:
     """The phase that multiplies, in the making."""
 
@@ -272,27 +283,20 @@ class _Multiply:
         return self.b.binary("udiv", most, self.frame.integer(self.made.block))
 
     def _piece(self, at: dict[Variable, Value], block: Value, first: Value) -> None:
-        frame, form, made, layout = self.frame, self.form, self.made, self.layout
-        rows = form.rows[made.block_at :]
-        count = frame.integer(1)
-        if rows:
-            at[rows[0]] = frame.multiply(block, made.block)
-            left = frame.subtract(frame.integer(rows[0].extent), at[rows[0]])
-            count = frame.least(left, frame.integer(made.block))
-            count = frame.multiply(count, prod(int(v.extent) for v in rows[1:]))
-        base, stride = self._rows_of(at, rows)
-        last = frame.least(
-            frame.add(first, frame.integer(made.panels)), frame.integer(layout.panels)
-        )
+        """A block of rows, and panels of columns from one on."""
+        frame, made, layout = self.frame, self.made, self.layout
+        rows = self._rows(at, block)
+        last = frame.add(first, frame.integer(made.panels))
+        last = frame.least(last, frame.integer(layout.panels))
         with self.b.loop(first, last, frame.integer(1)) as loop:
+            column = frame.multiply(loop.index, layout.width)
             number = loop.index
             if made.copy_b == "block":
                 number = frame.subtract(number, first)
             columns = self.b.element(self.packed_b, "i16", frame.multiply(number, layout.panel))
-            column = frame.multiply(loop.index, layout.width)
             if made.copy_b == "block":
                 self._pack(at, column, columns)
-            self._panel(at, rows, (base, stride), columns, column, count)
+            self._panel(rows, columns, column)
 
     def _pack(self, at: At, column: Value, base: Value) -> None:
         frame = self.frame
@@ -300,40 +304,42 @@ class _Multiply:
         with self.b.loop(frame.integer(0), chunks, frame.integer(1)) as loop:
             _Columns(self.layout, frame).emit(at, column, loop.index, base)
 
-    def _rows_of(self, at: At, rows: Sequence[Variable]) -> tuple[Value, int]:
-        """Where the rows of a piece start, copied or as they lie, and how far apart they are."""
-        frame, access, hot = self.frame, self.roles.a, self.roles.hot
-        if not self.made.copy_a:
-            argument, offset = access.value.arguments
-            place = frame.place(offset, {**at, hot: frame.integer(0)})
-            step = offset.factor(rows[0]) if rows else 0
-            return self.b.element(frame.pointers[argument], "i16", place), step
-        packing = tiled(dense(access, [*self.layout.others, *rows]), hot, DEPTH)
+    def _rows(self, at: dict[Variable, Value], block: Value) -> _Rows:
+        """The rows of a block, copied or as they lie."""
+        frame, made = self.frame, self.made
+        rows, count = self.form.rows[made.block_at :], frame.integer(1)
+        if rows:
+            at[rows[0]] = frame.multiply(block, made.block)
+            left = frame.subtract(frame.integer(rows[0].extent), at[rows[0]])
+            count = frame.least(left, frame.integer(made.block))
+            count = frame.multiply(count, prod(int(v.extent) for v in rows[1:]))
+        if made.copy_a:
+            self._copy(at, rows)
+            return _Rows(at, rows, count, self.copy_a, DEPTH)
+        argument, offset = self.roles.a.value.arguments
+        place = frame.place(offset, {**at, self.roles.hot: frame.integer(0)})
+        base = self.b.element(frame.pointers[argument], "i16", place)
+        return _Rows(at, rows, count, base, offset.factor(rows[0]))
+
+    def _copy(self, at: At, rows: Sequence[Variable]) -> None:
+        """Copy a block of rows, the numbers of a step side by side."""
+        frame, hot = self.frame, self.roles.hot
+        packing = tiled(dense(self.roles.a, [*self.layout.others, *rows]), hot, DEPTH)
         zero = frame.integer(0)
         box = {v: Span(zero, int(v.extent)) for v in (*self.form.reduced, *rows[1:])}
         if rows:
             box[rows[0]] = Span(at[rows[0]], self.made.block)
         Copy(frame, packing, box, at, self.copy_a, SIDE, BFLOAT16).emit()
-        return self.copy_a, DEPTH
 
-    def _panel(
-        self,
-        at: At,
-        rows: Sequence[Variable],
-        factor: tuple[Value, int],
-        columns: Value,
-        column: Value,
-        count: Value,
-    ) -> None:
-        """All tiles of rows of a piece, for one panel."""
-        frame, made = self.frame, self.made
-        base, stride = factor
+    def _panel(self, rows: _Rows, columns: Value, column: Value) -> None:
+        """All tiles of a block of rows, for the panel that starts with a column."""
+        frame, tile = self.frame, self.made.tile
         masks = [self._there(column, first) for first in range(0, self.layout.width, SIDE)]
-        with self.b.loop(frame.integer(0), count, frame.integer(made.tile)) as loop:
-            here = self.b.element(base, "i16", frame.multiply(loop.index, stride))
-            self._tile(here, stride, columns)
-            left = frame.least(frame.subtract(count, loop.index), frame.integer(made.tile))
-            self._store({**at, self.form.lane: column}, rows, loop.index, left, masks)
+        with self.b.loop(frame.integer(0), rows.count, frame.integer(tile)) as loop:
+            here = self.b.element(rows.base, "i16", frame.multiply(loop.index, rows.apart))
+            self._tile(here, rows.apart, columns)
+            left = frame.least(frame.subtract(rows.count, loop.index), frame.integer(tile))
+            self._store(rows, column, (loop.index, left), masks)
 
     def _there(self, column: Value, first: int) -> Value | None:
         """The columns that exist, of the 16 from one on."""
@@ -379,31 +385,27 @@ class _Multiply:
 
     def _store(
         self,
-        at: At,
-        rows: Sequence[Variable],
-        first: Value,
-        count: Value,
+        rows: _Rows,
+        column: Value,
+        numbers: tuple[Value, Value],
         masks: Sequence[Value | None],
     ) -> None:
-        """What becomes of the sums of a tile, row by row."""
-        frame, lane = self.frame, self.form.lane
+        """What becomes of the sums of a tile, row by row: from the first on, so many."""
+        frame, lane, (first, count) = self.frame, self.form.lane, numbers
         with self.b.loop(frame.integer(0), count, frame.integer(1)) as loop:
-            places = self._places(at, rows, frame.add(first, loop.index))
-            row = Leaves(frame, {**at, **places}, lane, SIDE)
+            places = self._places(rows, frame.add(first, loop.index))
+            row = Leaves(frame, {**rows.at, **places, lane: column}, lane, SIDE)
             for j, mask in enumerate(masks):
                 total = self.b.load(_SUMS, self._sum_at(loop.index, j))
                 beyond = {lane: j * SIDE}
                 store_sums(self.form.kernel, replace(row, whole=mask, sum=total, beyond=beyond))
 
-    def _places(self, at: At, rows: Sequence[Variable], number: Value) -> dict[Variable, Value]:
-        """The values of the row variables in the row of that number of a piece."""
-        if not rows:
+    def _places(self, rows: _Rows, number: Value) -> dict[Variable, Value]:
+        """The values of the row variables in the row of that number of a block."""
+        if not rows.variables:
             return {}
-        extents = [self.made.block, *(int(v.extent) for v in rows[1:])]
-        places = [number]
-        if len(rows) > 1:
-            places = self.frame.parts(number, map(self.frame.integer, extents))
-        return {
-            **dict(zip(rows, places, strict=True)),
-            rows[0]: self.frame.add(at[rows[0]], places[0]),
-        }
+        first, *inner = rows.variables
+        extents = [self.made.block, *(int(v.extent) for v in inner)]
+        places = self.frame.parts(number, map(self.frame.integer, extents)) if inner else [number]
+        found = dict(zip(rows.variables, places, strict=True))
+        return {**found, first: self.frame.add(rows.at[first], places[0])}
