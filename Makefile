@@ -9,7 +9,7 @@ BENCH ?=
 TARGETS ?= x86-64-v3 x86-64-v2
 TARGET_TESTS ?= tests
 
-.PHONY: install lint format test test-targets soak demo bench bench-peers exchange docs conformance clean
+.PHONY: install lint format test test-targets soak demo bench roofline bench-peers exchange docs conformance clean
 
 install: .venv/.stamp
 
@@ -47,6 +47,9 @@ demo: .venv/.stamp
 
 bench: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python benchmarks/run.py $(BENCH)
+
+roofline: .venv/.stamp
+	$(BIN)/python benchmarks/roofline.py
 
 bench-peers: .bench-venv/.stamp
 

@@ -256,6 +256,14 @@ def test_what_is_moved_is_what_is_touched():
     assert moved_bytes(kernel) == 4 * (3 * 8 + 3 + 3 * 8)
 
 
+def test_what_is_read_and_written_is_moved_twice():
+    x, y = tf.Variable(tf.ones([5, 7])), tf.Variable(tf.ones([5, 7]))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        plan = session.plan(x.assign_add(y).op)
+    assert plan.kernels[0].bytes == 4 * 3 * 5 * 7
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_peaks(dtype: Any):
     assert host().vector_bytes

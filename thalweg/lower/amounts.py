@@ -2,7 +2,8 @@
 
 Every operation on data counts once for each value of the variables that it depends on: what does
 not change in a loop is taken out of it. Arithmetic on indices is not counted, and a function such
-as exp counts as one operation. Of a buffer, the elements that are touched count, each once.
+as exp counts as one operation. Of a buffer, the elements that are touched count, each once; what is
+moved counts twice where it is read and written.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Amounts(NamedTuple):
 
     operations: float
     touched: tuple[int, ...]  # bytes of each argument
+    moved: int  # bytes read and bytes written
 
 
 _MOST_KNOWN = 10_000
@@ -41,11 +43,11 @@ def operations(kernel: Kernel) -> float:
 
 def moved_bytes(kernel: Kernel) -> int:
     """What one call reads and writes."""
-    return sum(touched_bytes(kernel))
+    return _amounts(kernel).moved
 
 
 def touched_bytes(kernel: Kernel) -> tuple[int, ...]:
-    """What one call reads and writes of each of its arguments."""
+    """What one call reads or writes of each of its arguments."""
     return _amounts(kernel).touched
 
 
@@ -55,7 +57,7 @@ def _amounts(kernel: Kernel) -> Amounts:
     if found is None:
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
-        found = _known[key] = Amounts(_operations(kernel), _touched(kernel))
+        found = _known[key] = Amounts(_operations(kernel), *_traffic(kernel))
     return found
 
 
@@ -68,7 +70,8 @@ def _operations(kernel: Kernel) -> float:
     return products + _Count(results).all([store.value for store in kernel.stores])
 
 
-def _touched(kernel: Kernel) -> tuple[int, ...]:
+def _traffic(kernel: Kernel) -> tuple[tuple[int, ...], int]:
+    """The bytes of each argument that are touched, and all that are read and written."""
     count = _Count(_NOTHING)
     roots: list[Any] = [part for s in kernel.stores for part in (s.value, s.offset, s.inside)]
     if isinstance(kernel, Contraction):
@@ -76,13 +79,18 @@ def _touched(kernel: Kernel) -> tuple[int, ...]:
     else:
         roots += [check.condition for check in kernel.checks]
     count.all(roots)
-    times = Counter(count.touched)
+    read, written = Counter(count.touched), Counter[Argument]()
     for store in kernel.stores:
-        times[store.argument] += _times(store.variables)
-    return tuple(
-        min(times[argument], int(argument.size)) * np.dtype(argument.dtype).itemsize
-        for argument in kernel.arguments
-    )
+        written[store.argument] += _times(store.variables)
+        if store.combine != "set":
+            read[store.argument] += _times(store.variables)
+    moved = sum(_bytes(argument, n) for side in (read, written) for argument, n in side.items())
+    return tuple([_bytes(a, read[a] + written[a]) for a in kernel.arguments]), moved
+
+
+def _bytes(argument: Argument, times: int) -> int:
+    """The bytes of so many elements, of which an argument has only some."""
+    return min(times, int(argument.size)) * np.dtype(argument.dtype).itemsize
 
 
 def _times(variables: Iterable[Variable]) -> int:

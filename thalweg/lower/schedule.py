@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from thalweg.loops.kernel import Kernel, Loops
-from thalweg.lower.amounts import moved_bytes, operations, touched_bytes
+from thalweg.lower.amounts import operations, touched_bytes
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.finish import Launch
 from thalweg.lower.memory import Arena
@@ -37,7 +37,7 @@ Extent = Buffer | tuple[int, int]
 
 def work_of(kernel: Kernel) -> float:
     """About how many vector instructions of 16 lanes a call takes."""
-    return max(operations(kernel) / 24, moved_bytes(kernel) / 48)
+    return max(operations(kernel) / 24, sum(touched_bytes(kernel)) / 48)
 
 
 def is_small(launch: Launch) -> bool:

@@ -82,7 +82,7 @@ def _cells(tuned: Tuned) -> list[str]:
 
 def described(made: Schedule) -> str:
     """A schedule in short."""
-    unit = "columns" if made.dots else "vectors"
+    unit = "columns" if made.dots else "tiles" if made.matrix else "vectors"
     parts = [f"tile {made.tile}x{made.vectors} {unit}", f"piece {made.block}x{made.panels}"]
     named = {"split": made.split, "a": made.copy_a, "b": made.copy_b}
     named |= {"ahead": made.ahead, "beside": made.beside}
