@@ -18,6 +18,7 @@ from thalweg.codegen.loop_form import Form
 from thalweg.codegen.loop_plan import Plan, plan
 from thalweg.codegen.loop_simplify import simplest
 from thalweg.codegen.machine import Target
+from thalweg.codegen.squares import emit_turned, turn_of
 from thalweg.loops.kernel import Dynamic, Loops
 
 #: What goes into the fault word when an integer is divided by zero.
@@ -43,7 +44,10 @@ class Turn:
 
 def emit_loops(kernel: Loops, target: Target) -> Emitted:
     """The code of a loop kernel, in one function that all threads call."""
-    decided = plan(simplest(kernel), target)
+    form = simplest(kernel)
+    if turn := turn_of(form, target):
+        return emit_turned(turn, target)
+    decided = plan(form, target)
     module = Module(target.halves)
     words = _words(decided.form)
     _write_body(module, "body", decided, words, "noinline")

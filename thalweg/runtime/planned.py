@@ -20,7 +20,7 @@ from thalweg.codegen.machine import host
 from thalweg.graph.node import Node
 from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Contraction, Kernel, Loops
-from thalweg.lower.amounts import moved_bytes, operations
+from thalweg.lower.amounts import moved_bytes, operations, touched_bytes
 from thalweg.lower.finish import Launch
 from thalweg.lower.lowering import Lowered
 from thalweg.runtime.native import Call, NativeStep
@@ -95,6 +95,11 @@ class PlannedKernel:
     def bytes(self) -> int:
         """What a call reads and writes, each element counted once."""
         return moved_bytes(self.kernel)
+
+    @property
+    def touched(self) -> int:
+        """The bytes of memory it reads or writes, each once."""
+        return sum(touched_bytes(self.kernel))
 
     @cached_property
     def emitted(self) -> Emitted:

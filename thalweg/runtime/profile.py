@@ -329,7 +329,7 @@ def _of_peak(kernel: PlannedKernel, seconds: float) -> tuple[float, str]:
         return 0.0, ""
     limits = (
         (kernel.flops, _arithmetic_limit(kernel), "flops"),
-        (kernel.bytes, copy_peak(kernel.bytes, kernel.users), "bytes"),
+        (kernel.bytes, copy_peak(kernel.touched, kernel.users), "bytes"),
     )
     return max((done / limit / seconds if limit else 0.0, name) for done, limit, name in limits)
 

@@ -1,0 +1,227 @@
+"""Copies that turn arrays round: transposes, channels moved first or last, squares at a time.
+
+What comes in is a loop kernel that stores loaded elements in another order; what goes out is LLVM
+text. Elements side by side in memory come to lie apart and the other way round, so vectors of them
+are loaded as the rows of a square and stored as its columns: every line of memory is read and
+written whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from thalweg.codegen.builder import I64, POINTER, Builder, Module, Type, Value, constant
+from thalweg.codegen.elements import storage_type
+from thalweg.codegen.emitted import Emitted
+from thalweg.codegen.loop_form import Form
+from thalweg.codegen.machine import Target
+from thalweg.codegen.packing import transposed
+from thalweg.loops.expr import Expr
+from thalweg.loops.kernel import Argument, Dynamic, Offset
+from thalweg.loops.loop import Variable
+
+_SIZES = (2, 4, 8)  # of elements, in bytes
+_SQUARES = 4  # of a block, in each direction: neighbouring lines are used soon
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A copy that turns: `across` lies side by side where it is read, `along` where it is put."""
+
+    form: Form
+    source: tuple[Argument, Offset]
+    sink: tuple[Argument, Offset]
+    across: Variable
+    along: Variable
+    others: tuple[Variable, ...]
+    side: int
+
+    @property
+    def order(self) -> tuple[Variable, Variable]:
+        """Both, the shorter one inside: its whole rows are read, or written, one after another."""
+        is_short = _guess(self.form, self.across) < _guess(self.form, self.along)
+        return (self.along, self.across) if is_short else (self.across, self.along)
+
+    @property
+    def kind(self) -> str:
+        """The type of an element in memory."""
+        return storage_type(self.sink[0].dtype).scalar
+
+
+def turn_of(form: Form, target: Target) -> Turn | None:
+    """What a kernel turns, if it does nothing else and squares fit into it."""
+    if len(form.stores) != 1 or form.checks or form.serial:
+        return None
+    (store,) = form.stores
+    value = store.value
+    if store.combine != "set" or store.inside is not None or not isinstance(value, Expr):
+        return None
+    if value.function != "load":
+        return None
+    argument, offset = value.arguments
+    if argument is store.argument or argument.dtype != store.argument.dtype:
+        return None
+    if not (_is_plain(offset) and _is_plain(store.offset)):
+        return None
+    across, along = _beside(offset, store.offset), _beside(store.offset, offset)
+    size = np.dtype(store.argument.dtype).itemsize
+    if across is None or along is None or size not in _SIZES:
+        return None
+    side = target.vector_bytes // max(size, 4)
+    others = tuple(v for v in form.variables if v is not across and v is not along)
+    if min(_guess(form, across), _guess(form, along)) < side:
+        return None
+    sink = store.argument, store.offset
+    return Turn(form, (argument, offset), sink, across, along, others, side)
+
+
+def _is_plain(offset: Offset) -> bool:
+    return all(isinstance(term, Variable) for _, term in offset.terms)
+
+
+def _beside(near: Offset, far: Offset) -> Variable | None:
+    """The variable that moves one place by an element, and another one by more."""
+    found = [term for factor, term in near.terms if _is_one(factor)]
+    for term in found:
+        if isinstance(term, Variable) and not _is_one(far.factor(term)):
+            return term
+    return None
+
+
+def _is_one(factor: int) -> bool:
+    return not isinstance(factor, Dynamic) and factor == 1
+
+
+def _guess(form: Form, variable: Variable) -> int:
+    """The extent of a variable, as far as it was seen."""
+    return int(np.prod([int(factor) for factor in form.factors(variable)]))
+
+
+def emit_turned(turn: Turn, target: Target) -> Emitted:
+    """The code of a copy, in one function that all threads call."""
+    module = Module(target.halves)
+    _Writing(turn, module.function("kernel", [POINTER, I64, I64], attributes="nounwind")).write()
+    return Emitted(("kernel",), module.text, passes="tiles")
+
+
+class _Writing:
+    """The function in the making."""
+
+    def __init__(self, turn: Turn, builder: Builder) -> None:
+        self.turn, self.b = turn, builder
+        self.words, self.thread, self.threads = builder.parameters
+        self.source, self.sink = (
+            self._word(1 + argument.position, POINTER) for argument, _ in (turn.source, turn.sink)
+        )
+        self.steps = {
+            (side, v): self._integer(offset.factor(v))
+            for side, offset in (("source", turn.source[1]), ("sink", turn.sink[1]))
+            for v in turn.form.variables
+        }
+
+    def _word(self, number: int, kind: Type = I64) -> Value:
+        place = self.b.element(self.words, "i64", constant(I64, number))
+        return self.b.load(kind, place, 8)
+
+    def _integer(self, number: int) -> Value:
+        return self._word(number.word) if isinstance(number, Dynamic) else constant(I64, number)
+
+    def _extent(self, variable: Variable) -> Value:
+        first, *more = map(self._integer, self.turn.form.factors(variable))
+        for factor in more:
+            first = self.b.binary("mul nsw", first, factor)
+        return first
+
+    def write(self) -> None:
+        """This thread's blocks."""
+        b, turn = self.b, self.turn
+        extents = [self._extent(v) for v in (*turn.others, *turn.order)]
+        self.extents = dict(zip((*turn.others, *turn.order), extents, strict=True))
+        counts = [*extents[:-2], *map(self._blocks, extents[-2:])]
+        count = counts[0]
+        for more in counts[1:]:
+            count = b.binary("mul nsw", count, more)
+        after = b.binary("add nsw", self.thread, constant(I64, 1))
+        start, stop = (
+            b.binary("udiv", b.binary("mul", count, place), self.threads)
+            for place in (self.thread, after)
+        )
+        with b.loop(start, stop, constant(I64, 1)) as loop:
+            *places, outer, inner = self._digits(loop.index, counts)
+            self._block(dict(zip(turn.others, places, strict=True)), outer, inner)
+        b.ret()
+
+    def _blocks(self, extent: Value) -> Value:
+        above = self.b.binary("add nsw", extent, constant(I64, self._length - 1))
+        return self.b.binary("udiv", above, constant(I64, self._length))
+
+    @property
+    def _length(self) -> int:
+        return _SQUARES * self.turn.side
+
+    def _digits(self, number: Value, extents: list[Value]) -> list[Value]:
+        digits: list[Value] = []
+        for extent in reversed(extents[1:]):
+            digits.append(self.b.binary("urem", number, extent))
+            number = self.b.binary("udiv", number, extent)
+        return [number, *reversed(digits)]
+
+    def _block(self, at: dict[Variable, Value], *blocks: Value) -> None:
+        """Some squares side by side in both directions."""
+        b, length, step = self.b, constant(I64, self._length), constant(I64, self.turn.side)
+        starts = [b.binary("mul nsw", number, length) for number in blocks]
+        ends = [
+            b.intrinsic("smin", b.binary("add nsw", start, length), self.extents[variable])
+            for start, variable in zip(starts, self.turn.order, strict=True)
+        ]
+        outer, inner = self.turn.order
+        with b.loop(starts[0], ends[0], step) as rows, b.loop(starts[1], ends[1], step) as squares:
+            self._square({**at, outer: rows.index, inner: squares.index})
+
+    def _square(self, at: dict[Variable, Value]) -> None:
+        """A square: whole, or over one end or both."""
+        b, turn = self.b, self.turn
+        source, sink = (self._address(name, at) for name in ("source", "sink"))
+        left = [b.binary("sub nsw", self.extents[v], at[v]) for v in (turn.across, turn.along)]
+        least = b.intrinsic("smin", *left)
+        is_whole = b.compare("sge", least, constant(I64, turn.side))
+        with b.when(is_whole):
+            self._whole(source, sink)
+        with b.when(b.binary("xor", is_whole, constant(is_whole.type, True))):
+            self._ragged(source, sink, *left)
+
+    def _address(self, name: str, at: dict[Variable, Value]) -> Value:
+        b, turn = self.b, self.turn
+        offset = (turn.source if name == "source" else turn.sink)[1]
+        place = self._integer(offset.constant)
+        for variable, index in at.items():
+            step = self.steps[name, variable]
+            place = b.binary("add nsw", place, b.binary("mul nsw", index, step))
+        return b.element(self.source if name == "source" else self.sink, turn.kind, place)
+
+    def _apart(self, base: Value, name: str, variable: Variable, number: Value) -> Value:
+        distance = self.b.binary("mul nsw", number, self.steps[name, variable])
+        return self.b.element(base, self.turn.kind, distance)
+
+    def _whole(self, source: Value, sink: Value) -> None:
+        b, turn = self.b, self.turn
+        kind = storage_type(turn.sink[0].dtype, turn.side)
+        numbers = [constant(I64, number) for number in range(turn.side)]
+        rows = [b.load(kind, self._apart(source, "source", turn.along, n)) for n in numbers]
+        for number, column in zip(numbers, transposed(b, rows), strict=True):
+            b.store(column, self._apart(sink, "sink", turn.across, number))
+
+    def _ragged(self, source: Value, sink: Value, across: Value, along: Value) -> None:
+        """What is there of a square, element by element."""
+        b, turn = self.b, self.turn
+        side, zero, one = (constant(I64, number) for number in (turn.side, 0, 1))
+        rows, columns = (b.intrinsic("smin", left, side) for left in (across, along))
+        with b.loop(zero, rows, one) as row:
+            here = b.element(source, turn.kind, row.index)
+            there = self._apart(sink, "sink", turn.across, row.index)
+            with b.loop(zero, columns, one) as column:
+                place = self._apart(here, "source", turn.along, column.index)
+                value = b.load(storage_type(turn.sink[0].dtype), place)
+                b.store(value, b.element(there, turn.kind, column.index))
