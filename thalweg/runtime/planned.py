@@ -93,7 +93,7 @@ class PlannedKernel:
 
     @cached_property
     def bytes(self) -> int:
-        """What a call reads and writes, each element counted once."""
+        """What a call reads and writes: each element once, or twice where it does both."""
         return moved_bytes(self.kernel)
 
     @property
