@@ -88,6 +88,15 @@ class _Account:
         return known
 
 
+def told(op: Op) -> str | None:
+    """An op and its attributes in words that no other one has; None for one that only this process
+    knows."""
+    try:
+        return _op_text(op)
+    except _Unnamed:
+        return None
+
+
 def _op_text(op: Op) -> str:
     name, fields = _kind_of(type(op))
     if not fields:

@@ -39,31 +39,31 @@ def in_place(drafts: Sequence[Draft], pieces: Pieces) -> dict[Buffer, Buffer]:
     memory: dict[Buffer, Buffer] = {}
     taken = {home for home, _ in pieces.values()}  # whose pieces may be read when they are not
     for position, draft in enumerate(drafts):
-        for write in draft.writes:
-            if write.buffer.kind is not Kind.TEMPORARY or first[write.buffer] != position:
+        for target, place in draft.places:
+            if target.kind is not Kind.TEMPORARY or first[target] != position:
                 continue
-            if write.buffer in pieces:
+            if target in pieces:
                 continue
-            for buffer, offsets in draft.loads.items():
+            for buffer in draft.loaded:
                 if (
                     buffer.kind is Kind.TEMPORARY
                     and buffer not in taken
                     and buffer not in draft.written
                     and buffer not in pieces
                     and last[buffer] == position
-                    and (buffer.dtype, buffer.size) == (write.buffer.dtype, write.buffer.size)
-                    and all(offset == write.offset for offset in offsets)
+                    and (buffer.dtype, buffer.size) == (target.dtype, target.size)
+                    and all(offset == place for offset in draft.loads[buffer])
                     and _may_replace(draft, buffer)
                 ):
                     taken.add(buffer)
-                    memory[write.buffer] = memory.get(buffer, buffer)
+                    memory[target] = memory.get(buffer, buffer)
                     break
     return memory
 
 
 def _may_replace(draft: Draft, buffer: Buffer) -> bool:
     """A factor of a product, and what a reduction sees, is read at other places than its own."""
-    if draft.has_reductions or any(write.combine != "set" for write in draft.writes):
+    if draft.has_reductions or any(write.combine != "set" for write in draft.nest.writes):
         return False
     product = draft.product
     return product is None or buffer not in (product.a.buffer, product.b.buffer)

@@ -27,13 +27,13 @@ def pieced(drafts: Sequence[Draft], pieces: Pieces) -> list[Draft]:
     """The drafts without such copies; notes in `pieces` where the parts lie from now on."""
     writers: dict[Buffer, list[Write]] = defaultdict(list)
     for draft in drafts:
-        for write in draft.writes:
-            writers[write.buffer].append(write)
+        for write, buffer in zip(draft.nest.writes, draft.targets, strict=True):
+            writers[buffer].append(write)
     gone: set[int] = set()
     behind: dict[Buffer, frozenset[Buffer]] = {}
     for position, draft in enumerate(drafts):
         starts = _starts(draft)
-        whole = draft.writes[0].buffer if draft.writes else None
+        whole = draft.targets[0] if draft.targets else None
         if whole is None or not starts or not pieces.keys().isdisjoint([whole, *starts]):
             continue
         if all(_is_made_once(writers[buffer]) for buffer in (whole, *starts)):
@@ -53,15 +53,16 @@ def _is_made_once(writes: Sequence[Write]) -> bool:
 
 def _behind(draft: Draft, behind: Mapping[Buffer, frozenset[Buffer]]) -> Draft:
     """A draft that is known to read all pieces of what it reads."""
-    found = [behind[buffer] for buffer in draft.loads if buffer in behind]
+    found = [behind[buffer] for buffer in draft.loaded if buffer in behind]
     return replace(draft, behind=draft.behind.union(*found)) if found else draft
 
 
 def _starts(draft: Draft) -> dict[Buffer, int]:
     """Where in a whole the parts begin that a draft copies there, if that is all it does."""
-    if len(draft.writes) != 1 or len(draft.loads) < 2:
+    nest = draft.nest
+    if len(nest.writes) != 1 or len(nest.loads) < 2 or not _selects(nest.writes[0].value):
         return {}
-    if draft.product or draft.needed or draft.serial or draft.behind:
+    if nest.product or draft.needed or draft.serial or draft.behind:
         return {}
     (write,) = draft.writes
     found: dict[Buffer, int] = {}
@@ -76,9 +77,13 @@ def _starts(draft: Draft) -> dict[Buffer, int]:
 # Selections by an index
 
 
+def _selects(value: Any) -> bool:
+    return isinstance(value, Expr) and value.function == "select"
+
+
 def _leaves(value: Any, limits: _Limits) -> list[tuple[Any, _Limits]]:
     """What selections by an index choose from, and for which values of the indices."""
-    if not isinstance(value, Expr) or value.function != "select":
+    if not _selects(value):
         return [(value, limits)]
     condition, first, second = value.arguments
     found = _border(condition)
