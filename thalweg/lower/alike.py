@@ -1,8 +1,7 @@
 """What is computed alike: the steps of an unrolled loop, the layers of a network.
 
-Comes in: a region on concrete shapes. Goes out: for its nodes, numbers that are equal where their
-loop forms are, up to which tensors they read; and for the tensors to draft, what they are computed
-of down to memory, so that a nest made for the first of several serves the others on their memory.
+Comes in: a region on concrete shapes. Goes out: for the tensors to draft, what they are computed of
+down to memory, so that a nest made for the first of several serves the others on their memory.
 """
 
 from __future__ import annotations
@@ -11,65 +10,14 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from itertools import dropwhile
 from math import lcm, prod
-from typing import Any
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.buffers import Buffer
 from thalweg.lower.drafts import Draft, Home, Nest
-from thalweg.lower.identity import told
 from thalweg.lower.specialise import Specialised
-
-_FEW = 16  # elements of a value that is told as it is; others are told by whose they are
 
 #: For each tensor that lies within another one: in which, and from which element on.
 Views = Mapping[Tensor, tuple[Tensor, int]]
-
-
-class Kinds:
-    """Numbers for what lowering sees of nodes: op, attributes, shapes and values of inputs."""
-
-    def __init__(self, spec: Specialised) -> None:
-        self._spec = spec
-        self._numbers: dict[Hashable, int] = {}
-        self._nodes: dict[Node, int | None] = {}
-        self._tensors: dict[Tensor, int] = {}
-
-    def of(self, node: Node) -> int | None:
-        """The number of a node's kind; None for one that is like no other."""
-        try:
-            return self._nodes[node]
-        except KeyError:
-            found = self._nodes[node] = self._of(node)
-            return found
-
-    def _of(self, node: Node) -> int | None:
-        text = None if node.op.has("stream") else told(node.op)
-        if text is None:
-            return None
-        inputs = node.inputs
-        counts = node.input_counts() if node.op.parsed.has_lists else None
-        same = tuple(map(inputs.index, inputs)) if len(inputs) > 1 else ()
-        return self._number((text, counts, same, *map(self._tensor, inputs)))
-
-    def _number(self, key: Hashable) -> int:
-        return self._numbers.setdefault(key, len(self._numbers))
-
-    def _tensor(self, tensor: Tensor) -> int:
-        found = self._tensors.get(tensor)
-        if found is None:
-            kind, value = tensor.dtype.base_dtype, self._spec.values.get(tensor)
-            key = (kind, self._spec.shapes[tensor], _value_key(tensor, value))
-            found = self._tensors[tensor] = self._number(key)
-        return found
-
-
-def _value_key(tensor: Tensor, value: Any) -> Hashable:
-    """What a known value is told by, and whether it is a constant of the graph."""
-    if value is None:
-        return None
-    if value.size > _FEW or value.dtype.hasobject:
-        return tensor
-    return value.dtype.str, value.tobytes(), tensor.op.type
 
 
 @dataclass(frozen=True)
@@ -90,11 +38,8 @@ class Cones:
     are alike wherever they begin.
     """
 
-    def __init__(
-        self, spec: Specialised, kinds: Kinds, buffers: Mapping[Tensor, Buffer], views: Views
-    ) -> None:
+    def __init__(self, spec: Specialised, buffers: Mapping[Tensor, Buffer], views: Views) -> None:
         self._spec = spec
-        self._kinds = kinds
         self._buffers = buffers
         self._views = views
         self._grains: dict[Tensor, int] = {}
@@ -116,7 +61,7 @@ class Cones:
             if buffer is not None:
                 key.append(_entered((buffer, start), homes))
                 continue
-            kind = self._kinds.of(part.op)
+            kind = self._spec.kinds.of(part.op)
             if kind is None:
                 return None
             key += (kind, part.value_index)

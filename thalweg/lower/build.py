@@ -22,7 +22,7 @@ from thalweg.loops.loop import NotLowered, Place, Scatter, Variable, lowered
 from thalweg.lower import reductions
 from thalweg.lower.affine import Affine, expressed
 from thalweg.lower.affine import variable as index_of
-from thalweg.lower.alike import Cones, Kinds, Models
+from thalweg.lower.alike import Cones, Models
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.contract import product_of, splits_of
 from thalweg.lower.cost import MOST_PARTS, Costs, Form, worth_inlining
@@ -50,14 +50,13 @@ class Drafting:
         self._writes: dict[Tensor, list[int]] = defaultdict(list)  # of a variable: positions
         self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
         self._reductions: dict[Any, Buffer] = {}
-        self._kinds = Kinds(spec)
         self._looks: dict[tuple[int, int], Look] = {}  # by kind of node, and output
         self._views: dict[Tensor, tuple[Tensor, int]] = {}
         self._models = Models()
         self.drafts: list[Draft] = []
         self.buffers: dict[Tensor, Buffer] = self._resolver.buffers
         self.streams: dict[Node, Buffer] = self._resolver.stream_buffers
-        self._cones = Cones(spec, self._kinds, self.buffers, self._views)
+        self._cones = Cones(spec, self.buffers, self._views)
 
     def run(self) -> None:
         """Draft everything."""
@@ -141,7 +140,7 @@ class Drafting:
 
     def _look(self, node: Node, output: int, shape: tuple[int, ...]) -> Look:
         """What an output is like, looked at once for all nodes of a kind."""
-        kind = self._kinds.of(node)
+        kind = self._spec.kinds.of(node)
         found = None if kind is None else self._looks.get((kind, output))
         if found is None:
             at = Place.over(shape, output)
