@@ -14,6 +14,7 @@ from math import lcm, prod
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.buffers import Buffer
 from thalweg.lower.drafts import Draft, Home, Nest
+from thalweg.lower.kinds import Kinds
 from thalweg.lower.specialise import Specialised
 
 #: For each tensor that lies within another one: in which, and from which element on.
@@ -38,8 +39,11 @@ class Cones:
     are alike wherever they begin.
     """
 
-    def __init__(self, spec: Specialised, buffers: Mapping[Tensor, Buffer], views: Views) -> None:
+    def __init__(
+        self, spec: Specialised, kinds: Kinds, buffers: Mapping[Tensor, Buffer], views: Views
+    ) -> None:
         self._spec = spec
+        self._kinds = kinds
         self._buffers = buffers
         self._views = views
         self._grains: dict[Tensor, int] = {}
@@ -61,7 +65,7 @@ class Cones:
             if buffer is not None:
                 key.append(_entered((buffer, start), homes))
                 continue
-            kind = self._spec.kinds.of(part.op)
+            kind = self._kinds.of(part.op)
             if kind is None:
                 return None
             key += (kind, part.value_index)

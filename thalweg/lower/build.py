@@ -27,6 +27,7 @@ from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.contract import product_of, splits_of
 from thalweg.lower.cost import MOST_PARTS, Costs, Form, worth_inlining
 from thalweg.lower.drafts import SUM, Draft, Renaming, Write, free_variables, renaming
+from thalweg.lower.kinds import Kinds
 from thalweg.lower.looks import Look, look_at, own_place
 from thalweg.lower.phases import is_nothing, phases, strides_of
 from thalweg.lower.resolve import STREAM_WORDS, Needed, Operands, Resolver, flat, is_from_data
@@ -37,8 +38,9 @@ from thalweg.lower.specialise import NotCompiled, Specialised
 class Drafting:
     """The drafts of a region, in the order of its nodes."""
 
-    def __init__(self, spec: Specialised) -> None:
+    def __init__(self, spec: Specialised, kinds: Kinds) -> None:
         self._spec = spec
+        self._kinds = kinds
         self._operands = Operands(spec)
         self._resolver = Resolver(spec, self._operands)
         self._costs = Costs()
@@ -56,7 +58,7 @@ class Drafting:
         self.drafts: list[Draft] = []
         self.buffers: dict[Tensor, Buffer] = self._resolver.buffers
         self.streams: dict[Node, Buffer] = self._resolver.stream_buffers
-        self._cones = Cones(spec, self.buffers, self._views)
+        self._cones = Cones(spec, kinds, self.buffers, self._views)
 
     def run(self) -> None:
         """Draft everything."""
@@ -140,7 +142,7 @@ class Drafting:
 
     def _look(self, node: Node, output: int, shape: tuple[int, ...]) -> Look:
         """What an output is like, looked at once for all nodes of a kind."""
-        kind = self._spec.kinds.of(node)
+        kind = self._kinds.of(node)
         found = None if kind is None else self._looks.get((kind, output))
         if found is None:
             at = Place.over(shape, output)

@@ -68,13 +68,13 @@ class Specialised:
     region: Region
     shapes: Mapping[Tensor, Shape]
     values: Mapping[Tensor, Array]  # what is known before the step runs
-    kinds: Kinds
 
 
 def specialise(
     region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Array]
-) -> Specialised:
-    """Infer all shapes of a region from those of its inputs; `values` are inputs held fixed."""
+) -> tuple[Specialised, Kinds]:
+    """Infer all shapes of a region from those of its inputs; `values` are inputs held fixed. The
+    kinds of its nodes are found on the way."""
     return _Inference(region, shapes, values).run()
 
 
@@ -92,7 +92,7 @@ class _Inference:
         self._kinds = Kinds(self._shapes, self._values)
         self._found: dict[int, list[Shape]] = {}  # the shapes that nodes of a kind give
 
-    def run(self) -> Specialised:
+    def run(self) -> tuple[Specialised, Kinds]:
         with self._graph.as_default():
             for tensor in self._region.inputs:
                 self._enter(tensor)
@@ -106,7 +106,7 @@ class _Inference:
                 self._shapes[tensor] = self._shapes[root]
             for node in self._region.nodes:
                 self._infer(node)
-        return Specialised(self._region, self._shapes, self._values, self._kinds)
+        return Specialised(self._region, self._shapes, self._values), self._kinds
 
     def _enter(self, tensor: Tensor) -> None:
         value = self._values.get(tensor)
