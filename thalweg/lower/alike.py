@@ -47,6 +47,8 @@ class Cones:
         self._buffers = buffers
         self._views = views
         self._grains: dict[Tensor, int] = {}
+        self._sorts: dict[Buffer, int] = {}
+        self._numbers: dict[Hashable, int] = {}
 
     def of(self, tensor: Tensor) -> Cone | None:
         """The cone of a tensor that is not in memory yet."""
@@ -56,14 +58,16 @@ class Cones:
         pending = [(tensor, 0)]
         while pending:
             one = self._followed(*pending.pop())
-            place = seen.setdefault(one, len(seen))
-            key.append(place)
-            if place < len(seen) - 1:
+            if one in seen:
+                key.append(-1 - seen[one])
                 continue
+            seen[one] = len(seen)
             part, start = one
             buffer = self._buffers.get(part)
             if buffer is not None:
-                key.append(_entered((buffer, start), homes))
+                # Whose memory it is, from where on compared with the first there, what it is like.
+                number, first = homes.setdefault(buffer, (len(homes), start))
+                key.append((number, start - first, self._sort(buffer)))
                 continue
             kind = self._kinds.of(part.op)
             if kind is None:
@@ -72,6 +76,14 @@ class Cones:
             pending += self._inputs(part, start)
         found = [(buffer, start) for buffer, (_, start) in homes.items()]
         return Cone(tuple(key), tuple(found))
+
+    def _sort(self, buffer: Buffer) -> int:
+        """A number for what a buffer is like."""
+        found = self._sorts.get(buffer)
+        if found is None:
+            key = buffer.kind, buffer.dtype, buffer.size
+            found = self._sorts[buffer] = self._numbers.setdefault(key, len(self._numbers))
+        return found
 
     def _followed(self, tensor: Tensor, start: int) -> tuple[Tensor, int]:
         """The tensor that one is a piece of, and from which element on."""
@@ -121,14 +133,6 @@ class Cones:
             return self._grain(tensor)
         kept = tuple(dropwhile(lambda size: size == 1, own))
         return prod(kept) if shape[len(shape) - len(kept) :] == kept else 0
-
-
-def _entered(home: Home, homes: dict[Buffer, tuple[int, int]]) -> Hashable:
-    """What a key tells of memory: whose it is, from where on compared with the first that is in
-    it, and what it is like."""
-    buffer, start = home
-    number, first = homes.setdefault(buffer, (len(homes), start))
-    return number, start - first, buffer.kind, buffer.dtype, buffer.size
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Drafting:
         self._operands = Operands(spec)
         self._resolver = Resolver(spec, self._operands)
         self._costs = Costs()
-        self._forms: dict[Tensor, Form] = {}
+        self._seen: dict[Tensor, Look] = {}
         self._reads: dict[Tensor, float] = defaultdict(float)
         self._readers: dict[Tensor, list[int]] = defaultdict(list)
         self._contracted: set[Tensor] = set()
@@ -67,7 +67,7 @@ class Drafting:
             self._look_at(position, node)
         for position, node in enumerate(self._spec.region.nodes):
             self._decide(position, node)
-        self._forms.clear()
+        self._seen.clear()
         for node in self._spec.region.nodes:
             self._draft(node)
             self._resolver.forget()
@@ -115,10 +115,9 @@ class Drafting:
             self.streams[node] = Buffer(Kind.STREAM, np.dtype(np.uint32), STREAM_WORDS, node)
         for output, shape in self._places(node):
             look = self._look(node, output, shape)
-            form = look.on(self._operands.flat(node))
-            self._note_reads(position, form, look.contracts, math.prod(shape))
+            self._note_reads(position, node, look, math.prod(shape))
             if not references:
-                self._forms[node.outputs[output]] = form
+                self._seen[node.outputs[output]] = look
                 self._note_view(node.outputs[output], look)
         for place in references:
             self._writes[self._roots[node.inputs[place]]].append(position)
@@ -168,14 +167,13 @@ class Drafting:
             # An input the op does not take: its NumPy kernel says so in the right words.
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
 
-    def _note_reads(self, position: int, form: Form, contracts: bool, size: int) -> None:
-        for operand, count in form.loads.items():
-            tensor = self._operands.tensors.get(operand)
+    def _note_reads(self, position: int, node: Node, look: Look, size: int) -> None:
+        for tensor, count in look.reads(node):
             if tensor is None:
                 continue
             self._reads[tensor] += count * size
             self._readers[tensor].append(position)
-            if contracts:
+            if look.contracts:
                 self._contracted.add(tensor)
 
     # What is stored
@@ -185,30 +183,27 @@ class Drafting:
             return
         outputs = self._spec.region.outputs
         for tensor in node.outputs:
-            form = self._forms.get(tensor)
-            if form is None:
+            look = self._seen.get(tensor)
+            if look is None:
                 continue
-            sources = self._operands.tensors
-            self._costs.note(tensor, form, sources)
-            read = self._directly_read(form)
+            reads = look.reads(node)
+            self._costs.note(tensor, look.form, reads)
+            read = self._directly_read([source for source, _ in reads if source is not None])
             self._variables_read[tensor] = read
-            stored = tensor in outputs or self._must_store(tensor, form)
+            stored = tensor in outputs or self._must_store(tensor, look.form)
             if stored or self._is_overtaken(position, tensor, read):
                 self._costs.stored.add(tensor)
                 self._variables_read[tensor] = frozenset()
 
-    def _directly_read(self, form: Form) -> frozenset[Tensor]:
+    def _directly_read(self, sources: Sequence[Tensor]) -> frozenset[Tensor]:
         """The variables that computing a tensor reads."""
-        found: set[Tensor] = set()
-        for operand in form.loads:
-            tensor = self._operands.tensors.get(operand)
-            if tensor is None:
-                continue
+        found: frozenset[Tensor] = frozenset()
+        for tensor in sources:
             if tensor in self._roots:
-                found.add(self._roots[tensor])
-            else:
-                found |= self._variables_read.get(tensor, frozenset())
-        return frozenset(found)
+                found |= {self._roots[tensor]}
+            elif tensor in self._variables_read:
+                found |= self._variables_read[tensor]
+        return found
 
     def _must_store(self, tensor: Tensor, form: Form) -> bool:
         if not self._readers[tensor]:
@@ -223,6 +218,8 @@ class Drafting:
 
     def _is_overtaken(self, position: int, tensor: Tensor, read: frozenset[Tensor]) -> bool:
         """Whether a variable it reads is written before its last reader has run."""
+        if not read:
+            return False
         last = max(self._readers[tensor], default=position)
         return any(position < write < last for root in read for write in self._writes[root])
 

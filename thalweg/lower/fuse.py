@@ -55,7 +55,8 @@ class _Joining:
             if joined is None:
                 continue
             if self._can_rise(draft, place):
-                self._put(joined, place)
+                self.drafts[place] = joined
+                self._note(draft, place)  # what the other one touches is noted there
                 return
             if self._can_sink(target, place):
                 self.drafts[place] = None
@@ -67,10 +68,17 @@ class _Joining:
 
     def _put(self, draft: Draft, place: int) -> None:
         self.drafts[place] = draft
+        self._note(draft, place)
+
+    def _note(self, draft: Draft, place: int) -> None:
+        """What a draft at a place touches."""
+        used, written = self._used_at, self._written_at
         for buffer in draft.reads | draft.written:
-            self._used_at[buffer] = max(self._used_at[buffer], place)
+            if used[buffer] < place:
+                used[buffer] = place
         for buffer in draft.written:
-            self._written_at[buffer] = max(self._written_at[buffer], place)
+            if written[buffer] < place:
+                written[buffer] = place
 
     def _candidates(self, draft: Draft) -> list[int]:
         nest = draft.nest

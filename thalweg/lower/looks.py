@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from thalweg.graph.node import Node, Tensor
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Operand, Place
 from thalweg.lower.affine import Affine, affine, is_index
@@ -21,27 +22,24 @@ from thalweg.lower.resolve import flat
 class Look:
     """An output of all nodes of a kind."""
 
-    seen: Form
-    loads: tuple[tuple[int, float], ...]  # which inputs are read, how often for an element
+    form: Form
+    loads: tuple[tuple[int, float], ...]  # which inputs are read, -1 for none: how often
     contracts: bool
     view: tuple[int, int] | None  # the input that it is a piece of, and from which element on
 
-    def on(self, operands: Sequence[Operand]) -> Form:
-        """What it is like on the inputs of one node."""
-        seen = self.seen
-        if len(self.loads) < len(seen.loads):
-            return seen  # it reads a random stream as well, and is like no other
-        loads = {operands[place]: count for place, count in self.loads}
-        return Form(seen.cost, loads, seen.parts, seen.reduces, seen.scatters)
+    def reads(self, node: Node) -> list[tuple[Tensor | None, float]]:
+        """The tensors that a node reads for an element, and how often; a random stream is none."""
+        inputs = node.inputs
+        return [(None if place < 0 else inputs[place], count) for place, count in self.loads]
 
 
 def look_at(raw: Any, at: Place, operands: Sequence[Operand]) -> Look:
     """What a loop form is like."""
     form = analysed(raw)
     places = {operand: place for place, operand in reversed([*enumerate(operands)])}
-    loads = [(places[x], count) for x, count in form.loads.items() if x in places]
+    loads = [(places.get(operand, -1), count) for operand, count in form.loads.items()]
     view = _start(raw, at) if form.moves_only else None
-    found = None if view is None or not loads else (loads[0][0], view)
+    found = None if view is None or loads[0][0] < 0 else (loads[0][0], view)
     return Look(form, tuple(loads), _is_contraction(raw), found)
 
 

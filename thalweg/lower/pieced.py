@@ -16,7 +16,7 @@ from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine, Digit, affine, is_index, number, total
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.drafts import Draft, Write
+from thalweg.lower.drafts import Draft, Nest, Write
 from thalweg.lower.stack import Pieces
 
 #: The values that indices take somewhere: from the first number up to the second.
@@ -31,8 +31,9 @@ def pieced(drafts: Sequence[Draft], pieces: Pieces) -> list[Draft]:
             writers[buffer].append(write)
     gone: set[int] = set()
     behind: dict[Buffer, frozenset[Buffer]] = {}
+    known: dict[Nest, dict[Buffer, int]] = {}
     for position, draft in enumerate(drafts):
-        starts = _starts(draft)
+        starts = _starts_again(draft, known)
         whole = draft.targets[0] if draft.targets else None
         if whole is None or not starts or not pieces.keys().isdisjoint([whole, *starts]):
             continue
@@ -55,6 +56,17 @@ def _behind(draft: Draft, behind: Mapping[Buffer, frozenset[Buffer]]) -> Draft:
     """A draft that is known to read all pieces of what it reads."""
     found = [behind[buffer] for buffer in draft.loaded if buffer in behind]
     return replace(draft, behind=draft.behind.union(*found)) if found else draft
+
+
+def _starts_again(draft: Draft, known: dict[Nest, dict[Buffer, int]]) -> dict[Buffer, int]:
+    """Those of a draft, found once for all of its nest that begin at the same places."""
+    if draft.needed or draft.behind or any(shift for _, shift in draft.homes):
+        return _starts(draft)
+    nest = draft.nest
+    if nest not in known:
+        known[nest] = _starts(Draft(nest, draft.nodes))
+    found, numbers = known[nest], nest.buffers.index
+    return {draft.homes[numbers(buffer)][0]: start for buffer, start in found.items()}
 
 
 def _starts(draft: Draft) -> dict[Buffer, int]:
