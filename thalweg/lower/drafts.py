@@ -99,15 +99,19 @@ class Nest:
     product: Product | None = None
     serial: frozenset[Variable] = frozenset()
 
-    @cached_property
+    @property
     def loads(self) -> dict[Buffer, list[Affine]]:
         """Where each buffer is read."""
-        return _loads_and_parts(self.roots)[0]
+        return self._seen[0]
 
-    @cached_property
+    @property
     def parts(self) -> int:
         """How large its expressions are."""
-        return _loads_and_parts(self.roots)[1]
+        return self._seen[1]
+
+    @cached_property
+    def _seen(self) -> tuple[dict[Buffer, list[Affine]], int]:
+        return _loads_and_parts(self.roots)
 
     @property
     def roots(self) -> list[Any]:

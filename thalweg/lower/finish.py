@@ -160,11 +160,11 @@ class _Arguments:
 def _finished(draft: Draft, memory: Mapping[Buffer, Buffer], kernels: dict[Any, Kernel]) -> Launch:
     """A draft's kernel on its buffers; `kernels` are those that were made before."""
     arguments = _Arguments(draft.spans, draft.written, memory)
-    key = draft.nest, arguments.told(draft.homes)
-    kernel = None if draft.needed else kernels.get(key)
-    if kernel is None:
-        kernel = kernels[key] = _kernel(draft, arguments)
-    return Launch(kernel, arguments.buffers, draft.nodes, arguments.starts)
+    # What is looked at by a check alone is an argument as well: such a kernel is nobody else's.
+    key = (draft if draft.needed else draft.nest), arguments.told(draft.homes)
+    if key not in kernels:
+        kernels[key] = _kernel(draft, arguments)
+    return Launch(kernels[key], arguments.buffers, draft.nodes, arguments.starts)
 
 
 def _kernel(draft: Draft, arguments: _Arguments) -> Kernel:
