@@ -28,6 +28,7 @@ Part = Gradient | ListEntry  # of a gradient
 
 #: Whether gradients go where what they are of is: the choice holds inside bodies too.
 _colocates: ContextVar[bool] = ContextVar("colocates", default=False)
+_ANYWHERE = nullcontext()
 
 
 @public("AggregationMethod")
@@ -302,13 +303,16 @@ class _Backward:
         parts = self._found.get(tensor)
         if not parts:
             return None
-        with self._on_device_of(_meeting_place(tensor, parts)):
+        if self._colocate:
+            with self._on_device_of(_meeting_place(tensor, parts)):
+                total = aggregate(parts, self._aggregation)
+        else:
             total = aggregate(parts, self._aggregation)
         self._total[tensor] = total
         return total
 
     def _on_device_of(self, node: Node) -> AbstractContextManager[Any]:
-        return get_default_graph().colocate_with(node) if self._colocate else nullcontext()
+        return get_default_graph().colocate_with(node) if self._colocate else _ANYWHERE
 
 
 def _position(node: Node) -> tuple[int, int]:
@@ -363,6 +367,8 @@ def _gated(gradients: list[Any]) -> list[Any]:
 def _shaped(gradient: Part, tensor: Tensor) -> Part:
     """Check a gradient against its tensor; narrow its static shape by it."""
     if isinstance(gradient, IndexedSlices | ListEntry):
+        return gradient
+    if gradient.shape.sizes == tensor.shape.sizes:
         return gradient
     if not gradient.shape.is_compatible_with(tensor.shape):
         raise ValueError(

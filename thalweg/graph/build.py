@@ -6,7 +6,7 @@ Every node is made here. Errors in dtype or shape come now, on the user's line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import Any, cast
 
 from thalweg.graph import op as ops
@@ -22,7 +22,6 @@ from thalweg.graph.signature import Argument
 from thalweg.graph.subgraph import SubGraph, check_open, root
 
 _UNKNOWN = unknown_shape()
-_ANYWHERE = nullcontext()
 
 
 def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
@@ -43,7 +42,7 @@ def add_node(
     of the user's code that runs now."""
     given = name or op.type_name
     inputs, grouped, bound, counts = convert_inputs(op, arguments, given)
-    if any(tensor.op.graph is not graph for tensor in inputs):
+    if not _is_home(graph, inputs):
         inputs = _captured(graph, inputs)
         grouped = op.parsed.group(inputs, counts or _counts(op, grouped))
     dtypes, shapes = _outputs(op, grouped, bound, given)
@@ -51,18 +50,20 @@ def add_node(
     override = graph.gradient_override(op.type_name)
     if override is not None:
         annotations = (annotations or {}) | {"_gradient_op_type": override}
-    with _beside_variables(graph, op, inputs):
-        made_at = None if like is None else like.made_at
+    made_at = None if like is None else like.made_at
+    if not op.parsed.references:
+        return graph.add(op, inputs, dtypes, shapes, given, annotations, made_at)
+    # An op that writes to a variable runs where the variable is.
+    with graph.colocate_with(inputs[op.parsed.references[0]]):
         return graph.add(op, inputs, dtypes, shapes, given, annotations, made_at)
 
 
-def _beside_variables(
-    graph: Graph, op: Op, inputs: Sequence[Tensor]
-) -> AbstractContextManager[None]:
-    """An op that writes to a variable runs where the variable is."""
-    if not op.parsed.references:
-        return _ANYWHERE
-    return graph.colocate_with(inputs[op.parsed.references[0]])
+def _is_home(graph: Graph, inputs: Sequence[Tensor]) -> bool:
+    """Whether all inputs are of a graph."""
+    for tensor in inputs:  # noqa: SIM110 - a plain loop is twice as quick, and this is for each node
+        if tensor.op.graph is not graph:
+            return False
+    return True
 
 
 def create_op(
@@ -199,6 +200,10 @@ def convert_inputs(
             f"op {op.type_name} takes {len(declared)} inputs "
             f"({', '.join(a.name for a in declared)}), got {len(arguments)}"
         )
+    dtypes = None if op.parsed.has_lists else _dtypes(arguments)
+    known = None if dtypes is None else _bound_by(type(op), dtypes)
+    if known is not None:
+        return arguments, list(arguments), known, None
     bound = _bind_tensors(op, declared, arguments)
     grouped: list[Any] = []
     for argument, value in zip(declared, arguments, strict=True):
@@ -212,6 +217,30 @@ def convert_inputs(
     lengths = [len(v) if a.is_list else 1 for a, v in zip(declared, grouped, strict=True)]
     ambiguous = sum(a.is_list for a in declared) > 1
     return tuple(flat), grouped, bound, tuple(lengths) if ambiguous else None
+
+
+def _dtypes(arguments: Sequence[Any]) -> tuple[DType, ...] | None:
+    """The dtypes of arguments, if all are tensors."""
+    found: list[DType] = []
+    for value in arguments:
+        if not isinstance(value, Tensor):
+            return None
+        found.append(value.dtype)
+    return tuple(found)
+
+
+@lru_cache(1024)
+def _bound_by(kind: type[Op], dtypes: tuple[DType, ...]) -> dict[str, Any] | None:
+    """The types that tensors bind where nothing else has a say. None where attributes have, or
+    where the tensors do not fit: the long way says what is wrong."""
+    bound: dict[str, Any] = {}
+    for argument, dtype in zip(kind.parsed.inputs, dtypes, strict=True):
+        wanted = argument.fixed or bound.setdefault(argument.type, dtype.base_dtype)
+        fits = wanted in (dtype, dtype.base_dtype) and dtype.is_ref_dtype >= argument.is_ref
+        if argument.type in kind.fields or not fits:
+            return None
+    limits = kind.parsed.allowed.items()
+    return bound if all(bound.get(name) in allowed for name, allowed in limits) else None
 
 
 def _bind_tensors(op: Op, declared: Sequence[Argument], arguments: Sequence[Any]) -> dict[str, Any]:

@@ -23,13 +23,14 @@ _by_value: dict[Any, "DType"] = {}  # every hashable spelling as_dtype knows, ex
 class DType:
     """The type of the elements of a tensor; `DType(1) is float32`."""
 
-    __slots__ = ("_enum", "_kind", "_name", "_numpy", "_other")
+    __slots__ = ("_enum", "_kind", "_name", "_numpy", "_other", "base_dtype")
 
     _enum: int
     _name: str
     _kind: str  # f(loat) i(nteger) u(nsigned) c(omplex) q(uantized) b(ool) s(tring) o(paque)
     _numpy: Any
     _other: "DType"  # a base type's reference type; a reference type's base type
+    base_dtype: "DType"  # the non-reference type of this type
 
     def __new__(cls, type_enum: Any) -> "DType":
         try:
@@ -46,6 +47,7 @@ class DType:
         base._kind = reference._kind = kind
         base._numpy = reference._numpy = numpy_type
         base._other, reference._other = reference, base
+        base.base_dtype = reference.base_dtype = base
         return base
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -79,11 +81,6 @@ class DType:
     # TensorFlow programs know these two only by their private names.
     _is_ref_dtype = is_ref_dtype
     _as_ref = as_ref
-
-    @property
-    def base_dtype(self) -> "DType":
-        """The non-reference type of this type."""
-        return self._other if self.is_ref_dtype else self
 
     @property
     def real_dtype(self) -> "DType":

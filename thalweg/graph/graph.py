@@ -150,11 +150,10 @@ class Graph:
             full_name = name[:-1] if name.endswith("/") else self.unique_name(name)
             place = len(self._order)
             node = Node(self, op, full_name, inputs, controls, "", annotations, *made_at, place)
-            node.outputs = tuple(
-                Tensor(node, index, dtype, shape)
-                for index, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True))
-            )
-            self._place(node)
+            kinds = zip(dtypes, shapes, strict=True)
+            node.outputs = tuple([Tensor(node, n, *kind) for n, kind in enumerate(kinds)])
+            if self._devices or self._colocation:
+                self._place(node)
             self._nodes[full_name] = node
             self._names.setdefault(full_name, 1)
             self._order.append(node)

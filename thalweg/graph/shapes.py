@@ -232,7 +232,7 @@ class TensorShape:
     def is_compatible_with(self, other: Any) -> bool:
         """Whether some full shape fits both: equal where both are known."""
         mine, theirs = self._sizes, as_shape(other)._sizes
-        if mine is None or theirs is None:
+        if mine is None or theirs is None or mine == theirs:
             return True
         if len(mine) != len(theirs):
             return False
@@ -246,6 +246,8 @@ class TensorShape:
     def merge_with(self, other: Any) -> "TensorShape":
         """The shape known as well as `self` and `other` together know it."""
         other = as_shape(other)
+        if self._sizes == other._sizes:
+            return self
         if not self.is_compatible_with(other):
             raise ValueError(f"Shapes {self} and {other} are not compatible")
         if self._sizes is None or other._sizes is None:
@@ -414,6 +416,8 @@ def broadcast_shapes(*shapes: TensorShape) -> TensorShape:
 
 
 def _broadcast_pair(left: TensorShape, right: TensorShape) -> TensorShape:
+    if left is right:
+        return left
     if left.sizes is None or right.sizes is None:
         return _UNKNOWN
     if left.sizes == right.sizes:

@@ -32,7 +32,7 @@ class Argument:
     count: str = ""  # the name of the length, for a list of one dtype
     is_mixed: bool = False  # a list of any dtypes
 
-    @property
+    @cached_property
     def is_list(self) -> bool:
         """Whether this argument stands for any number of tensors."""
         return bool(self.count) or self.is_mixed

@@ -21,12 +21,15 @@ from thalweg.loops.expr import Expr
 from thalweg.loops.loop import NotLowered, Place, Scatter, Variable, lowered
 from thalweg.loops.types import dtype_of
 from thalweg.lower import reductions
-from thalweg.lower.affine import Affine, affine, expressed
+from thalweg.lower.affine import Affine, expressed
 from thalweg.lower.affine import variable as index_of
+from thalweg.lower.alike import Cones, Models
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.contract import product_of, splits_of
-from thalweg.lower.cost import MOST_PARTS, Costs, Form, analysed, worth_inlining
+from thalweg.lower.cost import MOST_PARTS, Costs, Form, worth_inlining
 from thalweg.lower.drafts import SUM, Draft, Renaming, Write, free_variables, renaming
+from thalweg.lower.kinds import Kinds
+from thalweg.lower.looks import Look, look_at, own_place
 from thalweg.lower.phases import is_nothing, phases, strides_of
 from thalweg.lower.resolve import STREAM_WORDS, Needed, Operands, Resolver, flat, is_from_data
 from thalweg.lower.scans import as_scan
@@ -36,12 +39,13 @@ from thalweg.lower.specialise import NotCompiled, Specialised
 class Drafting:
     """The drafts of a region, in the order of its nodes."""
 
-    def __init__(self, spec: Specialised) -> None:
+    def __init__(self, spec: Specialised, kinds: Kinds) -> None:
         self._spec = spec
+        self._kinds = kinds
         self._operands = Operands(spec)
         self._resolver = Resolver(spec, self._operands)
         self._costs = Costs()
-        self._forms: dict[Tensor, Form] = {}
+        self._seen: dict[Tensor, Look] = {}
         self._reads: dict[Tensor, float] = defaultdict(float)
         self._readers: dict[Tensor, list[int]] = defaultdict(list)
         self._contracted: set[Tensor] = set()
@@ -49,9 +53,13 @@ class Drafting:
         self._writes: dict[Tensor, list[int]] = defaultdict(list)  # of a variable: positions
         self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
         self._reductions: dict[Any, Buffer] = {}
+        self._looks: dict[tuple[int, int], Look] = {}  # by kind of node, and output
+        self._views: dict[Tensor, tuple[Tensor, int]] = {}
+        self._models = Models()
         self.drafts: list[Draft] = []
         self.buffers: dict[Tensor, Buffer] = self._resolver.buffers
         self.streams: dict[Node, Buffer] = self._resolver.stream_buffers
+        self._cones = Cones(spec, kinds, self.buffers, self._views)
 
     def run(self) -> None:
         """Draft everything."""
@@ -60,13 +68,13 @@ class Drafting:
             self._look_at(position, node)
         for position, node in enumerate(self._spec.region.nodes):
             self._decide(position, node)
-        self._forms.clear()
+        self._seen.clear()
         for node in self._spec.region.nodes:
             self._draft(node)
             self._resolver.forget()
         left = self._needed()
         if left:
-            self.drafts.append(Draft((), (), (left[0].node,), None, left))
+            self.drafts.append(Draft.of((), (), (left[0].node,), None, left))
 
     def _needed(self) -> tuple[Needed, ...]:
         """What has to be checked since the last time this was asked."""
@@ -107,11 +115,11 @@ class Drafting:
         if node.op.has("stream"):
             self.streams[node] = Buffer(Kind.STREAM, np.dtype(np.uint32), STREAM_WORDS, node)
         for output, shape in self._places(node):
-            raw = self._raw(node, Place.over(shape, output))
-            form = analysed(raw)
-            self._note_reads(position, node, form, raw, math.prod(shape))
+            look = self._look(node, output, shape)
+            self._note_reads(position, node, look, math.prod(shape))
             if not references:
-                self._forms[node.outputs[output]] = form
+                self._seen[node.outputs[output]] = look
+                self._note_view(node.outputs[output], look)
         for place in references:
             self._writes[self._roots[node.inputs[place]]].append(position)
 
@@ -132,6 +140,23 @@ class Drafting:
             shapes = [self._spec.shapes[tensor] for tensor in node.outputs]
         return list(enumerate(shapes))
 
+    def _look(self, node: Node, output: int, shape: tuple[int, ...]) -> Look:
+        """What an output is like, looked at once for all nodes of a kind."""
+        kind = self._kinds.of(node)
+        found = None if kind is None else self._looks.get((kind, output))
+        if found is None:
+            at = Place.over(shape, output)
+            raw = self._raw(node, at)
+            found = look_at(raw, at, self._operands.flat(node))
+            if kind is not None:
+                self._looks[kind, output] = found
+        return found
+
+    def _note_view(self, tensor: Tensor, look: Look) -> None:
+        if look.view is not None:
+            place, start = look.view
+            self._views[tensor] = tensor.op.inputs[place], start
+
     def _raw(self, node: Node, at: Place) -> Any:
         if not (node.op.has("loop") or node.op.has("element")):
             raise NotCompiled(node, "it has no loop form")
@@ -143,15 +168,13 @@ class Drafting:
             # An input the op does not take: its NumPy kernel says so in the right words.
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
 
-    def _note_reads(self, position: int, node: Node, form: Form, raw: Any, size: int) -> None:
-        contracts = _is_contraction(raw)
-        for operand, count in form.loads.items():
-            tensor = self._operands.tensors.get(operand)
+    def _note_reads(self, position: int, node: Node, look: Look, size: int) -> None:
+        for tensor, count in look.reads(node):
             if tensor is None:
                 continue
             self._reads[tensor] += count * size
             self._readers[tensor].append(position)
-            if contracts:
+            if look.contracts:
                 self._contracted.add(tensor)
 
     # What is stored
@@ -161,30 +184,27 @@ class Drafting:
             return
         outputs = self._spec.region.outputs
         for tensor in node.outputs:
-            form = self._forms.get(tensor)
-            if form is None:
+            look = self._seen.get(tensor)
+            if look is None:
                 continue
-            sources = self._operands.tensors
-            self._costs.note(tensor, form, sources)
-            read = self._directly_read(form)
+            reads = look.reads(node)
+            self._costs.note(tensor, look.form, reads)
+            read = self._directly_read([source for source, _ in reads if source is not None])
             self._variables_read[tensor] = read
-            stored = tensor in outputs or self._must_store(tensor, form)
+            stored = tensor in outputs or self._must_store(tensor, look.form)
             if stored or self._is_overtaken(position, tensor, read):
                 self._costs.stored.add(tensor)
                 self._variables_read[tensor] = frozenset()
 
-    def _directly_read(self, form: Form) -> frozenset[Tensor]:
+    def _directly_read(self, sources: Sequence[Tensor]) -> frozenset[Tensor]:
         """The variables that computing a tensor reads."""
-        found: set[Tensor] = set()
-        for operand in form.loads:
-            tensor = self._operands.tensors.get(operand)
-            if tensor is None:
-                continue
+        found: frozenset[Tensor] = frozenset()
+        for tensor in sources:
             if tensor in self._roots:
-                found.add(self._roots[tensor])
-            else:
-                found |= self._variables_read.get(tensor, frozenset())
-        return frozenset(found)
+                found |= {self._roots[tensor]}
+            elif tensor in self._variables_read:
+                found |= self._variables_read[tensor]
+        return found
 
     def _must_store(self, tensor: Tensor, form: Form) -> bool:
         if not self._readers[tensor]:
@@ -199,6 +219,8 @@ class Drafting:
 
     def _is_overtaken(self, position: int, tensor: Tensor, read: frozenset[Tensor]) -> bool:
         """Whether a variable it reads is written before its last reader has run."""
+        if not read:
+            return False
         last = max(self._readers[tensor], default=position)
         return any(position < write < last for root in read for write in self._writes[root])
 
@@ -227,6 +249,23 @@ class Drafting:
         self.buffers[tensor] = buffer
 
     def _draft_tensor(self, tensor: Tensor) -> None:
+        is_output = tensor in self._spec.region.outputs
+        cone = None if is_output else self._cones.of(tensor)
+        if cone is None:
+            self._draft_anew(tensor)
+            return
+        target = self._buffer(Kind.TEMPORARY, tensor, tensor)
+        again = self._models.again(cone, target, tensor.op)
+        if again is not None:
+            self.drafts.append(again)
+            self.buffers[tensor] = target
+            return
+        before = len(self.drafts)
+        self._draft_anew(tensor)
+        if len(self.drafts) == before + 1:
+            self._models.note(cone, self.buffers[tensor], self.drafts[before])
+
+    def _draft_anew(self, tensor: Tensor) -> None:
         shape = self._spec.shapes[tensor]
         at = Place.over(shape, tensor.value_index)
         form = self._resolver.form(tensor.op, at)
@@ -249,7 +288,7 @@ class Drafting:
             form = self._resolver.form(node, place)
             if is_nothing(form):
                 form = np.dtype(buffer.dtype).type(0)
-            self._add(node, loops, [Write(buffer, loops, _identity(place), form)])
+            self._add(node, loops, [Write(buffer, loops, own_place(place), form)])
 
     def _is_alias(self, form: Any, at: Place) -> bool:
         """Whether a tensor is another one's memory under another shape."""
@@ -258,7 +297,7 @@ class Drafting:
         buffer, offset = form.arguments
         if buffer.kind in (Kind.VARIABLE, Kind.CARRIED):
             return False
-        return buffer.size == math.prod(at.shape) and offset == _identity(at)
+        return buffer.size == math.prod(at.shape) and offset == own_place(at)
 
     def _draft_update(self, node: Node) -> None:
         """New values of variables. All are computed before any is written where one reads another
@@ -281,7 +320,7 @@ class Drafting:
         for buffer, at, form in pending:
             rename = Renaming(renaming(at.variables, first.variables))
             variables = _loops(first)
-            writes.append(Write(buffer, variables, _identity(first), rename.of(form)))
+            writes.append(Write(buffer, variables, own_place(first), rename.of(form)))
         self._add_update(node, _loops(first), writes, written)
 
     def _add_update(
@@ -291,7 +330,7 @@ class Drafting:
         writes: list[Write],
         written: set[Buffer],
     ) -> None:
-        probe = Draft(variables, tuple(writes), (node,))
+        probe = Draft.of(variables, tuple(writes), (node,))
         places = {write.offset for write in writes}
         elsewhere = any(
             offset not in places for buffer in written for offset in probe.loads.get(buffer, ())
@@ -311,11 +350,11 @@ class Drafting:
             self._scatter(node, buffer, at, form)
         else:
             variables = _loops(at)
-            self._add(node, variables, [Write(buffer, variables, _identity(at), form)])
+            self._add(node, variables, [Write(buffer, variables, own_place(at), form)])
 
     def _scatter(self, node: Node, buffer: Buffer, at: Place, form: Scatter) -> None:
         """First the initial values, unless they are there, then what is combined into them."""
-        identity = _identity(at)
+        identity = own_place(at)
         initial = form.initial
         if not (isinstance(initial, Expr) and initial.arguments == (buffer, identity)):
             self._write(node, buffer, at, initial)
@@ -345,7 +384,7 @@ class Drafting:
         scan = as_scan(writes[0].value, variables) if len(writes) == 1 else None
         if scan is not None:
             write, along = replace(writes[0], value=scan[0]), frozenset([scan[1]])
-            self.drafts.append(Draft(variables, (write,), (node,), None, needed, along))
+            self.drafts.append(Draft.of(variables, (write,), (node,), None, needed, along))
             return
         apart = reductions.Apart(variables, self._reductions, lambda n, v, w: self._add(n, v, w))
         taken = [_with_value(write, apart.of(node, write.value)) for write in writes]
@@ -365,7 +404,7 @@ def _contracted(
     needed: tuple[Needed, ...],
 ) -> Draft:
     """A draft whose one reduction, where it is a sum of products, is taken out as such."""
-    plain = Draft(variables, tuple(writes), (node,), None, needed)
+    plain = Draft.of(variables, tuple(writes), (node,), None, needed)
     found = reductions.outermost([write.value for write in writes])
     if len(found) != 1:
         return plain
@@ -379,7 +418,7 @@ def _contracted(
     total = SUM if dtype_of(found[0]) == product.dtype else Expr("cast", (SUM, dtype_of(found[0])))
     taken = Renaming({}, lambda part: total if part is found[0] else None)
     kept = tuple(_with_value(write, taken.of(write.value)) for write in writes)
-    return Draft(variables, kept, (node,), product, needed)
+    return Draft.of(variables, kept, (node,), product, needed)
 
 
 def _split(
@@ -421,20 +460,5 @@ def _opened(
     return tuple(part for pair in pairs for part in pair if part.extent != 1)
 
 
-def _is_contraction(raw: Any) -> bool:
-    """Whether a loop form looks like a sum of products, whose factors are best read from memory."""
-    while isinstance(raw, Expr) and raw.function == "cast":
-        raw = raw.arguments[0]
-    if not isinstance(raw, Expr) or raw.function != "reduce" or raw.arguments[0] != "sum":
-        return False
-    body = raw.arguments[2]
-    return isinstance(body, Expr) and body.function == "mul"
-
-
 def _loops(at: Place) -> tuple[Variable, ...]:
     return tuple(variable for variable in at.variables if variable.extent != 1)
-
-
-def _identity(at: Place) -> Affine:
-    """The flat place of an element of the output itself."""
-    return flat([affine(index) for index in at], at.shape)

@@ -15,7 +15,7 @@ others meanwhile):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,11 +171,12 @@ class Costs:
             return LOAD, 1
         return self._costs[tensor]
 
-    def note(self, tensor: Tensor, form: Form, sources: Mapping[Operand, Tensor]) -> None:
-        """Work out the cost of a tensor from those of what it reads."""
+    def note(
+        self, tensor: Tensor, form: Form, reads: Iterable[tuple[Tensor | None, float]]
+    ) -> None:
+        """Work out the cost of a tensor from those of what it reads; None is no tensor."""
         cost, parts = form.cost, form.parts
-        for operand, count in form.loads.items():
-            source = sources.get(operand)
+        for source, count in reads:
             each, more = (LOAD, 1) if source is None else self.of(source)
             cost += count * each
             parts += more

@@ -12,7 +12,7 @@ from thalweg.loops.kernel import Access, Argument, Check, Contraction, Kernel, L
 from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine, atom_expression, expressed, number
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.drafts import Draft, Factor, Product, free_variables
+from thalweg.lower.drafts import Draft, Factor, Home, Product, Span, free_variables, spans_of
 from thalweg.lower.resolve import Needed, walk
 from thalweg.lower.specialise import NotCompiled
 
@@ -63,10 +63,11 @@ def finish(
         if any(buffer.kind is Kind.VARIABLE for buffer in draft.written):
             first_update = min(first_update, position)
     launches: list[Launch] = []
+    kernels: dict[Any, Kernel] = {}
     for needed, draft in zip(before, drafts, strict=True):
         launches += _checks(needed, memory)
-        if draft.writes:
-            launches.append(_finished(draft, memory))
+        if draft.nest.writes:
+            launches.append(_finished(draft, memory, kernels))
     return launches, checked
 
 
@@ -75,28 +76,29 @@ class _Arguments:
 
     def __init__(
         self,
-        used: Sequence[tuple[Buffer, Affine]],
+        spans: Mapping[Buffer, Span],
         written: frozenset[Buffer],
         memory: Mapping[Buffer, Buffer],
     ) -> None:
         self._memory = memory
         homes = {memory.get(buffer, buffer) for buffer in written}
-        offsets: dict[Buffer, list[Affine]] = {}
-        for buffer, offset in used:
-            offsets.setdefault(memory.get(buffer, buffer), []).append(offset)
-        self.buffers = tuple(offsets)
-        self._starts = {b: max(min(o.constant for o in os), 0) for b, os in offsets.items()}
+        touched: dict[Buffer, Span] = {}
+        for buffer, (low, high) in spans.items():
+            home = memory.get(buffer, buffer)
+            before = touched.get(home, (low, high))
+            touched[home] = min(before[0], low), max(before[1], high)
+        self.buffers = tuple(touched)
+        self._starts = {buffer: max(low, 0) for buffer, (low, _) in touched.items()}
         self._of = {
-            buffer: Argument(place, buffer.dtype, self._reach(buffer, places), buffer in homes)
-            for place, (buffer, places) in enumerate(offsets.items())
+            buffer: Argument(place, buffer.dtype, self._reach(buffer, high), buffer in homes)
+            for place, (buffer, (_, high)) in enumerate(touched.items())
         }
         self._known: dict[
             int, tuple[Expr, Any]
         ] = {}  # an id means something while its object lives
 
-    def _reach(self, buffer: Buffer, offsets: Sequence[Affine]) -> int:
+    def _reach(self, buffer: Buffer, last: float) -> int:
         """How many elements of a buffer the kernel may touch, from where its argument begins."""
-        last = max(offset.bounds[1] for offset in offsets)
         return int(min(last + 1, buffer.size)) - self._starts[buffer]
 
     @property
@@ -108,6 +110,16 @@ class _Arguments:
     def starts(self) -> tuple[int, ...]:
         """The element of its buffer at which each argument begins."""
         return tuple(self._starts.values())
+
+    def told(self, homes: Sequence[Home]) -> tuple[tuple[int, int, int], ...]:
+        """What tells kernels of one nest apart: which argument each of its buffers is, where that
+        begins and how far it reaches."""
+        found: list[tuple[int, int, int]] = []
+        for buffer, shift in homes:
+            home = self._memory.get(buffer, buffer)
+            argument = self._of[home]
+            found.append((argument.position, self._starts[home] - shift, argument.size))
+        return tuple(found)
 
     def of(self, buffer: Buffer) -> Argument:
         """The argument that stands for a buffer."""
@@ -145,10 +157,17 @@ class _Arguments:
         return Offset(place.constant, tuple(terms))
 
 
-def _finished(draft: Draft, memory: Mapping[Buffer, Buffer]) -> Launch:
-    used = [(write.buffer, write.offset) for write in draft.writes]
-    used += [(buffer, offset) for buffer, places in draft.loads.items() for offset in places]
-    arguments = _Arguments(used, draft.written, memory)
+def _finished(draft: Draft, memory: Mapping[Buffer, Buffer], kernels: dict[Any, Kernel]) -> Launch:
+    """A draft's kernel on its buffers; `kernels` are those that were made before."""
+    arguments = _Arguments(draft.spans, draft.written, memory)
+    # What is looked at by a check alone is an argument as well: such a kernel is nobody else's.
+    key = (draft if draft.needed else draft.nest), arguments.told(draft.homes)
+    if key not in kernels:
+        kernels[key] = _kernel(draft, arguments)
+    return Launch(kernels[key], arguments.buffers, draft.nodes, arguments.starts)
+
+
+def _kernel(draft: Draft, arguments: _Arguments) -> Kernel:
     stores = tuple(
         Store(
             arguments.of(write.buffer),
@@ -162,10 +181,8 @@ def _finished(draft: Draft, memory: Mapping[Buffer, Buffer]) -> Launch:
         for write in draft.writes
     )
     if draft.product is None:
-        kernel: Kernel = Loops(arguments.all, draft.variables, stores, (), draft.serial)
-    else:
-        kernel = _contraction(draft.product, arguments, stores)
-    return Launch(kernel, arguments.buffers, draft.nodes, arguments.starts)
+        return Loops(arguments.all, draft.variables, stores, (), draft.serial)
+    return _contraction(draft.product, arguments, stores)
 
 
 def _contraction(product: Product, arguments: _Arguments, stores: tuple[Store, ...]) -> Contraction:
@@ -216,7 +233,7 @@ def _check(
     needed: Sequence[_Numbered], variables: tuple[Variable, ...], memory: Mapping[Buffer, Buffer]
 ) -> Launch:
     used = _loads([need.condition for need, _ in needed])
-    arguments = _Arguments(used, frozenset(), memory)
+    arguments = _Arguments(spans_of(used), frozenset(), memory)
     checks = tuple(
         Check(variables, arguments.value(need.condition), fault) for need, fault in needed
     )

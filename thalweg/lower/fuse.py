@@ -12,15 +12,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Any
 
+from thalweg.graph.node import Node
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine, Digit, digit, number, row_major
 from thalweg.lower.affine import variable as index_of
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.cost import MOST_PARTS
-from thalweg.lower.drafts import Draft, Renaming, Write, renaming
+from thalweg.lower.drafts import Draft, Home, Nest, Renaming, Write, renaming
 from thalweg.lower.resolve import walk
 
 MOST_WRITES = 8
@@ -41,17 +44,19 @@ class _Joining:
         self.drafts: list[Draft | None] = []
         self._written_at: dict[Buffer, int] = defaultdict(lambda: -1)
         self._used_at: dict[Buffer, int] = defaultdict(lambda: -1)
+        self._joints = _Joints()
 
     def add(self, draft: Draft) -> None:
         for place in self._candidates(draft):
             target = self.drafts[place]
             if target is None:
                 continue
-            joined = _joined(target, draft)
+            joined = self._joints.of(target, draft)
             if joined is None:
                 continue
             if self._can_rise(draft, place):
-                self._put(joined, place)
+                self.drafts[place] = joined
+                self._note(draft, place)  # what the other one touches is noted there
                 return
             if self._can_sink(target, place):
                 self.drafts[place] = None
@@ -63,13 +68,21 @@ class _Joining:
 
     def _put(self, draft: Draft, place: int) -> None:
         self.drafts[place] = draft
+        self._note(draft, place)
+
+    def _note(self, draft: Draft, place: int) -> None:
+        """What a draft at a place touches."""
+        used, written = self._used_at, self._written_at
         for buffer in draft.reads | draft.written:
-            self._used_at[buffer] = max(self._used_at[buffer], place)
+            if used[buffer] < place:
+                used[buffer] = place
         for buffer in draft.written:
-            self._written_at[buffer] = max(self._written_at[buffer], place)
+            if written[buffer] < place:
+                written[buffer] = place
 
     def _candidates(self, draft: Draft) -> list[int]:
-        if draft.product is not None or any(write.combine != "set" for write in draft.writes):
+        nest = draft.nest
+        if nest.product is not None or any(write.combine != "set" for write in nest.writes):
             return []
         places = {self._written_at[buffer] for buffer in draft.reads}
         places |= {self._used_at[buffer] for buffer in draft.reads if buffer.size > 1}
@@ -88,6 +101,69 @@ class _Joining:
         return all(self._used_at[buffer] <= place for buffer in draft.written) and all(
             self._written_at[buffer] <= place for buffer in draft.reads
         )
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """Two nests as one, and which of the homes of both its buffers come from, shifted how far."""
+
+    nest: Nest
+    places: tuple[int, ...]
+    shifts: tuple[int, ...]
+
+
+class _Joints:
+    """Drafts as one, found out once for nests that meet in the same way."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, _Joint | None] = {}
+
+    def of(self, first: Draft, second: Draft) -> Draft | None:
+        """Both drafts as one, or None where that would be wrong or useless."""
+        if not all(_is_plain(draft) for draft in (first, second)):
+            return _joined(first, second)
+        homes = first.homes + second.homes
+        key = (first.nest, second.nest, *_meeting(homes))
+        if key not in self._known:
+            joined = _joined(first, second)
+            self._known[key] = None if joined is None else _joint(joined, homes)
+            return joined
+        joint = self._known[key]
+        return None if joint is None else _made_again(joint, homes, first, second)
+
+
+def _is_plain(draft: Draft) -> bool:
+    """Whether a draft is nothing but a nest on some memory."""
+    return not draft.needed and not draft.behind and draft.nest.can_move
+
+
+def _meeting(homes: Sequence[Home]) -> list[tuple[int, int]]:
+    """Which of several places in memory are in the same buffer, and how far from one another."""
+    first: dict[Buffer, tuple[int, int]] = {}
+    found: list[tuple[int, int]] = []
+    for buffer, shift in homes:
+        which, start = first.setdefault(buffer, (len(first), shift))
+        found.append((which, shift - start))
+    return found
+
+
+def _joint(joined: Draft, homes: Sequence[Home]) -> _Joint:
+    first = {buffer: place for place, (buffer, _) in reversed([*enumerate(homes)])}
+    places = tuple([first[buffer] for buffer in joined.nest.buffers])
+    return _Joint(joined.nest, places, tuple([homes[place][1] for place in places]))
+
+
+def _made_again(joint: _Joint, homes: Sequence[Home], first: Draft, second: Draft) -> Draft:
+    """Two drafts whose nests were joined before."""
+    moved: list[Home] = []
+    for place, before in zip(joint.places, joint.shifts, strict=True):
+        buffer, shift = homes[place]
+        moved.append((buffer, shift - before))
+    return Draft(joint.nest, _nodes(first, second), moved=tuple(moved))
+
+
+def _nodes(first: Draft, second: Draft) -> tuple[Node, ...]:
+    return first.nodes + tuple([node for node in second.nodes if node not in first.nodes])
 
 
 def _joined(first: Draft, second: Draft) -> Draft | None:
@@ -241,10 +317,10 @@ def _merge(
         inside = renamed.of(write.inside)
         writes = [w for w in writes if w.buffer is not write.buffer]
         writes.append(Write(write.buffer, variables, offset, value, "set", inside, distinct))
-    return Draft(
+    return Draft.of(
         first.variables,
         tuple(writes),
-        first.nodes + tuple(node for node in second.nodes if node not in first.nodes),
+        _nodes(first, second),
         first.product,
         first.needed + second.needed,
         behind=first.behind | second.behind,
@@ -255,16 +331,17 @@ def _without_dead(drafts: list[Draft]) -> list[Draft]:
     """The drafts without writes to temporaries that nothing reads afterwards."""
     alive: set[Buffer] = set()
     kept: list[Draft] = []
+    nests: dict[tuple[Nest, tuple[bool, ...]], Nest] = {}
     for draft in reversed(drafts):
-        writes = tuple(
-            write
-            for write in draft.writes
-            if write.buffer.kind is not Kind.TEMPORARY or write.buffer in alive
-        )
-        if not writes and not draft.needed:
+        read = [b.kind is not Kind.TEMPORARY or b in alive for b in draft.targets]
+        if not any(read) and not draft.needed:
             continue
-        if len(writes) < len(draft.writes):
-            draft = replace(draft, writes=writes)
+        if not all(read):
+            key = draft.nest, tuple(read)
+            if key not in nests:
+                writes = tuple(compress(draft.nest.writes, read))
+                nests[key] = replace(draft.nest, writes=writes)
+            draft = draft.changed(nests[key])
         alive |= draft.reads
         kept.append(draft)
     return kept[::-1]

@@ -34,13 +34,13 @@ class Lowered:
 
 def lower(region: Region, shapes: Mapping[Tensor, Shape]) -> Lowered:
     """Shapes made concrete, nodes drafted as loops, drafts fused, kernels finished."""
-    spec = specialise(region, shapes, {})
-    drafting = Drafting(spec)
+    spec, kinds = specialise(region, shapes, {})
+    drafting = Drafting(spec, kinds)
     drafting.run()
     buffers, streams, drafted = drafting.buffers, drafting.streams, len(drafting.drafts)
     pieces: Pieces = {}
     drafts = stacked(pieced(drafting.drafts, pieces), pieces)
-    del drafting  # what it knows of every tensor is more than all that is kept
+    del drafting, kinds  # what it knows of every tensor is more than all that is kept
     drafts = fuse(drafts)
     drafts = turned(recomputed(sooner(recomputed(drafts, pieces)), pieces))
     launches, checked = finish(drafts, in_place(drafts, pieces))

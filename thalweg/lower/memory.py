@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -39,31 +40,31 @@ def in_place(drafts: Sequence[Draft], pieces: Pieces) -> dict[Buffer, Buffer]:
     memory: dict[Buffer, Buffer] = {}
     taken = {home for home, _ in pieces.values()}  # whose pieces may be read when they are not
     for position, draft in enumerate(drafts):
-        for write in draft.writes:
-            if write.buffer.kind is not Kind.TEMPORARY or first[write.buffer] != position:
+        for target, place in draft.places:
+            if target.kind is not Kind.TEMPORARY or first[target] != position:
                 continue
-            if write.buffer in pieces:
+            if target in pieces:
                 continue
-            for buffer, offsets in draft.loads.items():
+            for buffer in draft.loaded:
                 if (
                     buffer.kind is Kind.TEMPORARY
                     and buffer not in taken
                     and buffer not in draft.written
                     and buffer not in pieces
                     and last[buffer] == position
-                    and (buffer.dtype, buffer.size) == (write.buffer.dtype, write.buffer.size)
-                    and all(offset == write.offset for offset in offsets)
+                    and (buffer.dtype, buffer.size) == (target.dtype, target.size)
+                    and all(offset == place for offset in draft.loads[buffer])
                     and _may_replace(draft, buffer)
                 ):
                     taken.add(buffer)
-                    memory[write.buffer] = memory.get(buffer, buffer)
+                    memory[target] = memory.get(buffer, buffer)
                     break
     return memory
 
 
 def _may_replace(draft: Draft, buffer: Buffer) -> bool:
     """A factor of a product, and what a reduction sees, is read at other places than its own."""
-    if draft.has_reductions or any(write.combine != "set" for write in draft.writes):
+    if draft.has_reductions or any(write.combine != "set" for write in draft.nest.writes):
         return False
     product = draft.product
     return product is None or buffer not in (product.a.buffer, product.b.buffer)
@@ -142,15 +143,16 @@ def in_time(needed: Sequence[Need]) -> tuple[list[int], int]:
     """Each takes the smallest piece that is free when its life begins."""
     space = _Space()
     starts = [0] * len(needed)
-    dying: dict[int, list[int]] = defaultdict(list)
+    dying: list[tuple[int, int, int]] = []  # when, in which order they were born, which
     order = sorted(range(len(needed)), key=lambda number: needed[number].first)
+    births = iter(range(len(needed)))
     for at, born in groupby(order, key=lambda number: needed[number].first):
-        for gone in sorted(time for time in dying if time < at):
-            for number in dying.pop(gone):
-                space.give(starts[number], needed[number].size)
+        while dying and dying[0][0] < at:
+            _, _, number = heappop(dying)
+            space.give(starts[number], needed[number].size)
         for number in born:
             starts[number] = space.take(needed[number].size)
-            dying[needed[number].last].append(number)
+            heappush(dying, (needed[number].last, next(births), number))
     return starts, space.size
 
 
@@ -187,31 +189,38 @@ class _Space:
     def __init__(self) -> None:
         self.size = 0
         self._free: dict[int, int] = {}  # start -> length
+        self._ends: dict[int, int] = {}  # end -> start
 
     def take(self, count: int) -> int:
         length = _rounded(count)
         fitting = [(size, start) for start, size in self._free.items() if size >= length]
         if fitting:
             size, start = min(fitting)
-            del self._free[start]
+            self._remove(start)
             if size > length:
-                self._free[start + length] = size - length
+                self._enter(start + length, size - length)
             return start
-        start = self.size
-        tail = max(self._free, default=-1)
-        if tail >= 0 and tail + self._free[tail] == self.size:
-            start = tail
-            del self._free[tail]
+        start = self._ends.get(self.size, self.size)
+        if start < self.size:
+            self._remove(start)
         self.size = start + length
         return start
 
     def give(self, start: int, count: int) -> None:
+        """Free a piece, joined with those beside it."""
         length = _rounded(count)
-        for other, size in list(self._free.items()):
-            if other + size == start:
-                start, length = other, size + length
-                del self._free[other]
-            elif start + length == other:
-                length += size
-                del self._free[other]
-        self._free[start] = length
+        before, after = self._ends.get(start), start + length
+        if after in self._free:
+            length += self._remove(after)
+        if before is not None:
+            length += self._remove(before)
+            start = before
+        self._enter(start, length)
+
+    def _enter(self, start: int, length: int) -> None:
+        self._free[start], self._ends[start + length] = length, start
+
+    def _remove(self, start: int) -> int:
+        length = self._free.pop(start)
+        del self._ends[start + length]
+        return length

@@ -16,7 +16,7 @@ from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine, Digit, affine, is_index, number, total
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.drafts import Draft, Write
+from thalweg.lower.drafts import Draft, Nest, Write
 from thalweg.lower.stack import Pieces
 
 #: The values that indices take somewhere: from the first number up to the second.
@@ -27,13 +27,14 @@ def pieced(drafts: Sequence[Draft], pieces: Pieces) -> list[Draft]:
     """The drafts without such copies; notes in `pieces` where the parts lie from now on."""
     writers: dict[Buffer, list[Write]] = defaultdict(list)
     for draft in drafts:
-        for write in draft.writes:
-            writers[write.buffer].append(write)
+        for write, buffer in zip(draft.nest.writes, draft.targets, strict=True):
+            writers[buffer].append(write)
     gone: set[int] = set()
     behind: dict[Buffer, frozenset[Buffer]] = {}
+    known: dict[Nest, dict[Buffer, int]] = {}
     for position, draft in enumerate(drafts):
-        starts = _starts(draft)
-        whole = draft.writes[0].buffer if draft.writes else None
+        starts = _starts_again(draft, known)
+        whole = draft.targets[0] if draft.targets else None
         if whole is None or not starts or not pieces.keys().isdisjoint([whole, *starts]):
             continue
         if all(_is_made_once(writers[buffer]) for buffer in (whole, *starts)):
@@ -53,15 +54,27 @@ def _is_made_once(writes: Sequence[Write]) -> bool:
 
 def _behind(draft: Draft, behind: Mapping[Buffer, frozenset[Buffer]]) -> Draft:
     """A draft that is known to read all pieces of what it reads."""
-    found = [behind[buffer] for buffer in draft.loads if buffer in behind]
+    found = [behind[buffer] for buffer in draft.loaded if buffer in behind]
     return replace(draft, behind=draft.behind.union(*found)) if found else draft
+
+
+def _starts_again(draft: Draft, known: dict[Nest, dict[Buffer, int]]) -> dict[Buffer, int]:
+    """Those of a draft, found once for all of its nest that begin at the same places."""
+    if draft.needed or draft.behind or any(shift for _, shift in draft.homes):
+        return _starts(draft)
+    nest = draft.nest
+    if nest not in known:
+        known[nest] = _starts(Draft(nest, draft.nodes))
+    found, numbers = known[nest], nest.buffers.index
+    return {draft.homes[numbers(buffer)][0]: start for buffer, start in found.items()}
 
 
 def _starts(draft: Draft) -> dict[Buffer, int]:
     """Where in a whole the parts begin that a draft copies there, if that is all it does."""
-    if len(draft.writes) != 1 or len(draft.loads) < 2:
+    nest = draft.nest
+    if len(nest.writes) != 1 or len(nest.loads) < 2 or not _selects(nest.writes[0].value):
         return {}
-    if draft.product or draft.needed or draft.serial or draft.behind:
+    if nest.product or draft.needed or draft.serial or draft.behind:
         return {}
     (write,) = draft.writes
     found: dict[Buffer, int] = {}
@@ -76,9 +89,13 @@ def _starts(draft: Draft) -> dict[Buffer, int]:
 # Selections by an index
 
 
+def _selects(value: Any) -> bool:
+    return isinstance(value, Expr) and value.function == "select"
+
+
 def _leaves(value: Any, limits: _Limits) -> list[tuple[Any, _Limits]]:
     """What selections by an index choose from, and for which values of the indices."""
-    if not isinstance(value, Expr) or value.function != "select":
+    if not _selects(value):
         return [(value, limits)]
     condition, first, second = value.arguments
     found = _border(condition)

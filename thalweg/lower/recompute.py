@@ -82,15 +82,18 @@ class _Recomputing:
         for position in range(len(self._drafts)):
             while self._look_at_one(position):
                 pass  # what goes may have been in the way of another value of the same nest
-        return [draft for draft in self._drafts if draft.writes or draft.needed]
+        return [draft for draft in self._drafts if draft.nest.writes or draft.needed]
 
     def _look_at_one(self, position: int) -> bool:
         """Whether one of a draft's values goes."""
-        writes = self._drafts[position].writes
-        return any(self._may_go(write) and self._look_at(position, write) for write in writes)
+        draft = self._drafts[position]
+        targets = zip(draft.targets, draft.nest.writes, strict=True)
+        return any(
+            self._may_go(buffer, write) and self._look_at(position, draft.writes[number])
+            for number, (buffer, write) in enumerate(targets)
+        )
 
-    def _may_go(self, write: Write) -> bool:
-        buffer = write.buffer
+    def _may_go(self, buffer: Buffer, write: Write) -> bool:
         return (
             buffer.kind is Kind.TEMPORARY
             and buffer.bytes >= _LEAST_BYTES
@@ -186,7 +189,7 @@ class _Recomputing:
         if not self._readers[buffer]:
             draft = self._drafts[position]
             kept = tuple(write for write in draft.writes if write.buffer is not buffer)
-            self._replace(position, replace(draft, writes=kept))
+            self._replace(position, draft.writing(kept))
 
     def _replace(self, place: int, draft: Draft) -> None:
         old, self._drafts[place] = self._drafts[place], draft
@@ -299,7 +302,7 @@ def _storing(draft: Draft, value: _Value, again: Buffer) -> Draft | None:
         found = value.at(place)
         if found is not None:
             write = Write(again, first.variables, place, found)
-            return _fitting(_with_values(replace(draft, writes=(*draft.writes, write))))
+            return _fitting(_with_values(draft.writing((*draft.writes, write))))
     return None
 
 
@@ -330,7 +333,7 @@ def _reading(draft: Draft, value: _Value, again: Buffer) -> Draft:
     if product is None:
         return changed
     a, b = (Factor(moved.of(side.value), side.bounds) for side in (product.a, product.b))
-    return replace(changed, product=replace(product, a=a, b=b))
+    return changed.multiplying(replace(product, a=a, b=b))
 
 
 def _fitting(draft: Draft) -> Draft | None:
@@ -348,7 +351,7 @@ def _with_values(draft: Draft, renaming: Renaming | None = None) -> Draft:
         replace(write, value=shared.of(value))
         for write, value in zip(draft.writes, moved, strict=True)
     ]
-    return replace(draft, writes=tuple(writes))
+    return draft.writing(tuple(writes))
 
 
 class _Shared:

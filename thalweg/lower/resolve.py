@@ -47,9 +47,13 @@ class Operands:
         self.streams: dict[Operand, Node] = {}
         self._made: dict[Tensor, Operand] = {}
 
+    def flat(self, node: Node) -> list[Operand]:
+        """The operands of a node's inputs, one by one."""
+        return [self._operand(tensor) for tensor in node.inputs]
+
     def of(self, node: Node) -> list[Any]:
         """What the node's loop form takes."""
-        flat = [self._operand(tensor) for tensor in node.inputs]
+        flat = self.flat(node)
         grouped = node.op.parsed.group(flat, node.input_counts())
         if node.op.has("stream"):
             stream = Operand(len(flat), (STREAM_WORDS,), np.dtype(np.uint32))
@@ -261,6 +265,11 @@ class Resolver:
                 self.needed.append(Needed(condition, node))
             elif not condition and all(v.extent for v in requirement.variables):
                 raise NotCompiled(node, "its inputs are not what it requires")
+
+
+def reads_data(place: Affine) -> bool:
+    """Whether an index is more than sums of variables and their digits."""
+    return any(isinstance(atom, Expr) for atom in _atoms(place))
 
 
 def is_from_data(place: Affine) -> bool:

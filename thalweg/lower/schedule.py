@@ -132,10 +132,18 @@ class Waits:
 
 def _who(ones: Sequence[tuple[Extent, int]], others: Sequence[Extent]) -> set[int]:
     """Who touched what overlaps with others."""
-    return {who for one, who in ones if any(_overlap(one, other) for other in others)}
+    pieces = [other for other in others if isinstance(other, tuple)]
+    whole = {other for other in others if isinstance(other, Buffer)}
+    found: set[int] = set()
+    for one, who in ones:
+        if who not in found and (one in whole or _meets(one, pieces)):
+            found.add(who)
+    return found
 
 
-def _overlap(one: Extent, other: Extent) -> bool:
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return one[0] < other[1] and other[0] < one[1]
-    return one is other
+def _meets(one: Extent, pieces: Sequence[tuple[int, int]]) -> bool:
+    """Whether a piece of the arena overlaps with others."""
+    if isinstance(one, Buffer):
+        return False
+    start, end = one
+    return any(start < last and first < end for first, last in pieces)

@@ -15,15 +15,17 @@ from numpy.typing import NDArray
 
 from thalweg.errors import OpError
 from thalweg.graph.build import add_node
-from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.dtypes import FLOATING, as_dtype
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
+from thalweg.lower.kinds import Kinds
 from thalweg.ops.basic import Const, Placeholder
 from thalweg.ops.state import VariableV2
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
+
 
 _MOST_FOLDED = 1 << 16  # elements of a value that is computed once and kept with the step
 
@@ -70,8 +72,9 @@ class Specialised:
 
 def specialise(
     region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Array]
-) -> Specialised:
-    """Infer all shapes of a region from those of its inputs; `values` are inputs held fixed."""
+) -> tuple[Specialised, Kinds]:
+    """Infer all shapes of a region from those of its inputs; `values` are inputs held fixed. The
+    kinds of its nodes are found on the way."""
     return _Inference(region, shapes, values).run()
 
 
@@ -86,8 +89,10 @@ class _Inference:
         self._values = dict(values)
         self._graph = Graph()
         self._again: dict[Tensor, Tensor] = {}
+        self._kinds = Kinds(self._shapes, self._values)
+        self._found: dict[int, list[Shape]] = {}  # the shapes that nodes of a kind give
 
-    def run(self) -> Specialised:
+    def run(self) -> tuple[Specialised, Kinds]:
         with self._graph.as_default():
             for tensor in self._region.inputs:
                 self._enter(tensor)
@@ -101,7 +106,7 @@ class _Inference:
                 self._shapes[tensor] = self._shapes[root]
             for node in self._region.nodes:
                 self._infer(node)
-        return Specialised(self._region, self._shapes, self._values)
+        return Specialised(self._region, self._shapes, self._values), self._kinds
 
     def _enter(self, tensor: Tensor) -> None:
         value = self._values.get(tensor)
@@ -120,12 +125,39 @@ class _Inference:
         self._values[tensor] = value
 
     def _infer(self, node: Node) -> None:
+        kind = self._kind(node)
+        found = None if kind is None else self._found.get(kind)
+        if found is not None:
+            self._shapes.update(zip(node.outputs, found, strict=True))
+            return
         known = self._known(node)
         if known is not None:
             for tensor, value in zip(node.outputs, known, strict=True):
                 self._fix(tensor, value)
             return
-        flat = [self._again[tensor] for tensor in node.inputs]
+        self._make(node)
+        if kind is not None:
+            self._found[kind] = [self._shapes[tensor] for tensor in node.outputs]
+
+    def _kind(self, node: Node) -> int | None:
+        """The kind of a node, where that decides its shapes and that its values are not known: of
+        integers some may be known, and what waits for others is never computed now."""
+        if isinstance(node.op, Const) or node.control_inputs:
+            return None
+        for tensor in node.inputs:
+            if tensor.dtype.base_dtype not in FLOATING and tensor not in self._values:
+                return None
+        return self._kinds.of(node)
+
+    def _tensor(self, tensor: Tensor) -> Tensor:
+        """A tensor where every shape is known."""
+        if tensor not in self._again:
+            self._enter(tensor)
+        return self._again[tensor]
+
+    def _make(self, node: Node) -> None:
+        """Infer what a node gives by making it again."""
+        flat = [self._tensor(tensor) for tensor in node.inputs]
         grouped = node.op.parsed.group(flat, node.input_counts())
         try:
             made = add_node(self._graph, node.op, tuple(grouped), "n", node)
@@ -144,7 +176,7 @@ class _Inference:
             return [op.numpy()]
         if op.stateful or not op.has("numpy") or node.control_inputs:
             return None
-        flat = [self._again[tensor] for tensor in node.inputs]
+        flat = [self._tensor(tensor) for tensor in node.inputs]
         grouped = op.parsed.group(flat, node.input_counts())
         known: Any = getattr(op, "known_value", None)
         result: Any = None if known is None else known(*grouped)

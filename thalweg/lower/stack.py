@@ -18,7 +18,7 @@ from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine, number
 from thalweg.lower.affine import variable as index_of
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.drafts import SUM, Draft, Factor, Renaming
+from thalweg.lower.drafts import SUM, Draft, Factor, Nest, Renaming
 from thalweg.lower.key import structure
 
 _FEWEST = 4  # products from which stacking is worth it
@@ -37,8 +37,12 @@ def stacked(drafts: Sequence[Draft], pieces: Pieces) -> list[Draft]:
         for buffer in draft.reads:
             readers[buffer].append(position)
     result: list[Draft | None] = list(drafts)
+    adds: dict[Nest, bool] = {}  # whether nests hold sums that are long enough
     for position, draft in enumerate(drafts):
-        for chain, group in _groups(drafts, draft, writers, readers):
+        if draft.nest not in adds:
+            adds[draft.nest] = _adds_many(draft.nest)
+        groups = _groups(drafts, draft, writers, readers) if adds[draft.nest] else ()
+        for chain, group in groups:
             joined = _joined([drafts[place] for place in group], draft, chain, pieces)
             if joined is None:
                 continue
@@ -49,6 +53,13 @@ def stacked(drafts: Sequence[Draft], pieces: Pieces) -> list[Draft]:
     return [draft for draft in result if draft is not None]
 
 
+def _adds_many(nest: Nest) -> bool:
+    """Whether a nest does nothing but compute with sums, of which one may be of many products."""
+    if nest.product is not None or len(nest.writes) != 1 or nest.has_reductions:
+        return False
+    return any(len(_added(chain)) >= _FEWEST for chain in _chains(nest.writes[0].value))
+
+
 def _groups(
     drafts: Sequence[Draft],
     total: Draft,
@@ -56,8 +67,6 @@ def _groups(
     readers: dict[Buffer, list[int]],
 ) -> list[tuple[Expr, list[int]]]:
     """The products of one form that a sum inside a draft adds up and that nobody else reads."""
-    if total.product is not None or len(total.writes) != 1 or total.has_reductions:
-        return []
     found: list[tuple[Expr, list[int]]] = []
     for chain in _chains(total.writes[0].value):
         alike: dict[Any, list[int]] = defaultdict(list)
@@ -152,7 +161,7 @@ def _joined(products: Sequence[Draft], total: Draft, chain: Expr, pieces: Pieces
     behind = frozenset(
         _factor(draft, side).value.arguments[0] for draft in products for side in (0, 1)
     )
-    return Draft(first.variables, (done,), nodes, product, needed, behind=behind)
+    return Draft.of(first.variables, (done,), nodes, product, needed, behind=behind)
 
 
 def _onto(draft: Draft, other: Draft) -> dict[Variable, Affine]:

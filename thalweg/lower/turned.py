@@ -18,7 +18,7 @@ from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.drafts import Draft, Factor, Product, Write
+from thalweg.lower.drafts import Draft, Factor, Nest, Product, Write
 
 # Measured with weights of 256 by 1024: a copy takes as long as is saved by some ten products of 16
 # rows. Products of a few rows turn nothing on their way, and many rows make up for it.
@@ -45,6 +45,7 @@ def turned(drafts: Sequence[Draft]) -> list[Draft]:
         if found is not None:
             users[found].append(position)
     result = list(drafts)
+    nests: dict[Nest, tuple[Nest, Buffer]] = {}
     copies: dict[int, list[Draft]] = defaultdict(list)
     for matrix, positions in users.items():
         if len(positions) < _FEWEST or _changes(drafts, matrix.buffer, positions):
@@ -57,7 +58,7 @@ def turned(drafts: Sequence[Draft]) -> list[Draft]:
         )
         copies[positions[0]].append(_copy(drafts[positions[0]], matrix, home))
         for position in positions:
-            result[position] = _reading(drafts[position], home)
+            result[position] = _reading(drafts[position], home, nests)
     return [each for at, draft in enumerate(result) for each in (*copies[at], draft)]
 
 
@@ -91,14 +92,21 @@ def _copy(user: Draft, matrix: _Turned, home: Buffer) -> Draft:
     value = Expr("load", (matrix.buffer, place))
     nest = inner, column
     write = Write(home, nest, Affine(0, {inner: matrix.columns, column: 1}), value)
-    return Draft(nest, (write,), user.nodes[:1])
+    return Draft.of(nest, (write,), user.nodes[:1])
 
 
-def _reading(draft: Draft, home: Buffer) -> Draft:
-    """A draft whose product reads the copy."""
-    product = draft.product
+def _reading(draft: Draft, home: Buffer, nests: dict[Nest, tuple[Nest, Buffer]]) -> Draft:
+    """A draft whose product reads the copy; drafts of one nest are still of one."""
+    if draft.nest not in nests:
+        nests[draft.nest] = _reading_nest(draft.nest, home), home
+    nest, first = nests[draft.nest]
+    return draft.changed(nest, {first: (home, 0)})
+
+
+def _reading_nest(nest: Nest, home: Buffer) -> Nest:
+    product = nest.product
     assert product is not None
     (column,), (inner,) = product.columns, product.reduced
     place = Affine(0, {inner: column.extent, column: 1})
     factor = Factor(Expr("load", (home, place)), ())
-    return replace(draft, product=replace(product, b=factor))
+    return replace(nest, product=replace(product, b=factor))

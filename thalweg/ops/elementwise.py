@@ -23,7 +23,7 @@ class Elementwise(Op, abstract=True):
     def shape(self, *inputs: Tensor) -> TensorShape:
         if len(inputs) == 1:
             return inputs[0].shape
-        return broadcast_shapes(*(tensor.shape for tensor in inputs))
+        return broadcast_shapes(*[tensor.shape for tensor in inputs])
 
 
 class Unary(Elementwise, abstract=True):

@@ -338,10 +338,12 @@ def native_step(lowered: Lowered, adapted: Sequence[Adapted], threads: int) -> N
         tune_new(adapted, threads)
     target, launches = host(), lowered.launches
     pairs = zip(launches, adapted, strict=True)
-    requests = [kernel_request(launch, kernel.kernel, target) for launch, kernel in pairs]
-    names = [name_of(request, target) for request in requests]
-    every = load_all(requests, target)
-    loaded = dict(zip(names, every, strict=True))
+    users = {kernel.kernel: launch for launch, kernel in pairs}  # many launches are of one kernel
+    requests = [kernel_request(launch, kernel, target) for kernel, launch in users.items()]
+    of_kernel = dict(zip(users, [name_of(request, target) for request in requests], strict=True))
+    names = [of_kernel[kernel.kernel] for kernel in adapted]
+    loaded = dict(zip(of_kernel.values(), load_all(requests, target), strict=True))
+    every = [loaded[name] for name in names]
     listing = listed(lowered, adapted, every)
     layout = Layout(listing.arena, list(lowered.streams.values()))
     for call in listing.calls:

@@ -228,10 +228,10 @@ def _inferred(node: Node, shapes: Mapping[Tensor, Shape]) -> dict[Tensor, Shape]
     alone = Region((node,), tuple(dict.fromkeys(node.inputs)), (), node.outputs, {})
     values = {t: t.op.op.numpy() for t in node.inputs if isinstance(t.op.op, Const)}
     try:
-        found = specialise(alone, {t: shapes[t] for t in node.inputs}, values).shapes
+        spec, _ = specialise(alone, {t: shapes[t] for t in node.inputs}, values)
     except NotCompiled:
         return known
-    return {tensor: found[tensor] for tensor in node.outputs}
+    return {tensor: spec.shapes[tensor] for tensor in node.outputs}
 
 
 def host_reason(node: Node) -> str:
