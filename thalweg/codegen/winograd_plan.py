@@ -133,7 +133,7 @@ def filtered(kernel: Contraction, target: Target) -> Schedule | None:
     window = window_of(kernel)
     if window is None or not _is_fit(window, target):
         return None
-    best = next(iter(_ranked(window, target)), None)
+    best = min(_works(window, target), key=lambda work: work.cost, default=None)
     if best is None or best.cost > _WORTH * _plain_cost(window, target):
         return None
     return best.blocks.schedule
@@ -142,8 +142,8 @@ def filtered(kernel: Contraction, target: Target) -> Schedule | None:
 def filtered_otherwise(kernel: Contraction, target: Target, made: Schedule) -> list[Schedule]:
     """Other schedules of a minimal filtering that may cost as little."""
     window = window_of(kernel)
-    works = _ranked(window, target)[:_OTHERS] if window else []
-    return [work.blocks.schedule for work in works if work.blocks.schedule != made]
+    works = sorted(_works(window, target), key=lambda work: work.cost) if window else []
+    return [work.blocks.schedule for work in works[:_OTHERS] if work.blocks.schedule != made]
 
 
 def _is_fit(window: Window, target: Target) -> bool:
@@ -152,9 +152,8 @@ def _is_fit(window: Window, target: Target) -> bool:
     return min(channels, columns) >= _LEAST and (whole or target.has_masks)
 
 
-def _ranked(window: Window, target: Target) -> list[_Work]:
-    works = [_Work(window, target, blocks) for blocks in _choices(window, target)]
-    return sorted(works, key=lambda work: work.cost)
+def _works(window: Window, target: Target) -> list[_Work]:
+    return [_Work(window, target, blocks) for blocks in _choices(window, target)]
 
 
 def _plain_cost(window: Window, target: Target) -> float:
@@ -203,7 +202,7 @@ class _Work:
     target: Target
     blocks: Blocks
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """The scratch memory."""
         return Layout(self.blocks, self.target.lanes, self.window.taps)
