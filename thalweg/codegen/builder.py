@@ -171,7 +171,9 @@ class Builder:
         given = ", ".join(
             f"{p.type} {self.marks.get(i, '')} {p.text}" for i, p in enumerate(self.parameters)
         )
-        head = f"define {self._result} @{self.name}({given}) {self._attributes} {{"
+        # What is put into its callers is not to be compiled by itself as well.
+        linkage = "internal " if "alwaysinline" in self._attributes else ""
+        head = f"define {linkage}{self._result} @{self.name}({given}) {self._attributes} {{"
         entry, *others = self._lines
         return "\n".join([head, entry, *self._stack, *others, "}"])
 
