@@ -187,8 +187,9 @@ class Builder:
     def emit(self, kind: Type, instruction: str) -> Value:
         """Any instruction with a result."""
         self._count += 1
-        self._lines.append(f"  %v{self._count} = {instruction}")
-        return Value(kind, f"%v{self._count}")
+        name = f"%v{self._count}"
+        self._lines.append(f"  {name} = {instruction}")
+        return Value(kind, name)
 
     def pure(self, kind: Type, instruction: str) -> Value:
         """An instruction whose result its operands decide: a block need not have it twice."""

@@ -20,6 +20,7 @@ from thalweg.codegen.microkernel import multiply_add
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
 Square = Sequence[Sequence[Value]]
+Terms = tuple[tuple[float, int], ...]  # the factors of a sum that are not zero, each of what
 
 #: Where polynomials are multiplied, besides at infinity, by the number of products: few bits each,
 #: of alternating sign so that two share their work, and near 1, so that no power of them is large.
@@ -85,7 +86,7 @@ class _Pair:
     the difference of two other rows."""
 
     rows: tuple[int, ...]
-    parts: tuple[Row, ...]
+    parts: tuple[Terms, ...]
 
 
 def on_both_axes(frame: Frame, fma: bool, matrix: Matrix, square: Square) -> list[list[Value]]:
@@ -98,7 +99,7 @@ def applied(frame: Frame, fma: bool, matrix: Matrix, values: Sequence[Value]) ->
     """matrix · values."""
     found: dict[int, Value] = {}
     for pair in _pairs(matrix):
-        parts = [_sum(frame, fma, row, values) for row in pair.parts]
+        parts = [_sum(frame, fma, terms, values) for terms in pair.parts]
         found[pair.rows[0]] = parts[0]
         if len(parts) == 2:
             for number, operation in zip(pair.rows, ("fadd", "fsub"), strict=True):
@@ -115,11 +116,11 @@ def _pairs(matrix: Matrix) -> list[_Pair]:
             continue
         twin = _twin(matrix, number)
         if twin is None:
-            pairs.append(_Pair((number,), (row,)))
+            pairs.append(_Pair((number,), (_terms(row),)))
             continue
         taken.add(twin)
         both = list(zip(row, matrix[twin], strict=True))
-        same, opposite = (tuple((a + s * b) / 2 for a, b in both) for s in (1, -1))
+        same, opposite = (_terms([(a + s * b) / 2 for a, b in both]) for s in (1, -1))
         pairs.append(_Pair((number, twin), (same, opposite)))
     return pairs
 
@@ -135,20 +136,19 @@ def _twin(matrix: Matrix, number: int) -> int | None:
     return None
 
 
-def _sum(frame: Frame, fma: bool, row: Row, values: Sequence[Value]) -> Value:
-    """The sum of values times constants, from one that needs no product on."""
-    (first, at), *others = _terms(row)
+def _terms(row: Sequence[Fraction]) -> Terms:
+    """The terms of a row; those that need no product come first."""
+    terms = [(float(factor), number) for number, factor in enumerate(row) if factor]
+    return tuple(sorted(terms, key=lambda term: term[0] != 1))
+
+
+def _sum(frame: Frame, fma: bool, terms: Terms, values: Sequence[Value]) -> Value:
+    """The sum of values times constants."""
+    (first, at), *others = terms
     total = _scaled(frame, first, values[at])
     for factor, number in others:
         total = _added(frame, fma, total, factor, values[number])
     return total
-
-
-@lru_cache(128)  # about a dozen rows for each matrix
-def _terms(row: Row) -> list[tuple[float, int]]:
-    """The factors of a row that are not zero, and where they stand; ones come first."""
-    terms = [(float(factor), number) for number, factor in enumerate(row) if factor]
-    return sorted(terms, key=lambda term: term[0] != 1)
 
 
 def _scaled(frame: Frame, factor: float, value: Value) -> Value:

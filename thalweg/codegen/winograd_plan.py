@@ -212,7 +212,7 @@ class _Work:
         """All cycles, as if all of the usual number of threads took as long as the busiest."""
         window, blocks, lanes = self.window, self.blocks, self.target.lanes
         channels, columns = int(window.channel.extent), int(window.lane.extent)
-        count = prod(window.tiles(blocks.outputs))
+        count = self._count
         down, across = ceil(count / blocks.tiles), ceil(columns / self.layout.columns)
         inputs, vectors = ceil(channels / lanes), ceil(columns / lanes)
         passes = ceil(channels / blocks.depth)
@@ -223,6 +223,11 @@ class _Work:
         cycles += _TILE * count * passes * across
         return cycles * self._imbalance(down, across)
 
+    @cached_property
+    def _count(self) -> int:
+        """How many tiles there are."""
+        return prod(self.window.tiles(self.blocks.outputs))
+
     @property
     def _step(self) -> float:
         """The cycles of a product of vectors: multiplications or loads, whichever is slower."""
@@ -232,12 +237,11 @@ class _Work:
     def _sums(self) -> int:
         """How many vectors of sums there are for each product, those that are thrown away too."""
         blocks, width = self.blocks, self.layout.width
-        whole, rest = divmod(prod(self.window.tiles(blocks.outputs)), blocks.tiles)
+        whole, rest = divmod(self._count, blocks.tiles)
         rows = whole * ceil(blocks.tiles / blocks.rows) + ceil(rest / blocks.rows)
         return rows * blocks.rows * ceil(self.window.lane.extent / width) * blocks.vectors
 
     def _imbalance(self, down: int, across: int) -> float:
         if down * across > 64:
             return 1.0
-        count = prod(self.window.tiles(self.blocks.outputs))
-        return imbalance_of(chunks(count, self.blocks.tiles) * across, CORES)
+        return imbalance_of(chunks(self._count, self.blocks.tiles) * across, CORES)
