@@ -47,6 +47,29 @@ def run_scale(address: int, factor: float) -> None:
     np.testing.assert_allclose(y, x * np.float32(factor) + np.float32(factor / 3), rtol=1e-6)
 
 
+def test_a_block_has_no_instruction_twice():
+    b = Module().function("kernel", [I64, I64])
+    one, other = b.parameters
+    first, again = b.binary("add", one, other), b.binary("add", one, other)
+    with b.when(b.compare("slt", one, other)):
+        elsewhere = b.binary("add", one, other)
+    assert first == again
+    assert elsewhere != first
+
+
+def test_what_is_put_into_its_callers_is_not_compiled_by_itself():
+    module = Module()
+    inner = module.function("inner", [POINTER], attributes="alwaysinline nounwind")
+    inner.store(constant(I64, 7), inner.parameters[0])
+    inner.ret()
+    outer = module.function("outer", [POINTER], attributes="nounwind")
+    outer.line(f"call void @inner({outer.parameters[0]})")
+    outer.ret()
+    text = optimised(module.text, NATIVE, "turns")
+    assert "@outer" in text
+    assert "@inner" not in text
+
+
 @pytest.mark.parametrize("name", ["native", "x86-64-v4", "x86-64-v3"])
 def test_code_runs(name: str):
     target = named(name)

@@ -271,12 +271,15 @@ def dense_layer(i, j, _outer, shape):
     return value + element(residual, at((m, n), i, j)), [bias, residual, scale]
 
 
-@pytest.mark.parametrize("shape", [(13, 37, 29), (32, 48, 10), (1, 10, 40), (7, 100, 6000)])
+@pytest.mark.parametrize(
+    "shape", [(13, 37, 29), (32, 48, 10), (1, 10, 40), (7, 100, 6000), (29, 37, 150)]
+)
 def test_epilogue(target, shape):
     check(matmul(*shape, epilogue=dense_layer), target, threads=2)
 
 
-def test_epilogue_reads_a_transposed_operand_and_indices(native):
+@pytest.mark.parametrize("terms", [9, 150])
+def test_epilogue_reads_a_transposed_operand_and_indices(native, terms):
     def epilogue(i, j, _outer, shape):
         m, n = shape
         other = argument(3, np.float32, (n, m))
@@ -284,7 +287,7 @@ def test_epilogue_reads_a_transposed_operand_and_indices(native):
         masked = select(index < 20, element(other, at((n, m), j, i)), 0.5)
         return SUM * masked + index.cast(np.float32), [other]
 
-    check(matmul(21, 35, 9, epilogue=epilogue), native)
+    check(matmul(21, 35, terms, epilogue=epilogue), native)
 
 
 def test_several_stores_in_several_types(native):

@@ -12,7 +12,8 @@ import struct
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -25,28 +26,39 @@ class Type:
     scalar: str
     lanes: int = 1
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
+        """The type as LLVM reads it."""
         return self.scalar if self.lanes == 1 else f"<{self.lanes} x {self.scalar}>"
+
+    def __str__(self) -> str:
+        return self.text
 
     def of(self, lanes: int) -> Type:
         """The same element in another number of lanes."""
-        return Type(self.scalar, lanes)
+        return _type(self.scalar, lanes)
 
     def like(self, scalar: str) -> Type:
         """Another element in the same number of lanes."""
-        return Type(scalar, self.lanes)
+        return _type(scalar, self.lanes)
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         """Whether elements are floating-point numbers."""
         return self.scalar in _FLOAT_BITS
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """The width of an element."""
         return _FLOAT_BITS.get(self.scalar) or (
             64 if self.scalar == "ptr" else int(self.scalar[1:])
         )
+
+
+@cache
+def _type(scalar: str, lanes: int) -> Type:
+    """The one object of a type that code asks for again and again."""
+    return Type(scalar, lanes)
 
 
 _FLOAT_BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64}
@@ -58,15 +70,14 @@ HALF, BFLOAT, FLOAT, DOUBLE = (Type(name) for name in _FLOAT_BITS)
 POINTER, VOID = Type("ptr"), Type("void")
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """Something an instruction may take: a register or a constant."""
 
     type: Type
     text: str
 
     def __str__(self) -> str:
-        return f"{self.type} {self.text}"
+        return f"{self.type.text} {self.text}"
 
 
 def constant(kind: Type, number: Any) -> Value:
@@ -156,6 +167,7 @@ class Builder:
         self._lines: list[str] = ["entry:"]
         self._stack: list[str] = []
         self._block = "entry"
+        self._known: dict[str, Value] = {}  # what instructions of this block come to
         self._count = 0
 
     @property
@@ -164,7 +176,9 @@ class Builder:
         given = ", ".join(
             f"{p.type} {self.marks.get(i, '')} {p.text}" for i, p in enumerate(self.parameters)
         )
-        head = f"define {self._result} @{self.name}({given}) {self._attributes} {{"
+        # What is put into its callers is not to be compiled by itself as well.
+        linkage = "internal " if "alwaysinline" in self._attributes else ""
+        head = f"define {linkage}{self._result} @{self.name}({given}) {self._attributes} {{"
         entry, *others = self._lines
         return "\n".join([head, entry, *self._stack, *others, "}"])
 
@@ -178,8 +192,16 @@ class Builder:
     def emit(self, kind: Type, instruction: str) -> Value:
         """Any instruction with a result."""
         self._count += 1
-        self._lines.append(f"  %v{self._count} = {instruction}")
-        return Value(kind, f"%v{self._count}")
+        name = f"%v{self._count}"
+        self._lines.append(f"  {name} = {instruction}")
+        return Value(kind, name)
+
+    def pure(self, kind: Type, instruction: str) -> Value:
+        """An instruction whose result its operands decide: a block need not have it twice."""
+        known = self._known.get(instruction)
+        if known is None:
+            known = self._known[instruction] = self.emit(kind, instruction)
+        return known
 
     def line(self, instruction: str) -> None:
         """Any instruction without a result."""
@@ -187,21 +209,22 @@ class Builder:
 
     def binary(self, operation: str, a: Value, b: Value) -> Value:
         """`add`, `fmul contract`, `and`, `shl`, … of two values of one type."""
-        return self.emit(a.type, f"{operation} {a}, {b.text}")
+        kind = a.type
+        return self.pure(kind, f"{operation} {kind.text} {a.text}, {b.text}")
 
     def compare(self, predicate: str, a: Value, b: Value) -> Value:
         """`slt`, `eq` of integers, `olt`, `une` of floats."""
         kind = "fcmp" if a.type.is_float else "icmp"
-        return self.emit(a.type.like("i1"), f"{kind} {predicate} {a}, {b.text}")
+        return self.pure(a.type.like("i1"), f"{kind} {predicate} {a}, {b.text}")
 
     def select(self, condition: Value, chosen: Value, otherwise: Value) -> Value:
         """One of two values, lane by lane."""
-        return self.emit(chosen.type, f"select {condition}, {chosen}, {otherwise}")
+        return self.pure(chosen.type, f"select {condition}, {chosen}, {otherwise}")
 
     def convert(self, operation: str, value: Value, scalar: str) -> Value:
         """`sext`, `trunc`, `sitofp`, `fpext`, `bitcast`, … to another element type."""
         kind = value.type.like(scalar)
-        return self.emit(kind, f"{operation} {value} to {kind}")
+        return self.pure(kind, f"{operation} {value} to {kind}")
 
     def call(self, name: str, result: Type, *arguments: Value, flags: str = "") -> Value:
         """A call of an intrinsic or a function of another module; declared on the way."""
@@ -222,14 +245,14 @@ class Builder:
         if lanes == 1 or value.type.lanes == lanes:
             return value
         kind = value.type.of(lanes)
-        one = self.emit(kind, f"insertelement {kind} poison, {value}, i64 0")
-        return self.emit(
+        one = self.pure(kind, f"insertelement {kind} poison, {value}, i64 0")
+        return self.pure(
             kind, f"shufflevector {one}, {kind} poison, <{lanes} x i32> zeroinitializer"
         )
 
     def extract(self, vector: Value, lane: int) -> Value:
         """One lane of a vector."""
-        return self.emit(vector.type.of(1), f"extractelement {vector}, i64 {lane}")
+        return self.pure(vector.type.of(1), f"extractelement {vector}, i64 {lane}")
 
     def lanes(self, kind: Type) -> Value:
         """The numbers 0, 1, 2 … in the lanes of an integer vector."""
@@ -238,7 +261,7 @@ class Builder:
 
     def element(self, base: Value, scalar: str, index: Value) -> Value:
         """The address of element `index` (of a scalar type) from a base address."""
-        return self.emit(
+        return self.pure(
             POINTER.of(index.type.lanes), f"getelementptr inbounds {scalar}, {base}, {index}"
         )
 
@@ -313,7 +336,7 @@ class Builder:
     def label(self, name: str) -> None:
         """Begin a block."""
         self._lines.append(f"{name}:")
-        self._block = name
+        self._block, self._known = name, {}
 
     def fresh_label(self, hint: str) -> str:
         """A block name not used before."""

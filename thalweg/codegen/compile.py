@@ -29,6 +29,10 @@ from thalweg.codegen.machine import Target, llvm, named, runs_here
 #: What LLVM may call though no text says so.
 _EXTERNAL = {"memset", "memcpy", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 _SYMBOL_TABLE = 2  # the type of a section
+#: How often passes run. Of turns, no loop is to be left where its last values follow from its first
+#: ones: the first round counts the turns (their number is the least of two, more arithmetic than
+#: LLVM would spend without the option for it), the second finds that nothing else is done in them.
+_ROUNDS: dict[Passes, int] = {"tiles": 0, "loops": 1, "turns": 2}
 _LINKING = threading.RLock()
 _libraries = itertools.count()
 
@@ -79,22 +83,18 @@ def _finished(
     For tiles none does: they cost two thirds more time, for about a hundredth of speed. Nor do
     tiles gain by the reduction of strength in loops, without which they take a fifth less.
     """
-    option: Option = "-disable-lsr=true" if passes == "tiles" else ""
-    with machine_for(target) as machine:
-        with inside.kept(option):
-            context = llvm().create_context()
-            module = parsed(text, context)
+    option: Option = "-disable-lsr=true" if passes == "tiles" else "-scev-cheap-expansion-budget=32"
+    with machine_for(target) as machine, inside.kept(option):
+        context = llvm().create_context()
+        module = parsed(text, context)
+        try:
             module.triple, module.data_layout = target.triple, _layout(target)
-            if passes != "tiles":
+            for _ in range(_ROUNDS[passes]):
                 _simplify(module, machine)
-        if passes == "turns":
-            _close(module, machine)
-        with inside.kept(option):
-            try:
-                return finish(machine, module)
-            finally:  # here, where no fork can come in between
-                module.close()
-                context.close()
+            return finish(machine, module)
+        finally:  # here, where no fork can come in between
+            module.close()
+            context.close()
 
 
 def _simplify(module: Any, machine: Any) -> None:
@@ -107,18 +107,6 @@ def _simplify(module: Any, machine: Any) -> None:
     for function in module.functions:
         if not function.is_declaration:
             run_over_function(single, function, passes)
-
-
-def _close(module: Any, machine: Any) -> None:
-    """Have no loop where a loop's last values follow from its first ones.
-
-    Whether they do shows once memory is out of the way, hence after other passes; the number of
-    turns is the least of two, which is more arithmetic than LLVM would spend by itself. One pass
-    then counts the turns, the next finds that nothing else is done in them.
-    """
-    with inside.kept("-scev-cheap-expansion-budget=32"):
-        for _ in range(2):
-            _simplify(module, machine)
 
 
 def _pass_builder(machine: Any) -> Any:

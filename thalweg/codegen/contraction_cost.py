@@ -91,38 +91,24 @@ _COPY, _TURN, _NEAR, _FAR, _SCATTERED = 0.5, 1.5, 32.0, 5.0, 1.5
 _PACKED, _SHARED = 40.0, 10.0
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Work:
     """The numbers of a schedule that its cost depends on."""
 
     setting: Setting
     made: Schedule
 
-    @cached_property
-    def rows(self) -> int:
-        """Rows of a piece of work."""
-        return min(self.setting.height, prod(spans_of_rows(self.setting.form, self.made).values()))
-
-    @cached_property
-    def columns(self) -> int:
-        """Columns of a piece of work."""
-        return min(self.setting.columns, self.made.panels * self.setting.width(self.made))
-
-    @cached_property
-    def depth(self) -> int:
-        """Products that are summed at a time."""
-        return min(self.setting.depth, prod(spans_of_sum(self.setting.form, self.made).values()))
-
-    @cached_property
-    def blocks(self) -> int:
-        """How often sums go on."""
-        return ceil(self.setting.depth / max(self.depth, 1))
-
-    @cached_property
-    def pieces(self) -> int:
-        """Pieces of work."""
-        across = ceil(self.setting.columns / self.columns)
-        return self.setting.outer * ceil(self.setting.height / self.rows) * across
+    def __post_init__(self) -> None:
+        setting, made = self.setting, self.made
+        rows, products = spans_of_rows(setting.form, made), spans_of_sum(setting.form, made)
+        #: rows and columns of a piece of work
+        self.rows = min(setting.height, prod(rows.values()))
+        self.columns = min(setting.columns, made.panels * setting.width(made))
+        #: products that are summed at a time, and how often sums go on
+        self.depth = min(setting.depth, prod(products.values()))
+        self.blocks = ceil(setting.depth / max(self.depth, 1))
+        across = ceil(setting.columns / self.columns)
+        self.pieces = setting.outer * ceil(setting.height / self.rows) * across
 
     @cached_property
     def bytes_a(self) -> int:
@@ -169,7 +155,7 @@ class Work:
     def imbalance(self) -> float:
         """How much longer the busiest thread works than the average: of two, or of all cores."""
         weights = self._weights()
-        return sum(imbalance_of(weights, threads) for threads in (2, 2, CORES)) / 3
+        return (2 * imbalance_of(weights, 2) + imbalance_of(weights, CORES)) / 3
 
     def _weights(self) -> list[int]:
         """The work in every piece, in order; of many pieces, in as many equal ones."""
@@ -270,7 +256,7 @@ class Work:
 def _strided(setting: Setting, made: Schedule) -> bool:
     """Whether rows lie side by side, so that sums jump from line to line."""
     form = setting.form
-    if not form.rows or not is_plain(form.kernel.a, form.kernel.dtype):
+    if not form.rows or not setting.is_plain_a:
         return False
     return argument_of(form.kernel.a)[1].factor(form.rows[made.tile_at]) == 1
 

@@ -312,9 +312,10 @@ def _cheapest(setting: Setting, choices: Iterable[Schedule]) -> Schedule:
 
 
 def _cost(setting: Setting, made: Schedule) -> float:
-    if made not in setting.costs:
-        setting.costs[made] = Work(setting, made).cost()
-    return setting.costs[made]
+    cost = setting.costs.get(made)
+    if cost is None:
+        cost = setting.costs[made] = Work(setting, made).cost()
+    return cost
 
 
 def _copies_of_a(setting: Setting, made: Schedule) -> list[str]:

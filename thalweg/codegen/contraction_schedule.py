@@ -68,12 +68,12 @@ class Setting:
     form: Form
     target: Target
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """How many elements a vector holds."""
         return self.target.vector_bytes // self.itemsize
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """The bytes of an element."""
         return np.dtype(self.form.kernel.dtype).itemsize
@@ -88,7 +88,7 @@ class Setting:
         """The extents of the reduced variables, at least 1."""
         return [max(1, int(v.extent)) for v in self.form.reduced]
 
-    @property
+    @cached_property
     def columns(self) -> int:
         """The extent of the lane, at least 1."""
         return max(1, int(self.form.lane.extent))
@@ -107,6 +107,11 @@ class Setting:
     def outer(self) -> int:
         """How many contractions of rows and columns there are."""
         return prod(max(1, int(v.extent)) for v in self.form.outer)
+
+    @cached_property
+    def is_plain_a(self) -> bool:
+        """Whether the rows' factor is an element of its own type at an affine place."""
+        return is_plain(self.form.kernel.a, self.form.kernel.dtype)
 
     @cached_property
     def costs(self) -> dict[Schedule, float]:

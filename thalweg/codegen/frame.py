@@ -57,6 +57,8 @@ class Frame:
 
     def integer(self, number: int) -> Value:
         """An integer as a value, read from the arguments where it is dynamic."""
+        if type(number) is int:  # as most are, and neither of the other kinds is
+            return _known(number)
         if isinstance(number, Product):
             result = self.integer(1)
             for part in number.parts:

@@ -7,7 +7,6 @@ made before is found without being emitted again.
 from __future__ import annotations
 
 from functools import cache, partial
-from pathlib import Path
 
 from thalweg.codegen.contraction import emit_contraction
 from thalweg.codegen.contraction_form import NotContraction
@@ -15,7 +14,7 @@ from thalweg.codegen.contraction_schedule import Schedule
 from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.loops import Turn, emit_loops, emit_turn
 from thalweg.codegen.machine import Target
-from thalweg.codegen.sources import code_digest
+from thalweg.codegen.sources import own_digest
 from thalweg.codegen.tune import winners
 from thalweg.loops.expr import Expr, call
 from thalweg.loops.kernel import Access, Contraction, Dynamic, Kernel, Loops, Offset, Store
@@ -65,7 +64,7 @@ def key_of(kernel: Kernel) -> str:
 @cache
 def _generators() -> str:
     """A digest of the code that makes code: kernels made by other versions of it do not count."""
-    return code_digest(Path(__file__).parent.parent, ("codegen", "loops"))
+    return own_digest(("codegen", "loops"))
 
 
 def emit(kernel: Kernel, target: Target, schedule: Schedule | None = None) -> Emitted:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 
 from thalweg.codegen.builder import Value, constant
@@ -20,6 +20,7 @@ from thalweg.codegen.microkernel import multiply_add
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
 Square = Sequence[Sequence[Value]]
+Terms = tuple[tuple[float, int], ...]  # the factors of a sum that are not zero, each of what
 
 #: Where polynomials are multiplied, besides at infinity, by the number of products: few bits each,
 #: of alternating sign so that two share their work, and near 1, so that no power of them is large.
@@ -79,6 +80,15 @@ def _polynomial(roots: Sequence[Fraction]) -> Row:
     return tuple(result)
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """A row of a matrix, by its number; or two that differ in signs alone, which are the sum and
+    the difference of two other rows."""
+
+    rows: tuple[int, ...]
+    parts: tuple[Terms, ...]
+
+
 def on_both_axes(frame: Frame, fma: bool, matrix: Matrix, square: Square) -> list[list[Value]]:
     """matrix · square · matrixᵀ, in registers."""
     columns = [applied(frame, fma, matrix, column) for column in zip(*square, strict=True)]
@@ -86,21 +96,33 @@ def on_both_axes(frame: Frame, fma: bool, matrix: Matrix, square: Square) -> lis
 
 
 def applied(frame: Frame, fma: bool, matrix: Matrix, values: Sequence[Value]) -> list[Value]:
-    """matrix · values. Two rows that differ in signs alone are the sum and difference of parts."""
+    """matrix · values."""
     found: dict[int, Value] = {}
+    for pair in _pairs(matrix):
+        parts = [_sum(frame, fma, terms, values) for terms in pair.parts]
+        found[pair.rows[0]] = parts[0]
+        if len(parts) == 2:
+            for number, operation in zip(pair.rows, ("fadd", "fsub"), strict=True):
+                found[number] = frame.b.binary(operation, *parts)
+    return [found[number] for number in range(len(matrix))]
+
+
+@lru_cache(16)  # there are three matrices for each of `WAYS`
+def _pairs(matrix: Matrix) -> list[_Pair]:
+    pairs: list[_Pair] = []
+    taken: set[int] = set()
     for number, row in enumerate(matrix):
-        if number in found:
+        if number in taken:
             continue
         twin = _twin(matrix, number)
         if twin is None:
-            found[number] = _sum(frame, fma, row, values)
+            pairs.append(_Pair((number,), (_terms(row),)))
             continue
-        same = [(a + b) / 2 for a, b in zip(row, matrix[twin], strict=True)]
-        opposite = [(a - b) / 2 for a, b in zip(row, matrix[twin], strict=True)]
-        first, second = (_sum(frame, fma, part, values) for part in (same, opposite))
-        found[number] = frame.b.binary("fadd", first, second)
-        found[twin] = frame.b.binary("fsub", first, second)
-    return [found[number] for number in range(len(matrix))]
+        taken.add(twin)
+        both = list(zip(row, matrix[twin], strict=True))
+        same, opposite = (_terms([(a + s * b) / 2 for a, b in both]) for s in (1, -1))
+        pairs.append(_Pair((number, twin), (same, opposite)))
+    return pairs
 
 
 def _twin(matrix: Matrix, number: int) -> int | None:
@@ -114,23 +136,28 @@ def _twin(matrix: Matrix, number: int) -> int | None:
     return None
 
 
-def _sum(frame: Frame, fma: bool, row: Sequence[Fraction], values: Sequence[Value]) -> Value:
-    """The sum of values times constants, from one that needs no product on."""
-    terms = [(factor, value) for factor, value in zip(row, values, strict=True) if factor]
-    terms.sort(key=lambda term: term[0] != 1)
-    total = _scaled(frame, *terms[0])
-    for factor, value in terms[1:]:
-        total = _added(frame, fma, total, factor, value)
+def _terms(row: Sequence[Fraction]) -> Terms:
+    """The terms of a row; those that need no product come first."""
+    terms = [(float(factor), number) for number, factor in enumerate(row) if factor]
+    return tuple(sorted(terms, key=lambda term: term[0] != 1))
+
+
+def _sum(frame: Frame, fma: bool, terms: Terms, values: Sequence[Value]) -> Value:
+    """The sum of values times constants."""
+    (first, at), *others = terms
+    total = _scaled(frame, first, values[at])
+    for factor, number in others:
+        total = _added(frame, fma, total, factor, values[number])
     return total
 
 
-def _scaled(frame: Frame, factor: Fraction, value: Value) -> Value:
+def _scaled(frame: Frame, factor: float, value: Value) -> Value:
     if factor == 1:
         return value
-    return frame.b.binary("fmul", value, constant(value.type, float(factor)))
+    return frame.b.binary("fmul", value, constant(value.type, factor))
 
 
-def _added(frame: Frame, fma: bool, total: Value, factor: Fraction, value: Value) -> Value:
+def _added(frame: Frame, fma: bool, total: Value, factor: float, value: Value) -> Value:
     if abs(factor) == 1:
         return frame.b.binary("fadd" if factor == 1 else "fsub", total, value)
-    return multiply_add(frame, fma, value, constant(value.type, float(factor)), total)
+    return multiply_add(frame, fma, value, constant(value.type, factor), total)

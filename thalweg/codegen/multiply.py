@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import ceil
+from math import ceil, prod
 
 from thalweg.codegen.builder import Type, Value, constant
 from thalweg.codegen.contraction_form import argument_of, is_static, times, variables_of
@@ -34,6 +34,7 @@ from thalweg.loops.loop import Variable
 
 _SHORT = 64  # a sum that is over before memory answers
 _LONG = 12  # parts of what is done with finished sums
+_MANY = 128  # terms of a sum, beside which its way through the first cache takes no time
 
 At = dict[Variable, Value]
 Row = Mapping[Variable, int]  # a row of a tile: how far it is from the first one
@@ -482,38 +483,48 @@ class Multiply:
             self._store_all(rows, sums)
 
     @cached_property
-    def _is_long(self) -> bool:
-        """Whether so much is done with a sum that the registers are needed for it."""
-        return sum(1 for _ in postorder([s.value for s in self.form.kernel.stores])) > _LONG
+    def _in_turns(self) -> bool:
+        """Whether rows of sums are finished in turns of a loop: where so much is done with a sum
+        that the registers are needed for it, and where sums take so long that there is little to
+        gain by code for each row, which has to be made."""
+        parts = sum(1 for _ in postorder([s.value for s in self.form.kernel.stores]))
+        extents = [v.extent for v in self.form.reduced if is_static(v.extent)]
+        is_long_sum = len(extents) == len(self.form.reduced) and prod(extents) >= _MANY
+        return parts > _LONG or is_long_sum
 
     def _store_all(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
-        if self._is_long and len(rows) > 1 and all(len(row) == 1 for row in rows):
-            self._store_by_rows(rows, sums)
+        variable = next(iter(rows[0]), None)
+        if variable is not None and self._in_turns and rows[-1][variable]:
+            self._store_in_turns(variable, rows, sums)
             return
-        width, lane, lanes = len(self.masks), self.form.lane, self.lanes
-        tile = Leaves(self.frame, dict(self.at), lane, lanes)
+        self._store_rows(Leaves(self.frame, dict(self.at), self.form.lane, self.lanes), rows, sums)
+
+    def _store_rows(self, tile: Leaves, rows: Sequence[Row], sums: Sequence[Value]) -> None:
+        width, lane = len(self.masks), self.form.lane
         for i, row in enumerate(rows):
             for j, mask in enumerate(self.masks):
-                beyond = {**row, lane: j * lanes}
+                beyond = {**row, lane: j * self.lanes}
                 total = sums[i * width + j]
                 store_sums(self.form.kernel, replace(tile, whole=mask, sum=total, beyond=beyond))
 
-    def _store_by_rows(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
-        """Put the sums into memory, which frees their registers, and finish them row by row."""
-        b, frame, width = self.b, self.frame, len(self.masks)
+    def _store_in_turns(
+        self, variable: Variable, rows: Sequence[Row], sums: Sequence[Value]
+    ) -> None:
+        """Put the sums into memory, which frees their registers, and finish those that differ in
+        other variables than one turn by turn."""
+        b, frame, kind = self.b, self.frame, str(self.kind)
         kept = b.stack(self.kind, len(sums))
         for number, value in enumerate(sums):
-            b.store(value, b.element(kept, str(self.kind), frame.integer(number)))
-        (variable,) = rows[0]
-        with b.loop(frame.integer(0), frame.integer(len(rows)), frame.integer(1)) as loop:
+            b.store(value, b.element(kept, kind, frame.integer(number)))
+        turns = rows[-1][variable] + 1
+        size = len(sums) // turns
+        with b.loop(frame.integer(0), frame.integer(turns), frame.integer(1)) as loop:
             at = {**self.at, variable: frame.add(self.at[variable], loop.index)}
-            row = Leaves(frame, at, self.form.lane, self.lanes)
-            first = frame.multiply(loop.index, width)
-            for j, mask in enumerate(self.masks):
-                place = frame.add(first, frame.integer(j))
-                total = b.load(self.kind, b.element(kept, str(self.kind), place))
-                beyond = {self.form.lane: j * self.lanes}
-                store_sums(self.form.kernel, replace(row, whole=mask, sum=total, beyond=beyond))
+            first = b.element(kept, kind, frame.multiply(loop.index, size))
+            places = [b.element(first, kind, frame.integer(number)) for number in range(size)]
+            totals = [b.load(self.kind, place) for place in places]
+            turn = Leaves(frame, at, self.form.lane, self.lanes)
+            self._store_rows(turn, rows[: len(rows) // turns], totals)
 
     def _store_dots(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         """The sums of a row are the lanes of one vector."""

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+_PACKAGE = Path(__file__).parent.parent
+
+
+def own_digest(folders: Sequence[str]) -> str:
+    """A digest of the Python files in some folders of this package, each read once."""
+    return _together(map(_own_folder, folders))
+
 
 def code_digest(package: Path, folders: Sequence[str]) -> str:
-    """A digest of the Python files in some folders of the package."""
+    """A digest of the Python files in some folders of a package."""
+    return _together(_digest(package, folder) for folder in folders)
+
+
+@cache
+def _own_folder(folder: str) -> bytes:
+    return _digest(_PACKAGE, folder)
+
+
+def _digest(package: Path, folder: str) -> bytes:
+    with os.scandir(package / folder) as entries:
+        paths = sorted(entry.path for entry in entries if entry.name.endswith(".py"))
     parts: list[bytes] = []
-    for folder in folders:
-        with os.scandir(package / folder) as entries:
-            paths = sorted(entry.path for entry in entries if entry.name.endswith(".py"))
-        for path in paths:
-            with open(path, "rb", buffering=0) as file:
-                content = file.read()
-            parts += f"{folder}/{path.rpartition('/')[2]} {len(content)}\n".encode(), content
-    return sha256(b"".join(parts)).hexdigest()  # in one go: by files takes longer
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            content = file.read()
+        parts += f"{folder}/{path.rpartition('/')[2]} {len(content)}\n".encode(), content
+    return sha256(b"".join(parts)).digest()  # in one go: by files takes longer
+
+
+def _together(digests: Iterable[bytes]) -> str:
+    return sha256(b"".join(digests)).hexdigest()

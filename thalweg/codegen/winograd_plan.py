@@ -133,7 +133,7 @@ def filtered(kernel: Contraction, target: Target) -> Schedule | None:
     window = window_of(kernel)
     if window is None or not _is_fit(window, target):
         return None
-    best = next(iter(_ranked(window, target)), None)
+    best = min(_works(window, target), key=lambda work: work.cost, default=None)
     if best is None or best.cost > _WORTH * _plain_cost(window, target):
         return None
     return best.blocks.schedule
@@ -142,8 +142,8 @@ def filtered(kernel: Contraction, target: Target) -> Schedule | None:
 def filtered_otherwise(kernel: Contraction, target: Target, made: Schedule) -> list[Schedule]:
     """Other schedules of a minimal filtering that may cost as little."""
     window = window_of(kernel)
-    works = _ranked(window, target)[:_OTHERS] if window else []
-    return [work.blocks.schedule for work in works if work.blocks.schedule != made]
+    works = sorted(_works(window, target), key=lambda work: work.cost) if window else []
+    return [work.blocks.schedule for work in works[:_OTHERS] if work.blocks.schedule != made]
 
 
 def _is_fit(window: Window, target: Target) -> bool:
@@ -152,9 +152,8 @@ def _is_fit(window: Window, target: Target) -> bool:
     return min(channels, columns) >= _LEAST and (whole or target.has_masks)
 
 
-def _ranked(window: Window, target: Target) -> list[_Work]:
-    works = [_Work(window, target, blocks) for blocks in _choices(window, target)]
-    return sorted(works, key=lambda work: work.cost)
+def _works(window: Window, target: Target) -> list[_Work]:
+    return [_Work(window, target, blocks) for blocks in _choices(window, target)]
 
 
 def _plain_cost(window: Window, target: Target) -> float:
@@ -203,7 +202,7 @@ class _Work:
     target: Target
     blocks: Blocks
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """The scratch memory."""
         return Layout(self.blocks, self.target.lanes, self.window.taps)
@@ -213,7 +212,7 @@ class _Work:
         """All cycles, as if all of the usual number of threads took as long as the busiest."""
         window, blocks, lanes = self.window, self.blocks, self.target.lanes
         channels, columns = int(window.channel.extent), int(window.lane.extent)
-        count = prod(window.tiles(blocks.outputs))
+        count = self._count
         down, across = ceil(count / blocks.tiles), ceil(columns / self.layout.columns)
         inputs, vectors = ceil(channels / lanes), ceil(columns / lanes)
         passes = ceil(channels / blocks.depth)
@@ -224,6 +223,11 @@ class _Work:
         cycles += _TILE * count * passes * across
         return cycles * self._imbalance(down, across)
 
+    @cached_property
+    def _count(self) -> int:
+        """How many tiles there are."""
+        return prod(self.window.tiles(self.blocks.outputs))
+
     @property
     def _step(self) -> float:
         """The cycles of a product of vectors: multiplications or loads, whichever is slower."""
@@ -233,12 +237,11 @@ class _Work:
     def _sums(self) -> int:
         """How many vectors of sums there are for each product, those that are thrown away too."""
         blocks, width = self.blocks, self.layout.width
-        whole, rest = divmod(prod(self.window.tiles(blocks.outputs)), blocks.tiles)
+        whole, rest = divmod(self._count, blocks.tiles)
         rows = whole * ceil(blocks.tiles / blocks.rows) + ceil(rest / blocks.rows)
         return rows * blocks.rows * ceil(self.window.lane.extent / width) * blocks.vectors
 
     def _imbalance(self, down: int, across: int) -> float:
         if down * across > 64:
             return 1.0
-        count = prod(self.window.tiles(self.blocks.outputs))
-        return imbalance_of(chunks(count, self.blocks.tiles) * across, CORES)
+        return imbalance_of(chunks(self._count, self.blocks.tiles) * across, CORES)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded, find_all, shared_disk
 from thalweg.codegen.machine import host
-from thalweg.codegen.sources import code_digest
+from thalweg.codegen.sources import own_digest
 from thalweg.codegen.tune import winners
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node
@@ -42,7 +41,6 @@ Shapes = Sequence[tuple[int, ...]]
 _MOST = 4  # sets of shapes that a region's programs are kept for
 _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 16
-_PACKAGE = Path(__file__).parent.parent
 #: Where the code lies that programs are made by.
 FOLDERS = ("autodiff", "codegen", "control", "graph", "loops", "lower", "ops", "runtime")
 
@@ -125,7 +123,7 @@ class Remembered:
 def surroundings() -> str:
     """What the outcome depends on besides region and shapes: the processor and all the code."""
     versions = f"{platform.python_version()} {np.__version__} {ml_dtypes.__version__}"
-    return f"{host()} {host().key} {versions} {code_digest(_PACKAGE, FOLDERS)}"
+    return f"{host()} {host().key} {versions} {own_digest(FOLDERS)}"
 
 
 # Entries: the length of the JSON, the JSON, and the arrays that it points to.
