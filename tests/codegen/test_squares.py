@@ -40,13 +40,14 @@ def turns(kernel: Loops, target: Target = WIDE) -> bool:
 @pytest.mark.parametrize(
     ("shape", "order"),
     [
-        ((16, 16), (1, 0)),
-        ((130, 67), (1, 0)),
-        ((17, 300), (1, 0)),
-        ((3, 40, 33), (0, 2, 1)),
-        ((20, 4, 33), (2, 1, 0)),
-        ((2, 5, 7, 34), (0, 3, 1, 2)),
-        ((2, 34, 5, 7), (0, 2, 3, 1)),
+        ((64, 64), (1, 0)),
+        ((131, 192), (1, 0)),
+        ((17, 320), (1, 0)),
+        ((35, 1024), (1, 0)),
+        ((3, 41, 128), (0, 2, 1)),
+        ((20, 3, 64), (2, 1, 0)),
+        ((2, 5, 7, 64), (0, 3, 1, 2)),
+        ((2, 37, 8, 16), (0, 2, 3, 1)),
     ],
 )
 def test_axes_in_another_order(dtype: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> None:
@@ -56,9 +57,9 @@ def test_axes_in_another_order(dtype: Any, shape: tuple[int, ...], order: tuple[
 
 
 def test_part_of_an_array() -> None:
-    kernel = permuted((40, 50), (1, 0), np.float32, start=7)
+    kernel = permuted((45, 64), (1, 0), np.float32, start=7)
     assert turns(kernel)
-    agree(kernel, [numbers(40 * 50 + 7, np.float32), np.zeros((50, 40), np.float32)])
+    agree(kernel, [numbers(45 * 64 + 7, np.float32), np.zeros((64, 45), np.float32)])
 
 
 @pytest.mark.parametrize("rows", [0, 1, 16, 45])
@@ -82,6 +83,8 @@ def test_what_is_no_turn() -> None:
     assert not turns(permuted((8, 40, 32), (1, 0, 2), np.float32))  # rows stay rows
     assert not turns(permuted((40, 8), (1, 0), np.float32))  # less than a square
     assert not turns(permuted((64, 64), (1, 0), np.int8))
+    assert not turns(permuted((64, 500), (1, 0), np.float32))  # gathered as fast
+    assert turns(permuted((64, 500), (1, 0), np.int16))
     plain = permuted((64, 64), (1, 0), np.float32)
     (store,) = plain.stores
     more = Store(store.argument, store.variables, store.offset, store.value * 2.0)
