@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +10,16 @@ import thalweg as tf
 from tests.data.pipelines import RANDOM_STEPS, STEPS, Step, built, drained, modelled, pipelines
 
 _settings = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_a_stage_is_its_model(step: Step, count: int) -> None:
+    """Each by itself, whatever random pipelines are made of."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        following = built([step], count).make_one_shot_iterator().get_next()
+        found = drained(session, following, 200)
+    assert [int(value) for value in found] == modelled([step], count)
 
 
 @_settings
