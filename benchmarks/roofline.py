@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 from systems import graph_net
-from works import INFERENCES, TRAINED, Work, named
+from works import STEPS_OF_MODELS, Work, named
 
 import thalweg as tf
 from thalweg.runtime.peaks import arithmetic_peak, copy_peak
 from thalweg.runtime.pool import default_threads
 
 PAGE = Path(__file__).with_name("ROOFLINE.md")
-STEPS = [*TRAINED, named("word2vec"), *INFERENCES]
 _SECONDS = 2.0  # of profiling a step
 _LEAST_SHARE = 0.002  # of the time in kernels; smaller ones are one line
 
@@ -247,7 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="works, separated by commas; prints instead of writing")
     only = parser.parse_args().only
-    works = [named(name) for name in only.split(",")] if only else STEPS
+    works = [named(name) for name in only.split(",")] if only else STEPS_OF_MODELS
     lines: list[str] = []
     if not only:
         threads = default_threads()
