@@ -20,44 +20,6 @@ define void @unit.tilezero(i8 %t) {
 }
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1 immarg)
 
-define void @unit.tileloadd64(i8 %t, ptr %memory, i64 %stride) {
-entry:
-  %n = zext i8 %t to i64
-  %tile = getelementptr [1024 x i8], ptr @tiles, i64 %n
-  br label %rows
-rows:
-  %r = phi i64 [0, %entry], [%next, %rows]
-  %far = mul i64 %r, %stride
-  %from = getelementptr i8, ptr %memory, i64 %far
-  %to = getelementptr [64 x i8], ptr %tile, i64 %r
-  %row = load <16 x i32>, ptr %from, align 1
-  store <16 x i32> %row, ptr %to, align 64
-  %next = add i64 %r, 1
-  %more = icmp slt i64 %next, 16
-  br i1 %more, label %rows, label %done
-done:
-  ret void
-}
-
-define void @unit.tilestored64(i8 %t, ptr %memory, i64 %stride) {
-entry:
-  %n = zext i8 %t to i64
-  %tile = getelementptr [1024 x i8], ptr @tiles, i64 %n
-  br label %rows
-rows:
-  %r = phi i64 [0, %entry], [%next, %rows]
-  %far = mul i64 %r, %stride
-  %to = getelementptr i8, ptr %memory, i64 %far
-  %from = getelementptr [64 x i8], ptr %tile, i64 %r
-  %row = load <16 x i32>, ptr %from, align 64
-  store <16 x i32> %row, ptr %to, align 1
-  %next = add i64 %r, 1
-  %more = icmp slt i64 %next, 16
-  br i1 %more, label %rows, label %done
-done:
-  ret void
-}
-
 define void @unit.tdpbf16ps(i8 %c, i8 %a, i8 %b) {
 entry:
   %nc = zext i8 %c to i64
@@ -101,6 +63,33 @@ done:
 """
 
 
+#: Rows of a tile go between it and memory, one way or the other.
+_MOVE = """
+define void @unit.{name}(i8 %t, ptr %memory, i64 %stride) {{
+entry:
+  %n = zext i8 %t to i64
+  %tile = getelementptr [1024 x i8], ptr @tiles, i64 %n
+  br label %rows
+rows:
+  %r = phi i64 [0, %entry], [%next, %rows]
+  %far = mul i64 %r, %stride
+  %outside = getelementptr i8, ptr %memory, i64 %far
+  %inside = getelementptr [64 x i8], ptr %tile, i64 %r
+  %row = load <16 x i32>, ptr %{source}, align 1
+  store <16 x i32> %row, ptr %{sink}, align 1
+  %next = add i64 %r, 1
+  %more = icmp slt i64 %next, 16
+  br i1 %more, label %rows, label %done
+done:
+  ret void
+}}
+"""
+_MOVES = [
+    _MOVE.format(name="tileloadd64", source="outside", sink="inside"),
+    _MOVE.format(name="tilestored64", source="inside", sink="outside"),
+]
+
+
 def emulated(made):
     """Code for the unit that calls these functions instead of using its instructions."""
     lines = [
@@ -108,4 +97,4 @@ def emulated(made):
         for line in made.text.splitlines()
         if not line.startswith("declare") or "@llvm.x86." not in line
     ]
-    return replace(made, text="\n".join(lines) + _DEFINITIONS)
+    return replace(made, text="\n".join([*lines, _DEFINITIONS, *_MOVES]))

@@ -33,7 +33,9 @@ from thalweg.codegen.contraction_schedule import (
     Setting,
     direct_a,
     direct_b,
+    even,
     is_plain,
+    last_dynamic,
     packing_of_a,
     uses,
 )
@@ -42,7 +44,6 @@ from thalweg.codegen.matrix_plan import matrix_schedule
 from thalweg.codegen.packing import Packing
 from thalweg.codegen.winograd_plan import filtered, filtered_otherwise
 from thalweg.loops.kernel import Contraction
-from thalweg.loops.loop import Variable
 
 # Choices
 
@@ -60,7 +61,7 @@ def schedules(kernel: Contraction, target: Target) -> list[Schedule]:
     likely, dots = best(setting), _dots(setting)
     others = [*(_blocked(setting, tile) for tile in tiles), *([dots] if dots else [])]
     first = filtered(kernel, target)
-    return [*([first] if first else []), likely, *_as_even(setting, likely, others)]
+    return [*([first] if first else []), likely, *_aseven(setting, likely, others)]
 
 
 def neighbours(kernel: Contraction, target: Target, made: Schedule) -> list[Schedule]:
@@ -71,10 +72,10 @@ def neighbours(kernel: Contraction, target: Target, made: Schedule) -> list[Sche
     changes = _resized(setting, made)
     if not made.dots and not made.matrix:
         changes += _copied(setting, made)
-    return _as_even(setting, made, [replace(made, **change) for change in changes])
+    return _aseven(setting, made, [replace(made, **change) for change in changes])
 
 
-def _as_even(setting: Setting, made: Schedule, others: Iterable[Schedule]) -> list[Schedule]:
+def _aseven(setting: Setting, made: Schedule, others: Iterable[Schedule]) -> list[Schedule]:
     """Other schedules that keep all threads busy: clocks of a busy machine may not tell."""
     most = max(1.3, Work(setting, made).imbalance)
     distinct = (other for other in dict.fromkeys(others) if other != made)
@@ -231,12 +232,12 @@ def _streamed(setting: Setting) -> Schedule | None:
     if not direct_a(form, made):
         return None
     if _fits(setting):
-        return replace(made, panels=_even(setting.panels(made), 32), ahead=8)
+        return replace(made, panels=even(setting.panels(made), 32), ahead=8)
     if setting.depth < 64:
         return None
     sums = rows * setting.width(made) * size
     most = max(1, setting.target.l2 // 8 // sums)  # unfinished sums stay near
-    panels = _even(setting.panels(made), max(CORES, ceil(setting.panels(made) / most)))
+    panels = even(setting.panels(made), max(CORES, ceil(setting.panels(made) / most)))
     return _split(setting, replace(made, panels=panels, beside=2), 64)
 
 
@@ -283,11 +284,6 @@ def _fits(setting: Setting) -> bool:
 def _products_cost(setting: Setting, made: Schedule) -> float:
     """What the products of a schedule take, the copies and the way of the data aside."""
     return tile_cost(setting, made) * Work(setting, made).imbalance
-
-
-def _even(count: int, parts: int) -> int:
-    """The size of about so many equal parts of a count."""
-    return ceil(count / min(parts, count))
 
 
 def _unroll(setting: Setting, tile: Schedule) -> int:
@@ -347,11 +343,6 @@ def _has_dynamic_window(packing: Packing) -> bool:
     )
 
 
-def _last_dynamic(variables: Sequence[Variable]) -> int:
-    """The number of the last variable whose extent is not known, or 0."""
-    return max((i for i, v in enumerate(variables) if not is_static(v.extent)), default=0)
-
-
 def _splits(setting: Setting, made: Schedule) -> Iterator[Schedule]:
     """Ways to cut long sums; all at once only where the extents are known."""
     dynamic = any(not is_static(v.extent) for v in setting.form.reduced)
@@ -367,7 +358,7 @@ def _splits(setting: Setting, made: Schedule) -> Iterator[Schedule]:
 def _split(setting: Setting, made: Schedule, most: int) -> Schedule:
     """Sum at most about so many products at a time."""
     form, extents = setting.form, setting.reduced_extents
-    at = _last_dynamic(form.reduced)
+    at = last_dynamic(form.reduced)
     while at < len(extents) - 1 and prod(extents[at + 1 :]) > most:
         at += 1
     size = max(1, most // prod(extents[at + 1 :]))
@@ -396,7 +387,7 @@ def _row_blocks(setting: Setting, made: Schedule) -> Iterator[Schedule]:
     if not extents:
         yield made
         return
-    first = _last_dynamic(form.rows)
+    first = last_dynamic(form.rows)
     seen: set[tuple[int, int]] = set()
     for wanted in (1 << 30, 4096, 1024, 512, 256, 128, 64, 1):
         at = first

@@ -174,6 +174,16 @@ def spans_of_b(setting: Setting, made: Schedule) -> dict[Variable, int]:
     return {**reduced, setting.form.lane: panels * setting.width(made)}
 
 
+def last_dynamic(variables: Sequence[Variable]) -> int:
+    """The number of the last variable whose extent is not known, or 0."""
+    return max((i for i, v in enumerate(variables) if not is_static(v.extent)), default=0)
+
+
+def even(count: int, parts: int) -> int:
+    """The size of about so many equal parts of a count."""
+    return ceil(count / min(parts, count))
+
+
 # How factors are read
 
 

@@ -6,7 +6,6 @@ are bfloat16 numbers, the target multiplies them by tiles, and there are enough 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from thalweg.codegen.contraction_cost import CORES
 from thalweg.codegen.contraction_form import Form, form_of, is_static, loads_of, plain
-from thalweg.codegen.contraction_schedule import Schedule, Setting, uses
+from thalweg.codegen.contraction_schedule import Schedule, Setting, even, last_dynamic, uses
 from thalweg.codegen.machine import Target
 from thalweg.loops.kernel import Access, Contraction
 from thalweg.loops.loop import Variable
@@ -23,7 +22,7 @@ from thalweg.loops.types import BFLOAT16, dtype_of
 SIDE = 16  # rows and columns of a tile
 DEPTH = 32  # numbers that a step of the unit sums
 
-_LEAST = 1 << 15  # products below which packing takes longer than they do
+_LEAST = 1 << 15  # products below which packing is likely to take longer; not measured
 
 
 @dataclass(frozen=True)
@@ -85,18 +84,12 @@ def matrix_schedule(setting: Setting) -> Schedule | None:
         return None
     if setting.height * setting.columns * setting.depth < _LEAST:
         return None
-    if any(not is_static(v.extent) for v in form.rows[_last_dynamic(form.rows) + 1 :]):
-        return None
     tile = 2 * SIDE if setting.height > SIDE else SIDE
     made = Schedule(
         min(2, ceil(setting.columns / SIDE)), max(0, len(form.rows) - 1), tile, matrix=True
     )
     made = replace(made, copy_b=_copy_of_b(form), copy_a="" if _lies(roles, tile) else "dense")
     return _with_pieces(setting, made)
-
-
-def _last_dynamic(variables: Iterable[Variable]) -> int:
-    return max((i for i, v in enumerate(variables) if not is_static(v.extent)), default=0)
 
 
 def _copy_of_b(form: Form) -> str:
@@ -122,9 +115,9 @@ def _with_pieces(setting: Setting, made: Schedule) -> Schedule:
     form, extents = setting.form, setting.row_extents
     panels = setting.panels(made)
     if not extents:
-        return replace(made, panels=_even(panels, CORES))
+        return replace(made, panels=even(panels, CORES))
     room = max(made.tile, setting.target.l2 // 4 // (2 * setting.depth))
-    at = _last_dynamic(form.rows)
+    at = last_dynamic(form.rows)
     while at < len(extents) - 1 and prod(extents[at + 1 :]) > room:
         at += 1
     inner = prod(extents[at + 1 :])
@@ -135,8 +128,4 @@ def _with_pieces(setting: Setting, made: Schedule) -> Schedule:
         block = ceil(block / made.tile) * made.tile
     pieces = before * ceil(extents[at] / block)
     across = 1 if made.copy_b == "block" else ceil(CORES / pieces)
-    return replace(made, block_at=at, block=block, panels=_even(panels, across))
-
-
-def _even(count: int, parts: int) -> int:
-    return ceil(count / min(parts, count))
+    return replace(made, block_at=at, block=block, panels=even(panels, across))

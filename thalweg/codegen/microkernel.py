@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from thalweg.codegen.builder import I32, POINTER, VOID, Type, Value, constant, suffix
+from thalweg.codegen.builder import I32, POINTER, VOID, Builder, Type, Value, constant, suffix
 from thalweg.codegen.contraction_form import is_static
 from thalweg.codegen.frame import Frame
 
@@ -127,7 +127,7 @@ class MicroKernel:
         for j in range(self.vectors):
             place = self.frame.plus(distance, self.frame.integer(j * lanes))
             later = self.frame.b.emit(POINTER, f"getelementptr {scalar}, {base}, {place}")
-            prefetch(self.frame, later, nearness)
+            prefetch(self.frame.b, later, nearness)
 
     def _address(self, base: Value, distance: Value) -> Value:
         if distance.text == "0":
@@ -230,10 +230,10 @@ class DotKernel:
         return self.frame.b.element(base, self.kind.scalar, distance)
 
 
-def prefetch(frame: Frame, address: Value, nearness: int) -> None:
+def prefetch(b: Builder, address: Value, nearness: int, to_write: bool = False) -> None:
     """Ask for a line of memory that is used soon, into the first cache (3) or the second (2)."""
-    to_read, data = constant(I32, 0), constant(I32, 1)
-    frame.b.call("llvm.prefetch.p0", VOID, address, to_read, constant(I32, nearness), data)
+    numbers = int(to_write), nearness, 1  # 1: data, not code
+    b.call("llvm.prefetch.p0", VOID, address, *(constant(I32, number) for number in numbers))
 
 
 def multiply_add(frame: Frame, fma: bool, a: Value, b: Value, c: Value) -> Value:

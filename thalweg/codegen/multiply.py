@@ -469,7 +469,7 @@ class Multiply:
                 for row, j in product(rows, range(len(self.masks))):
                     leaves = replace(tile, beyond={**row, self.form.lane: j * self.lanes})
                     address, _ = leaves.address(argument, offset, None)
-                    prefetch(self.frame, address, 3)
+                    prefetch(self.b, address, 3)
 
     def _finish(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         if self.last is None or not self.made.split:

@@ -2,8 +2,8 @@
 
 What comes in is a loop kernel that stores loaded elements in another order; what goes out is LLVM
 text. Elements side by side in memory come to lie apart and the other way round, so vectors of them
-are loaded as the rows of a square and stored as its columns: every line of memory is read and
-written whole.
+are loaded as the rows of a square and stored as its columns: lines of memory are read and written
+whole, where they are aligned.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from thalweg.codegen.builder import I32, I64, POINTER, VOID, Builder, Module, Type, Value, constant
+from thalweg.codegen.builder import I64, POINTER, Builder, Module, Type, Value, constant
+from thalweg.codegen.contraction_form import plain
 from thalweg.codegen.elements import storage_type
 from thalweg.codegen.emitted import Emitted
 from thalweg.codegen.loop_form import Form
 from thalweg.codegen.machine import Target
+from thalweg.codegen.microkernel import prefetch
 from thalweg.codegen.packing import transposed
 from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Argument, Dynamic, Offset
@@ -58,7 +60,7 @@ def turn_of(form: Form, target: Target) -> Turn | None:
     argument, offset = value.arguments
     if argument is store.argument or argument.dtype != store.argument.dtype:
         return None
-    if not (_is_plain(offset) and _is_plain(store.offset)):
+    if not (plain(offset) and plain(store.offset)):
         return None
     across, along = _beside(offset, store.offset), _beside(store.offset, offset)
     size = np.dtype(store.argument.dtype).itemsize
@@ -72,10 +74,6 @@ def turn_of(form: Form, target: Target) -> Turn | None:
         return None
     sink = store.argument, store.offset
     return Turn(form, (argument, offset), sink, across, along, others, side)
-
-
-def _is_plain(offset: Offset) -> bool:
-    return all(isinstance(term, Variable) for _, term in offset.terms)
 
 
 def _beside(near: Offset, far: Offset) -> Variable | None:
@@ -220,12 +218,11 @@ class _Writing:
         """Ask for the lines that the next square is put into, which no processor foresees; past the
         end of memory that does nothing."""
         b, turn = self.b, self.turn
-        to_write, nearest, data = (constant(I32, number) for number in (1, 3, 1))
         for number in range(turn.side, 2 * turn.side):
             across = b.binary("add nsw", at[turn.across], constant(I64, number))
             place = self._place("sink", {**at, turn.across: across})
             address = b.emit(POINTER, f"getelementptr {turn.kind}, {self.sink}, {place}")
-            b.call("llvm.prefetch.p0", VOID, address, to_write, nearest, data)
+            prefetch(b, address, 3, to_write=True)
 
     def _whole(self, source: Value, sink: Value) -> None:
         b, turn = self.b, self.turn
