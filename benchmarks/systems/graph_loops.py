@@ -11,7 +11,7 @@ from typing import Any
 
 from works import Work
 
-from systems.step import Step
+from systems.step import Step, planned
 
 
 def count(tf: Any, limit: Any) -> Any:
@@ -27,9 +27,10 @@ def counter_step(tf: Any, work: Work, config: Any) -> Step:
     last = count(tf, limit)
     session = tf.Session(config=config)
     building = time.perf_counter() - start
-    call = session.make_callable(last, [limit])
+    call, planning = planned(session, last, [limit])
     ((most,),) = work.batches()
-    return Step(lambda i: call(most), building, plan=lambda: session.plan(last, {limit: most}))
+    taken = building + planning
+    return Step(lambda i: call(most), taken, plan=lambda: session.plan(last, {limit: most}))
 
 
 def recurrence_loss(tf: Any, variables: Mapping[str, Any], batch: Sequence[Any]) -> Any:

@@ -15,7 +15,7 @@ from models import trainable
 from works import SAMPLES, VOCABULARY, Work
 
 from systems import graph_loops
-from systems.step import Step
+from systems.step import Step, planned
 
 
 class GraphNet:
@@ -173,7 +173,7 @@ def session_step(tf: Any, work: Work, config: Any) -> Step:
     initializer = tf.global_variables_initializer()
     building = time.perf_counter() - start
     session.run(initializer, feeds)
-    call = session.make_callable(fetches, inputs)
+    call, planning = planned(session, fetches, inputs)
 
     def run(i: int) -> Any:
         result = call(*batches[i % len(batches)])
@@ -182,7 +182,7 @@ def session_step(tf: Any, work: Work, config: Any) -> Step:
     def plan() -> Any:
         return session.plan(fetches, dict(zip(inputs, batches[0], strict=True)))
 
-    return Step(run, building, plan=plan, session=session)
+    return Step(run, building + planning, plan=plan, session=session)
 
 
 def step_fetches(tf: Any, work: Work, variables: Mapping[str, Any], inputs: Sequence[Any]) -> Any:
@@ -209,8 +209,9 @@ def chain_step(tf: Any, work: Work, config: Any) -> Step:
     y = models.chain(x)
     session = tf.Session(config=config)
     building = time.perf_counter() - start
-    call = session.make_callable(y, [x])
-    return Step(lambda i: call(value), building, plan=lambda: session.plan(y, {x: value}))
+    call, planning = planned(session, y, [x])
+    taken = building + planning
+    return Step(lambda i: call(value), taken, plan=lambda: session.plan(y, {x: value}))
 
 
 def null_step(tf: Any, work: Work, config: Any) -> Step:
@@ -224,5 +225,6 @@ def null_step(tf: Any, work: Work, config: Any) -> Step:
     session.run(initializer)
     if work.kind == "null-run":
         return Step(lambda i: session.run(y), building, plan=lambda: session.plan(y, {}))
-    call = session.make_callable(y)
-    return Step(lambda i: call(), building, plan=lambda: session.plan(y, {}))
+    call, planning = planned(session, y, [])
+    taken = building + planning
+    return Step(lambda i: call(), taken, plan=lambda: session.plan(y, {}))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,15 @@ class Step:
     """
 
     call: Callable[[int], Any]
-    building: float = 0.0  # seconds spent on making a graph, part of the first call
+    building: float = 0.0  # seconds spent on making a graph and planning it, part of the first call
     finish: Callable[[], Any] = lambda: None
     plan: Callable[[], Any] | None = None
     settle: Callable[[], Any] = lambda: None  # untimed, before and after a round
     session: Any = None
+
+
+def planned(session: Any, fetches: Any, feeds: Sequence[Any]) -> tuple[Callable[..., Any], float]:
+    """A callable of a session, and the seconds it took to make: a session may plan then."""
+    start = time.perf_counter()
+    call = session.make_callable(fetches, feeds)
+    return call, time.perf_counter() - start

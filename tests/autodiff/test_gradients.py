@@ -1,5 +1,7 @@
 """`gradients`: flow, seeds, stops, overrides, slices, custom gradients."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -192,3 +194,32 @@ def test_a_wrong_gradient_shape_is_caught():
         y = tf.negative(x)
     with pytest.raises(ValueError, match="Incompatible shapes"):
         tf.gradients(y, x)
+
+
+def _line_of(node):
+    file, _, line = node.origin.rpartition(":")
+    assert file == __file__
+    return int(line)
+
+
+def test_gradients_are_made_where_they_were_asked_for_but_those_of_a_users_function_in_it():
+    lines = []
+
+    @tf.custom_gradient
+    def doubled(x):
+        def grad(dy):
+            lines.append(inspect.currentframe().f_lineno + 1)
+            return dy * 2.0
+
+        return x * 2.0, grad
+
+    x = tf.placeholder(tf.float32, [3])
+    y = tf.tanh(doubled(tf.sin(x)))
+    first = len(y.graph.get_operations())
+    here = inspect.currentframe().f_lineno + 1
+    tf.gradients(y, x)
+    made = y.graph.get_operations()[first:]
+    inside = [node for node in made if _line_of(node) == lines[0]]
+    assert {node.type for node in inside} == {"Mul", "Const"}
+    assert {_line_of(node) for node in made if node not in inside} == {here}
+    assert {"TanhGrad", "Cos"} <= {node.type for node in made if node not in inside}

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+from types import MethodType
 from typing import Any, NamedTuple, cast
 
 from thalweg.autodiff.registry import gradient_function
@@ -18,9 +19,11 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import string, variant
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.origin import is_passed_over, user_frame
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.subgraph import SubGraph, depth, is_body
 from thalweg.ops import arithmetic, basic, filling, joining, shaping
+from thalweg.platform.collector import uncollected
 from thalweg.public import public
 
 Gradient = Tensor | IndexedSlices
@@ -64,6 +67,8 @@ def gradients(
     """d(sum of ys)/dx for each x of `xs`; None (or zeros) where no y depends on x."""
     if unconnected_gradients not in ("none", "zero"):
         raise ValueError(f"Unknown value for unconnected_gradients: {unconnected_gradients!r}")
+    if aggregation_method not in (None, 0, 1, 2):
+        raise ValueError(f"Invalid aggregation_method specified {aggregation_method}.")
     outputs, inputs = _as_list(ys), _as_list(xs)
     seeds = [None] * len(outputs) if grad_ys is None else _as_list(grad_ys)
     if len(seeds) != len(outputs):
@@ -186,9 +191,14 @@ class _Backward:
         for y, seed in zip(self._ys, seeds, strict=True):
             if y.dtype.base_dtype is not string:  # nothing flows back from text
                 self._found[y].append(self._seed(y, seed))
-        for node in self._between():
-            self._visit(node)
-        return [self._sum(x) for x in self._xs]
+        before = _colocates.set(self._colocate)
+        try:
+            with uncollected(), get_default_graph().at_line(user_frame()):
+                for node in self._between():
+                    self._visit(node)
+                return [self._sum(x) for x in self._xs]
+        finally:
+            _colocates.reset(before)
 
     def _seed(self, y: Tensor, seed: Any) -> Gradient:
         if seed is None:
@@ -273,11 +283,11 @@ class _Backward:
         found: Mapping[str, Any],
     ) -> Any:
         """What a gradient function gives."""
-        before = _colocates.set(self._colocate)
-        try:
-            return function(node, *self._filled(node, totals), **found)
-        finally:
-            _colocates.reset(before)
+        filled = self._filled(node, totals)
+        if isinstance(function, MethodType) and is_passed_over[function.__code__.co_filename]:
+            return function(node, *filled, **found)
+        with get_default_graph().at_line(None):  # a function of the user's has lines of its own
+            return function(node, *filled, **found)
 
     def _leave(self, node: Node, totals: Sequence[Gradient | None]) -> None:
         """Go on from an argument to what it stands for."""
@@ -303,7 +313,9 @@ class _Backward:
         parts = self._found.get(tensor)
         if not parts:
             return None
-        if self._colocate:
+        if len(parts) == 1 and isinstance(parts[0], Tensor):
+            total = parts[0]
+        elif self._colocate:
             with self._on_device_of(_meeting_place(tensor, parts)):
                 total = aggregate(parts, self._aggregation)
         else:
@@ -351,8 +363,11 @@ def _as_gradients(result: Any, node: Node) -> list[Any]:
     return [_as_gradient(gradient) for gradient in gradients]
 
 
+_GRADIENTS = (Tensor, IndexedSlices, ListEntry, InnerGradient)
+
+
 def _as_gradient(gradient: Any) -> Any:
-    if gradient is None or isinstance(gradient, Tensor | IndexedSlices | ListEntry | InnerGradient):
+    if gradient is None or isinstance(gradient, _GRADIENTS):
         return gradient
     return convert_to_tensor(gradient)
 
@@ -366,7 +381,7 @@ def _gated(gradients: list[Any]) -> list[Any]:
 
 def _shaped(gradient: Part, tensor: Tensor) -> Part:
     """Check a gradient against its tensor; narrow its static shape by it."""
-    if isinstance(gradient, IndexedSlices | ListEntry):
+    if not isinstance(gradient, Tensor):
         return gradient
     if gradient.shape.sizes == tensor.shape.sizes:
         return gradient
@@ -381,8 +396,6 @@ def _shaped(gradient: Part, tensor: Tensor) -> Part:
 
 def aggregate(parts: Sequence[Part], method: int | None = None) -> Gradient:
     """The sum of gradients of one tensor; slices stay slices when all are."""
-    if method not in (None, 0, 1, 2):
-        raise ValueError(f"Invalid aggregation_method specified {method}.")
     entries = [part for part in parts if isinstance(part, ListEntry)]
     whole = [part for part in parts if not isinstance(part, ListEntry)]
     if entries or whole[0].dtype.base_dtype is variant:

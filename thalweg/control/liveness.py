@@ -18,12 +18,14 @@ from thalweg.control.traces import Trace
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body, is_known
 
+_CONTROL = (Branching, While)  # a tuple: unions are made anew by each call, and this is asked often
+
 Wanted = Collection[Tensor]  # of a control node: outputs, and tensors of its bodies that are traced
 
 
 def is_control(node: Node) -> bool:
     """Whether a node is a conditional or a loop."""
-    return isinstance(node.op, Branching | While)
+    return isinstance(node.op, _CONTROL)
 
 
 def looked_into(trace: Node) -> list[Tensor]:
@@ -67,11 +69,15 @@ class Needs:
         return sorted(self._found, key=lambda node: node.index)
 
     def _want(self, tensor: Tensor) -> None:
-        if tensor not in self._known:
-            node = tensor.op
+        node = tensor.op
+        if tensor in self._known:
+            return
+        if is_control(node):
             self._add(node)
-            if is_control(node):
-                self._ask(node, [tensor])
+            self._ask(node, [tensor])
+        elif node not in self._found:
+            self._found.add(node)
+            self._pending.append(node)
 
     def _run(self, node: Node) -> None:
         self._add(node)
@@ -92,7 +98,7 @@ class Needs:
                 self._controls.add(node)
 
     def _visit(self, node: Node) -> None:
-        for control in node.control_inputs:
+        for control in node.controls:
             if not is_known(control, self._known):
                 self._run(control)
         if isinstance(node.op, Trace):
@@ -210,7 +216,7 @@ def _stand_in(
         op,
         node.name,
         tuple(node.inputs[place] for place in places),
-        tuple(node.control_inputs),
+        tuple(node.controls),
         node.device,
         {**node.annotations, "_counts": counts},
         *node.made_at,

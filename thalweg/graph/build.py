@@ -13,7 +13,7 @@ from thalweg.graph import op as ops
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_all, convert_to_tensor, has_conversion
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
@@ -26,10 +26,11 @@ _UNKNOWN = unknown_shape()
 
 def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
     """Add a node with `op` to the graph of its inputs; return its outputs as a user wants them."""
-    graph = graph_of(arguments)
+    current = get_default_graph()
+    graph = _graph_of(arguments, current)
     if op.of_shapes and isinstance(graph, SubGraph) and graph.sources:
         graph = _where_known(graph, arguments)
-    if graphs.top is graph or (not graphs.items and get_default_graph() is graph):
+    if graph is current:
         return results(add_node(graph, op, arguments, name))
     with graph.as_default():
         return results(add_node(graph, op, arguments, name))
@@ -114,7 +115,11 @@ def _output_count(op: Op, argument: Argument, bound: dict[str, Any]) -> int:
 def graph_of(arguments: Sequence[Any]) -> Graph:
     """The graph to work in with (possibly nested) arguments: that of the first tensor, or the
     current one where that is the default or lies inside it."""
-    current, found = get_default_graph(), _first_graph(arguments)
+    return _graph_of(arguments, get_default_graph())
+
+
+def _graph_of(arguments: Sequence[Any], current: Graph) -> Graph:
+    found = _first_graph(arguments)
     if found is None or found is current or found.is_eager:
         return current
     if isinstance(current, SubGraph) and current.sees(found):

@@ -23,7 +23,7 @@ _by_value: dict[Any, "DType"] = {}  # every hashable spelling as_dtype knows, ex
 class DType:
     """The type of the elements of a tensor; `DType(1) is float32`."""
 
-    __slots__ = ("_enum", "_kind", "_name", "_numpy", "_other", "base_dtype")
+    __slots__ = ("_enum", "_kind", "_name", "_numpy", "_other", "base_dtype", "is_ref_dtype")
 
     _enum: int
     _name: str
@@ -31,6 +31,7 @@ class DType:
     _numpy: Any
     _other: "DType"  # a base type's reference type; a reference type's base type
     base_dtype: "DType"  # the non-reference type of this type
+    is_ref_dtype: builtins.bool  # whether this is the type of a mutable reference
 
     def __new__(cls, type_enum: Any) -> "DType":
         try:
@@ -48,6 +49,7 @@ class DType:
         base._numpy = reference._numpy = numpy_type
         base._other, reference._other = reference, base
         base.base_dtype = reference.base_dtype = base
+        base.is_ref_dtype, reference.is_ref_dtype = False, True
         return base
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -69,18 +71,16 @@ class DType:
         return self._numpy
 
     @property
-    def is_ref_dtype(self) -> builtins.bool:
-        """Whether this is the type of a mutable reference."""
-        return self._enum > _REFERENCE_OFFSET
-
-    @property
     def as_ref(self) -> "DType":
         """The reference type of this type."""
         return self if self.is_ref_dtype else self._other
 
     # TensorFlow programs know these two only by their private names.
-    _is_ref_dtype = is_ref_dtype
     _as_ref = as_ref
+
+    @property
+    def _is_ref_dtype(self) -> builtins.bool:
+        return self.is_ref_dtype
 
     @property
     def real_dtype(self) -> "DType":

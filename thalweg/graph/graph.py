@@ -19,7 +19,7 @@ from thalweg.graph.device import DeviceFunction, device_function
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, operators
 from thalweg.graph.op import Op
-from thalweg.graph.origin import user_frame
+from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.versions import Versions
 from thalweg.platform.compat import as_text
@@ -77,6 +77,7 @@ class Graph:
         self._annotations: dict[str, Any] = {}
         self._gradient_overrides: dict[str, str] = {}
         self._collections: dict[Any, list[Any]] = {}
+        self._line: MadeAt | None = None
         self._finalized = False
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Node] = set()
@@ -119,7 +120,7 @@ class Graph:
             )
         controls = self._control_inputs(inputs) if self._controls else ()
         annotated = self._annotate(annotations)
-        line = made_at or user_frame()
+        line = made_at or self._line or user_frame()
         return self._add(op, inputs, controls, dtypes, shapes, name, annotated, line)
 
     def copied(
@@ -150,8 +151,11 @@ class Graph:
             full_name = name[:-1] if name.endswith("/") else self.unique_name(name)
             place = len(self._order)
             node = Node(self, op, full_name, inputs, controls, "", annotations, *made_at, place)
-            kinds = zip(dtypes, shapes, strict=True)
-            node.outputs = tuple([Tensor(node, n, *kind) for n, kind in enumerate(kinds)])
+            if len(dtypes) == 1:  # most nodes; there are many
+                node.outputs = (Tensor(node, 0, dtypes[0], shapes[0]),)
+            else:
+                kinds = zip(dtypes, shapes, strict=True)
+                node.outputs = tuple([Tensor(node, n, *kind) for n, kind in enumerate(kinds)])
             if self._devices or self._colocation:
                 self._place(node)
             self._nodes[full_name] = node
@@ -347,6 +351,15 @@ class Graph:
     def gradient_override(self, type_name: str) -> str | None:
         """The registered gradient that new nodes of this type use instead of the op's own."""
         return self._gradient_overrides.get(type_name)
+
+    @contextmanager
+    def at_line(self, line: MadeAt | None) -> Generator[None]:
+        """All nodes made inside are made at this line of the user's; None: each at its own."""
+        saved, self._line = self._line, line
+        try:
+            yield
+        finally:
+            self._line = saved
 
     @contextmanager
     def container(self, container_name: str) -> Generator[str]:

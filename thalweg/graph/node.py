@@ -41,9 +41,9 @@ class Node:
 
     __slots__ = (
         "_code",
-        "_control_inputs",
         "_lasti",
         "annotations",
+        "controls",
         "device",
         "graph",
         "index",
@@ -59,7 +59,7 @@ class Node:
         op: Op,
         name: str,
         inputs: tuple[Tensor, ...],
-        control_inputs: tuple[Node, ...],
+        controls: tuple[Node, ...],
         device: str,
         annotations: Mapping[str, Any],
         code: CodeType,
@@ -70,7 +70,7 @@ class Node:
         self.op = op
         self.name = name
         self.inputs = inputs
-        self._control_inputs = control_inputs
+        self.controls = controls  # nodes this one waits for without taking a value
         self.device = device
         self.annotations = annotations  # what scopes and importers attach: colocation and the like
         self.index = index  # the order of creation in the graph
@@ -80,8 +80,8 @@ class Node:
 
     @property
     def control_inputs(self) -> list[Node]:
-        """The nodes this one waits for without taking a value."""
-        return list(self._control_inputs)
+        """The nodes this one waits for without taking a value, as a fresh list."""
+        return list(self.controls)
 
     @property
     def _id(self) -> int:

@@ -7,7 +7,6 @@ code and the offset of its instruction; the number of the line is decoded when s
 from __future__ import annotations
 
 import contextlib
-from functools import lru_cache
 from sys import _getframe  # pyright: ignore[reportPrivateUsage] - the documented way to walk frames cheaply
 from types import CodeType
 
@@ -19,14 +18,21 @@ _NOT_THE_USER = (__file__.rsplit("/", 2)[0], contextlib.__file__)
 def user_frame(depth: int = 0) -> MadeAt:
     """The innermost frame that is the user's, so far up from the caller or more."""
     frame = _getframe(depth + 1)
-    while _is_passed_over(frame.f_code.co_filename) and frame.f_back is not None:
+    while is_passed_over[frame.f_code.co_filename] and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
 
 
-@lru_cache(4096)
-def _is_passed_over(file: str) -> bool:
-    return file.startswith(_NOT_THE_USER)
+class _PassedOver(dict[str, bool]):
+    """For each file that was met, whether its frames are not the user's: a look into a dictionary
+    is quicker than a call, and there is one for every frame below every op."""
+
+    def __missing__(self, file: str) -> bool:
+        self[file] = passed = file.startswith(_NOT_THE_USER)
+        return passed
+
+
+is_passed_over = _PassedOver()
 
 
 def line_of(code: CodeType, lasti: int) -> int:

@@ -204,9 +204,12 @@ class Body:
 def bodies_of(node: Node) -> tuple[Body, ...]:
     """The sub-graphs that a node holds."""
     found: list[Body] = []
-    for value in node.op.attributes.values():
-        many = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
-        found += [each for each in many if isinstance(each, Body)]
+    for value in node.op.__dict__.values():
+        if isinstance(value, Body):
+            found.append(value)
+        elif isinstance(value, tuple):
+            many = cast("tuple[Any, ...]", value)
+            found += [each for each in many if isinstance(each, Body)]
     return tuple(found)
 
 

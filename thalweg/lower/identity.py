@@ -7,10 +7,11 @@ for a region that holds something which only this process knows.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.op import Op
 from thalweg.lower.specialise import Region
 from thalweg.lower.wording import Unnamed, op_text
 
@@ -24,12 +25,13 @@ def identity(region: Region) -> bytes | None:
 
 
 class _Account:
-    """A region told as text: tensors by number, in the order in which they appear."""
+    """A region told in numbers and words: tensors by number, in the order in which they appear,
+    and ops by the number of their text."""
 
     def __init__(self, region: Region) -> None:
         self._region = region
         self._numbers: dict[Tensor, int] = {}
-        self._ops: dict[int, str] = {}  # of ops that several nodes share
+        self._texts: dict[str, int] = {}
 
     def digest(self) -> bytes:
         region = self._region
@@ -39,11 +41,13 @@ class _Account:
         ]
         for tensor in region.roots:  # references that come in beside their variable
             self._number(tensor)
-        told = [self._node(node) for node in region.nodes]
+        flow = self._flow(region.nodes)
         roots = [(self._number(t), self._number(root)) for t, root in region.roots.items()]
         outputs = [self._number(tensor) for tensor in region.outputs]
-        text = f"{border}{roots}{outputs}\n" + "\n".join(told)
-        return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20).digest()
+        text = f"{border}{roots}{outputs}\n" + "\n".join(self._texts)
+        told = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
+        told.update(flow.tobytes())
+        return told.digest()
 
     def _enter(self, tensor: Tensor) -> str:
         return f"{self._number(tensor)} {tensor.dtype.name}"
@@ -51,22 +55,19 @@ class _Account:
     def _number(self, tensor: Tensor) -> int:
         return self._numbers.setdefault(tensor, len(self._numbers))
 
-    def _node(self, node: Node) -> str:
-        numbers = self._numbers
-        try:
-            taken = [numbers[tensor] for tensor in node.inputs]
-        except KeyError:
-            raise Unnamed from None
-        for tensor in node.outputs:
-            numbers.setdefault(tensor, len(numbers))
-        given = [numbers[tensor] for tensor in node.outputs]
-        op = node.op
-        counts = node.input_counts() if op.parsed.has_lists else ""
-        waits = "after" if node.control_inputs else ""
-        return f"{self._op(op)}{taken}{counts}{waits}{given}"
-
-    def _op(self, op: Op) -> str:
-        known = self._ops.get(id(op))
-        if known is None:
-            self._ops[id(op)] = known = op_text(op)
-        return known
+    def _flow(self, nodes: Sequence[Node]) -> array[int]:
+        """Of each node its op, whether it waits, how many tensors it takes, which, and which it
+        gives; a count before each list keeps them apart."""
+        numbers, texts, words = self._numbers, self._texts, list[int]()
+        for node in nodes:
+            op, taken, given = node.op, node.inputs, node.outputs
+            words += texts.setdefault(op_text(op), len(texts)), bool(node.controls), len(taken)
+            try:
+                words += [numbers[tensor] for tensor in taken]
+            except KeyError:
+                raise Unnamed from None
+            if op.parsed.has_lists:
+                words += node.input_counts()
+            words.append(len(given))
+            words += [numbers.setdefault(tensor, len(numbers)) for tensor in given]
+        return array("q", words)

@@ -117,7 +117,7 @@ class Inlining:
 
     def _fold(self, made: Node, node: Node) -> None:
         """Have a number that is known as a constant, for all regions that read it."""
-        if len(made.outputs) != 1 or not made.outputs[0].dtype.is_integer or node.control_inputs:
+        if len(made.outputs) != 1 or not made.outputs[0].dtype.is_integer or node.controls:
             return
         value = constant_value(made.outputs[0])
         if value is not None and not isinstance(made.op, Const):
@@ -125,7 +125,7 @@ class Inlining:
             self._found[node.outputs[0]] = self._scratch.node(op, (), node).outputs[0]
 
     def _after(self, node: Node) -> list[Node]:
-        return [self._nodes[n] for n in node.control_inputs if n in self._nodes]
+        return [self._nodes[n] for n in node.controls if n in self._nodes]
 
     def _bind(self, node: Node, made: Node) -> None:
         self._nodes[node] = made

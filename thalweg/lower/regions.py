@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from thalweg.control.liveness import is_control, looked_into, thinned
 from thalweg.control.traces import Trace
 from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
 from thalweg.lower.specialise import Controlled, Region
 from thalweg.ops.basic import Const, NoOp
 
@@ -71,7 +73,7 @@ def _controls(nodes: Sequence[Node], fetches: Collection[Tensor]) -> dict[Node, 
             traces[node.inputs[0].op].append(node)
     plain = [node for node in nodes if not isinstance(node.op, Trace) and not is_control(node)]
     read = {*fetches, *(tensor for node in plain for tensor in node.inputs)}
-    read |= {t for node in nodes for n in node.control_inputs for t in n.outputs}
+    read |= {t for node in nodes for n in node.controls for t in n.outputs}
     found: dict[Node, Controlled] = {}
     for node in reversed(held):  # all that takes something of it has been seen
         found[node] = _controlled(node, traces[node], read)
@@ -95,25 +97,36 @@ def _controlled(node: Node, traces: Sequence[Node], read: Collection[Tensor]) ->
 
 
 def _is_loose(node: Node) -> bool:
-    return isinstance(node.op, Const) and not node.control_inputs
+    return isinstance(node.op, Const) and not node.controls
 
 
 def compilable(node: Node) -> bool:
     """Whether a node may be part of compiled code, as far as its op and dtypes tell."""
-    op = node.op
-    if isinstance(op, NoOp):
-        return True
-    if op.host_only or not (op.has("loop") or op.has("element") or op.of_shapes):
-        return False
-    return all(_is_plain(tensor) for tensor in (*node.inputs, *node.outputs))
+    return isinstance(node.op, NoOp) or (
+        _has_code(type(node.op))
+        and all(map(_is_plain, node.inputs))
+        and all(map(_is_plain, node.outputs))
+    )
+
+
+@cache
+def _has_code(kind: type[Op]) -> bool:
+    """Whether an op says how it is computed element by element."""
+    return not kind.host_only and (kind.has("loop") or kind.has("element") or kind.of_shapes)
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    base = tensor.dtype.base_dtype
-    if base.is_quantized or (tensor.dtype.is_ref_dtype and not tensor.shape.is_fully_defined()):
+    dtype = tensor.dtype
+    if dtype.is_ref_dtype and not tensor.shape.is_fully_defined():
         return False  # a variable without a fixed shape may change it between any two steps
-    kind = np.dtype(base.as_numpy_dtype)
-    return kind.kind in _KINDS or kind.name == "bfloat16"
+    return _is_number(dtype.base_dtype)
+
+
+@cache
+def _is_number(dtype: dtypes.DType) -> bool:
+    """Whether compiled code knows elements of a type."""
+    kind = np.dtype(dtype.as_numpy_dtype)
+    return not dtype.is_quantized and (kind.kind in _KINDS or kind.name == "bfloat16")
 
 
 def reference_roots(nodes: Iterable[Node]) -> dict[Tensor, Tensor]:
@@ -137,15 +150,18 @@ def ordered(nodes: Sequence[Node], feeds: Collection[Tensor]) -> dict[Node, set[
     host: Node | None = None
     blocks = any(node.op.blocking for node in nodes)  # then only what is asked for orders them
     for node in nodes:
-        found = {tensor.op for tensor in node.inputs if tensor not in fed}
-        found |= set(node.control_inputs)
+        found = set(node.controls)
         for place, tensor in enumerate(node.inputs):
-            if tensor.dtype.is_ref_dtype and tensor not in fed:
-                found |= variables.accessed(node, tensor, place in written_places(node))
-        if has_host_effects(node) and node.inputs and not blocks:
+            if tensor not in fed:
+                found.add(tensor.op)
+                if tensor.dtype.is_ref_dtype:
+                    found |= variables.accessed(node, tensor, place in written_places(node))
+        if node.inputs and not blocks and has_host_effects(node):
             found |= set() if host is None else {host}
             host = node
-        before[node] = (found & inside) - {node}
+        found &= inside
+        found.discard(node)
+        before[node] = found
     return before
 
 
@@ -175,8 +191,12 @@ def _grouped(
     nodes: Sequence[Node], order: Order, compiled: Collection[Node]
 ) -> list[Node | list[Node]]:
     """Single host nodes and lists of compiled ones, in turn."""
+    first = [node for node in nodes if node not in compiled]
+    if all(set(order[node]).isdisjoint(compiled) for node in first):  # most steps are one region
+        rest = [node for node in nodes if node in compiled]
+        return [*first, *_apart(rest, _awaited(nodes, order))]
     inside = set(nodes)
-    waiting = {node: len(inside & set(order[node])) for node in nodes}
+    waiting = {node: len(inside.intersection(order[node])) for node in nodes}
     after: dict[Node, list[Node]] = defaultdict(list)
     for node in nodes:
         for earlier in order[node]:
@@ -233,7 +253,7 @@ def _sink(units: Sequence[Node | list[Node]], order: Order, fetched: set[Tensor]
 def _is_growing(node: Node) -> bool:
     """Whether a node without effects gives more elements than it takes."""
     tensors = (*node.inputs, *node.outputs)
-    if node.op.stateful or node.control_inputs or any(t.dtype.is_ref_dtype for t in tensors):
+    if node.op.stateful or node.controls or any(t.dtype.is_ref_dtype for t in tensors):
         return False
     if not all(tensor.shape.is_fully_defined() for tensor in tensors):
         return False

@@ -142,7 +142,7 @@ class _Inference:
     def _kind(self, node: Node) -> int | None:
         """The kind of a node, where that decides its shapes and that its values are not known: of
         integers some may be known, and what waits for others is never computed now."""
-        if isinstance(node.op, Const) or node.control_inputs:
+        if isinstance(node.op, Const) or node.controls:
             return None
         for tensor in node.inputs:
             if tensor.dtype.base_dtype not in FLOATING and tensor not in self._values:
@@ -174,7 +174,7 @@ class _Inference:
         op = node.op
         if isinstance(op, Const):
             return [op.numpy()]
-        if op.stateful or not op.has("numpy") or node.control_inputs:
+        if op.stateful or not op.has("numpy") or node.controls:
             return None
         flat = [self._tensor(tensor) for tensor in node.inputs]
         grouped = op.parsed.group(flat, node.input_counts())

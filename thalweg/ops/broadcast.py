@@ -66,11 +66,12 @@ def reduce_to(gradient: Tensor, mine: Tensor, other: Tensor) -> Tensor:
 
 def _reduced(gradient: Tensor, mine: Tensor, other: Tensor) -> Tensor | None:
     """The reduced gradient where the static shapes tell the axes, else None."""
-    if mine is other:
+    sizes, others = mine.shape.sizes, other.shape.sizes
+    if mine is other or (sizes == others and mine.shape.is_fully_defined()):
         return gradient
-    if mine.shape.sizes == () and other.shape.sizes != ():
+    if sizes == () and others != ():
         return reduce.reduce_sum(gradient)
-    axes = _known_axes(mine.shape.sizes, other.shape.sizes)
+    axes = _known_axes(sizes, others)
     if not axes:
         return None if axes is None else gradient
     summed = reduce.reduce_sum(gradient, axes)

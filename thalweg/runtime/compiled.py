@@ -7,7 +7,6 @@ that cannot be compiled is run on its NumPy kernel, between what can.
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -22,6 +21,7 @@ from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled, Region
 from thalweg.lower.varying import Form, Varying, adapted
 from thalweg.ops.context import VariableCell
+from thalweg.platform.collector import uncollected
 from thalweg.platform.forks import renewed_after_fork
 from thalweg.runtime import native
 from thalweg.runtime.native import Listing, NativeStep, listed, native_step
@@ -149,18 +149,3 @@ def _deep() -> Generator[None]:
         _depths.pop()
         if not _depths:
             sys.setrecursionlimit(before)
-
-
-@contextmanager
-def uncollected() -> Generator[None]:
-    """Without the collector of cycles: lowering makes many objects, of which nearly all live on,
-    and about a tenth of its time went into looking through them again and again. Emitting code is
-    another matter: it leaves cycles, which would take up memory if nobody looked."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

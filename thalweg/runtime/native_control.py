@@ -40,8 +40,8 @@ from thalweg.lower.varying import Varying
 from thalweg.ops.context import VariableCell
 from thalweg.ops.philox import Philox
 from thalweg.ops.random import Random
+from thalweg.platform.collector import uncollected
 from thalweg.platform.forks import renewed_after_fork
-from thalweg.runtime.compiled import uncollected
 from thalweg.runtime.native import address_of
 from thalweg.runtime.native_inputs import FIRST_ROOM, given, kind, levels, rooms_for
 from thalweg.runtime.native_parts import PlacedPart, placed_parts, threads_for
