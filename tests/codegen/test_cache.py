@@ -361,12 +361,31 @@ def test_threads_make_what_one_thread_makes():
 
 @pytest.mark.usefixtures("helped")
 def test_helpers_share_the_work(monkeypatch: pytest.MonkeyPatch):
-    # The thread that asks makes nothing: every outcome must come from a helper.
-    monkeypatch.setattr(
-        parallel, "_next_kernel", lambda jobs, outcomes, requests, target: outcomes.get()
-    )
+    asking, helped = threading.current_thread(), threading.Event()
+
+    def watched(*args) -> bytes:
+        if threading.current_thread() is asking:
+            assert helped.wait(60)  # a helper comes before the one that asks
+        else:
+            helped.set()
+        return object_code(*args)
+
+    monkeypatch.setattr(parallel, "object_code", watched)
     kernels = Kernels(None)
     assert told(kernels.load([answer(n) for n in range(20)], NATIVE)) == list(range(20))
+
+
+def test_turns_are_short_while_kernels_are_made_and_no_longer():
+    before = sys.getswitchinterval()
+    first, second = (parallel.compile_all([answer(n) for n in range(3)], NATIVE) for _ in range(2))
+    for kernels in (first, second, first, second):
+        next(kernels)
+        assert sys.getswitchinterval() == before  # whoever places a kernel meanwhile
+    with parallel._short_turns():
+        with parallel._short_turns():
+            pass
+        assert sys.getswitchinterval() == pytest.approx(parallel._TURN)
+    assert sys.getswitchinterval() == before
 
 
 @pytest.mark.usefixtures("helped")

@@ -134,7 +134,7 @@ def test_loads_that_do_not_change_leave_their_loop():
     end:
       ret void
     }"""
-    seen = optimised(text, NATIVE)
+    seen = optimised(text, NATIVE, "turns")
     assert seen.index("load float") < seen.index("phi")
 
 
@@ -292,7 +292,11 @@ def test_a_child_waits_for_none_of_its_parents_threads():
 
 def test_without_the_library_at_hand_its_bindings_are_called(monkeypatch: pytest.MonkeyPatch):
     expected = object_code(scale(NATIVE.lanes), NATIVE)
-    monkeypatch.setattr(llvm_threads.ctypes, "CDLL", Mock(side_effect=OSError))
-    llvm_threads._direct.cache_clear()
+    found = llvm_threads._direct, llvm_threads._brief
+    for kind in ("CDLL", "PyDLL"):
+        monkeypatch.setattr(llvm_threads.ctypes, kind, Mock(side_effect=OSError))
+    for function in found:
+        function.cache_clear()
     assert object_code(scale(NATIVE.lanes), NATIVE) == expected
-    llvm_threads._direct.cache_clear()
+    for function in found:
+        function.cache_clear()

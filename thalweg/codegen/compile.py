@@ -16,23 +16,24 @@ from typing import Any, TypeVar
 from thalweg.codegen.emitted import Passes
 from thalweg.codegen.llvm_threads import (
     Option,
+    Tools,
     emitted,
     inside,
-    machine_for,
+    module_of,
     new_machine,
-    parsed,
     run_over_function,
     run_over_module,
+    tools_for,
 )
 from thalweg.codegen.machine import Target, llvm, named, runs_here
 
 #: What LLVM may call though no text says so.
 _EXTERNAL = {"memset", "memcpy", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 _SYMBOL_TABLE = 2  # the type of a section
-#: How often passes run. Of turns, no loop is to be left where its last values follow from its first
-#: ones: the first round counts the turns (their number is the least of two, more arithmetic than
-#: LLVM would spend without the option for it), the second finds that nothing else is done in them.
-_ROUNDS: dict[Passes, int] = {"tiles": 0, "loops": 1, "turns": 2}
+#: How often all passes run over turns: no loop is to be left where its last values follow from its
+#: first ones. The first round counts the turns (their number is the least of two, more arithmetic
+#: than LLVM would spend without the option for it), the second finds that nothing else is done.
+_ROUNDS = 2
 _LINKING = threading.RLock()
 _libraries = itertools.count()
 
@@ -77,43 +78,50 @@ def _finished(
 ) -> Result:
     """What `finish` makes of a module after the passes that pay for it.
 
-    For code of explicit vectors and simple loops those are the passes over one function at LLVM's
-    first level: common subexpressions, loads moved out of loops, rotation, simpler indices. The
-    higher levels take up to half as long again and made no kernel faster; nor did unrolling.
-    For tiles none does: they cost two thirds more time, for about a hundredth of speed. Nor do
+    For code of explicit vectors and simple loops those are two: loops are rotated, instructions
+    combined; without them kernels are up to a fifth slower. All passes of LLVM's first level take
+    three times as long and made no kernel faster; they run over turns, which are to vanish.
+    For tiles none pays: passes cost two thirds more time, for about a hundredth of speed. Nor do
     tiles gain by the reduction of strength in loops, without which they take a fifth less.
     """
     option: Option = "-disable-lsr=true" if passes == "tiles" else "-scev-cheap-expansion-budget=32"
-    with machine_for(target) as machine, inside.kept(option):
-        context = llvm().create_context()
-        module = parsed(text, context)
-        try:
-            module.triple, module.data_layout = target.triple, _layout(target)
-            for _ in range(_ROUNDS[passes]):
-                _simplify(module, machine)
-            return finish(machine, module)
-        finally:  # here, where no fork can come in between
-            module.close()
-            context.close()
+    layout = _layout(target)
+    with (
+        tools_for(target) as tools,
+        inside.kept(option),
+        module_of(text, target.triple, layout) as module,
+    ):
+        if passes != "tiles":
+            _simplify(module, tools, passes)
+        return finish(tools.machine, module)
 
 
-def _simplify(module: Any, machine: Any) -> None:
-    passes = _pass_builder(machine)
-    whole = llvm().create_new_module_pass_manager()
-    whole.add_always_inliner_pass()
-    whole.add_post_order_function_attributes_pass()  # what cannot throw needs no unwind tables
-    run_over_module(whole, module, passes)
-    single = passes.getFunctionPassManager()
-    for function in module.functions:
-        if not function.is_declaration:
-            run_over_function(single, function, passes)
+def _simplify(module: Any, tools: Tools, wanted: Passes) -> None:
+    if wanted not in tools.passes:
+        tools.passes[wanted] = _passes(tools.machine, wanted)
+    builder, whole, single, rounds = tools.passes[wanted]
+    run_over_module(whole, module, builder)
+    for _ in range(rounds):
+        for function in module.functions:
+            if not function.is_declaration:
+                run_over_function(single, function, builder)
 
 
-def _pass_builder(machine: Any) -> Any:
+def _passes(machine: Any, wanted: Passes) -> tuple[Any, Any, Any, int]:
+    """What runs passes, those over a module and over a function, and how often the latter run."""
     options = llvm().create_pipeline_tuning_options(speed_level=1)
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_unrolling = options.loop_interleaving = False
-    return llvm().create_pass_builder(machine, options)
+    builder = llvm().create_pass_builder(machine, options)
+    whole = llvm().create_new_module_pass_manager()
+    whole.add_always_inliner_pass()
+    whole.add_post_order_function_attributes_pass()  # what cannot throw needs no unwind tables
+    if wanted == "turns":
+        return builder, whole, builder.getFunctionPassManager(), _ROUNDS
+    single = llvm().create_new_function_pass_manager()
+    single.add_loop_rotate_pass()
+    single.add_instruction_combine_pass()
+    return builder, whole, single, 1
 
 
 @cache

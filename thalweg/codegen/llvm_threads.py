@@ -1,8 +1,8 @@
-"""LLVM on several threads at once: its options, target machines, and the calls that take long.
+"""LLVM on several threads at once: its options, target machines, and the calls for each kernel.
 
 LLVM itself allows it where each thread has a context and a target machine of its own; options are
-the process's. llvmlite lets one thread in at a time: the calls that take long go to its library
-directly.
+the process's. llvmlite lets one thread in at a time: these calls go to its library directly, those
+that take long without Python's lock, the others with it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from threading import get_ident
 from typing import Any, Literal
@@ -98,29 +99,37 @@ os.register_at_fork(
 )
 
 
+@dataclass(frozen=True)
+class Tools:
+    """What one thread at a time works with: a target machine, and sets of passes for it."""
+
+    machine: Any
+    passes: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
 @contextmanager
-def machine_for(target: Target) -> Generator[Any]:
-    """A target machine that no other thread uses meanwhile."""
+def tools_for(target: Target) -> Generator[Tools]:
+    """Tools that no other thread uses meanwhile."""
     resting = _resting(target)
     try:
-        machine = resting.pop()
+        tools = resting.pop()
     except IndexError:
         with inside.kept():
-            machine = new_machine(target)
+            tools = Tools(new_machine(target))
     try:
-        yield machine
+        yield tools
     finally:
-        resting.append(machine)
+        resting.append(tools)
 
 
-def release_machines(target: Target) -> None:
-    """Let go of the target machines that nobody uses, but for one: each takes most of a MiB."""
+def release_tools(target: Target) -> None:
+    """Let go of the tools that nobody uses, but for one set: each takes most of a MiB."""
     with inside.kept():
         del _resting(target)[1:]
 
 
 @cache
-def _resting(target: Target) -> list[Any]:
+def _resting(target: Target) -> list[Tools]:
     return []
 
 
@@ -140,15 +149,25 @@ def new_machine(target: Target) -> Any:
     )
 
 
-def parsed(text: str, context: Any) -> Any:
-    """A module of LLVM text, which is in order."""
-    with _bindings().OutputString() as error:
-        found = _direct("LLVMPY_ParseAssembly")(context, text.encode(), error)
-        module = importlib.import_module("llvmlite.binding.module").ModuleRef(found, context)
-        if error or _direct("LLVMPY_VerifyModule")(module, error):
-            module.close()
-            raise RuntimeError(f"LLVM takes no such text: {error}")
-    return module
+@contextmanager
+def module_of(text: str, triple: str, layout: str) -> Generator[Any]:
+    """A module of LLVM text for a target, in a context of its own, as long as it is needed."""
+    context = _brief("LLVMPY_ContextCreate")()
+    module: Any = None
+    try:
+        with _bindings().OutputString(owned=False) as error:
+            found = _brief("LLVMPY_ParseAssembly")(context, text.encode(), error)
+            module = importlib.import_module("llvmlite.binding.module").ModuleRef(found, context)
+            if error or _brief("LLVMPY_VerifyModule")(module, error):
+                raise RuntimeError(f"LLVM takes no such text: {error}")
+        _brief("LLVMPY_SetTarget")(module, triple.encode())
+        _brief("LLVMPY_SetDataLayout")(module, layout.encode())
+        yield module
+    finally:  # here, where no fork can come in between
+        if module is not None:
+            _brief("LLVMPY_DisposeModule")(module)
+            module.detach()
+        _brief("LLVMPY_ContextDispose")(context)
 
 
 def run_over_module(passes: Any, module: Any, builder: Any) -> None:
@@ -163,15 +182,15 @@ def run_over_function(passes: Any, function: Any, builder: Any) -> None:
 
 def emitted(machine: Any, module: Any, is_object: bool) -> bytes:
     """The machine code of a module, as an object file or as assembly."""
-    with _bindings().OutputString() as error:
+    with _bindings().OutputString(owned=False) as error:
         memory = _direct("LLVMPY_TargetMachineEmitToMemory")(machine, module, is_object, error)
         if not memory:
             raise RuntimeError(str(error))
     try:
-        start, size = _direct("LLVMPY_GetBufferStart"), _direct("LLVMPY_GetBufferSize")
+        start, size = _brief("LLVMPY_GetBufferStart"), _brief("LLVMPY_GetBufferSize")
         return ctypes.string_at(start(memory), size(memory))
     finally:
-        _direct("LLVMPY_DisposeMemoryBuffer")(memory)
+        _brief("LLVMPY_DisposeMemoryBuffer")(memory)
 
 
 @cache
@@ -181,11 +200,22 @@ def _bindings() -> Any:
 
 @cache
 def _direct(name: str) -> Any:
-    """A function of LLVM's as llvmlite knows it, without llvmlite's lock where that can be had."""
+    """A function that takes long, as llvmlite knows it, but without llvmlite's lock."""
+    return _function(name, ctypes.CDLL)
+
+
+@cache
+def _brief(name: str) -> Any:
+    """A function that keeps Python's lock, since it takes less time than to get that back: a thread
+    that wants it waits until others have had their turn, which is some milliseconds."""
+    return _function(name, ctypes.PyDLL)
+
+
+def _function(name: str, kind: type[ctypes.CDLL]) -> Any:
     library = _bindings().lib
     known = getattr(library, name)
     try:
-        function = ctypes.CDLL(library._name)[name]
+        function = kind(library._name)[name]
     except (AttributeError, OSError):
         return known
     function.argtypes, function.restype = known.argtypes, known.restype

@@ -1,26 +1,29 @@
 """Many kernels made at once, on all processors: LLVM runs outside of Python's lock.
 
 What comes in are requests; what goes out are objects, as they get ready. Making the text of a
-kernel is Python, up to a third of the work, which one thread does at a time.
+kernel is Python, up to a third of the work, which one thread can do at a time: the one that asks
+does all of it, a few kernels ahead of the others, and runs LLVM itself when it is ahead far enough.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from typing import Any
+from queue import SimpleQueue
 
 from thalweg.codegen.compile import object_code
-from thalweg.codegen.emitted import Request
-from thalweg.codegen.llvm_threads import release_machines
+from thalweg.codegen.emitted import Emitted, Request
+from thalweg.codegen.llvm_threads import release_tools
 from thalweg.codegen.machine import Target, llvm
 
-_MOST_HELPERS = 3  # a third of the work is Python: that of more would be to wait for it
-
-Job = tuple[int, Request]
+_MOST_HELPERS = 3  # a third of the work is Python: more would wait for texts
+_TURN = 0.0005  # seconds
+_AHEAD = 3  # texts for each helper: LLVM may take as long for one as for three others
 
 
 @dataclass(frozen=True)
@@ -38,72 +41,108 @@ Outcome = tuple[int, Compiled | Exception]
 
 def compile_all(requests: Sequence[Request], target: Target) -> Iterator[tuple[int, Compiled]]:
     """The kernel of each request, with its number, in the order in which they get ready."""
-    jobs, outcomes = SimpleQueue[Job](), SimpleQueue[Outcome]()
-    for job in _in_order(requests):
-        jobs.put(job)
     llvm()  # is there before threads ask for it
-    for _ in range(_helpers(requests)):
-        _in_background(jobs, outcomes, target)
+    work = _Work(requests, target)
     try:
         for _ in requests:
-            yield _next_kernel(jobs, outcomes, requests, target)
+            with _short_turns():
+                number, result = work.next()
+            if isinstance(result, Exception):
+                raise requests[number].explain(result) from result
+            yield number, result
     finally:
-        while _taken(jobs):  # given up half way: nobody makes what is left
-            pass
-        release_machines(target)
+        work.end()
+        release_tools(target)
 
 
-def _in_order(requests: Sequence[Request]) -> list[Job]:
+_before: list[float] = []
+
+
+@contextmanager
+def _short_turns() -> Generator[None]:
+    """With Python's lock handed on sooner: a helper that comes back from LLVM wants it for a moment
+    only, and would wait longer for it than LLVM took for a small kernel. The last to leave restores
+    what was."""
+    _before.append(sys.getswitchinterval())
+    sys.setswitchinterval(min(_TURN, _before[-1]))
+    try:
+        yield
+    finally:
+        longest = max(_before)
+        _before.pop()
+        if not _before:
+            sys.setswitchinterval(longest)
+
+
+class _Work:
+    """Requests on their way: not made yet, made and waiting for a thread, done."""
+
+    def __init__(self, requests: Sequence[Request], target: Target) -> None:
+        self._target = target
+        self._requests = requests
+        self._unmade = deque(_in_order(requests))
+        self._texts: deque[tuple[int, Emitted]] = deque()
+        self._outcomes = SimpleQueue[Outcome]()
+        self._most = _helpers(requests)
+        self._helpers: list[threading.Thread] = []
+
+    def next(self) -> Outcome:
+        """What is ready next: done by a helper or here, in the meantime."""
+        while self._outcomes.empty():
+            if self._unmade and len(self._texts) <= _AHEAD * self._most:
+                number = self._unmade.popleft()
+                try:
+                    self._texts.append((number, self._requests[number].make()))
+                except Exception as error:
+                    return number, error
+                self._call_for_help()
+            elif done := self._compiled():
+                return done
+            else:
+                break
+        return self._outcomes.get()
+
+    def end(self) -> None:
+        """Given up half way, nobody makes what is left."""
+        self._texts.clear()
+
+    def _call_for_help(self) -> None:
+        """Have a thread more do what waits. None of them waits itself, so that none is left behind;
+        but a process that ends waits for theirs: LLVM must not be taken apart while one is inside.
+        """
+        self._helpers = [thread for thread in self._helpers if thread.is_alive()]
+        if len(self._helpers) < self._most:
+            self._helpers.append(threading.Thread(target=self._help, name="thalweg-compile"))
+            self._helpers[-1].start()
+
+    def _help(self) -> None:
+        while done := self._compiled():
+            self._outcomes.put(done)
+
+    def _compiled(self) -> Outcome | None:
+        """What LLVM makes of the next text, if there is one."""
+        try:
+            number, module = self._texts.popleft()
+        except IndexError:
+            return None
+        try:
+            code = object_code(module.text, self._target, module.passes)
+        except Exception as error:
+            return number, error
+        return number, Compiled(code, module.functions, module.scratch)
+
+
+def _in_order(requests: Sequence[Request]) -> list[int]:
     """Kernels that want the same of LLVM one after another, as they are made at the same time; the
     costly ones first, so that threads end together."""
-    return sorted(enumerate(requests), key=lambda job: (job[1].passes != "tiles", -job[1].cost))
+
+    def place(number: int) -> tuple[bool, float]:
+        return requests[number].passes != "tiles", -requests[number].cost
+
+    return sorted(range(len(requests)), key=place)
 
 
 def _helpers(requests: Sequence[Request]) -> int:
     """How many threads there are for the work, besides the one that asks for it."""
     idle = len(os.sched_getaffinity(0)) - 1
     return max(min(idle, len(requests) - 1, _MOST_HELPERS), 0)
-
-
-def _in_background(jobs: SimpleQueue[Job], outcomes: SimpleQueue[Outcome], target: Target) -> None:
-    """Have a thread do jobs until none is left. A process that ends waits for the job at hand: LLVM
-    must not be taken apart while a thread is inside."""
-
-    def work() -> None:
-        while job := _taken(jobs):
-            outcomes.put((job[0], _attempt(job[1], target)))
-
-    threading.Thread(target=work, name="thalweg-compile").start()
-
-
-def _next_kernel(
-    jobs: SimpleQueue[Job],
-    outcomes: SimpleQueue[Outcome],
-    requests: Sequence[Request],
-    target: Target,
-) -> tuple[int, Compiled]:
-    """What a helper has ready, else a job done here, else what a helper finishes next."""
-    done: Outcome | None = _taken(outcomes)
-    if done is None:
-        job: Job | None = _taken(jobs)
-        done = (job[0], _attempt(job[1], target)) if job else outcomes.get()
-    number, result = done
-    if isinstance(result, Exception):
-        raise requests[number].explain(result) from result
-    return number, result
-
-
-def _taken(queue: SimpleQueue[Any]) -> Any:
-    try:
-        return queue.get_nowait()
-    except Empty:
-        return None
-
-
-def _attempt(request: Request, target: Target) -> Compiled | Exception:
-    try:
-        module = request.make()
-        code = object_code(module.text, target, module.passes)
-    except Exception as error:
-        return error
-    return Compiled(code, module.functions, module.scratch)
