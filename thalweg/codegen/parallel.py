@@ -20,6 +20,7 @@ from thalweg.codegen.compile import object_code
 from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.llvm_threads import release_tools
 from thalweg.codegen.machine import Target, llvm
+from thalweg.platform.memory import hand_back_own_heap
 
 _MOST_HELPERS = 3  # a third of the work is Python: more would wait for texts
 _TURN = 0.0005  # seconds
@@ -118,6 +119,7 @@ class _Work:
     def _help(self) -> None:
         while done := self._compiled():
             self._outcomes.put(done)
+        hand_back_own_heap()
 
     def _compiled(self) -> Outcome | None:
         """What LLVM makes of the next text, if there is one."""

@@ -10,17 +10,43 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
+from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers for what is set
 _MOST_FREE = 2**31 - 1  # bytes at the end of the heap that are kept
+_LARGE = 128 << 10  # bytes of which glibc looks at the end of the heap when they are freed
 _LARGEST = 32 << 20  # bytes: the largest array that comes from the heap; glibc takes no more
 
 
 def keep_freed_memory() -> None:
     """Set the allocator of this process, where it is glibc's."""
-    if os.environ.get("THALWEG_KEEP_MEMORY", "1") == "0":
+    library = _library()
+    if library is not None:
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST)
+        library.mallopt(_TRIM_THRESHOLD, _MOST_FREE)
+
+
+def hand_back_own_heap() -> None:
+    """Give the system what is free at the end of the heap of this thread, which is about to end.
+
+    Threads besides the first get heaps of their own, and `malloc_trim` leaves their ends alone:
+    only when something large is freed does glibc look at them, and then at the setting above.
+    """
+    library = _library()
+    if library is None:
         return
-    setting = getattr(ctypes.CDLL(None), "mallopt", None)
-    if setting is not None:
-        setting(_MMAP_THRESHOLD, _LARGEST)
-        setting(_TRIM_THRESHOLD, _MOST_FREE)
+    library.mallopt(_TRIM_THRESHOLD, 0)
+    library.free(library.malloc(_LARGE))
+    library.mallopt(_TRIM_THRESHOLD, _MOST_FREE)
+
+
+@cache
+def _library() -> Any:
+    """The C library, where it is glibc and its settings are ours to make."""
+    library = ctypes.CDLL(None)
+    if os.environ.get("THALWEG_KEEP_MEMORY", "1") == "0" or not hasattr(library, "mallopt"):
+        return None
+    library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    library.free.argtypes, library.free.restype = [ctypes.c_void_p], None
+    return library
