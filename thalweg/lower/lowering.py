@@ -17,6 +17,7 @@ from thalweg.lower.recompute import recomputed
 from thalweg.lower.specialise import Region, Shape, Specialised, specialise
 from thalweg.lower.stack import Pieces, stacked
 from thalweg.lower.turned import turned
+from thalweg.lower.woven import woven
 
 
 @dataclass(frozen=True)
@@ -43,5 +44,6 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape]) -> Lowered:
     del drafting, kinds  # what it knows of every tensor is more than all that is kept
     drafts = fuse(drafts)
     drafts = turned(recomputed(sooner(recomputed(drafts, pieces)), pieces))
+    drafts = woven(drafts, pieces)
     launches, checked = finish(drafts, in_place(drafts, pieces))
     return Lowered(spec, tuple(launches), tuple(checked), buffers, streams, pieces, drafted)
