@@ -223,3 +223,12 @@ def test_gradients_are_made_where_they_were_asked_for_but_those_of_a_users_funct
     assert {node.type for node in inside} == {"Mul", "Const"}
     assert {_line_of(node) for node in made if node not in inside} == {here}
     assert {"TanhGrad", "Cos"} <= {node.type for node in made if node not in inside}
+
+
+def test_rows_taken_by_indices_of_two_dtypes(session):
+    x = tf.Variable(np.arange(8.0).reshape(4, 2))
+    one, other = (tf.gather(x, tf.constant([1, 3], dtype)) for dtype in (tf.int32, tf.int64))
+    (dx,) = tf.gradients([one, other * 2.0], x)
+    assert dx.indices.dtype == tf.int64
+    session.run(tf.global_variables_initializer())
+    assert session.run(tf.convert_to_tensor(dx)).tolist() == [[0, 0], [3, 3], [0, 0], [3, 3]]

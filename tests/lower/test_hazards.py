@@ -236,3 +236,18 @@ def test_a_check_that_fails_after_an_update_does_not_update_twice() -> None:
             with pytest.raises(tf.errors.InvalidArgumentError):
                 session.run(fetch, {rows: [3]})
             np.testing.assert_array_equal(session.run(variable), START + count)
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (0, 3), (2, 3)])
+def test_a_step_over_nothing_updates_once(shape: tuple[int, ...]) -> None:
+    # Places in an empty array are remainders by zero: no fault, after which a step runs again.
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, shape)
+        v = tf.Variable(0.0)
+        padded = tf.pad(tf.tile(x, [2, 1]), [[0, 0], [1, 1]])
+        fetches = [tf.reduce_sum(tf.cos(padded)), v.assign_add(1.0).op]
+        session.run(tf.global_variables_initializer())
+        for count in range(1, 4):
+            total, _ = session.run(fetches, {x: np.zeros(shape, np.float32)})
+            assert total == 2 * shape[0] * (shape[1] + 2)
+            assert session.run(v) == count

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, cast
 from thalweg.autodiff.registry import gradient_function
 from thalweg.graph.composite import IndexedSlices, ListEntry
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import string, variant
+from thalweg.graph.dtypes import int64, string, variant
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.origin import is_passed_over, user_frame
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.subgraph import SubGraph, depth, is_body
-from thalweg.ops import arithmetic, basic, filling, joining, shaping
+from thalweg.ops import arithmetic, basic, casting, filling, joining, shaping
 from thalweg.platform.collector import uncollected
 from thalweg.public import public
 
@@ -428,9 +428,12 @@ def _total(parts: Sequence[Gradient], method: int | None) -> Gradient:
 
 
 def _concatenated(slices: Sequence[IndexedSlices]) -> IndexedSlices:
+    indices = [s.indices for s in slices]
+    if len({each.dtype for each in indices}) > 1:
+        indices = [casting.cast(each, int64) for each in indices]
     return IndexedSlices(
         joining.concat([s.values for s in slices], 0),
-        joining.concat([s.indices for s in slices], 0),
+        joining.concat(indices, 0),
         slices[0].dense_shape,
     )
 

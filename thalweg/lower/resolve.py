@@ -222,6 +222,8 @@ class Resolver:
             self._within(place, size, index)
             for place, size, index in zip(places, operand.shape, indices, strict=True)
         ]
+        if 0 in operand.shape:  # nothing is there, and nobody asks: places in it mean nothing
+            return np.dtype(operand.dtype).type(0)
         return self.element(self._operands.tensors[operand], tuple(inside))
 
     def _index(self, index: Any, known: dict[int, Any]) -> Affine:
