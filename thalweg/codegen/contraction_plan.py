@@ -61,7 +61,7 @@ def schedules(kernel: Contraction, target: Target) -> list[Schedule]:
     likely, dots = best(setting), _dots(setting)
     others = [*(_blocked(setting, tile) for tile in tiles), *([dots] if dots else [])]
     first = filtered(kernel, target)
-    return [*([first] if first else []), likely, *_aseven(setting, likely, others)]
+    return [*([first] if first else []), likely, *_as_even(setting, likely, others)]
 
 
 def neighbours(kernel: Contraction, target: Target, made: Schedule) -> list[Schedule]:
@@ -72,10 +72,10 @@ def neighbours(kernel: Contraction, target: Target, made: Schedule) -> list[Sche
     changes = _resized(setting, made)
     if not made.dots and not made.matrix:
         changes += _copied(setting, made)
-    return _aseven(setting, made, [replace(made, **change) for change in changes])
+    return _as_even(setting, made, [replace(made, **change) for change in changes])
 
 
-def _aseven(setting: Setting, made: Schedule, others: Iterable[Schedule]) -> list[Schedule]:
+def _as_even(setting: Setting, made: Schedule, others: Iterable[Schedule]) -> list[Schedule]:
     """Other schedules that keep all threads busy: clocks of a busy machine may not tell."""
     most = max(1.3, Work(setting, made).imbalance)
     distinct = (other for other in dict.fromkeys(others) if other != made)

@@ -46,7 +46,7 @@ class _Account:
         outputs = [self._number(tensor) for tensor in region.outputs]
         text = f"{border}{roots}{outputs}\n" + "\n".join(self._texts)
         told = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
-        told.update(flow.tobytes())
+        told.update(b"\0" + flow.tobytes())  # no text has such a character
         return told.digest()
 
     def _enter(self, tensor: Tensor) -> str:

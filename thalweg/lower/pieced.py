@@ -90,7 +90,7 @@ def copied(draft: Draft, find: Callable[[Write, Any, Limits], Found | None]) -> 
         return {}
     (write,) = draft.writes
     found: dict[Buffer, Found] = {}
-    for leaf, limits in leaves(write.value, {v: (0, v.extent) for v in draft.variables}):
+    for leaf, limits in _leaves(write.value, {v: (0, v.extent) for v in draft.variables}):
         what = find(write, leaf, limits)
         if what is None or leaf.arguments[0] in found:
             return {}
@@ -105,7 +105,7 @@ def _selects(value: Any) -> bool:
     return isinstance(value, Expr) and value.function == "select"
 
 
-def leaves(value: Any, limits: Limits) -> list[tuple[Any, Limits]]:
+def _leaves(value: Any, limits: Limits) -> list[tuple[Any, Limits]]:
     """What selections by an index choose from, and for which values of the indices."""
     if not _selects(value):
         return [(value, limits)]
@@ -118,7 +118,7 @@ def leaves(value: Any, limits: Limits) -> list[tuple[Any, Limits]]:
     if not low < border < high:
         return [(None, limits)]
     below, above = {**limits, variable: (low, border)}, {**limits, variable: (border, high)}
-    return [*leaves(first, below), *leaves(second, above)]
+    return [*_leaves(first, below), *_leaves(second, above)]
 
 
 def _border(condition: Any) -> tuple[Variable, int] | None:
@@ -163,7 +163,7 @@ def steps_of(write: Write, leaf: Any, limits: Limits) -> list[tuple[int, int, in
     buffer, place = leaf.arguments
     if buffer.dtype != write.buffer.dtype or buffer is write.buffer:
         return None
-    offset, target = within(place, limits), write.offset
+    offset, target = _within(place, limits), write.offset
     if not offset.terms.keys() | target.terms.keys() <= limits.keys():
         return None
     turning = {v: high - low for v, (low, high) in limits.items() if high - low > 1}
@@ -180,7 +180,7 @@ def first_place(offset: Affine, limits: Limits) -> int:
     return offset.constant + sum(limits[atom][0] * f for atom, f in offset.terms.items())  # pyright: ignore[reportArgumentType] - the caller saw that all atoms are variables
 
 
-def within(offset: Affine, limits: Limits) -> Affine:
+def _within(offset: Affine, limits: Limits) -> Affine:
     """A place where indices are limited, with digits that are then plain made so."""
     terms = [_plain(atom, limits).scaled(factor) for atom, factor in offset.terms.items()]
     return total([number(offset.constant), *terms])
