@@ -102,6 +102,19 @@ def with_weights(loop: Loop, x: Any) -> Any:
     return loop(lambda i, y: i < 4, body, [0, tf.expand_dims(x, 0)])[1]
 
 
+def mapped_in_a_branch(loop: Loop, x: Any) -> Any:
+    """An array that only some turns make."""
+
+    def mapped(y: Any) -> Any:
+        made = tf.map_fn(lambda e: tf.sin(e) * e, y) if loop is graphed else tf.sin(y) * y
+        return made + x
+
+    def body(i: Any, y: Any) -> Any:
+        return i + 1, chosen(loop, i + 1, lambda: mapped(y), lambda: y * x) + 0.1 * y
+
+    return loop(lambda i, y: i < 4, body, [0, x])[1]
+
+
 PROGRAMS = [growing, often, in_a_branch, three_deep, two_beside, with_weights]
 
 
@@ -162,7 +175,7 @@ def test_a_plan_tells_why_the_executor_ran_a_loop(sess: tf.Session) -> None:
     assert f"on the executor ({control.reason})" in str(sess.plan(growing_text))
 
 
-@pytest.mark.parametrize("program", [growing, in_a_branch, three_deep])
+@pytest.mark.parametrize("program", [growing, in_a_branch, three_deep, mapped_in_a_branch])
 @pytest.mark.parametrize("number", range(4))
 def test_native_code_and_the_executor_take_over_from_each_other(
     program: Callable[..., Any], number: int, sess: tf.Session, monkeypatch: pytest.MonkeyPatch
@@ -192,6 +205,10 @@ def test_arrays_that_turns_make(sess: tf.Session) -> None:
         return loop(lambda i, y: i < 3, body, [0, x])[1]
 
     assert all(control.was_native for control in check(sess, mapped, 1))
+
+
+def test_arrays_that_branches_of_turns_make(sess: tf.Session) -> None:
+    assert all(control.was_native for control in check(sess, mapped_in_a_branch, 1))
 
 
 def test_a_list_that_only_an_inner_loop_changes(lowering: str, sess: tf.Session) -> None:

@@ -42,7 +42,7 @@ from thalweg.lower.kept import lower
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.regions import ordered, regions
 from thalweg.lower.resolve import STREAM_WORDS
-from thalweg.lower.scratch import Scratch
+from thalweg.lower.scratch import Keeper, Scratch
 from thalweg.lower.specialise import Controlled, NotCompiled, Region, Shape
 from thalweg.ops.arithmetic import Add, Mul
 from thalweg.ops.basic import Const, Identity
@@ -149,7 +149,7 @@ class _Lowering:
         unit: Controlled,
         given: Sequence[Given],
         where: Where,
-        kept: Mapping[Tensor, Where] | None = None,
+        kept: Mapping[Tensor, Keeper] | None = None,
     ) -> list[Given]:
         """A loop. Where a loop around it keeps its traces, those of all turns come one after the
         other."""
@@ -180,12 +180,12 @@ class _Lowering:
         return [self._output(tensor, cycle) for tensor in unit.outputs]
 
     def _keeping(
-        self, unit: Controlled, enter: Scratch, where: Where, kept: Mapping[Tensor, Where]
+        self, unit: Controlled, enter: Scratch, where: Where, kept: Mapping[Tensor, Keeper]
     ) -> _Keeping:
         """What a loop counts and keeps, as it begins."""
         traces = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
         counts = [n for n in unit.nodes if isinstance(n.op, LoopCount)]
-        where_kept = next(iter(kept.values()), where)
+        where_kept = next((around.where for around in kept.values()), where)
         room = self._rooms.of(len(self._counts), bool(kept))
         keeping = _Keeping(room, where_kept, dict.fromkeys(traces))
         if counts or (traces and not kept):
@@ -299,7 +299,7 @@ class _Lowering:
             turn.write(rows, turn.reference(keeping.next), turn.offset(value), tensor.op)
             return rows
         if value.dtype.base_dtype is variant:
-            turn.kept[value] = keeping.where  # a loop or a branch inside leaves it
+            turn.kept[value] = keeping  # a loop or a branch inside leaves it
             return self._list_of_lists(keeping)
         rows = Rows(tensor.dtype.base_dtype, keeping.room, None, keeping.where)
         if not tensor.dtype.is_floating:
@@ -329,6 +329,8 @@ class _Lowering:
             start = after.offset(left) if left.end is None else after.value(left.end)
             after.write(rows, index, start, tensor.op)
             self._first.append(cast("Home", rows.home))
+            if left.offset is not None:  # which only a turn that takes the branch gives
+                self._first.append(left.offset)
         if after.targets:
             self._emit(after, {})
 
@@ -339,7 +341,7 @@ class _Lowering:
         unit: Controlled,
         given: Sequence[Given],
         where: Where,
-        kept: Mapping[Tensor, Where] | None = None,
+        kept: Mapping[Tensor, Keeper] | None = None,
     ) -> list[Given]:
         node, op = unit.node, cast("Branching", unit.node.op)
         choice, inputs = given[0], given[1:]
@@ -384,7 +386,7 @@ class _Lowering:
         inputs: Sequence[Given],
         found: dict[Tensor, Given],
         where: Where,
-        kept: Mapping[Tensor, Where],
+        kept: Mapping[Tensor, Keeper],
     ) -> None:
         scratch = Scratch()
         wanted = dict(zip(unit.node.outputs, body.outputs, strict=True))
@@ -393,7 +395,8 @@ class _Lowering:
             if tensor.graph is body.graph:
                 wanted[trace.outputs[0]] = tensor
         arguments = self._arguments(scratch, body, (), inputs)
-        results = Inlining(scratch, body, arguments, where).run(list(wanted.values()))
+        keepers = {first_of(wanted[t]).op: around for t, around in kept.items() if t in wanted}
+        results = Inlining(scratch, body, arguments, where, keepers).run([*wanted.values()])
         fetches: dict[Tensor, Home] = {}
         traces: dict[Tensor, Tensor] = {}  # lists that loops inside leave
         for (tensor, inner), value in zip(wanted.items(), results, strict=True):

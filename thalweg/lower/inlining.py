@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.control_program import Home, Rows, Where
-from thalweg.lower.scratch import Scratch, element_of, written_home
+from thalweg.lower.scratch import Keeper, Scratch, element_of, written_home
 from thalweg.lower.specialise import NotCompiled, Shape
 from thalweg.ops.basic import Const, Identity
 from thalweg.ops.filling import Fill
@@ -45,16 +45,6 @@ from thalweg.ops.scatter import ScatterAdd, ScatterUpdate
 _IN_PLACE = TensorArrayWrite | TensorArrayUnstack | TensorArrayMerge | Identity
 
 Bound = Tensor | Rows  # what stands for a tensor of a body
-
-
-class Keeper(Protocol):
-    """Gives memory to lists that are there after the turn that makes them."""
-
-    def new_list(
-        self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
-    ) -> Rows:
-        """A list of this turn."""
-        ...
 
 
 class Inlining:

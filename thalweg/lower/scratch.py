@@ -8,13 +8,13 @@ homes, and the nodes that are to run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from thalweg.errors import OpError
 from thalweg.graph.build import add_node
-from thalweg.graph.dtypes import as_dtype, int32, variant
+from thalweg.graph.dtypes import DType, as_dtype, int32, variant
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -25,6 +25,21 @@ from thalweg.ops.arithmetic import Add
 from thalweg.ops.basic import Const, Placeholder
 from thalweg.ops.scatter import ScatterUpdate
 from thalweg.ops.state import Assign, VariableV2
+
+
+class Keeper(Protocol):
+    """A loop that keeps lists of its turns: gives memory to those that a turn makes."""
+
+    @property
+    def where(self) -> Where:
+        """What the memory is."""
+        ...
+
+    def new_list(
+        self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
+    ) -> Rows:
+        """A list of this turn."""
+        ...
 
 
 class Scratch:
@@ -39,7 +54,7 @@ class Scratch:
         self.sources: set[Node] = set()
         self.targets: list[Node] = []
         self.origins: dict[Node, Node] = {}
-        self.kept: dict[Tensor, Where] = {}  # lists that loops inside leave for after the turn
+        self.kept: dict[Tensor, Keeper] = {}  # lists that are left for after the turn
         self._references: dict[Home, Tensor] = {}
         self._touched: dict[Rows, Node] = {}  # the last node that read or wrote a list
         self._offsets: dict[Home, Tensor] = {}  # rows that lists start at
