@@ -24,6 +24,7 @@ from thalweg.loops.types import dtype_of
 
 _STAGED_ELEMENTS, _PADDED = 1 << 13, 64  # in the first cache; whole vectors
 _REDUCED_COPIES = 4  # accumulators side by side: an addition takes four cycles
+_REDUCED_PARTS = 32  # partial sums, at least: narrow vectors round no worse than wide ones
 
 
 class Computation:
@@ -268,7 +269,8 @@ class Computation:
 
     def _lane_copies(self, lane: Variable, group: Sequence[Expr]) -> int:
         count, width = extent_of(lane), self._lane_width(lane)
-        most = max(_REDUCED_COPIES // len(group), 1)
+        side_by_side = max(_REDUCED_COPIES, _REDUCED_PARTS // self._plan.target.lanes)
+        most = max(side_by_side // len(group), 1)
         return most if count is None else max(min(most, count // width), 1)
 
 
