@@ -7,6 +7,7 @@ their nest. Fusion joins drafts; `thalweg.lower.finish` turns them into kernels.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from thalweg.lower.buffers import Buffer
 from thalweg.lower.resolve import Needed, reads_data, walk
 
 Bound = tuple[int, Affine, int]
+Positions = defaultdict[Buffer, list[int]]  # of drafts that use a buffer, in order
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 #: the sum of a contraction, inside the writes that take it
@@ -308,6 +310,18 @@ class Draft:
     def written(self) -> frozenset[Buffer]:
         """The buffers it writes."""
         return frozenset(self.targets)
+
+
+def users_of(drafts: Sequence[Draft]) -> tuple[Positions, Positions]:
+    """For each buffer the positions of the drafts that write it, and of those that read it."""
+    writers: Positions = defaultdict(list)
+    readers: Positions = defaultdict(list)
+    for position, draft in enumerate(drafts):
+        for buffer in draft.written:
+            writers[buffer].append(position)
+        for buffer in draft.reads:
+            readers[buffer].append(position)
+    return writers, readers
 
 
 def spans_of(

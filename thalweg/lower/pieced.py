@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Variable
-from thalweg.lower.affine import Affine, Digit, affine, is_index, number, total
+from thalweg.lower.affine import Affine, Digit, affine, is_index
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.drafts import Draft, Nest, Write
 from thalweg.lower.stack import Pieces
@@ -23,6 +23,15 @@ Found = TypeVar("Found")
 
 #: The values that indices take somewhere: from the first number up to the second.
 Limits = dict[Variable, tuple[int, int]]
+
+
+class Step(NamedTuple):
+    """An index of a copy, or a digit of one: how often it turns, and how far that steps in the part
+    and in the whole."""
+
+    count: int
+    inner: int
+    outer: int
 
 
 def pieced(drafts: Sequence[Draft], pieces: Pieces) -> list[Draft]:
@@ -150,29 +159,27 @@ def _is_one_variable(place: Affine) -> bool:
 def _start(write: Write, leaf: Any, limits: Limits) -> int | None:
     """Where a buffer begins in the whole, if the copy takes its elements one after the other."""
     steps = steps_of(write, leaf, limits)
-    if steps is None or any(inner != outer for _, inner, outer in steps):
+    if steps is None or any(step.inner != step.outer for step in steps):
         return None
     return first_place(write.offset, limits)
 
 
-def steps_of(write: Write, leaf: Any, limits: Limits) -> list[tuple[int, int, int]] | None:
-    """How a copy goes through all elements of a buffer, in order: for each index that turns, the
-    slowest first, how often, and how far it steps in the buffer and in the whole."""
+def steps_of(write: Write, leaf: Any, limits: Limits) -> list[Step] | None:
+    """How a copy goes through all elements of a buffer, in order: the slowest step first."""
     if not isinstance(leaf, Expr) or leaf.function != "load":
         return None
     buffer, place = leaf.arguments
     if buffer.dtype != write.buffer.dtype or buffer is write.buffer:
         return None
-    offset, target = _within(place, limits), write.offset
-    if not offset.terms.keys() | target.terms.keys() <= limits.keys():
+    target, digits = write.offset.terms, _digits_of(place, limits)
+    if digits is None or not target.keys() <= limits.keys():
         return None
-    turning = {v: high - low for v, (low, high) in limits.items() if high - low > 1}
-    order = sorted(turning, key=lambda v: offset.terms.get(v, 0), reverse=True)
-    found = [(turning[v], offset.terms.get(v, 0), target.terms.get(v, 0)) for v in order]
-    dense = [prod(count for count, _, _ in found[n + 1 :]) for n in range(len(found))]
-    if [step for _, step, _ in found] != dense or prod(turning.values()) != buffer.size:
+    found = [Step(n, inner, target.get(v, 0) * divisor) for v, divisor, n, inner in digits]
+    found.sort(key=lambda step: step.inner, reverse=True)
+    dense = [prod(step.count for step in found[n + 1 :]) for n in range(len(found))]
+    if [step.inner for step in found] != dense or prod(s.count for s in found) != buffer.size:
         return None
-    return found if first_place(offset, limits) == 0 else None
+    return found
 
 
 def first_place(offset: Affine, limits: Limits) -> int:
@@ -180,22 +187,50 @@ def first_place(offset: Affine, limits: Limits) -> int:
     return offset.constant + sum(limits[atom][0] * f for atom, f in offset.terms.items())  # pyright: ignore[reportArgumentType] - the caller saw that all atoms are variables
 
 
-def _within(offset: Affine, limits: Limits) -> Affine:
-    """A place where indices are limited, with digits that are then plain made so."""
-    terms = [_plain(atom, limits).scaled(factor) for atom, factor in offset.terms.items()]
-    return total([number(offset.constant), *terms])
+def _digits_of(place: Affine, limits: Limits) -> list[tuple[Variable, int, int, int]] | None:
+    """The digits of indices that a place is the sum of: for each the index, the divisor, how often
+    it turns, and by how much it moves the place. None where it is no such sum from zero on."""
+    own: dict[Variable, dict[int, tuple[int, int]]] = {v: {} for v in limits}
+    first = place.constant
+    for atom, factor in place.terms.items():
+        number, divisor, modulus = _digit(atom)
+        if number not in own or divisor in own[number]:
+            return None
+        own[number][divisor] = modulus, factor
+        value = limits[number][0] // divisor
+        first += factor * (value % modulus if modulus else value)
+    found: list[tuple[Variable, int, int, int]] = []
+    for variable, (low, high) in limits.items():
+        turning = _turning(own[variable], low, high)
+        if turning is None:
+            return None
+        found += [(variable, *digit) for digit in turning]
+    return None if first else found
 
 
-def _plain(atom: Any, limits: Limits) -> Affine:
-    """`i % 16` is `i - 32` for i from 32 to 47."""
-    same = Affine(0, {atom: 1})
-    if not isinstance(atom, Digit) or atom.divisor != 1 or not _is_one_variable(atom.number):
-        return same
-    (variable,) = atom.number.terms
-    if not isinstance(variable, Variable) or variable not in limits or not atom.modulus:
-        return same
-    low, high = limits[variable]
-    turns = low // atom.modulus
-    if (high - 1) // atom.modulus != turns:
-        return same
-    return Affine(-turns * atom.modulus, {variable: 1})
+def _digit(atom: Any) -> tuple[Any, int, int]:
+    """An index with the divisor and the modulus that a digit of it has, or as it is."""
+    if isinstance(atom, Digit) and _is_one_variable(atom.number):
+        (number,) = atom.number.terms
+        return number, atom.divisor, atom.modulus
+    return atom, 1, 0
+
+
+def _turning(
+    digits: Mapping[int, tuple[int, int]], low: int, high: int
+) -> list[tuple[int, int, int]] | None:
+    """Those of an index's digits that change from `low` up to `high`: divisor, count and factor.
+    None where together they do not count all of that."""
+    found: list[tuple[int, int, int]] = []
+    divisor, left = 1, high - low
+    while left > 1:
+        modulus, factor = digits.get(divisor, (1, 0))
+        count = min(modulus, left) if modulus else left
+        begins = low // divisor % modulus if modulus else 0
+        if count == 1 or left % count or low % divisor or begins + count > (modulus or count):
+            return None
+        found.append((divisor, count, factor))
+        divisor, left = divisor * count, left // count
+    unused = digits.keys() - {divisor for divisor, _, _ in found}
+    stays = all(low // divisor == (high - 1) // divisor for divisor in unused)
+    return found if stays else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -22,7 +21,7 @@ from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine, digit
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.cost import FAR_BYTES, MOST_PARTS, element_cost, worth_recomputing
-from thalweg.lower.drafts import Draft, Factor, Renaming, Write, free_variables, is_float
+from thalweg.lower.drafts import Draft, Factor, Renaming, Write, free_variables, is_float, users_of
 from thalweg.lower.fuse import MOST_STREAMS, MOST_WRITES
 from thalweg.lower.reductions import outermost
 from thalweg.lower.resolve import part_key, walk
@@ -70,13 +69,7 @@ class _Recomputing:
         self._drafts = list(drafts)
         self._made = [0, *accumulate(made)]  # bytes before each draft
         self._fixed = {*pieces, *(home for home, _ in pieces.values())}
-        self._readers: dict[Buffer, list[int]] = defaultdict(list)
-        self._writers: dict[Buffer, list[int]] = defaultdict(list)
-        for position, draft in enumerate(drafts):
-            for buffer in draft.reads:
-                self._readers[buffer].append(position)
-            for buffer in draft.written:
-                self._writers[buffer].append(position)
+        self._writers, self._readers = users_of(drafts)
 
     def run(self) -> list[Draft]:
         for position in range(len(self._drafts)):

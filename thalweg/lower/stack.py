@@ -18,7 +18,7 @@ from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine, number
 from thalweg.lower.affine import variable as index_of
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.drafts import SUM, Draft, Factor, Nest, Renaming
+from thalweg.lower.drafts import SUM, Draft, Factor, Nest, Positions, Renaming, users_of
 from thalweg.lower.key import structure
 
 _FEWEST = 4  # products from which stacking is worth it
@@ -29,13 +29,7 @@ Pieces = dict[Buffer, tuple[Buffer, int]]
 
 def stacked(drafts: Sequence[Draft], pieces: Pieces) -> list[Draft]:
     """The drafts with sums of products of one form joined; notes which buffers make up others."""
-    writers: dict[Buffer, list[int]] = defaultdict(list)
-    readers: dict[Buffer, list[int]] = defaultdict(list)
-    for position, draft in enumerate(drafts):
-        for buffer in draft.written:
-            writers[buffer].append(position)
-        for buffer in draft.reads:
-            readers[buffer].append(position)
+    writers, readers = users_of(drafts)
     result: list[Draft | None] = list(drafts)
     adds: dict[Nest, bool] = {}  # whether nests hold sums that are long enough
     for position, draft in enumerate(drafts):
@@ -63,8 +57,8 @@ def _adds_many(nest: Nest) -> bool:
 def _groups(
     drafts: Sequence[Draft],
     total: Draft,
-    writers: dict[Buffer, list[int]],
-    readers: dict[Buffer, list[int]],
+    writers: Positions,
+    readers: Positions,
 ) -> list[tuple[Expr, list[int]]]:
     """The products of one form that a sum inside a draft adds up and that nobody else reads."""
     found: list[tuple[Expr, list[int]]] = []

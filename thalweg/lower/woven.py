@@ -1,123 +1,139 @@
-"""Tensors that are made together need not be copied to lie side by side.
+"""Tensors need not be copied to lie side by side.
 
-A draft that only copies tensors into the rows of a whole (`concat` of columns) is left out where
-one other draft makes all of them and nobody else reads them: that one writes the rows of the whole.
+A draft that only copies tensors into a whole (`concat` of columns, `stack` with a transpose behind)
+is left out where each of them is made by one draft and nobody else reads it: that one writes to the
+places of the whole.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from thalweg.lower.affine import Affine, Atom, bounds_of
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.drafts import Draft, Nest, Write
-from thalweg.lower.pieced import Limits, copied, first_place, found_again, is_made_once, steps_of
+from thalweg.lower.drafts import Draft, Nest, Write, users_of
+from thalweg.lower.pieced import (
+    Limits,
+    Step,
+    copied,
+    first_place,
+    found_again,
+    is_made_once,
+    steps_of,
+)
 from thalweg.lower.stack import Pieces
+
+_LINE = 64  # bytes in a row that a product writes, at least: its tiles are stored by vectors
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Where a tensor lies in a whole: `length` elements of it from `start` on, and so in every row,
-    which are `stride` apart."""
+class Layout:
+    """Where the elements of a tensor lie in a whole: how far each step through it goes there, the
+    slowest first, and where the first element lies."""
 
-    length: int
-    stride: int
+    steps: tuple[Step, ...]
     start: int
 
+    @property
+    def run(self) -> int:
+        """How many elements lie one after the other."""
+        last = self.steps[-1] if self.steps else Step(1, 1, 1)
+        return last.count if last.outer == 1 else 1
+
     def place(self, offset: Affine) -> Affine | None:
-        """A place in the tensor, as one in the whole; None where rows cannot be told apart."""
-        row, within = divmod(offset.constant, self.length)
+        """A place in the tensor, as one in the whole; None where it is no plain sum there."""
+        first, rest, most = self.start, offset.constant, list[float]()
+        for step in self.steps:
+            value, rest = divmod(rest, step.inner)
+            first += value * step.outer
+            most.append(value)
         terms: dict[Atom, int] = {}
         for atom, factor in offset.terms.items():
             low, high = bounds_of(atom)
-            if factor % self.length == 0:
-                terms[atom] = factor // self.length * self.stride
-            elif factor > 0 and low >= 0:
-                terms[atom], within = factor, within + factor * high
-            else:
+            number = next((n for n, s in enumerate(self.steps) if factor % s.inner == 0), None)
+            if number is None or factor < 0 or low < 0:
                 return None
-        if not within < self.length:
-            return None
-        first = offset.constant % self.length + row * self.stride + self.start
-        return Affine(first, terms)
+            times = factor // self.steps[number].inner
+            terms[atom] = times * self.steps[number].outer
+            most[number] += times * high
+        fits = all(value < step.count for value, step in zip(most, self.steps, strict=True))
+        return Affine(first, terms) if fits and offset.constant >= 0 else None
 
 
 def woven(drafts: Sequence[Draft], pieces: Pieces) -> list[Draft]:
     """The drafts without such copies."""
     fixed = {*pieces, *(home for home, _ in pieces.values())}
-    makers: dict[Buffer, list[int]] = defaultdict(list)
-    readers: dict[Buffer, list[int]] = defaultdict(list)
-    for position, draft in enumerate(drafts):
-        for buffer in draft.targets:
-            makers[buffer].append(position)
-        for buffer in draft.reads:
-            readers[buffer].append(position)
+    makers, readers = users_of(drafts)
     result: list[Draft | None] = list(drafts)
-    known: dict[Nest, dict[Buffer, Rows]] = {}
+    known: dict[Nest, dict[Buffer, Layout]] = {}
     nests: dict[Any, tuple[Nest, Buffer] | None] = {}
     for position, copy in enumerate(drafts):
-        parts = found_again(copy, known, _rows)
+        parts = found_again(copy, known, _layouts)
         if not parts or not fixed.isdisjoint(parts):
             continue
         (whole,) = copy.targets
         inner = all(buffer.kind is Kind.TEMPORARY for buffer in (whole, *parts))
-        alone = all(readers[part] == [position] for part in parts)
-        made = {tuple(makers[part]) for part in parts}
-        if not inner or not alone or len(made) != 1 or makers[whole] != [position]:
+        alone = all(readers[part] == [position] and len(makers[part]) == 1 for part in parts)
+        if not inner or not alone or makers[whole] != [position]:
             continue
-        (places,) = made
-        maker = result[places[0]] if len(places) == 1 else None
-        changed = None if maker is None else _writing_rows(maker, parts, whole, nests)
-        if changed is not None:
-            result[places[0]], result[position] = changed, None
+        places = dict.fromkeys(makers[part][0] for part in parts)
+        changed = [_writing_there(result[place], parts, whole, nests) for place in places]
+        if None not in changed:
+            result[position] = None
+            for place, maker in zip(places, changed, strict=True):
+                result[place] = maker
     return [draft for draft in result if draft is not None]
 
 
-def _rows(copy: Draft) -> dict[Buffer, Rows]:
-    """The rows that a draft copies its parts to, if that is all it does."""
-    return copied(copy, _rows_of) if is_made_once(copy.writes) else {}
+def _layouts(copy: Draft) -> dict[Buffer, Layout]:
+    """Where a draft copies its parts to, if that is all it does."""
+    return copied(copy, _layout) if is_made_once(copy.writes) else {}
 
 
-def _rows_of(write: Write, leaf: Any, limits: Limits) -> Rows | None:
+def _layout(write: Write, leaf: Any, limits: Limits) -> Layout | None:
     steps = steps_of(write, leaf, limits)
     if steps is None:
         return None
-    length = 1
-    while steps and steps[-1][1] == steps[-1][2]:
-        length *= steps.pop()[0]
-    strides = {length * outer / inner for _, inner, outer in steps}
-    if len(strides) != 1 or not min(strides).is_integer() or min(strides) < length:
-        return None
-    return Rows(length, int(strides.pop()), first_place(write.offset, limits))
+    joined: list[Step] = []
+    for step in steps:
+        if joined and joined[-1].outer == step.count * step.outer:  # goes on where the row ends
+            step = step._replace(count=joined.pop().count * step.count)
+        joined.append(step)
+    return Layout(tuple(joined), first_place(write.offset, limits))
 
 
-def _writing_rows(
-    maker: Draft,
-    parts: Mapping[Buffer, Rows],
+def _writing_there(
+    maker: Draft | None,
+    parts: Mapping[Buffer, Layout],
     whole: Buffer,
     nests: dict[Any, tuple[Nest, Buffer] | None],
 ) -> Draft | None:
-    """A draft that writes rows of a whole instead of parts; drafts of one nest are still of one."""
-    rows = tuple(parts.get(buffer) for buffer in maker.targets)
-    shifts = [maker.homes[number][1] for number in maker.nest.written]
-    if any(row and shift for row, shift in zip(rows, shifts, strict=True)):
+    """A draft that writes to a whole instead of its parts; drafts of one nest are still of one."""
+    if maker is None:
         return None
-    key = maker.nest, rows
+    layouts = tuple(parts.get(buffer) for buffer in maker.targets)
+    shifts = [maker.homes[number][1] for number in maker.nest.written]
+    if any(layout and shift for layout, shift in zip(layouts, shifts, strict=True)):
+        return None
+    key = maker.nest, layouts
     if key not in nests:
-        nest = _nest_of_rows(maker.nest, rows, whole)
+        nest = _nest_writing(maker.nest, layouts, whole)
         nests[key] = None if nest is None else (nest, whole)
     found = nests[key]
     return None if found is None else maker.changed(found[0], {found[1]: (whole, 0)})
 
 
-def _nest_of_rows(nest: Nest, rows: Sequence[Rows | None], whole: Buffer) -> Nest | None:
+def _nest_writing(nest: Nest, layouts: Sequence[Layout | None], whole: Buffer) -> Nest | None:
     writes: list[Write] = []
-    for write, row in zip(nest.writes, rows, strict=True):
-        place = write.offset if row is None else row.place(write.offset)
-        if place is None or (row is not None and not is_made_once([write])):
+    for write, layout in zip(nest.writes, layouts, strict=True):
+        if layout is None:
+            writes.append(write)
+            continue
+        place = layout.place(write.offset)
+        is_short = layout.run * whole.dtype.itemsize < _LINE
+        if place is None or not is_made_once([write]) or (nest.product and is_short):
             return None
-        writes.append(write if row is None else replace(write, buffer=whole, offset=place))
+        writes.append(replace(write, buffer=whole, offset=place))
     return replace(nest, writes=tuple(writes))
