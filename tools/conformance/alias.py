@@ -229,6 +229,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """A facade has nothing to run, and a protobuf module has run."""
 
     def _is_package(self, name: str) -> bool:
+        if _inner(name) in FACADES:  # names are asked of it, folder or not
+            return False
         folder = self.sources.joinpath(*name.split("."))
         is_inner_core = name.startswith("tensorflow.core") and not name.endswith("_pb2")
         return name == "tensorflow.contrib" or is_inner_core or folder.is_dir()
