@@ -329,7 +329,7 @@ class _Lowering:
             start = after.offset(left) if left.end is None else after.value(left.end)
             after.write(rows, index, start, tensor.op)
             self._first.append(cast("Home", rows.home))
-            if left.offset is not None:  # which only a turn that takes the branch gives
+            if left.end is None and left.offset is not None:  # only turns of its branch give it
                 self._first.append(left.offset)
         if after.targets:
             self._emit(after, {})

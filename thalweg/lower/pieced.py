@@ -227,7 +227,7 @@ def _turning(
         modulus, factor = digits.get(divisor, (1, 0))
         count = min(modulus, left) if modulus else left
         begins = low // divisor % modulus if modulus else 0
-        if count == 1 or left % count or low % divisor or begins + count > (modulus or count):
+        if count == 1 or left % count or begins + count > (modulus or count):
             return None
         found.append((divisor, count, factor))
         divisor, left = divisor * count, left // count
