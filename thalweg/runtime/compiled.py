@@ -106,7 +106,7 @@ class CompiledRegion:
             return None
         self._not_restored.append(found.form)
         listing = partial(_listed, self.region, shapes, found)
-        return NativeStep(found.image, found.loaded, self.region.nodes, listing)
+        return NativeStep(found.image, found.loaded, self.region, listing)
 
     def _made(self, shapes: Mapping[Tensor, Any]) -> NativeStep:
         for form in self._not_restored:

@@ -121,4 +121,4 @@ def _fresh(item: Any) -> Any:
     """A fetched value the caller may keep: results are fresh already, variables are copied."""
     if type(item) is np.ndarray:
         return item if item.ndim else item[()]
-    return item.read().copy() if isinstance(item, VariableCell) else item
+    return item.snapshot() if isinstance(item, VariableCell) else item

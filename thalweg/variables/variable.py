@@ -103,6 +103,7 @@ class Variable:
         self._save_slice_info: SaveSliceInfo | None = None
         self._constraint = constraint
         self._trainable = trainable is None or bool(trainable)
+        self._is_resource = bool(use_resource)
         self.synchronization = synchronization
         self.aggregation = aggregation
         if variable_def is not None:
@@ -146,7 +147,10 @@ class Variable:
                 value = convert_to_tensor(initial_value, dtype, name="initial_value")
             self._initial_value = value
             self._variable = state.variable_op(
-                _buffer_shape(value, validate, shape), value.dtype, name=scope
+                _buffer_shape(value, validate, shape),
+                value.dtype,
+                name=scope,
+                is_resource=self._is_resource,
             )
             self._initializer_op = state.assign(self._variable, value, validate_shape=validate).op
             with self._reading_device():
