@@ -36,7 +36,9 @@ class _Controls:
 
     def __init__(self, nodes: list[Node], outer: list[_Controls], clears: bool) -> None:
         self.nodes = nodes
+        self.waits = bool(nodes)
         self.seen: set[Node] = set()
+        self.reads: dict[Tensor, Tensor] = {}  # of a variable's reference: its value in here
         self.stack = ([] if clears else outer) + [self]
 
 
@@ -281,9 +283,10 @@ class Graph:
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Generator[None]:
         """New nodes run after `control_inputs`; None forgets the outer dependencies."""
-        nodes = [] if control_inputs is None else self._graph_nodes(control_inputs)
+        given = () if control_inputs is None else tuple(flatten_control_inputs(control_inputs))
         outer = self._controls
-        block = _Controls(nodes, outer, clears=control_inputs is None)
+        block = _Controls(self._graph_nodes(given), outer, clears=control_inputs is None)
+        block.waits = bool(given)  # inside a sub-graph, perhaps for nodes around it alone
         self._controls = block.stack
         with ExitStack() as cleared:
             if control_inputs is None:
@@ -292,6 +295,11 @@ class Graph:
                 yield
             finally:
                 self._controls = outer
+
+    def reads_here(self) -> dict[Tensor, Tensor] | None:
+        """The values of variables that were read inside the open control dependencies; None where
+        there are none."""
+        return self._controls[-1].reads if any(b.waits for b in self._controls) else None
 
     @contextmanager
     def without_scopes(self) -> Generator[None]:

@@ -6,7 +6,7 @@ is captured: it becomes an argument. A `Body` is a finished one, as a node holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -151,6 +151,14 @@ def _chain(graph: Graph) -> list[SubGraph]:
         found.append(graph)
         graph = graph.outer
     return found
+
+
+def around(graph: Graph) -> Iterator[Graph]:
+    """A graph, then those it lies in, inside out."""
+    yield graph
+    while isinstance(graph, SubGraph):
+        graph = graph.outer
+        yield graph
 
 
 def is_body(graph: Graph) -> bool:

@@ -20,7 +20,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.lower.specialise import Controlled, Region
-from thalweg.ops.basic import Const, NoOp
+from thalweg.ops.basic import Const, Identity, NoOp
 
 Unit = Node | Region | Controlled
 
@@ -42,6 +42,7 @@ def regions(
     compiled = {node for node in nodes if node not in on_host and compilable(node)}
     units = _grouped([node for node in nodes if node not in loose], order, compiled)
     _sink(units, order, set(fetches))
+    _read_where_used(units, set(fetches))
     units = [unit for unit in units if unit]
     controls = _controls(nodes, fetches)
     read = {t for unit in units if isinstance(unit, Node) for t in _taken(unit, controls)}
@@ -250,6 +251,46 @@ def _sink(units: Sequence[Node | list[Node]], order: Order, fetched: set[Tensor]
         place[node] = max(readers)
 
 
+def _read_where_used(units: Sequence[Node | list[Node]], fetched: set[Tensor]) -> None:
+    """Let each region read the variables it uses, so that no value of one crosses a border: a copy
+    of a whole table for a few rows of it. Not where a write comes between."""
+    if sum(isinstance(unit, list) for unit in units) < 2:
+        return
+    place = {n: at for at, u in enumerate(units) for n in ([u] if isinstance(u, Node) else u)}
+    roots = reference_roots(place)
+    readers: dict[Node, set[int]] = defaultdict(set)
+    first_write: dict[Tensor, int] = {}
+    for node, at in place.items():
+        for tensor in node.inputs:
+            readers[tensor.op].add(at)
+        for number in written_places(node):
+            root = roots.get(node.inputs[number], node.inputs[number])
+            first_write[root] = min(at, first_write.get(root, at))
+    for node, at in place.items():
+        if not _is_read(node) or node.outputs[0] in fetched or readers[node] <= {at}:
+            continue
+        last = max(readers[node])
+        root = roots.get(node.inputs[0], node.inputs[0])
+        used = [units[reader] for reader in readers[node]]
+        if first_write.get(root, last) < last or any(isinstance(unit, Node) for unit in used):
+            continue
+        _move(node, units[at], [unit for unit in used if isinstance(unit, list)])
+
+
+def _is_read(node: Node) -> bool:
+    """Whether a node gives the value of a variable, whenever in the step that may be."""
+    return isinstance(node.op, Identity) and not node.controls and node.inputs[0].dtype.is_ref_dtype
+
+
+def _move(node: Node, source: Node | list[Node], targets: Sequence[list[Node]]) -> None:
+    if isinstance(source, list) and all(target is not source for target in targets):
+        source.remove(node)
+    for target in targets:
+        if node not in target:
+            target.append(node)
+            target.sort(key=lambda node: node.index)
+
+
 def _is_growing(node: Node) -> bool:
     """Whether a node without effects gives more elements than it takes."""
     tensors = (*node.inputs, *node.outputs)
@@ -300,7 +341,9 @@ def _region(
     for other in units:
         if other is not nodes:
             members = [other] if isinstance(other, Node) else other
-            wanted += [tensor for node in members for tensor in _taken(node, controls)]
+            made = set(members)
+            taken = [tensor for node in members for tensor in _taken(node, controls)]
+            wanted += [tensor for tensor in taken if tensor.op not in made]
     outputs = [
         tensor
         for tensor in dict.fromkeys(wanted)
