@@ -105,6 +105,9 @@ class VariableCell:
 
     def snapshot(self) -> Array:
         """A copy of the current value."""
+        buffer = self._require()
+        if buffer.size == 1:  # one element is read in one operation
+            return buffer.copy()
         with Held([self]):
             return self._require().copy()
 

@@ -177,8 +177,8 @@ class NativeStep:
                     self._lend(words, use)
             held = self._enter(words, values) if self.inputs else None
             results = self._results(words, cells)
-            for row, (node, known) in enumerate(self.streams):
-                frame.streams[row] = node.op.stream(context.at(node), *known)
+            if self.streams:
+                self._draw(frame, context)
             fault = self._pool.run(frame.program)
             if fault:
                 frame.fault[0] = 0
@@ -196,6 +196,11 @@ class NativeStep:
                     USES.wake()
             self._frames.append(frame)
         return None if fault else results
+
+    def _draw(self, frame: Frame, context: Any) -> None:
+        """Take from the random streams what the step needs of them."""
+        for row, (node, known) in enumerate(self.streams):
+            frame.streams[row] = node.op.stream(context.at(node), *known)
 
     def by_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Rows | None:
         """The outputs, row by row, of a step without variables and random streams.
