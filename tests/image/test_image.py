@@ -112,3 +112,21 @@ def test_quality(session):
     x = np.arange(12.0, dtype=np.float32).reshape(2, 2, 3)
     assert session.run(tf.image.total_variation(x)) == 6 * 6 + 3 * 6
     np.testing.assert_allclose(session.run(tf.image.psnr(IMAGE, IMAGE + 0.1, 1.0)), 20.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 1), (4, 2, 3, 1)])
+def test_images_of_unknown_rank(shape: tuple[int, ...]) -> None:
+    image = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32)
+        wanted = {
+            tf.image.flip_left_right(x): np.flip(image, -2),
+            tf.image.flip_up_down(x): np.flip(image, -3),
+            tf.image.transpose_image(x): np.swapaxes(image, -2, -3),
+            tf.image.rot90(x): np.rot90(image, 1, (-3, -2)),
+        }
+        for tensor, value in wanted.items():
+            assert tensor.shape.rank is None
+            np.testing.assert_array_equal(session.run(tensor, {x: image}), value)
+        with pytest.raises(ValueError, match="known rank"):
+            tf.image.central_crop(x, 0.5)

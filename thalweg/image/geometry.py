@@ -23,6 +23,8 @@ from thalweg.ops import (
     casting,
     choosing,
     compare,
+    filling,
+    joining,
     padding,
     random,
     shaping,
@@ -47,22 +49,27 @@ def _one_or_many(image: Any) -> Tensor:
     return after(require_image(tensor, (3, 4)), tensor)
 
 
+def _of_any_rank(image: Any) -> Tensor:
+    """One image or many, for functions that count axes from the end: an unknown rank stays so."""
+    tensor = convert_to_tensor(image, name="image")
+    return after(require_image(tensor, (3, 4)), tensor)
+
+
 def _flipped(image: Tensor, axis: int) -> Tensor:
     """Reverse along height (0) or width (1), counted from the end for batches."""
-    rank = image.shape.rank or 3
-    return transposing.reverse(image, [rank - 3 + axis])
+    return transposing.reverse(image, [axis - 3])
 
 
 @public("image.flip_left_right")
 def flip_left_right(image: Any) -> Tensor:
     """Mirror [height, width, channels] (or a batch) horizontally."""
-    return _flipped(_one_or_many(image), 1)
+    return _flipped(_of_any_rank(image), 1)
 
 
 @public("image.flip_up_down")
 def flip_up_down(image: Any) -> Tensor:
     """Mirror [height, width, channels] (or a batch) vertically."""
-    return _flipped(_one_or_many(image), 0)
+    return _flipped(_of_any_rank(image), 0)
 
 
 @public("image.random_flip_left_right")
@@ -94,16 +101,22 @@ def _randomly_flipped(image: Any, axis: int, seed: int | None) -> Tensor:
 def rot90(image: Any, k: Any = 1, name: str | None = None) -> Tensor:
     """Turn an image (or a batch) counter-clockwise by k quarter turns."""
     with name_scope(name, "rot90", [image, k]):
-        return TurnQuarters()(_one_or_many(image), k)
+        return TurnQuarters()(_of_any_rank(image), k)
 
 
 @public("image.transpose_image", "image.transpose")
 def transpose_image(image: Any, name: str | None = None) -> Tensor:
     """Swap rows and columns of an image (or a batch)."""
     with name_scope(name, "transpose_image", [image]):
-        tensor = _one_or_many(image)
-        order = [1, 0, 2] if tensor.shape.rank == 3 else [0, 2, 1, 3]
-        return transposing.transpose(tensor, order)
+        tensor = _of_any_rank(image)
+        return transposing.transpose(tensor, _transposed_axes(tensor))
+
+
+def _transposed_axes(image: Tensor) -> Any:
+    if image.shape.rank is not None:
+        return [1, 0, 2] if image.shape.rank == 3 else [0, 2, 1, 3]
+    rank = shaping.rank(image)
+    return joining.concat([filling.range(rank - 3), [rank - 2, rank - 3, rank - 1]], 0)
 
 
 @public("image.central_crop")
@@ -111,6 +124,8 @@ def central_crop(image: Any, central_fraction: float) -> Tensor:
     """The middle part of an image (or a batch), that fraction of it along each axis."""
     if not 0.0 < central_fraction <= 1.0:
         raise ValueError(f"central_fraction must be within (0, 1], got {central_fraction}")
+    if convert_to_tensor(image, name="image").shape.rank is None:
+        raise ValueError("central_crop needs an image of known rank, 3 or 4.")
     tensor = _one_or_many(image)
     if central_fraction == 1.0:
         return tensor
