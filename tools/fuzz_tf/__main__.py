@@ -113,7 +113,12 @@ def one(case: Case, workers: Pair, report: Report, verbose: bool) -> None:
     """One case through both workers."""
     ours, theirs = workers.run(case.message())
     if verbose:
-        print(program(case), f"thalweg: {ours}", f"tensorflow: {theirs}", sep="\n")
+        print(
+            program(case, bool(case.gradient)),
+            f"thalweg: {ours}",
+            f"tensorflow: {theirs}",
+            sep="\n",
+        )
     if compare.unsupported(theirs):
         report.unsupported += 1
         report.add(case, [])

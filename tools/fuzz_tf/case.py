@@ -54,34 +54,43 @@ class Case:
         }
 
 
-def program(case: Case) -> str:
-    """A program that runs the case, for either library."""
-    inputs = [_input_line(case, i, array) for i, array in enumerate(case.arrays)]
-    feeds = ", ".join(f"x{i}: a{i}" for i in range(len(case.arrays)))
-    head = [
+def program(case: Case, gradient: bool = False) -> str:
+    """A program that runs the case, for either library; with its gradients if asked."""
+    lines = [
         "import numpy as np, thalweg as tf  # or: import tensorflow.compat.v1 as tf",
         "tf.disable_eager_execution()",
-        *(line for lines in inputs for line in lines),
-        *case.code[:-1],
-        f"y = {case.code[-1]}",
     ]
-    fetch = "y"
-    if case.gradient:
-        wanted = ", ".join(f"x{i}" for i in case.gradient)
-        head.append(f"g = tf.gradients(y, [{wanted}])")
-        fetch = "[y, *(d for d in g if d is not None)]"
-    feed = "{}" if case.mode == "constant" else "{" + feeds + "}"
-    tail = ["session = tf.Session()"]
+    for i, array in enumerate(case.arrays):
+        lines += _input_lines(case, i, array)
+    lines += [*case.code[:-1], f"y = {case.code[-1]}", "session = tf.Session()", _feeds(case)]
     if any("ariable" in line or "metrics" in line for line in case.code):
-        tail.append(
-            "session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])"
-        )
+        starts = "tf.global_variables_initializer(), tf.local_variables_initializer()"
+        lines.append(f"session.run([{starts}], feeds)")
     if any(line.startswith("steps") for line in case.code):
-        tail.append(f"for step in steps: session.run(step, {feed})")
-    return "\n".join([*head, *tail, f"print(session.run({fetch}, {feed}))"])
+        lines.append("for step in steps: session.run(step, feeds)")
+    lines.append("print(session.run(y, feeds))")
+    return "\n".join([*lines, *(_gradient_lines(case) if gradient else [])])
 
 
-def _input_line(case: Case, i: int, array: np.ndarray[Any, Any]) -> list[str]:
+def _feeds(case: Case) -> str:
+    if case.mode == "constant":
+        return "feeds = {}"
+    return "feeds = {" + ", ".join(f"x{i}: a{i}" for i in range(len(case.arrays))) + "}"
+
+
+def _gradient_lines(case: Case) -> list[str]:
+    inputs = ", ".join(f"x{i}" for i in case.gradient)
+    return [
+        "ys = [t for t in tf.nest.flatten(y) if t.dtype.is_floating or t.dtype.is_complex]",
+        "sizes = [v.shape for v in session.run(ys, feeds)]",
+        "weights = [np.cos(np.arange(np.prod(s)) * 1.7).reshape(s) + 0.3 for s in sizes]",
+        "dys = [tf.constant(w, t.dtype, w.shape) for w, t in zip(weights, ys)]",
+        f"gradients = tf.gradients(ys, [{inputs}], dys)",
+        "print([None if g is None else session.run(g, feeds) for g in gradients])",
+    ]
+
+
+def _input_lines(case: Case, i: int, array: np.ndarray[Any, Any]) -> list[str]:
     literal = f"a{i} = {array_literal(array)}"
     name = dtype_name(array)
     if case.mode == "constant":

@@ -113,7 +113,8 @@ def _close(
 ) -> Iterator[Found]:
     info = ml_dtypes.finfo(mine.real.dtype)
     wide = np.complex128 if mine.dtype.kind == "c" else np.float64
-    one, two = mine.astype(wide), other.astype(wide)
+    with np.errstate(invalid="ignore"):
+        one, two = mine.astype(wide), other.astype(wide)
     odd = ~(np.isfinite(one) & np.isfinite(two))
     with np.errstate(invalid="ignore"):
         strange = odd & ~((one == two) | (np.isnan(one) & np.isnan(two)))

@@ -62,6 +62,7 @@ class Draw:
         self.shown = shown
         self.arrays: list[Array] = []
         self.code: list[str] = []
+        self.gradient = True
 
     # choices
 
@@ -194,7 +195,11 @@ def draw_case(spec_: Spec, shown: str, number: int, rng: np.random.Generator) ->
     """A case of a spec, calling the function by the name `shown`."""
     draw = Draw(rng, spec_.function, shown)
     spec_.make(draw)
-    floats = tuple(i for i, a in enumerate(draw.arrays) if is_float(a)) if spec_.gradient else ()
+    floats = (
+        tuple(i for i, a in enumerate(draw.arrays) if is_float(a))
+        if spec_.gradient and draw.gradient
+        else ()
+    )
     return Case(
         number=number,
         function=spec_.function,

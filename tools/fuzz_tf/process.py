@@ -107,10 +107,11 @@ class Process:
 
     def _last_words(self) -> str:
         assert self.errors is not None
-        self._started().wait()
+        status = self._started().wait()
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").strip().splitlines()
-        return " | ".join(lines[-3:])[-600:]
+        said = [line for line in lines if "WARNING" not in line]
+        return f"exit status {status}: " + " | ".join(said[-3:])[-600:]
 
 
 class Pair:

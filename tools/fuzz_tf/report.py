@@ -74,7 +74,10 @@ class Report:
             yield f"   {group.detail}"
             yield f"   seed {seed}, case {case.number}: {how}"
             if programs:
-                yield from (f"   | {line[:2000]}" for line in program(case).splitlines())
+                yield from (
+                    f"   | {line[:2000]}"
+                    for line in program(case, "gradient" in group.kind).splitlines()
+                )
         yield from self._summary()
 
     def _summary(self) -> Iterator[str]:

@@ -89,8 +89,8 @@ def leaves(tf: Any, result: Any) -> Iterator[Any]:
     elif isinstance(result, list | tuple):
         for part in result:
             yield from leaves(tf, part)
-    elif isinstance(result, tf.Variable):
-        yield tf.convert_to_tensor(result)
+    elif hasattr(result, "read_value"):  # a variable of whichever kind
+        yield result.read_value()
     else:
         yield result
 

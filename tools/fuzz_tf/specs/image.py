@@ -137,11 +137,11 @@ def _with_pad(draw: Draw) -> None:
     ulps=512,
 )
 def _resize(draw: Draw) -> None:
-    x = draw.tensor(
-        draw.choice("float32", "float32", "uint8", "float64", "float16"),
-        (draw.integer(1, 2), draw.integer(1, 7), draw.integer(1, 7), draw.integer(1, 3)),
-        "0..9",
-    )
+    dtype = draw.choice("float32", "float32", "uint8", "float64", "float16")
+    # Of every dtype the weights and the results are float32: so are the gradients' errors.
+    draw.gradient = dtype == "float32"
+    shape = (draw.integer(1, 2), draw.integer(1, 7), draw.integer(1, 7), draw.integer(1, 3))
+    x = draw.tensor(dtype, shape, "0..9")
     more: dict[str, Any] = {"align_corners": True} if draw.chance(0.4) else {}
     if not more and "area" not in draw.function and draw.chance(0.4):
         more = {"half_pixel_centers": True}

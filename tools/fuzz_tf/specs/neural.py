@@ -410,7 +410,7 @@ def _ctc_beam(draw: Draw) -> None:
     draw.call(
         x,
         draw.given([time] * batch, "int32"),
-        beam_width=draw.integer(2, 9),
+        beam_width=draw.choice(100, 200),
         top_paths=1,
         merge_repeated=draw.chance(0.5),
     )
