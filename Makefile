@@ -6,10 +6,11 @@ BIN := .venv/bin
 TF_TESTS ?=
 TF_LIST ?=
 BENCH ?=
+FUZZ ?=
 TARGETS ?= x86-64-v3 x86-64-v2
 TARGET_TESTS ?= tests
 
-.PHONY: install lint format test test-targets soak demo bench roofline bench-peers exchange docs conformance clean
+.PHONY: install lint format test test-targets soak demo bench roofline bench-peers exchange fuzz-tf docs conformance clean
 
 install: .venv/.stamp
 
@@ -55,6 +56,9 @@ bench-peers: .bench-venv/.stamp
 
 exchange: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python tools/exchange.py .bench-venv/bin/python
+
+fuzz-tf: .venv/.stamp .bench-venv/.stamp
+	$(BIN)/python -m tools.fuzz_tf --peer .bench-venv/bin/python $(FUZZ)
 
 .bench-venv/.stamp: benchmarks/requirements-peers.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=<path>"; exit 1; }

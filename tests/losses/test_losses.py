@@ -175,3 +175,12 @@ def test_unknown_ranks_are_checked_in_the_step() -> None:
 def test_contrib_order_is_predictions_first() -> None:
     loss = tf.contrib.losses.log_loss(PREDICTIONS, LABELS)
     np.testing.assert_allclose(run(loss), FORMULAS["log_loss"][1].mean(), rtol=1e-5)
+
+
+def test_pairwise_error_of_unknown_rank() -> None:
+    labels, predictions = tf.placeholder(tf.float32), tf.placeholder(tf.float32)
+    loss = tf.losses.mean_pairwise_squared_error(labels, predictions)
+    known = tf.losses.mean_pairwise_squared_error(LABELS, PREDICTIONS)
+    with tf.Session() as session:
+        feeds = {labels: LABELS, predictions: PREDICTIONS}
+        assert session.run(loss, feeds) == session.run(known)

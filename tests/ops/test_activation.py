@@ -81,3 +81,21 @@ def test_relu_has_no_slope_at_zero() -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.constant([0.0, -0.0])
         np.testing.assert_array_equal(session.run(tf.gradients(tf.nn.relu(x), x)[0]), [0, 0])
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_nan_has_the_slope_of_positive_numbers(compiled, monkeypatch):
+    monkeypatch.setattr("thalweg.runtime.session.COMPILES", compiled)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.constant([np.nan, 1.0])
+        for function, slope in ((tf.nn.elu, 1.0), (tf.nn.selu, SCALE)):
+            (found,) = session.run(tf.gradients(function(x), [x]))
+            np.testing.assert_allclose(found, [slope, slope], rtol=1e-6)
+
+
+def test_the_slope_of_leaky_relu_is_that_of_the_graph_read_back():
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        y = session.run(tf.nn.leaky_relu(tf.constant(-1.0, tf.float64), name="y"))
+    with tf.Graph().as_default(), tf.Session() as session:
+        (back,) = tf.import_graph_def(graph.as_graph_def(), return_elements=["y:0"], name="")
+        assert session.run(back) == y == -float(np.float32(0.2))

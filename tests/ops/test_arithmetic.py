@@ -187,3 +187,11 @@ def test_divisions_of_old_graphs():
     check(Div(), INTEGERS, DIVISORS, expect=np.array([[-3, 1, 0], [2, -1, 1]]), gradient=False)
     check(Mod(), INTEGERS, DIVISORS, expect=np.fmod, gradient=False)
     check(Mod(), X, POSITIVE, expect=np.fmod)
+
+
+def test_squared_difference_of_complex_numbers_is_their_distance_squared() -> None:
+    check(tf.squared_difference, C, D, expect=lambda x, y: np.abs(x - y) ** 2 + 0j, gradient=False)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.constant(C)
+        (slope,) = tf.gradients(tf.real(tf.squared_difference(x, D)), [x])
+        np.testing.assert_allclose(session.run(slope), 2 * (C - D))

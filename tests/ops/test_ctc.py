@@ -203,7 +203,9 @@ def test_unique_labels() -> None:
         unique, places = session.run(tf.nn.ctc_unique_labels(labels))
         np.testing.assert_array_equal(unique, [[3, 4, 0, 0], [1, 2, 0, 0]])
         np.testing.assert_array_equal(places, [[0, 1, 1, 0], [0, 0, 0, 1]])
-    check(tf.nn.ctc_unique_labels, labels, gradient=False)
+        assert (unique.dtype, places.dtype) == (np.int64, np.int32)
+    for kind in (np.int32, np.int64):
+        check(tf.nn.ctc_unique_labels, labels.astype(kind), gradient=False)
 
 
 def test_gradients() -> None:

@@ -168,3 +168,11 @@ def test_length_of_complex_and_whole_numbers() -> None:
     check(lambda x: norm(x, 1), c, expect=np.array([13.0 + 0j, 1.0]), gradient=False)
     whole = np.array([[3, 4], [5, -5]], np.int32)
     check(lambda x: norm(x, 1), whole, expect=np.array([5, 7], np.int32), gradient=False)
+
+
+def test_all_axes_of_an_unknown_rank_leave_a_scalar() -> None:
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32)
+        for reduced in (tf.reduce_sum(x), tf.reduce_logsumexp(x), tf.count_nonzero(x)):
+            assert reduced.shape.as_list() == []
+        assert tf.reduce_sum(x, keepdims=True).shape.rank is None

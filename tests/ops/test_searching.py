@@ -146,3 +146,13 @@ def test_elements_at_places_along_the_last_axis() -> None:
     places = np.array([[0, 3, 3], [1, 0, 2]])
     take = TakeAlongLast()
     check(lambda x: take(x, places), TIES, expect=lambda x: np.take_along_axis(x, places, -1))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -2, -1])
+def test_sort_of_unknown_rank(axis: int) -> None:
+    values = np.random.default_rng(1).permutation(24).reshape(2, 3, 4)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.int64)
+        found = session.run([tf.sort(x, axis), tf.argsort(x, axis)], {x: values})
+        np.testing.assert_array_equal(found[0], np.sort(values, axis))
+        np.testing.assert_array_equal(found[1], np.argsort(values, axis))

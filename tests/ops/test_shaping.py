@@ -103,3 +103,8 @@ def test_wrong_at_run_time() -> None:
             session.run(tf.ensure_shape(x, [3]), {x: [1, 2]})
         with pytest.raises(tf.errors.InvalidArgumentError, match="expected a dimension of 1"):
             session.run(tf.squeeze(x, [0]), {x: [1, 2]})
+
+
+def test_the_tensors_of_a_list_have_one_dtype():
+    with pytest.raises(TypeError, match=r"'ShapeN' Op have types \[float32, int32\] that don't"):
+        tf.shape_n([tf.zeros([2]), tf.zeros([2], tf.int32)])

@@ -160,6 +160,22 @@ def test_unsorted_segment_join() -> None:
         expect=texts("b", "a:c", ""),
         gradient=False,
     )
+    check(
+        lambda x: tf.strings.unsorted_segment_join(x, np.zeros(0, np.int32), 2),
+        texts(),
+        expect=texts("", ""),
+        gradient=False,
+    )
+
+
+@pytest.mark.parametrize("number", [-1, 3])
+def test_unsorted_segments_are_in_range(number: int) -> None:
+    joined = tf.strings.unsorted_segment_join(["a", "b"], [0, number], 3)
+    with (
+        tf.Session() as session,
+        pytest.raises(tf.errors.InvalidArgumentError, match="segment_ids"),
+    ):
+        session.run(joined)
 
 
 @pytest.mark.parametrize(

@@ -61,3 +61,10 @@ def test_average_norm(session):
     clipped = session.run(tf.clip_by_average_norm(X, 0.8))
     np.testing.assert_allclose(clipped, X * (0.8 / (5 / 6)))
     np.testing.assert_allclose(session.run(tf.clip_by_average_norm(X, 2.0)), X)
+
+
+def test_limits_keep_the_digits_of_float64(session):
+    (clipped,), _ = tf.clip_by_global_norm([tf.constant(X)], 0.1)
+    np.testing.assert_allclose(session.run(clipped), X * 0.02, rtol=1e-15)
+    averaged = tf.clip_by_average_norm(tf.constant(X), 0.1)
+    np.testing.assert_allclose(session.run(averaged), X * (0.1 * 6 / 5), rtol=1e-15)

@@ -332,6 +332,7 @@ def _convert_list(
     try:
         tensors = convert_all(values, dtype)
     except (TypeError, ValueError) as error:
+        _check_alike(op, argument, values)
         raise _unfit(op, argument, value, dtype, error) from error
     if tensors and argument.fixed is None:
         bound.setdefault(argument.type, tensors[0].dtype.base_dtype)
@@ -342,6 +343,16 @@ def _convert_list(
         )
     bound[argument.count] = len(tensors)
     return tensors
+
+
+def _check_alike(op: Op, argument: Argument, values: Sequence[Any]) -> None:
+    """Tensors of one list have one dtype."""
+    found = [value.dtype.base_dtype.name for value in values if isinstance(value, Tensor)]
+    if len(set(found)) > 1:
+        raise TypeError(
+            f"Tensors in list passed to '{argument.name}' of '{op.type_name}' Op have types "
+            f"[{', '.join(found)}] that don't all match (at {user_line()})"
+        )
 
 
 def _check_types(

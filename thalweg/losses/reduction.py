@@ -11,7 +11,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.losses.collection import add_loss
 from thalweg.losses.matching import align_weights, broadcast_weights
-from thalweg.ops import casting, compare, division, reduce, shaping
+from thalweg.ops import casting, compare, division, filling, reduce, shaping
 from thalweg.public import public
 
 
@@ -98,6 +98,5 @@ def num_present(losses: Tensor, weights: Tensor, per_batch: bool = False) -> Ten
 def sum_per_example(values: Tensor) -> Tensor:
     """The sum over all dimensions but the first, which are kept with size 1."""
     rank = values.shape.rank
-    if rank is None:
-        raise ValueError("The rank must be known to sum over all dimensions but the first")
-    return reduce.reduce_sum(values, list(range(1, rank)), keepdims=True)
+    rest = filling.range(1, shaping.rank(values)) if rank is None else list(range(1, rank))
+    return reduce.reduce_sum(values, rest, keepdims=True)

@@ -121,6 +121,11 @@ class Relu6Grad(ActivationGrad):
         return [Relu6Grad()(ddx, features), filling.zeros_like(features)]
 
 
+def _attribute(number: float) -> float:
+    """A float attribute as graphs hold it: float32, also of ops on float64."""
+    return float(np.float32(number))
+
+
 class LeakyRelu(Unary):
     """y = x where x > 0, else alpha x"""
 
@@ -128,11 +133,11 @@ class LeakyRelu(Unary):
     alpha: float = 0.2
 
     def numpy(self, features: Array) -> Array:
-        sloped = features * np.asarray(features).dtype.type(self.alpha)
+        sloped = features * np.asarray(features).dtype.type(_attribute(self.alpha))
         return np.maximum(features, sloped) if self.alpha <= 1 else np.minimum(features, sloped)
 
     def element(self, x: Expr) -> Expr:
-        return select(x > 0, x, x * self.alpha)
+        return select(x > 0, x, x * _attribute(self.alpha))
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return LeakyReluGrad(alpha=self.alpha)(dy, node.inputs[0])
@@ -154,10 +159,10 @@ class LeakyReluGrad(ActivationGrad):
     alpha: float = 0.2
 
     def numpy(self, gradients: Array, features: Array) -> Array:
-        return gradients * _either(features > 0, 1, self.alpha, gradients)
+        return gradients * _either(features > 0, 1, _attribute(self.alpha), gradients)
 
     def element(self, dy: Expr, x: Expr) -> Expr:
-        return select(x > 0, dy, dy * self.alpha)
+        return select(x > 0, dy, dy * _attribute(self.alpha))
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
         features = node.inputs[1]
@@ -184,16 +189,16 @@ elu = unary(Elu, "nn.elu")
 
 
 class EluGrad(ActivationGrad):
-    """dx = dy where y > 0, else dy (y + 1)"""
+    """dx = dy (y + 1) where y < 0, else dy: also where y is NaN"""
 
     signature = "gradients: T, outputs: T -> backprops: T; T: floating"
 
     def numpy(self, gradients: Array, outputs: Array) -> Array:
         one = np.asarray(outputs).dtype.type(1)
-        return gradients * (np.minimum(outputs, _zero(outputs)) + one)
+        return gradients * (np.fmin(outputs, _zero(outputs)) + one)
 
     def element(self, dy: Expr, y: Expr) -> Expr:
-        return dy * (y.min(0) + 1)
+        return select(y < 0, dy * (y + 1), dy)
 
     def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
         dy, y = node.inputs
@@ -230,13 +235,13 @@ selu = unary(Selu, "nn.selu")
 
 
 class SeluGrad(ActivationGrad):
-    """dx = scale dy where y > 0, else dy (y + scale alpha)"""
+    """dx = dy (y + scale alpha) where y < 0, else scale dy: also where y is NaN"""
 
     signature = "gradients: T, outputs: T -> backprops: T; T: floating"
 
     def numpy(self, gradients: Array, outputs: Array) -> Array:
         slope = _either(outputs < 0, _SELU_SCALED_ALPHA, _SELU_SCALE, outputs)
-        return gradients * (np.minimum(outputs, _zero(outputs)) + slope)
+        return gradients * (np.fmin(outputs, _zero(outputs)) + slope)
 
     def element(self, dy: Expr, y: Expr) -> Expr:
         return select(y < 0, dy * (y + _SELU_SCALED_ALPHA), dy * _SELU_SCALE)

@@ -132,21 +132,22 @@ square = unary(Square, "square", "math.square")
 
 
 class SquaredDifference(Binary):
-    """z = (x - y)²"""
+    """z = |x - y|², as (x - y) times its conjugate"""
 
     signature = "x: T, y: T -> z: T; T: numeric"
     commutative = True
 
     def numpy(self, x: Any, y: Any) -> Any:
-        return np.square(np.subtract(x, y))
+        difference = np.subtract(x, y)
+        return np.multiply(difference, np.conj(difference))
 
     def element(self, x: Expr, y: Expr) -> Expr:
         difference = x - y
-        return difference * difference
+        return difference * call("conj", difference)
 
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         x, y = node.inputs
-        slope = dz * (complexes.conj(x - y) * 2)
+        slope = dz * ((x - y) * 2)
         dx, dy = broadcast.both(node.inputs, slope, slope)
         return [dx, -dy]
 

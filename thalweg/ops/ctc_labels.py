@@ -52,7 +52,7 @@ def collapse_repeated(
 class CTCUniqueLabels(Op):
     """The distinct labels of each row, in order of appearance, and where each label is in them"""
 
-    signature = "labels: T -> unique: T, idx: T; T: index"
+    signature = "labels: T -> unique: int64, idx: int32; T: index"
     not_differentiable = True
 
     def shape(self, labels: Tensor) -> list[TensorShape]:
@@ -63,19 +63,20 @@ class CTCUniqueLabels(Op):
         first = same.argmax(2)  # the place where each label appears first
         is_first = first == np.arange(int(labels.shape[1]))
         rank = np.cumsum(is_first, 1) - 1
-        unique = np.zeros_like(labels)
+        unique = np.zeros(labels.shape, np.int64)
         rows, columns = np.nonzero(is_first)
         unique[rows, rank[rows, columns]] = labels[rows, columns]
-        return unique, np.take_along_axis(rank, first, 1).astype(labels.dtype)
+        return unique, np.take_along_axis(rank, first, 1).astype(np.int32)
 
     def loop(self, at: Place, labels: Operand) -> Expr | loop.Scatter:
         if at.output == 1:
-            return _rank(labels, at[0], at[1])
+            return _rank(labels, at[0], at[1]).cast(np.int32)
 
         def part(row: Expr, place: Expr) -> tuple[Sequence[Any], Expr]:
             # A label that was there before is written nowhere.
             is_first = _first(labels, row, place).eq(place)
-            return (row, select(is_first, _rank(labels, row, place), -1)), labels[row, place]
+            target = select(is_first, _rank(labels, row, place), -1)
+            return (row, target), labels[row, place].cast(np.int64)
 
         return loop.scatter("set", labels.shape, part, 0)
 

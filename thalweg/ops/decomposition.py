@@ -52,9 +52,9 @@ class Qr(Op):
         return q, r
 
     def gradient(self, node: Node, dq: Tensor, dr: Tensor) -> Tensor:
-        rows, columns = _known_sizes(node.inputs[0], "qr")
+        rows, columns = _known_sizes(node.inputs[0], "qr", NotImplementedError)
         if self.full_matrices and rows > columns:
-            raise ValueError(
+            raise NotImplementedError(
                 "The gradient of qr with full_matrices=True is not defined for matrices with more "
                 "rows than columns: the last columns of q are arbitrary"
             )
@@ -69,10 +69,10 @@ def smaller(rows: Size, columns: Size) -> Size:
     return None if rows is None or columns is None else min(rows, columns)
 
 
-def _known_sizes(x: Tensor, what: str) -> tuple[int, int]:
+def _known_sizes(x: Tensor, what: str, error: type[Exception] = ValueError) -> tuple[int, int]:
     sizes = x.shape.sizes
     if sizes is None or sizes[-1] is None or sizes[-2] is None:
-        raise ValueError(
+        raise error(
             f"The gradient of {what} needs to know the numbers of rows and columns: {x.name} has "
             f"shape {x.shape}"
         )

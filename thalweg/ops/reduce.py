@@ -58,6 +58,8 @@ class Reduction(Op, abstract=True):
             raise ValueError(
                 f"The axes must be at most rank 1 but are rank {reduction_indices.shape.rank}"
             )
+        if isinstance(reduction_indices.op.op, AllAxes) and not self.keep_dims:
+            return scalar()
         if sizes is None or axes is None:
             kept = sizes is not None and self.keep_dims
             return unknown_shape(len(sizes) if kept else None)  # pyright: ignore[reportArgumentType] - kept implies sizes

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.node import Tensor
+from thalweg.graph.node import Node, Tensor
 from thalweg.loops.expr import Expr, call, select
 from thalweg.loops.loop import Operand, Place
+from thalweg.ops import broadcast, filling
 from thalweg.ops.elementwise import Binary, Unary, unary
 from thalweg.public import public
 
@@ -83,7 +84,6 @@ class NextAfter(Binary):
     """z = the next float after x in the direction of y"""
 
     signature = "x1: T, x2: T -> output: T; T: float32|float64"
-    not_differentiable = True
     numpy = staticmethod(np.nextafter)
 
     def loop(self, at: Place, x1: Operand, x2: Operand) -> Expr:
@@ -96,6 +96,9 @@ class NextAfter(Binary):
         beside_zero = select(y > 0, least, -least).cast(x1.dtype)
         beside = select(x.eq(0), beside_zero, bits.bitcast(x1.dtype))
         return select(x.eq(y), y, select(x.is_nan() | y.is_nan(), x + y, beside))
+
+    def gradient(self, node: Node, dz: Tensor) -> list[Any]:
+        return broadcast.both(node.inputs, dz, filling.zeros_like(dz))
 
 
 @public("math.nextafter")

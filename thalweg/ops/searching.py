@@ -19,7 +19,7 @@ from thalweg.graph.shapes import Size, TensorShape, unknown_shape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, call
 from thalweg.loops.loop import Operand, Place, Requirement, Scatter
-from thalweg.ops import indexing, shaping, transposing
+from thalweg.ops import choosing, compare, filling, indexing, shaping, transposing
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -312,12 +312,16 @@ def _mirrored(x: Tensor) -> Tensor:
     return (x.dtype.max if x.dtype.is_unsigned else -1) - x
 
 
-def _exchange_with_last(x: Tensor, axis: int) -> list[int] | None:
+def _exchange_with_last(x: Tensor, axis: int) -> Any:
+    """The axes with that one and the last one exchanged; None where it is the last."""
     rank = x.shape.rank
     if axis == -1 or rank == axis + 1:
         return None
     if rank is None:
-        raise ValueError(f"The rank of values must be known to sort along axis {axis}")
+        count = shaping.rank(x)
+        place, order = (axis if axis >= 0 else count + axis), filling.range(count)
+        last = choosing.where_v2(compare.equal(order, count - 1), place, order)
+        return choosing.where_v2(compare.equal(order, place), count - 1, last)
     place = _axis(axis, rank)
     order = list(range(rank))
     order[place], order[-1] = order[-1], order[place]

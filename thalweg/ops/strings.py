@@ -480,8 +480,11 @@ class UnsortedSegmentJoin(StringOp):
     def numpy(self, inputs: Array, segment_ids: Array, num_segments: Array) -> Array:
         strings, ids = text_array(inputs), np.asarray(segment_ids)
         rest = strings.shape[ids.ndim :]
-        rows = strings.reshape(ids.size, -1)
+        rows = strings.reshape(ids.size, int(np.prod(rest)))
         glue, flat = as_bytes(self.separator), ids.ravel()
+        if np.any((flat < 0) | (flat >= num_segments)):
+            message = f"segment_ids must be in [0, {int(num_segments)}): {flat.tolist()}"
+            raise errors.InvalidArgumentError(None, None, message)
         groups = [rows[flat == segment] for segment in range(int(num_segments))]
         joined = (glue.join(column) for group in groups for column in group.T.tolist())
         return text_of(joined, (int(num_segments), *rest))

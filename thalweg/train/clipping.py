@@ -67,13 +67,20 @@ def clip_by_global_norm(
     tensors = _checked(t_list)
     norm = global_norm(tensors, name) if use_norm is None else convert_to_tensor(use_norm)
     with name_scope(name, "clip_by_global_norm", [*tensors, clip_norm]) as scope:
-        limit = casting.cast(clip_norm, norm.dtype.base_dtype)
+        limit = _as_limit(clip_norm, norm)
         scale = limit * arithmetic.minimum(1 / norm, 1 / limit) + (norm - norm)
         clipped = [
             None if t is None else _with_values(t, _scaled(_values(t), scale, f"{scope}_{i}"))
             for i, t in enumerate(tensors)
         ]
     return clipped, norm
+
+
+def _as_limit(clip_norm: Any, like: Tensor) -> Tensor:
+    """A number in the dtype of `like` at once: by way of float32 it would lose digits."""
+    if isinstance(clip_norm, Tensor):
+        return casting.cast(clip_norm, like.dtype.base_dtype)
+    return convert_to_tensor(clip_norm, like.dtype.base_dtype)
 
 
 def _scaled(values: Tensor, scale: Tensor, name: str) -> Tensor:
@@ -89,6 +96,6 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Ten
         tensor = convert_to_tensor(t, name="t")
         count = casting.cast(shaping.size(tensor), tensor.dtype.base_dtype)
         inverse = rsqrt(reduce.reduce_sum(tensor * tensor))
-        limit = casting.cast(clip_norm, tensor.dtype.base_dtype)
+        limit = _as_limit(clip_norm, tensor)
         scale = limit * arithmetic.minimum(inverse * count, 1 / limit)
         return basic.identity(tensor * scale, name=scope)

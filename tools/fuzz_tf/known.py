@@ -1,0 +1,267 @@
+"""The differences that stay, each with its reason.
+
+A row names functions and kinds of disagreement by patterns (`fnmatch`), and narrows them by the
+dtype, by a regular expression found in the case's code or in the disagreement's detail, or by a
+condition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from tools.fuzz_tf.case import Case
+
+
+@dataclass(frozen=True)
+class Known:
+    """One difference that stays: what it explains and why."""
+
+    function: str
+    kind: str
+    reason: str
+    dtype: str = "*"
+    code: str = ""
+    detail: str = ""
+    when: Callable[[Case], bool] | None = None
+
+    def explains(self, case: Case, kind: str, detail: str) -> bool:
+        """Whether a disagreement is this one."""
+        return (
+            self._names(case.function)
+            and _any(self.kind, kind)
+            and _any(self.dtype, case.dtype)
+            and bool(re.search(self.code, "\n".join(case.code)))
+            and bool(re.search(self.detail, detail))
+            and (self.when is None or self.when(case))
+        )
+
+    def concerns(self, functions: Iterable[str]) -> bool:
+        """Whether one of the functions is named."""
+        return any(self._names(function) for function in functions)
+
+    def _names(self, function: str) -> bool:
+        return _any(self.function, function)
+
+
+def _any(patterns: str, word: str) -> bool:
+    return any(fnmatchcase(word, pattern.strip()) for pattern in patterns.split("|"))
+
+
+def explanation(table: tuple[Known, ...], case: Case, kind: str, detail: str) -> Known | None:
+    """The first row that explains a disagreement."""
+    return next((row for row in table if row.explains(case, kind, detail)), None)
+
+
+def _not_finite_or_out_of_range(case: Case) -> bool:
+    """Whether a float of the first input has no value in the integers it is cast to."""
+    target = re.search(r"tf\.(u?int\d+)\)", case.code[-1])
+    values = np.asarray(case.arrays[0])
+    if target is None or values.dtype.kind in "iub":
+        return False
+    limits, wide = np.iinfo(target[1]), np.asarray(values.real, np.float64)
+    return not bool(np.all((wide >= float(limits.min)) & (wide < float(limits.max) + 1)))
+
+
+def _unknown(case: Case) -> bool:
+    return case.mode == "unknown"
+
+
+def _divides_by_zero(case: Case) -> bool:
+    return not np.all(case.arrays[1])
+
+
+_OF_2_21 = "TensorFlow 2.21 differs from 1.15, which Thalweg follows: "
+_THEIR_BUG = "TensorFlow's own fault: "
+
+TABLE: tuple[Known, ...] = (
+    # Unknown ranks, which TensorFlow's Python code does not always expect
+    Known(
+        "*",
+        "accepts|gradient accepts|gradient error class",
+        _THEIR_BUG + "its Python code computes with a rank that is None",
+        detail="NoneType|Cannot infer argument `num` from shape|must be known. Received: input",
+        when=_unknown,
+    ),
+    Known(
+        "*_to_space_nd|space_to_batch_nd",
+        "accepts",
+        _THEIR_BUG + "block shapes of int64 and unknown rank are refused when the graph is built",
+        detail="block_shape must have rank 1",
+        when=_unknown,
+    ),
+    # Platform
+    Known(
+        "cast",
+        "value",
+        "C++ leaves open what becomes of floats beyond the range of an integer, and of NaN",
+        when=_not_finite_or_out_of_range,
+    ),
+    Known(
+        "floormod|mod|truncatemod|floordiv|truncatediv|floor_div",
+        "tensorflow crash",
+        _THEIR_BUG + "division by zero of some unsigned integers ends the process",
+        when=_divides_by_zero,
+    ),
+    Known(
+        "truncatediv",
+        "error class",
+        _THEIR_BUG + "division by zero is reported as internal",
+        detail="InternalError: Unexpected error in binary operator",
+    ),
+    Known(
+        "igamma|igammac",
+        "tensorflow crash",
+        _THEIR_BUG + "the kernels of narrow floats end the process",
+        dtype="float16|bfloat16",
+    ),
+    Known(
+        "io.parse_tensor",
+        "tensorflow crash|accepts",
+        _THEIR_BUG + "bytes that are no TensorProto end the process",
+    ),
+    Known(
+        "bitcast",
+        "tensorflow crash",
+        _THEIR_BUG + "bytes that do not divide evenly, known only in the step, end the process",
+        when=_unknown,
+    ),
+    Known(
+        "*",
+        "accepts",
+        _THEIR_BUG + "a missing kernel is reported by a null message",
+        detail="basic_string::_M_construct null",
+    ),
+    # 2.21 is not 1.15
+    Known(
+        "linspace|lin_space",
+        "gradient none",
+        _OF_2_21 + "LinSpace was an op without a gradient",
+    ),
+    Known(
+        "angle",
+        "value",
+        _OF_2_21 + "the angle of a real number was 0, also of negative ones",
+        dtype="float*|bfloat16",
+    ),
+    Known(
+        "math.cumulative_logsumexp",
+        "nan",
+        _OF_2_21 + "exclusive sums began with the lowest float instead of -inf",
+        code="exclusive=True",
+    ),
+    Known(
+        "math.cumulative_logsumexp",
+        "raises",
+        _OF_2_21 + "there was no kernel for bfloat16",
+        dtype="bfloat16",
+    ),
+    Known(
+        "reduce_join|strings.reduce_join",
+        "shape|raises",
+        "TensorFlow of 2016, to whose tests Thalweg is held, joins over all axes for an empty list "
+        "and refuses axes of size 0",
+    ),
+    Known(
+        "image.rgb_to_hsv",
+        "gradient none",
+        "Thalweg has no gradient of RGBToHSV yet",
+    ),
+    # Derivatives that are right here
+    Known(
+        "matrix_determinant|linalg.det",
+        "gradient value",
+        _THEIR_BUG + "the determinant is not conjugated in the gradient",
+        dtype="complex*",
+    ),
+    Known(
+        "cumprod",
+        "gradient value|gradient nan",
+        _THEIR_BUG + "the gradient is not conjugated, and divides by zeros of x",
+    ),
+    Known(
+        "signal.irfft|signal.irfft2d",
+        "gradient value",
+        _THEIR_BUG + "a transform of length 1 reads one coefficient, but gradients reach others",
+        code=r"fft_length=\[.*1",
+    ),
+    Known(
+        "signal.rfft*|signal.irfft*",
+        "gradient accepts|gradient error class",
+        _THEIR_BUG + "gradients do not know of fft_length: shapes do not fit",
+        code="fft_length",
+    ),
+    Known(
+        "gather_nd",
+        "gradient accepts",
+        _THEIR_BUG + "the gradient scatters into an empty shape and refuses",
+        detail="empty output shape",
+    ),
+    Known(
+        "image.rot90",
+        "gradient accepts",
+        _THEIR_BUG + "static shapes of the branches contradict each other",
+        detail="Incompatible shapes between op input",
+    ),
+    Known(
+        "sparse.maximum|sparse.minimum",
+        "gradient accepts",
+        _THEIR_BUG + "the registered gradient takes one argument too few",
+        detail="positional arguments",
+    ),
+    Known(
+        "switch_case",
+        "gradient accepts",
+        _THEIR_BUG + "in graphs without control flow v2 the gradient names an output that is not",
+        detail="Connecting to invalid output",
+    ),
+    # Values that differ by how they are computed
+    Known(
+        "digamma",
+        "nan",
+        "digamma has a pole at 0: -inf here as in SciPy, NaN there",
+        detail=r"-inf\) against np\.float\d+\(nan",
+    ),
+    Known(
+        "quantize|quantization.quantize",
+        "value",
+        _THEIR_BUG + "32 bits are computed in float32, which has 24, and may overflow",
+        code="qint32",
+    ),
+    Known(
+        "strings.format",
+        "value",
+        _THEIR_BUG + "empty rows are printed as if more followed",
+        when=lambda case: case.arrays[0].size == 0,
+    ),
+    Known(
+        "io.parse_single_example|io.parse_example",
+        "raises",
+        _THEIR_BUG + "the fast parser skips unknown fields beyond the end of the bytes",
+        detail="are no field of an Example",
+    ),
+    # Arguments that TensorFlow refuses without need
+    Known(
+        "split",
+        "accepts",
+        _THEIR_BUG + "one piece of size -1 is compared before -1 is replaced",
+        detail="If there is only one output",
+    ),
+    Known(
+        "clip_by_average_norm",
+        "accepts",
+        _THEIR_BUG + "the norm is float32 whatever the tensor is",
+        detail="has type float32 that does not match",
+    ),
+    Known(
+        "histogram_fixed_width_bins",
+        "accepts",
+        _THEIR_BUG + "integers are multiplied with float64",
+        dtype="int*",
+        detail="has type float64 that does not match",
+    ),
+)
