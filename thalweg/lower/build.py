@@ -50,6 +50,7 @@ class Drafting:
         self._readers: dict[Tensor, list[int]] = defaultdict(list)
         self._contracted: set[Tensor] = set()
         self._roots = spec.region.roots
+        self._outputs = frozenset(spec.region.outputs)
         self._writes: dict[Tensor, list[int]] = defaultdict(list)  # of a variable: positions
         self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
         self._reductions: dict[Any, Buffer] = {}
@@ -182,7 +183,6 @@ class Drafting:
     def _decide(self, position: int, node: Node) -> None:
         if node.op.parsed.references:
             return
-        outputs = self._spec.region.outputs
         for tensor in node.outputs:
             look = self._seen.get(tensor)
             if look is None:
@@ -191,7 +191,7 @@ class Drafting:
             self._costs.note(tensor, look.form, reads)
             read = self._directly_read([source for source, _ in reads if source is not None])
             self._variables_read[tensor] = read
-            stored = tensor in outputs or self._must_store(tensor, look.form)
+            stored = tensor in self._outputs or self._must_store(tensor, look.form)
             if stored or self._is_overtaken(position, tensor, read):
                 self._costs.stored.add(tensor)
                 self._variables_read[tensor] = frozenset()
@@ -236,7 +236,7 @@ class Drafting:
             if tensor in self._costs.stored and tensor not in self._spec.values:
                 self._draft_tensor(tensor)
         for tensor in node.outputs:
-            if tensor in self._spec.values and tensor in self._spec.region.outputs:
+            if tensor in self._spec.values and tensor in self._outputs:
                 self._draft_constant(tensor)
 
     def _draft_constant(self, tensor: Tensor) -> None:
@@ -249,7 +249,7 @@ class Drafting:
         self.buffers[tensor] = buffer
 
     def _draft_tensor(self, tensor: Tensor) -> None:
-        is_output = tensor in self._spec.region.outputs
+        is_output = tensor in self._outputs
         cone = None if is_output else self._cones.of(tensor)
         if cone is None:
             self._draft_anew(tensor)
@@ -269,7 +269,7 @@ class Drafting:
         shape = self._spec.shapes[tensor]
         at = Place.over(shape, tensor.value_index)
         form = self._resolver.form(tensor.op, at)
-        is_output = tensor in self._spec.region.outputs
+        is_output = tensor in self._outputs
         if not is_output and self._is_alias(form, at):
             self.buffers[tensor] = form.arguments[0]
             return

@@ -45,12 +45,14 @@ def regions(
     units = [unit for unit in units if unit]
     controls = _controls(nodes, fetches)
     read = {t for unit in units if isinstance(unit, Node) for t in _taken(unit, controls)}
-    alone = [n for n in nodes if n in loose and (n.outputs[0] in read or n.outputs[0] in fetches)]
+    read.update(fetches)
+    alone = [node for node in nodes if node in loose and node.outputs[0] in read]
     fed, roots = set(feeds), reference_roots(nodes)
+    leaving = _leaving(units, fetches, controls)
     together: list[Unit] = []
-    for unit in units:
+    for number, unit in enumerate(units):
         if not isinstance(unit, Node):
-            together.append(_region(unit, units, fetches, fed, roots, controls))
+            together.append(_region(unit, leaving[number], fed, roots))
         elif not isinstance(unit.op, Trace):
             together.append(controls.get(unit, unit))
     return [*alone, *together]
@@ -285,27 +287,38 @@ def _apart(taken: list[Node], awaited: Mapping[Node, frozenset[Node]]) -> list[N
     return [groups[key] for key in sorted(groups, key=len)]
 
 
-def _region(
-    nodes: list[Node],
+def _leaving(
     units: list[Node | list[Node]],
     fetches: Iterable[Tensor],
+    controls: Mapping[Node, Controlled],
+) -> dict[int, dict[Tensor, None]]:
+    """By the number of a unit: what others take from it, in the order in which they do."""
+    homes: dict[Node, int] = {}
+    for number, unit in enumerate(units):
+        if not isinstance(unit, Node):
+            homes.update(dict.fromkeys(unit, number))
+    found: dict[int, dict[Tensor, None]] = defaultdict(dict)
+    for tensor in fetches:
+        if tensor.op in homes:
+            found[homes[tensor.op]][tensor] = None
+    for number, unit in enumerate(units):
+        for node in [unit] if isinstance(unit, Node) else unit:
+            for tensor in _taken(node, controls):
+                if homes.get(tensor.op, number) != number:
+                    found[homes[tensor.op]][tensor] = None
+    return found
+
+
+def _region(
+    nodes: list[Node],
+    wanted: Iterable[Tensor],
     fed: set[Tensor],
     roots: Mapping[Tensor, Tensor],
-    controls: Mapping[Node, Controlled],
 ) -> Region:
     constants = {t.op for node in nodes for t in node.inputs if _is_loose(t.op) and t not in fed}
     unit = [*sorted(constants, key=lambda node: node.index), *nodes]
     inside = set(unit)
-    wanted = [*fetches]
-    for other in units:
-        if other is not nodes:
-            members = [other] if isinstance(other, Node) else other
-            wanted += [tensor for node in members for tensor in _taken(node, controls)]
-    outputs = [
-        tensor
-        for tensor in dict.fromkeys(wanted)
-        if tensor.op in inside and tensor not in fed and not _is_loose(tensor.op)
-    ]
+    outputs = [tensor for tensor in wanted if tensor not in fed]
     entering = dict.fromkeys(
         t for node in unit for t in node.inputs if t.op not in inside or t in fed
     )
