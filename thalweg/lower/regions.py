@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 
 import numpy as np
 
@@ -266,25 +267,28 @@ def _is_growing(node: Node) -> bool:
     return given > taken
 
 
-def _awaited(nodes: Sequence[Node], order: Order) -> dict[Node, frozenset[Node]]:
-    """For each node, those before it that may block."""
-    found: dict[Node, frozenset[Node]] = {}
-    if not any(node.op.blocking for node in nodes):
-        return found
+def _awaited(nodes: Sequence[Node], order: Order) -> dict[Node, int]:
+    """For each node, those before it that may block: a bit for each."""
+    found: dict[Node, int] = {}
+    blocking = 0
     for node in nodes:
-        before = [found.get(earlier, frozenset[Node]()) for earlier in order[node]]
-        own = [node] if node.op.blocking else []
-        found[node] = frozenset[Node]().union(*before, own)
+        before = {found.get(earlier, 0) for earlier in order[node]}
+        waits = reduce(or_, before, 0)
+        if node.op.blocking:
+            waits |= 1 << blocking
+            blocking += 1
+        if waits:
+            found[node] = waits
     return found
 
 
-def _apart(taken: list[Node], awaited: Mapping[Node, frozenset[Node]]) -> list[Node | list[Node]]:
+def _apart(taken: list[Node], awaited: Mapping[Node, int]) -> list[Node | list[Node]]:
     """Nodes that wait for different things in regions of their own: what a blocked node waits for
     must never stand in a region behind it."""
-    groups: dict[frozenset[Node], list[Node]] = {}
+    groups: dict[int, list[Node]] = {}
     for node in taken:
-        groups.setdefault(awaited.get(node, frozenset()), []).append(node)
-    return [groups[key] for key in sorted(groups, key=len)]
+        groups.setdefault(awaited.get(node, 0), []).append(node)
+    return [groups[key] for key in sorted(groups, key=int.bit_count)]
 
 
 def _leaving(
