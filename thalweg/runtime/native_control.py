@@ -44,6 +44,7 @@ from thalweg.ops.philox import Philox
 from thalweg.ops.random import Random
 from thalweg.ops.variable_uses import USES, Use
 from thalweg.platform.collector import uncollected
+from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import renewed_after_fork
 from thalweg.runtime.native import address_of
 from thalweg.runtime.native_inputs import FIRST_ROOM, given, kind, levels, rooms_for
@@ -107,7 +108,7 @@ class NativeControl:
                 return None
             inputs.append(one)
         try:
-            with uncollected():
+            with uncollected(), deep_calls():
                 program = lower_control(self._unit, inputs, rooms)
                 room = rooms.of(LISTS)
                 return _ControlStep(self._unit, program, self._varying, self._threads, room)
