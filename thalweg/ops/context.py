@@ -77,7 +77,6 @@ class VariableCell:
         renewed_after_fork(self)
         # An empty tensor has nothing to initialise.
         self.buffer: Array | None = None  # native code reads and writes it itself
-        self._is_first = False  # the buffer was prepared for a first value
         if shape.num_elements() == 0:
             self.buffer = np.empty(cast("Sequence[int]", shape.sizes), dtype.as_numpy_dtype)
 
@@ -145,18 +144,12 @@ class VariableCell:
             return self.buffer
 
     def prepared(self, shape: tuple[int, ...]) -> Array:
-        """A buffer for a value that the caller is about to write whole."""
-        with self.lock:
-            self._is_first = self.buffer is None
-            if self.buffer is None or self.buffer.shape != shape:
-                self.buffer = np.empty(shape, self.dtype.as_numpy_dtype)
-            return self.buffer
-
-    def withdraw(self) -> None:
-        """Forget a prepared buffer that was never written."""
-        with self.lock:
-            if self._is_first:
-                self.buffer = None
+        """A buffer for a value that the caller is about to write whole: its own, or a fresh one to
+        make its own when that is done, for a step may fail or be stopped before."""
+        buffer = self.buffer
+        if buffer is None or buffer.shape != shape:
+            return np.empty(shape, self.dtype.as_numpy_dtype)
+        return buffer
 
     def _is_shared(self) -> bool:
         # Held by this cell and by the argument of the call; anything more is a reader.

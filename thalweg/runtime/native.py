@@ -30,7 +30,7 @@ from thalweg.lower.buffers import Buffer
 from thalweg.lower.finish import Launch
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
-from thalweg.lower.schedule import Waits, threads_for, work_of
+from thalweg.lower.schedule import Waits, amid_updates, threads_for, work_of
 from thalweg.lower.specialise import NotCompiled
 from thalweg.lower.varying import Adapted
 from thalweg.ops.context import VariableCell
@@ -81,6 +81,13 @@ class Call:
     scratch: int
     waits: tuple[bool, ...]
     owner: int
+    held: bool  # it goes on with an update of a variable: no stop before it
+    work: int
+
+    def entries(self, arguments: int) -> list[Entry]:
+        """Its calls of functions, on argument words at an address."""
+        first = any(self.waits[:1])
+        return entries_of(self.functions, arguments, first, self.owner, self.held, self.work)
 
     @staticmethod
     def count_words(launch: Launch, adapted: Adapted) -> int:
@@ -164,8 +171,9 @@ class NativeStep:
         except IndexError:
             frame = Frame(self)
         words = frame.words
+        fresh: dict[VariableCell, Array] = {}
         try:
-            lent = self._lend(words, cells) if self.references else None
+            lent = self._lend(words, cells, fresh) if self.references else None
         except (errors.FailedPreconditionError, OtherShape):
             self._frames.append(frame)
             return None
@@ -175,8 +183,10 @@ class NativeStep:
             frame.streams[row] = node.op.stream(context.at(node), *known)
         fault = self._pool.run(frame.program)
         if fault:
+            fault = self._pool.run_on(frame.program, fault, context.cancellation.check)
             frame.fault[0] = 0
-            self._take_back(cells)
+        if fresh and not fault:
+            _give(fresh)
         for place, scalar in frame.scalars:
             results[place] = scalar[()]
         self._frames.append(frame)
@@ -203,7 +213,9 @@ class NativeStep:
                 words[word] = address + row * stride
             fault = run(program)
             if fault:
+                fault = self._pool.run_on(program, fault)
                 frame.fault[0] = 0
+            if fault:
                 break
             for place, scalar in frame.scalars:
                 results[place][row] = scalar
@@ -225,12 +237,6 @@ class NativeStep:
             for word, shift in targets
         ]
 
-    def _take_back(self, cells: Sequence[VariableCell]) -> None:
-        """After a fault: a variable that was to get its first value here has none."""
-        for place, reference in self.references:
-            if reference.is_set_first:
-                cells[place].withdraw()
-
     def _enter(self, words: Any, values: Sequence[Any]) -> list[Array]:
         """Put the addresses of the inputs in place; the arrays that must live meanwhile."""
         held: list[Array] = []
@@ -244,14 +250,17 @@ class NativeStep:
                 words[word] = address + shift
         return held
 
-    def _lend(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
-        """Put the addresses of the variables in place; their buffers, which must live meanwhile."""
+    def _lend(
+        self, words: Any, cells: Sequence[VariableCell], fresh: dict[VariableCell, Array]
+    ) -> list[Any]:
+        """Put the addresses of the variables in place; their buffers, which must live meanwhile.
+        Variables that get their first value here are noted in `fresh`, with its memory."""
         lent: list[Any] = []
         for place, (targets, written, is_set_first, shape) in self.references:
             cell = cells[place]
             buffer = cell.buffer
             if buffer is None or is_set_first:
-                buffer = cell.prepared(shape) if is_set_first else cell.lend()
+                buffer = _first(cell, shape, fresh) if is_set_first else cell.lend()
             if buffer.shape != shape:
                 raise OtherShape
             if written and getrefcount(buffer) > 3:  # a reader holds a view: let it
@@ -295,10 +304,8 @@ class Frame:
         self.words: Any = memoryview(cast("Any", words))
         self._kept = (memory, step, words)
         entries: list[Entry] = []
-        for kernel, word, waits, owner in image.calls:
-            arguments = words.ctypes.data + 8 * word
-            for phase, function in enumerate(step.functions[kernel]):
-                entries.append(Entry(function, arguments, waits or phase > 0, owner))
+        for kernel, word, *how in image.calls:
+            entries += entries_of(step.functions[kernel], words.ctypes.data + 8 * word, *how)
         self.scalars = self._own_scalars(step)
         fault = self.fault.ctypes.data
         self.program = Program(default_pool(), entries, fault, step.threads, step.brief)
@@ -314,6 +321,33 @@ class Frame:
             for word, shift in targets:
                 self.words[word] = scalar.ctypes.data + shift
         return found
+
+
+def entries_of(
+    functions: Sequence[int], arguments: int, waits: bool, owner: int, held: bool, work: int
+) -> list[Entry]:
+    """The calls of a kernel's functions, each of which goes on with what those before began."""
+    return [
+        Entry(function, arguments, waits or phase > 0, owner, held or phase > 0, work)
+        for phase, function in enumerate(functions)
+    ]
+
+
+def _first(cell: VariableCell, shape: tuple[int, ...], fresh: dict[VariableCell, Array]) -> Array:
+    """Where a variable's whole new value goes: memory that is noted in `fresh` if not its own."""
+    if cell in fresh:  # under another name
+        return fresh[cell]
+    buffer = cell.prepared(shape)
+    if buffer is not cell.buffer:
+        fresh[cell] = buffer
+    return buffer
+
+
+def _give(fresh: dict[VariableCell, Array]) -> None:
+    """Give variables their first values: these are whole, for the step was neither left by a fault
+    nor stopped."""
+    for cell, buffer in fresh.items():
+        cell.buffer = buffer
 
 
 def _is_plain(array: Array) -> bool:
@@ -372,13 +406,16 @@ def listed(lowered: Lowered, adapted: Sequence[Adapted], loaded: Sequence[Loaded
     arena = arrange(lowered.launches, [kernel.scratch for kernel in loaded], lowered.pieces)
     calls: list[Call] = []
     words = 0
-    waits = Waits(arena)
+    waits, held = Waits(arena), amid_updates(lowered.launches)
     for position, launch in enumerate(lowered.launches):
         functions, scratch = loaded[position].functions, arena.scratch[position]
         piece = scratch, scratch + loaded[position].scratch
         first, owner = waits.place(launch, piece, len(functions))
         waiting = (first, *[True] * (len(functions) - 1))
-        calls.append(Call(launch, adapted[position], functions, words, scratch, waiting, owner))
+        amount = held[position], int(work_of(launch.kernel))
+        calls.append(
+            Call(launch, adapted[position], functions, words, scratch, waiting, owner, *amount)
+        )
         words += calls[-1].word_count
     return Listing(lowered, calls, arena)
 
@@ -388,6 +425,6 @@ def _placed(
 ) -> list[PlacedCall]:
     numbers = {name: number for number, name in enumerate(kernels)}
     return [
-        PlacedCall(numbers[name], call.words, call.waits[0], call.owner)
+        PlacedCall(numbers[name], call.words, call.waits[0], call.owner, call.held, call.work)
         for call, name in zip(calls, names, strict=True)
     ]

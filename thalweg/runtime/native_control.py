@@ -209,11 +209,9 @@ class _ControlStep:
         results = self._results(frame, values, context)
         before = self._remembered(values)
         frame.fault[0] = 0
-        stop = context.cancellation.on_cancel(frame.stop)
-        try:
-            fault = self._pool.run_on(frame.program, context.cancellation.check)
-        finally:
-            stop()
+        # A frame that is left half way, stopped by a signal or a check, is not used again.
+        fault = self._pool.run(frame.program)
+        fault = self._pool.run_on(frame.program, fault, context.cancellation.check)
         context.cancellation.check()
         self._frames.append(frame)
         del held
@@ -410,10 +408,6 @@ class _Frame:
                 entries.append(Jump(places[item.target], decides, item.if_true))
         self.program = Program(default_pool(), entries, self.fault.ctypes.data, step.threads)
 
-    def stop(self) -> None:
-        """Let the program end at the next jump."""
-        self.fault[0] = 1
-
     def _home(self, home: Home) -> int:
         if home.where is Where.CONSTANT:
             return self._step.constants[home].ctypes.data
@@ -429,8 +423,7 @@ class _Frame:
             words[call.words + count + 1] = self._base + call.scratch
             words[call.words + count + 2 : call.words + call.word_count] = call.adapted.words
             arguments = words.ctypes.data + 8 * call.words
-            for function, waits in zip(call.functions, call.waits, strict=True):
-                entries.append(Entry(function, arguments, waits, call.owner))
+            entries += call.entries(arguments)
         return entries
 
     def _address(self, placed: PlacedPart, buffer: Buffer) -> int:
