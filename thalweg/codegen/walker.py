@@ -14,7 +14,8 @@ are awake.
 A step that takes long comes back every now and then, for only the interpreter can tell whether
 somebody wants to stop it. Entries say how much work they are. After a budget of work the caller's
 thread looks at the clock, and when its time is up it puts PAUSED into the fault word; at the next
-barrier all threads leave together, as at a fault, and `run` notes the entry to begin with again.
+barrier all threads leave together, as at a fault (one that is alone leaves at once), and `run`
+notes the entry to begin with again.
 """
 
 from __future__ import annotations
@@ -250,12 +251,13 @@ meet:
 
 
 def _look() -> str:
-    """Have the program pause if it ran for long, or if it will before the next entry is done.
+    """Have the program pause if it ran for long, or if it will before the next entry is done;
+    whether it has to.
 
     A fault that a kernel has found meanwhile stays, and one that it finds later takes its place.
     """
     return f"""
-define internal void @look(ptr %pool, ptr %program, i64 %thread, i64 %work) noinline cold {{
+define internal i1 @look(ptr %pool, ptr %program, i64 %thread, i64 %work) noinline cold {{
 entry:
   %first = icmp eq i64 %thread, 0
   br i1 %first, label %clock, label %done
@@ -279,9 +281,11 @@ compare:
 pause:
 {_field("fault", "ptr", "program", PROGRAM_FAULT)}
   %asked = cmpxchg ptr %fault, i64 0, i64 {PAUSED} monotonic monotonic
-  br label %done
+  %code = load atomic i64, ptr %fault monotonic, align 8
+  %paused = icmp eq i64 %code, {PAUSED}
+  ret i1 %paused
 done:
-  ret void
+  ret i1 false
 }}"""
 
 
@@ -315,8 +319,13 @@ read:
   %spent = icmp slt i64 %kept, 0
   br i1 %spent, label %look, label %ready
 look:
-  call void @look(ptr %pool, ptr %program, i64 %thread, i64 %work)
-  br label %ready
+  %due = call i1 @look(ptr %pool, ptr %program, i64 %thread, i64 %work)
+  %alone = icmp eq i64 %threads, 1
+  %hold.now = and i64 %flags, {HELD}
+  %loose = icmp eq i64 %hold.now, 0
+  %could = and i1 %alone, %loose
+  %leaves = and i1 %due, %could
+  br i1 %leaves, label %done, label %ready
 ready:
   %rest = phi i64 [%kept, %read], [%budget, %look]
   %bit = and i64 %flags, {BARRIER}

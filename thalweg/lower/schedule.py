@@ -34,8 +34,8 @@ _CLEARLY = 0.8  # of the time that all threads take, below which one is better
 
 _MOST_EXTENTS = 300  # that launches are compared with, before they wait in any case
 
-# Work between waits, some milliseconds: where threads meet, a step can be stopped.
-_MAX_APART = 5e6
+# Work between waits, up to 10 ms: only where threads meet, a step can be stopped.
+_MAX_APART = 2e7
 
 Extent = Buffer | tuple[int, int]
 

@@ -304,8 +304,9 @@ class Frame:
         self.words: Any = memoryview(cast("Any", words))
         self._kept = (memory, step, words)
         entries: list[Entry] = []
-        for kernel, word, *how in image.calls:
-            entries += entries_of(step.functions[kernel], words.ctypes.data + 8 * word, *how)
+        for kernel, word, waits, owner, held, work in image.calls:
+            arguments = words.ctypes.data + 8 * word
+            entries += entries_of(step.functions[kernel], arguments, waits, owner, held, work)
         self.scalars = self._own_scalars(step)
         fault = self.fault.ctypes.data
         self.program = Program(default_pool(), entries, fault, step.threads, step.brief)
