@@ -301,10 +301,16 @@ class Segment:
         return error if line is None else error.at(_made_at(node, line))
 
     def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:
-        """What failed takes with it what needs it; the rest gets its values after all."""
-        failure = Failure(error)
+        """What failed takes with it what needs it; the rest gets its values after all, unless
+        somebody wants no more of them: an interrupt is no reason to begin again."""
+        is_interrupted = not isinstance(error, Exception)
+        failure = Failure(_interrupted() if is_interrupted else error)
         for tensor in live:
-            if tensor._array is None:
+            if tensor._array is not None:
+                continue
+            if is_interrupted:
+                tensor.settle(failure)
+            else:
                 self._settle_alone(tensor, failure)
 
     def _settle_alone(self, tensor: EagerTensor, failure: Failure) -> None:
@@ -333,6 +339,11 @@ class Segment:
                 return False
             pending += [tensor.op for tensor in node.inputs]
         return True
+
+
+def _interrupted() -> errors.OpError:
+    message = "The step that was to compute this value was interrupted; compute it again."
+    return errors.CancelledError(None, None, message)
 
 
 _kinds: dict[Any, int] = {}

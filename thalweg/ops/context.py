@@ -78,7 +78,6 @@ class VariableCell:
         self.is_resource = is_resource
         # An empty tensor has nothing to initialise.
         self.buffer: Array | None = None  # native code reads and writes it itself
-        self._is_first = False  # the buffer was prepared for a first value
         if shape.num_elements() == 0:
             self.buffer = np.empty(cast("Sequence[int]", shape.sizes), dtype.as_numpy_dtype)
 
@@ -161,16 +160,12 @@ class VariableCell:
         return buffer
 
     def prepared(self, shape: tuple[int, ...]) -> Array:
-        """A buffer for a value that the caller is about to write whole."""
-        self._is_first = self.buffer is None
-        if self.buffer is None or self.buffer.shape != shape:
-            self.buffer = np.empty(shape, self.dtype.as_numpy_dtype)
-        return self.buffer
-
-    def withdraw(self) -> None:
-        """Forget a prepared buffer that was never written."""
-        if self._is_first:
-            self.buffer = None
+        """A buffer for a value that the caller is about to write whole: its own, or a fresh one to
+        make its own when that is done, for a step may fail or be stopped before."""
+        buffer = self.buffer
+        if buffer is None or buffer.shape != shape:
+            return np.empty(shape, self.dtype.as_numpy_dtype)
+        return buffer
 
     def _is_shared(self) -> bool:
         # Held by this cell and by the argument of the call; anything more is a reader.

@@ -58,12 +58,15 @@ class Stream(NamedTuple):
 
 
 class PlacedCall(NamedTuple):
-    """A kernel call: which kernel, where its words begin, whether it waits, whose it is."""
+    """A kernel call: which kernel, where its words begin, whether it waits, whose it is, whether it
+    goes on with an update of a variable, and its work."""
 
     kernel: int
     word: int
     waits: bool
     owner: int
+    held: bool
+    work: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -208,15 +208,13 @@ class _ControlStep:
             frame = self._frames.pop()
         except IndexError:
             frame = _Frame(self)
-        try:
-            held = self._enter(frame, values)
-            if held is None:
-                return None
-            if not self.variables:
-                return self._run(frame, values, context)
-            return self._run_with_variables(frame, values, context)
-        finally:
-            self._frames.append(frame)
+        held, found = self._enter(frame, values), None
+        if held is not None:
+            run = self._run_with_variables if self.variables else self._run
+            found = run(frame, values, context)
+        # A frame that is left half way, stopped by a signal or a check, is not used again.
+        self._frames.append(frame)
+        return found
 
     def _run_with_variables(self, frame: _Frame, values: Sequence[Any], context: Any) -> Any:
         frame.use.cells = [values[home.source] for home in self.variables]
@@ -230,11 +228,9 @@ class _ControlStep:
         results = self._results(frame, values, context)
         before = self._remembered(values)
         frame.fault[0] = 0
-        stop = context.cancellation.on_cancel(frame.stop)
-        try:
-            fault = self._pool.run_on(frame.program, partial(self._pause, frame, context))
-        finally:
-            stop()
+        fault = self._pool.run(frame.program)
+        pause = partial(self._pause, frame, context)
+        fault = self._pool.run_on(frame.program, fault, pause)
         context.cancellation.check()
         if not fault and self._used_once(results):
             self._settle_streams(results, context)
@@ -451,10 +447,6 @@ class _Frame:
         self.program = Program(default_pool(), entries, self.fault.ctypes.data, step.threads)
         self.use = Use[VariableCell]((), step.changed, step.exclusive)
 
-    def stop(self) -> None:
-        """Let the program end at the next jump."""
-        self.fault[0] = 1
-
     def _home(self, home: Home) -> int:
         if home.where is Where.CONSTANT:
             return self._step.constants[home].ctypes.data
@@ -470,8 +462,7 @@ class _Frame:
             words[call.words + count + 1] = self._base + call.scratch
             words[call.words + count + 2 : call.words + call.word_count] = call.adapted.words
             arguments = words.ctypes.data + 8 * call.words
-            for function, waits in zip(call.functions, call.waits, strict=True):
-                entries.append(Entry(function, arguments, waits, call.owner))
+            entries += call.entries(arguments)
         return entries
 
     def _address(self, placed: PlacedPart, buffer: Buffer) -> int:

@@ -185,7 +185,7 @@ class _Reading:
 def _write_image(entry: _Writing, image: Image, nodes: Sequence[Node]) -> None:
     entry.data |= {
         "kernels": image.kernels,
-        "calls": entry.array(np.array(image.calls, np.int64).reshape(-1, 4)),
+        "calls": entry.array(np.array(image.calls, np.int64).reshape(-1, 6)),
         "words": entry.array(image.words),
         "bases": entry.array(image.bases),
         "constants": _write_constants(entry, image.constants, nodes),
@@ -203,7 +203,10 @@ def _image(entry: _Reading, nodes: Sequence[Node]) -> Image:
     data = entry.data
     return Image(
         tuple(data["kernels"]),
-        [PlacedCall(k, word, waits != 0, owner) for k, word, waits, owner in _rows(entry, "calls")],
+        [
+            PlacedCall(kernel, word, waits != 0, owner, held != 0, work)
+            for kernel, word, waits, owner, held, work in _rows(entry, "calls")
+        ],
         entry.array(data["words"]),
         entry.array(data["bases"]),
         [_constant(entry, told, nodes) for told in data["constants"]],

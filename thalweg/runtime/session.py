@@ -87,6 +87,7 @@ class BaseSession:
         self._direct: dict[Any, tuple[Fetches, DirectStep | KnownStep]] = {}
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
+        self._closing = Cancellation()  # of the direct steps, which have none of their own
         self._steps: set[Cancellation] = set()
         self._lock = threading.Lock()
         _live.add(self)
@@ -163,7 +164,7 @@ class BaseSession:
     def _direct_step(self, planned: Plan, step: Step) -> DirectStep | None:
         if self._config.operation_timeout_in_ms:
             return None  # somebody has to look at the clock
-        return direct_step(planned, step, self._resources, feed_value)
+        return direct_step(planned, step, self._resources, feed_value, self._closing)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
@@ -303,7 +304,7 @@ class BaseSession:
             return
         self._closed = True
         with self._lock:
-            steps = list(self._steps)
+            steps = [self._closing, *self._steps]
         for step in steps:
             step.cancel(errors.CancelledError(None, None, "Session was closed."))
         self._resources = Resources()
