@@ -24,6 +24,8 @@ class TurnQuarters(Op):
 
     def shape(self, image: Tensor, k: Tensor) -> TensorShape:
         k.shape.assert_has_rank(0)
+        if image.shape.rank is None:
+            return image.shape
         *batch, height, width, channels = image.shape.with_rank_at_least(3).as_list()
         turns = constant_value(k)
         if turns is None:
