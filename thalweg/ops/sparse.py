@@ -25,6 +25,7 @@ from thalweg.loops.expr import Expr, select
 from thalweg.loops.loop import Operand, Place, Requirement, Scatter
 from thalweg.ops import (
     basic,
+    broadcast,
     casting,
     checks,
     choosing,
@@ -226,7 +227,7 @@ class SparseToDense(Op):
         indices, _, values, _ = node.inputs
         rows = values_at(dy, IndexRows()(indices))
         rest = reduce.reduce_sum(dy) - reduce.reduce_sum(rows)
-        return [None, None, rows if values.shape.rank else reduce.reduce_sum(rows), rest]
+        return [None, None, broadcast.reduce_to(rows, values, rows), rest]
 
 
 def _index_rows(indices: Array) -> Array:
