@@ -128,9 +128,19 @@ def _graph_of(arguments: Sequence[Any], current: Graph) -> Graph:
 
 
 def _where_known(graph: SubGraph, arguments: Sequence[Any]) -> Graph:
-    """Where to ask for a shape: in the graph of the tensor, so that only the shape is captured."""
+    """Where to ask for a shape: in the graph of the tensor, so that only the shape is captured.
+
+    An op of several shapes is asked there only if that graph sees all of them.
+    """
     found = _first_graph(arguments)
-    return found if found in graph.sources and isinstance(arguments[0], Tensor) else graph
+    if found not in graph.sources or not isinstance(arguments[0], Tensor):
+        return graph
+    others = [argument.graph for argument in arguments if isinstance(argument, Tensor)]
+    return found if all(_sees(found, other) for other in others) else graph
+
+
+def _sees(graph: Graph, other: Graph) -> bool:
+    return other is graph or (isinstance(graph, SubGraph) and graph.sees(other))
 
 
 def _first_graph(arguments: Sequence[Any]) -> Graph | None:
