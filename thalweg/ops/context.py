@@ -66,7 +66,8 @@ class VariableCell:
     """A variable's buffer: what flows along reference edges.
 
     Readers get read-only views of the buffer. An update writes in place when no reader holds a
-    view, and otherwise into a fresh copy, so a value once read never changes.
+    view, and otherwise into a fresh copy, so a value once read never changes. Native code is given
+    the buffer's address alone: it is contiguous in the order of C, and its elements are aligned.
     """
 
     def __init__(self, name: str, dtype: DType, shape: TensorShape) -> None:
@@ -101,13 +102,13 @@ class VariableCell:
         """Replace the value by a copy of `value`."""
         with self.lock:
             if self.buffer is None or np.shape(value) != self.buffer.shape or self._is_shared():
-                self.buffer = np.array(value, dtype=self.dtype.as_numpy_dtype)
+                self.buffer = np.array(value, dtype=self.dtype.as_numpy_dtype, order="C")
             else:
                 np.copyto(self.buffer, value, casting="unsafe")
 
     def exchange(self, value: Array) -> Array | None:
         """Make an array the buffer; the former one, if it is like it and nobody reads it."""
-        value = np.asarray(value, self.dtype.as_numpy_dtype)
+        value = np.require(value, self.dtype.as_numpy_dtype, ["C", "A"])
         with self.lock:
             is_spare = (
                 self.buffer is not None
@@ -128,7 +129,7 @@ class VariableCell:
     def replace(self, compute: Callable[[Array], Array]) -> None:
         """Set the value to a function of the current one, all or nothing."""
         with self.lock:
-            fresh = np.asarray(compute(self._require()), dtype=self.dtype.as_numpy_dtype)
+            fresh = np.require(compute(self._require()), self.dtype.as_numpy_dtype, ["C", "A"])
             # A buffer owns its memory: only then do views of it count as its readers.
             self.buffer = fresh if fresh.base is None else fresh.copy()
 
