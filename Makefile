@@ -7,7 +7,7 @@ TF_TESTS ?=
 TF_LIST ?=
 BENCH ?=
 FUZZ ?=
-TARGETS ?= x86-64-v3 x86-64-v2
+TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
 .PHONY: install lint format test test-targets soak demo bench roofline bench-peers exchange fuzz-tf docs conformance clean

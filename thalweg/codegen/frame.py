@@ -46,7 +46,7 @@ class Frame:
         self.words = {n: self._word(n, I64) for n in sorted(set(_words(_integers(kernel))))}
 
     def _word(self, number: int, kind: Type) -> Value:
-        return self.b.load(kind, self.b.element(self.arguments, "i64", constant(I64, number)), 8)
+        return self.b.load(kind, self.b.element(self.arguments, "i64", constant(I64, number)))
 
     def run(self, part: Frame, *given: Value) -> None:
         """Call a part of this phase."""

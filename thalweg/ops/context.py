@@ -65,8 +65,9 @@ class VariableCell:
     """A variable's buffer: what flows along reference edges.
 
     Readers on the host get read-only views of the buffer, which never change: an update writes in
-    place when no reader holds a view, and otherwise into a fresh copy. Native code gets the address
-    of the buffer for as long as its `Use` lasts. The updates of a resource variable are exclusive.
+    place when no reader holds a view, and otherwise into a fresh copy. Native code is given the
+    buffer's address alone, for as long as its `Use` lasts: a buffer is contiguous in the order of
+    C, and its elements are aligned. The updates of a resource variable are exclusive.
     """
 
     def __init__(
@@ -114,13 +115,13 @@ class VariableCell:
         """Replace the value by a copy of `value`."""
         with Held([self], writes=True):
             if self.buffer is None or np.shape(value) != self.buffer.shape or self._is_shared():
-                self.buffer = np.array(value, dtype=self.dtype.as_numpy_dtype)
+                self.buffer = np.array(value, dtype=self.dtype.as_numpy_dtype, order="C")
             else:
                 np.copyto(self.buffer, value, casting="unsafe")
 
     def exchange(self, value: Array) -> Array | None:
         """Make an array the buffer; the former one, if it is like it and nobody reads it."""
-        value = np.asarray(value, self.dtype.as_numpy_dtype)
+        value = np.require(value, self.dtype.as_numpy_dtype, ["C", "A"])
         with Held([self], writes=True):
             is_spare = (
                 self.buffer is not None
@@ -141,7 +142,7 @@ class VariableCell:
     def replace(self, compute: Callable[[Array], Array]) -> None:
         """Set the value to a function of the current one, all or nothing."""
         with Held([self], writes=True):
-            fresh = np.asarray(compute(self._require()), dtype=self.dtype.as_numpy_dtype)
+            fresh = np.require(compute(self._require()), self.dtype.as_numpy_dtype, ["C", "A"])
             # A buffer owns its memory: only then do views of it count as its readers.
             self.buffer = fresh if fresh.base is None else fresh.copy()
 

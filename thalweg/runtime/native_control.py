@@ -144,7 +144,7 @@ class _ControlStep:
         self.temporary = max((p.arena.size for p in self.parts.values()), default=0)
         self.homes, self.size = self._arranged()
         self.constants = {
-            home: np.ascontiguousarray(home.source)
+            home: np.require(home.source, requirements=["C", "A"])
             for home in self._all_homes()
             if home.where is Where.CONSTANT
         }
@@ -471,7 +471,7 @@ class _Frame:
             return self._home(home)
         if buffer.kind is Kind.TEMPORARY:
             return self._base + placed.arena.offsets[buffer]
-        constant = np.ascontiguousarray(buffer.source)
+        constant = np.require(buffer.source, requirements=["C", "A"])
         self._kept = (*self._kept, constant)
         return constant.ctypes.data
 

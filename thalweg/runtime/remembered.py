@@ -236,7 +236,7 @@ def _write_constants(
 
 def _constant(entry: _Reading, told: Any, nodes: Sequence[Node]) -> Array:
     if isinstance(told, int):
-        return np.ascontiguousarray(nodes[told].op.numpy())
+        return np.require(nodes[told].op.numpy(), requirements=["C", "A"])
     return entry.array(told)
 
 
