@@ -6,10 +6,11 @@ BIN := .venv/bin
 TF_TESTS ?=
 TF_LIST ?=
 BENCH ?=
+ROWS ?=
 TARGETS ?= x86-64-v3 x86-64-v2
 TARGET_TESTS ?= tests
 
-.PHONY: install lint format test test-targets soak demo bench roofline bench-peers exchange docs conformance clean
+.PHONY: install lint format test test-targets soak demo bench growth roofline bench-peers exchange docs conformance clean
 
 install: .venv/.stamp
 
@@ -47,6 +48,9 @@ demo: .venv/.stamp
 
 bench: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python benchmarks/run.py $(BENCH)
+
+growth: .venv/.stamp
+	$(BIN)/python tools/growth.py $(ROWS)
 
 roofline: .venv/.stamp
 	$(BIN)/python benchmarks/roofline.py

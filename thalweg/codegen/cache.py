@@ -23,6 +23,7 @@ from thalweg.codegen.machine import Target
 from thalweg.codegen.parallel import Compiled, compile_all
 from thalweg.codegen.progress import progress
 from thalweg.platform import tf_logging
+from thalweg.platform.caches import Bounded
 
 _MAGIC = b"thalweg object 2"
 _HASH_BYTES = 32
@@ -99,7 +100,7 @@ class Kernels:
 
     def __init__(self, disk: Disk | None) -> None:
         self.disk = disk
-        self._known: dict[str, Future[Loaded]] = {}
+        self._known = Bounded[str, Future[Loaded]]("kernels in memory", 1 << 13)
         self._lock = threading.Lock()
         self.statistics = Statistics()
 

@@ -26,6 +26,7 @@ from thalweg.codegen.llvm_threads import (
     tools_for,
 )
 from thalweg.codegen.machine import Target, llvm, named, runs_here
+from thalweg.platform.caches import memoized
 
 #: What LLVM may call though no text says so.
 _EXTERNAL = {"memset", "memcpy", "memmove", "_GLOBAL_OFFSET_TABLE_"}
@@ -124,7 +125,7 @@ def _passes(machine: Any, wanted: Passes) -> tuple[Any, Any, Any, int]:
     return builder, whole, single, 1
 
 
-@cache
+@memoized(16)
 def _layout(target: Target) -> str:
     return str(new_machine(target).target_data)
 
