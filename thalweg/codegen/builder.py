@@ -12,11 +12,13 @@ import struct
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+
+from thalweg.platform.caches import memoized
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Type:
         )
 
 
-@cache
+@memoized(1_000)
 def _type(scalar: str, lanes: int) -> Type:
     """The one object of a type that code asks for again and again."""
     return Type(scalar, lanes)

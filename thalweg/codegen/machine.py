@@ -16,6 +16,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from thalweg.platform.caches import memoized
+
 #: Raised whenever the same text may become other machine code (pipeline, calling convention):
 #: objects in the cache that were made before are then not used any more.
 CODE_VERSION = 1
@@ -115,7 +117,7 @@ def host() -> Target:
     return named(os.environ.get("THALWEG_TARGET") or "native")
 
 
-@cache
+@memoized(16)
 def named(name: str) -> Target:
     """A target by name: "native", a level such as "x86-64-v3", a model such as "znver4", "aarch64".
 

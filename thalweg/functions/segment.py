@@ -36,6 +36,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.basic import Const
+from thalweg.platform.caches import Bounded
 
 _MOST_VALUES = 3  # of a constant at one place, before it is data and no part of the program
 
@@ -346,16 +347,13 @@ def _interrupted() -> errors.OpError:
     return errors.CancelledError(None, None, message)
 
 
-_kinds: dict[Any, int] = {}
+_kinds = Bounded[Any, int]("kinds of tensors in eager code", 10_000)
 _numbers = itertools.count()
-_MOST_KINDS = 100_000
 
 
 def _kind(tensor: EagerTensor, held: Any) -> int:
     """A number for what leaves must have in common: dtype and shape."""
     shape = held.shape if type(held) is np.ndarray else tensor.shape
-    if len(_kinds) >= _MOST_KINDS:
-        _kinds.clear()
     return _kinds.setdefault((tensor.dtype, shape), next(_numbers))
 
 

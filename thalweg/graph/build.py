@@ -6,7 +6,6 @@ Every node is made here. Errors in dtype or shape come now, on the user's line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, cast
 
 from thalweg.graph import op as ops
@@ -20,6 +19,7 @@ from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.signature import Argument
 from thalweg.graph.subgraph import SubGraph, check_open, root
+from thalweg.platform.caches import memoized
 
 _UNKNOWN = unknown_shape()
 
@@ -244,7 +244,7 @@ def _dtypes(arguments: Sequence[Any]) -> tuple[DType, ...] | None:
     return tuple(found)
 
 
-@lru_cache(1024)
+@memoized(1_024)
 def _bound_by(kind: type[Op], dtypes: tuple[DType, ...]) -> dict[str, Any] | None:
     """The types that tensors bind where nothing else has a say. None where attributes have, or
     where the tensors do not fit: the long way says what is wrong."""

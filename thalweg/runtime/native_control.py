@@ -43,6 +43,7 @@ from thalweg.ops.context import VariableCell
 from thalweg.ops.philox import Philox
 from thalweg.ops.random import Random
 from thalweg.ops.variable_uses import USES, Use
+from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import uncollected
 from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import renewed_after_fork
@@ -62,7 +63,9 @@ class NativeControl:
     def __init__(self, unit: Controlled, threads: int) -> None:
         self._unit = unit
         self._threads = threads
-        self._programs: dict[Any, _ControlStep | None] = {}
+        self._programs = Bounded[Any, _ControlStep | None](
+            "programs of a loop or conditional", _MOST_PROGRAMS
+        )
         self._varying = Varying()
         self._rooms = Rooms(FIRST_ROOM, FIRST_ROOM)
         self.reason = ""  # why it is not native, where it is not
@@ -94,8 +97,6 @@ class NativeControl:
         if key not in self._programs:
             with self._lock:
                 if key not in self._programs:
-                    if len(self._programs) >= _MOST_PROGRAMS:
-                        del self._programs[next(iter(self._programs))]
                     self._programs[key] = self._lowered(values, rooms)
         return self._programs[key]
 

@@ -78,7 +78,8 @@ class Remembered:
 
     def saw(self, shapes: Shapes) -> None:
         """The region was lowered for these shapes: later programs may differ because of it."""
-        self._before.append(shapes)
+        if len(self._before) < _MOST:  # after that many, no program is kept
+            self._before.append(shapes)
 
     def keep(self, image: Image, form: Form) -> None:
         """Keep the program that was not found."""
