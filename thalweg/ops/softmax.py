@@ -23,6 +23,7 @@ from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
 from thalweg.loops.loop import Operand, Place, Requirement, widened
 from thalweg.ops import basic, casting, filling, indexing, joining, reduce, shaping, transposing
+from thalweg.ops.summing import summed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -440,8 +441,7 @@ class L2Loss(Op):
         return TensorShape.of(())
 
     def numpy(self, t: Array) -> Array:
-        flat = np.ravel(t if t.dtype.itemsize >= 4 else t.astype(np.float32))
-        return (np.dot(flat, flat) / 2).astype(t.dtype)
+        return (summed(np.square(t, dtype=np.float64)) / 2).astype(t.dtype)
 
     def loop(self, at: Place, t: Operand) -> Expr:
         def square(*index: Expr) -> Expr:
