@@ -426,6 +426,15 @@ class Builder:
         self, condition: Value, then: Callable[[], Value], otherwise: Callable[[], Value]
     ) -> Value:
         """The value of one of two pieces of code; the other one does not run."""
+        return self.choose_all(condition, lambda: [then()], lambda: [otherwise()])[0]
+
+    def choose_all(
+        self,
+        condition: Value,
+        then: Callable[[], Sequence[Value]],
+        otherwise: Callable[[], Sequence[Value]],
+    ) -> list[Value]:
+        """The values of one of two pieces of code; the other one does not run."""
         yes, no, after = (self.fresh_label(name) for name in ("yes", "no", "join"))
         self.fork(condition, yes, no)
         self.label(yes)
@@ -435,10 +444,10 @@ class Builder:
         second, right = otherwise(), self._block
         self.jump(after)
         self.label(after)
-        return self.emit(
-            first.type,
-            f"phi {first.type} [{first.text}, %{left}], [{second.text}, %{right}]",
-        )
+        return [
+            self.emit(one.type, f"phi {one.type} [{one.text}, %{left}], [{two.text}, %{right}]")
+            for one, two in zip(first, second, strict=True)
+        ]
 
 
 def suffix(kind: Type) -> str:

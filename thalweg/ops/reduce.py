@@ -37,6 +37,7 @@ from thalweg.ops import (
     transcendental,
     transposing,
 )
+from thalweg.ops.summing import summed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -163,16 +164,10 @@ class AllAxes(Op):
         return np.arange(np.ndim(input), dtype=np.int32)
 
 
-def _summed(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    if x.dtype == _BFLOAT16:
-        return np.sum(x, axis=axis, keepdims=keepdims, dtype=np.float32).astype(_BFLOAT16)
-    return np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
-
-
 class Sum(Reduction):
     """The sum of elements over `axis`"""
 
-    function = staticmethod(_summed)
+    function = staticmethod(summed)
     combine = "sum"
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
@@ -225,7 +220,7 @@ reduce_sum = reduction(Sum, "reduce_sum", "math.reduce_sum")
 
 
 def _averaged(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    total = _summed(x, axis, keepdims)
+    total = summed(x, axis, keepdims)
     count = int(np.prod([x.shape[i] for i in axis], dtype=np.int64))
     if np.issubdtype(x.dtype, np.integer):
         return np.trunc(total / max(count, 1)).astype(x.dtype)
@@ -395,7 +390,7 @@ reduce_any = reduction(AnyOf, "reduce_any", "math.reduce_any")
 def _length(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     wide = x.astype(np.float32) if x.dtype == _BFLOAT16 else x
     squares = np.abs(wide) ** 2
-    return np.sqrt(np.sum(squares, axis=axis, keepdims=keepdims)).astype(x.dtype)
+    return np.sqrt(summed(squares, axis, keepdims)).astype(x.dtype)
 
 
 class EuclideanNorm(Reduction):

@@ -34,6 +34,7 @@ from thalweg.ops import (
     shaping,
     transposing,
 )
+from thalweg.ops.summing import summed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -474,8 +475,7 @@ class L2Loss(Op):
         return TensorShape.of(())
 
     def numpy(self, t: Array) -> Array:
-        flat = np.ravel(t if t.dtype.itemsize >= 4 else t.astype(np.float32))
-        return (np.dot(flat, flat) / 2).astype(t.dtype)
+        return (summed(np.square(t, dtype=np.float64)) / 2).astype(t.dtype)
 
     def loop(self, at: Place, t: Operand) -> Expr:
         def square(*index: Expr) -> Expr:
