@@ -138,6 +138,7 @@ class NativeStep:
         self.functions = [kernel.functions for kernel in loaded]
         self.threads, self.brief = image.threads, image.brief
         self.inputs, self.references, self.outputs = image.inputs, image.references, image.outputs
+        self.sets_first = any(reference.is_set_first for _, reference in image.references)
         self.streams = [(nodes[stream.node], stream.values) for stream in image.streams]
         self._list = listing
         self._pool = default_pool()
@@ -171,9 +172,8 @@ class NativeStep:
         except IndexError:
             frame = Frame(self)
         words = frame.words
-        fresh: dict[VariableCell, Array] = {}
         try:
-            lent = self._lend(words, cells, fresh) if self.references else None
+            lent = self._lend(words, cells) if self.references else None
         except (errors.FailedPreconditionError, OtherShape):
             self._frames.append(frame)
             return None
@@ -185,8 +185,8 @@ class NativeStep:
         if fault:
             fault = self._pool.run_on(frame.program, fault, context.cancellation.check)
             frame.fault[0] = 0
-        if fresh and not fault:
-            _give(fresh)
+        if self.sets_first and lent and not fault:
+            _give(lent[-1])
         for place, scalar in frame.scalars:
             results[place] = scalar[()]
         self._frames.append(frame)
@@ -250,17 +250,20 @@ class NativeStep:
                 words[word] = address + shift
         return held
 
-    def _lend(
-        self, words: Any, cells: Sequence[VariableCell], fresh: dict[VariableCell, Array]
-    ) -> list[Any]:
+    def _lend(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
         """Put the addresses of the variables in place; their buffers, which must live meanwhile.
-        Variables that get their first value here are noted in `fresh`, with its memory."""
+
+        Last come, where variables may get their first value, those that do, with its memory.
+        """
         lent: list[Any] = []
+        fresh: dict[VariableCell, Array] | None = {} if self.sets_first else None
         for place, (targets, written, is_set_first, shape) in self.references:
             cell = cells[place]
             buffer = cell.buffer
-            if buffer is None or is_set_first:
-                buffer = _first(cell, shape, fresh) if is_set_first else cell.lend()
+            if fresh is not None and is_set_first:
+                buffer = _first(cell, shape, fresh)
+            elif buffer is None:
+                buffer = cell.lend()
             if buffer.shape != shape:
                 raise OtherShape
             if written and getrefcount(buffer) > 3:  # a reader holds a view: let it
@@ -270,6 +273,8 @@ class NativeStep:
             lent.append(buffer)
             for word, shift in targets:
                 words[word] = address + shift
+        if fresh is not None:
+            lent.append(fresh)
         return lent
 
     def _results(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
