@@ -88,7 +88,7 @@ def test_training_with_interrupts(hasty: bool) -> None:
         session.run([train, y], feed)
         session.run(loop)
         counts, begun = np.ones(LAYERS), 1000
-        for number in range(rounds(60, 5000)):
+        for number in range(rounds(60, 2000)):
             step = [train, y] if number % 3 else loop
             with impatient() if hasty else nullcontext():
                 was_stopped = interrupts.during(lambda: session.run(step, feed))  # noqa: B023 - called at once
