@@ -293,7 +293,7 @@ class NativeStep:
                 buffer = _first(cell, shape, fresh)
             if buffer is None or buffer.shape != shape:
                 return False
-            if written and getrefcount(buffer) > 3:  # somebody else holds it
+            if written and getrefcount(buffer) > 3 and buffer is cell.buffer:  # others hold it
                 buffer = None
                 buffer = cell.lend_to_write()
             address = address_of(buffer)
