@@ -154,6 +154,13 @@ class Module:
         given = ", ".join(map(str, parameters))
         self._declarations[name] = f"declare {result} @{name}({given})"
 
+    def table(self, name: str, kind: Type, numbers: Sequence[float]) -> Value:
+        """The address of constant numbers."""
+        listed = ", ".join(str(constant(kind, number)) for number in numbers)
+        form = f"[{len(numbers)} x {kind}]"
+        self._declarations[name] = f"@{name} = private unnamed_addr constant {form} [{listed}]"
+        return Value(POINTER, f"@{name}")
+
     @property
     def text(self) -> str:
         """The module as LLVM reads it."""
