@@ -16,6 +16,7 @@ from thalweg.codegen.loops import Turn, emit_loops, emit_turn
 from thalweg.codegen.machine import Target
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.tune import winners
+from thalweg.codegen.winograd_plan import ENABLED
 from thalweg.loops.expr import Expr, call
 from thalweg.loops.kernel import Access, Contraction, Dynamic, Kernel, Loops, Offset, Store
 from thalweg.loops.loop import Variable
@@ -63,8 +64,9 @@ def key_of(kernel: Kernel) -> str:
 
 @cache
 def _generators() -> str:
-    """A digest of the code that makes code: kernels made by other versions of it do not count."""
-    return own_digest(("codegen", "loops"))
+    """A digest of the code that makes code, and what was switched off of it: kernels made by other
+    versions of it do not count."""
+    return own_digest(("codegen", "loops")) + ("" if ENABLED else " plain")
 
 
 def emit(kernel: Kernel, target: Target, schedule: Schedule | None = None) -> Emitted:

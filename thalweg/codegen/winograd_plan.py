@@ -6,6 +6,7 @@ is likely to cost less than the plain convolution, and how scratch memory is lai
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,10 @@ from thalweg.codegen.machine import Target
 from thalweg.codegen.minimal_filter import WAYS, Filtering, filtering
 from thalweg.codegen.winograd_form import Window, window_of
 from thalweg.loops.kernel import Contraction
+
+#: Of a tile: the largest magnitude at each of its elements, 8 to a line; then whether they differ
+#: too much for transforms.
+ABOUT_TILE, MAGNITUDES_A_LINE, IS_SPREAD = 64, 8, 56
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,13 @@ class Layout:
         return self.height * self.width + 16
 
     @property
-    def parts(self) -> tuple[int, int, int, int]:
-        """Nothing but zeros, the transformed inputs, the transformed filters, the sums."""
+    def parts(self) -> tuple[int, int, int, int, int]:
+        """Nothing but zeros, the transformed inputs, the transformed filters, the sums, and how
+        large the inputs of a tile are, `ABOUT_TILE` numbers each."""
         products = self.filtering.products
         planes = self.plane_a, self.plane_b, self.blocks.panels * self.plane_c
         a, b, c = (products * plane for plane in planes)
-        return self.blocks.depth, a, b, c
+        return self.blocks.depth, a, b, c, self.blocks.tiles * ABOUT_TILE
 
     @property
     def size(self) -> int:
@@ -121,6 +127,8 @@ class Layout:
 _INPUT, _FILTER, _RESULT, _SUM, _TILE = 10.5, 7.0, 12.0, 6.0, 100.0
 #: The share of the peak that register tiles reach, and that of the plain convolution.
 _REACHED, _PLAIN = 0.93, 0.88
+#: Whether there is any: without, every convolution is the plain sum of its products.
+ENABLED = os.environ.get("THALWEG_WINOGRAD", "1") != "0"
 #: How much less than the plain convolution blocks must cost: results are less exact, after all.
 _WORTH = 0.85
 _OTHERS = 8  # schedules worth measuring
@@ -130,7 +138,7 @@ _LEAST = 16
 
 def filtered(kernel: Contraction, target: Target) -> Schedule | None:
     """The schedule of a minimal filtering, where that is likely to cost less than other ways."""
-    window = window_of(kernel)
+    window = window_of(kernel) if ENABLED else None
     if window is None or not _is_fit(window, target):
         return None
     best = min(_works(window, target), key=lambda work: work.cost, default=None)

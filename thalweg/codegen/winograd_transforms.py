@@ -7,19 +7,23 @@ planes as it has products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 
-from thalweg.codegen.builder import FLOAT, POINTER, Type, Value
+from thalweg.codegen.builder import FLOAT, I32, POINTER, Type, Value, constant, suffix
 from thalweg.codegen.contraction_form import argument_of
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.minimal_filter import Square, applied, on_both_axes
 from thalweg.codegen.packing import transposed
 from thalweg.codegen.winograd_form import Axis, Window
-from thalweg.codegen.winograd_plan import Layout
+from thalweg.codegen.winograd_plan import ABOUT_TILE, IS_SPREAD, MAGNITUDES_A_LINE, Layout
 from thalweg.loops.loop import Variable
 
 At = dict[Variable, Value]
+
+#: How many times larger than all that an output sees another input of its tile may be.
+MOST_SPREAD = 64.0
 
 
 class Stage:
@@ -32,8 +36,8 @@ class Stage:
         self.kind = FLOAT.of(self.lanes)
         self.extents = window.tiles(self.blocks.outputs)
         start = self.element(frame.scratch, frame.multiply(frame.thread, layout.size))
-        self.zeros, self.a, self.filters, self.sums = (
-            self.element(start, frame.integer(sum(layout.parts[:number]))) for number in range(4)
+        self.zeros, self.a, self.filters, self.sums, self.magnitudes = (
+            self.element(start, frame.integer(sum(layout.parts[:number]))) for number in range(5)
         )
 
     def element(self, base: Value, place: Value) -> Value:
@@ -122,14 +126,19 @@ class Inputs(Stage):
         frame, size = self.frame, self.filtering.size
         first, count, channel = frame.given
         self.sources, self.kept = self.b.stack(POINTER, size**2), self.b.stack(self.kind, size**2)
+        self.seen = self.b.stack(I32.of(self.lanes), size**2)
         with self.steps(count) as tile:
-            self._find(self.place_of(frame.add(first, tile)), channel)
+            at = self.place_of(frame.add(first, tile))
+            self._find(at, channel)
+            spread = Spread(self, at)
+            self.spread = spread
             row = frame.multiply(tile, self.blocks.depth)
             with self.steps(self.depth(channel), self.lanes) as vector:
                 with self.steps(size) as column:
                     self._down(column, channel, vector)
                 with self.steps(size) as line:
                     self._across(line, self.element(self.a, frame.add(row, vector)))
+            spread.judge(tile, channel)
         self.b.ret()
 
     def _down(self, column: Value, channel: Value, vector: Value) -> None:
@@ -138,6 +147,7 @@ class Inputs(Stage):
         for i in range(self.filtering.size):
             address = self.b.load(POINTER, self._at(self.sources, POINTER, i, column))
             elements.append(self.channels_at(self.element(address, vector), here))
+            self.spread.see(i, column, elements[-1])
         made = applied(self.frame, self.fma, self.filtering.of_inputs, elements)
         for i, value in enumerate(made):
             self.b.store(value, self._at(self.kept, self.kind, i, column))
@@ -172,6 +182,90 @@ class Inputs(Stage):
                 source = b.select(b.binary("and", there, here), address, self.zeros)
                 number = frame.add(frame.multiply(line, self.filtering.size), column)
                 b.store(source, b.element(self.sources, POINTER.scalar, number))
+
+
+class Spread:
+    """How much the inputs of a tile differ in magnitude, over all channels.
+
+    Transforms round every result of a tile as the largest input makes it. Results whose own inputs
+    are much smaller would have that error, though the large one is none of theirs: such tiles are
+    told to the stage that gives results. Magnitudes are compared as integers, NaN being largest.
+    """
+
+    def __init__(self, stage: Inputs, at: At) -> None:
+        self.stage, self.at, self.b, self.frame = stage, at, stage.b, stage.frame
+        self.kind, self.size = I32.of(stage.lanes), stage.filtering.size
+        with stage.steps(self.size**2) as number:
+            self.b.store(constant(self.kind, 0), self._seen(number))
+
+    def _seen(self, number: Value) -> Value:
+        return self.b.element(self.stage.seen, str(self.kind), number)
+
+    def see(self, line: int, column: Value, value: Value) -> None:
+        """Take note of channels of an element."""
+        b = self.b
+        bits = b.convert("bitcast", value, "i32")
+        magnitude = b.binary("and", bits, constant(self.kind, 0x7FFFFFFF))
+        place = self._seen(self.frame.add(column, self.frame.integer(line * self.size)))
+        b.store(b.intrinsic("smax", b.load(self.kind, place), magnitude), place)
+
+    def judge(self, tile: Value, channel: Value) -> None:
+        """Merge what was seen with the channels before, and say whether magnitudes differ much."""
+        b, stage, frame = self.b, self.stage, self.frame
+        base = stage.element(stage.magnitudes, frame.multiply(tile, ABOUT_TILE))
+        is_first = b.compare("eq", channel, frame.integer(0))
+        with stage.steps(self.size) as line, stage.steps(self.size) as column:
+            number = frame.add(frame.multiply(line, self.size), column)
+            seen = b.load(self.kind, self._seen(number))
+            most = b.call(f"llvm.vector.reduce.smax.{suffix(self.kind)}", I32, seen)
+            place = frame.add(frame.multiply(line, MAGNITUDES_A_LINE), column)
+            address = stage.element(base, place)
+            before = b.select(is_first, constant(I32, 0), b.load(I32, address))
+            b.store(b.intrinsic("smax", before, most), address)
+        flag = b.convert("zext", self._is_spread(base), "i32")
+        b.store(flag, stage.element(base, frame.integer(IS_SPREAD)))
+
+    def _is_spread(self, base: Value) -> Value:
+        """Whether the inputs of some output are small beside the largest one of the tile."""
+        b, windows = self.b, self._windows(base)
+        outputs = windows[0].type
+        most, least = constant(outputs, 0), constant(outputs, 0x7FFFFFFF)
+        down, across = (axis.output for axis in self.stage.window.axes)
+        exist = self.frame.below(self.at[across], self.frame.integer(across.extent), outputs.lanes)
+        left = self.frame.subtract(self.frame.integer(down.extent), self.at[down])
+        for number, window in enumerate(windows):
+            most = b.intrinsic("smax", most, window)
+            there = b.compare("sgt", left, self.frame.integer(number))
+            own = b.binary("and", exist, b.splat(there, outputs.lanes))
+            least = b.select(own, b.intrinsic("smin", least, window), least)
+        name = suffix(outputs)
+        largest, smallest = (
+            b.convert("bitcast", b.call(f"llvm.vector.reduce.{how}.{name}", I32, value), "float")
+            for how, value in (("smax", most), ("smin", least))
+        )
+        reach = b.binary("fmul", smallest, constant(FLOAT, MOST_SPREAD))
+        return b.compare("ugt", largest, reach)
+
+    def _windows(self, base: Value) -> list[Value]:
+        """The largest magnitude that each output of the tile sees, line by line."""
+        b, kind = self.b, I32.of(MAGNITUDES_A_LINE)
+        outputs, taps = self.stage.blocks.outputs, self.stage.window.taps
+        lines = [
+            b.load(kind, self.stage.element(base, self.frame.integer(i * MAGNITUDES_A_LINE)), 4)
+            for i in range(self.size)
+        ]
+        down = [self._largest(lines[i : i + taps]) for i in range(outputs)]
+        return [self._largest([self._from(v, j, outputs) for j in range(taps)]) for v in down]
+
+    def _largest(self, values: Sequence[Value]) -> Value:
+        return reduce(lambda one, other: self.b.intrinsic("smax", one, other), values)
+
+    def _from(self, vector: Value, first: int, count: int) -> Value:
+        """Some lanes of a vector."""
+        numbers = ", ".join(f"i32 {first + lane}" for lane in range(count))
+        kind = vector.type.of(count)
+        mask = f"<{count} x i32> <{numbers}>"
+        return self.b.emit(kind, f"shufflevector {vector}, {vector.type} poison, {mask}")
 
 
 class Filters(Stage):

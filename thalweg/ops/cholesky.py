@@ -26,6 +26,7 @@ from thalweg.ops import (
     transcendental,
 )
 from thalweg.ops.linalg import TYPES, adjoint_of
+from thalweg.platform import blas
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -43,7 +44,7 @@ class Cholesky(Op):
     def numpy(self, input: Array) -> Array:
         linalg.check_square(input)
         try:
-            return np.linalg.cholesky(input)
+            return blas.cholesky(input)
         except np.linalg.LinAlgError:
             raise ValueError(
                 "LLT decomposition was not successful. The input might not be valid."
@@ -113,14 +114,14 @@ def _by_normal_equations(matrix: Array, rhs: Array, l2: float) -> Array:
     flipped = adjoint_of(matrix)
     rows, columns = matrix.shape[-2:]
     if rows >= columns:
-        return _definite_solve(flipped @ matrix, flipped @ rhs, l2)
-    return flipped @ _definite_solve(matrix @ flipped, rhs, l2)
+        return _definite_solve(blas.matmul(flipped, matrix), blas.matmul(flipped, rhs), l2)
+    return blas.matmul(flipped, _definite_solve(blas.matmul(matrix, flipped), rhs, l2))
 
 
 def _definite_solve(matrix: Array, rhs: Array, shift: float) -> Array:
     shifted = matrix + (shift * np.eye(matrix.shape[-1])).astype(matrix.dtype)
     try:
-        factor = np.linalg.cholesky(shifted)
+        factor = blas.cholesky(shifted)
     except np.linalg.LinAlgError:
         raise ValueError(
             "Input matrix was rank deficient or ill-conditioned. Try setting fast=False or provide "
@@ -132,7 +133,7 @@ def _definite_solve(matrix: Array, rhs: Array, shift: float) -> Array:
 
 def _by_pseudo_inverse(matrix: Array, rhs: Array, l2: float) -> Array:
     cutoff = np.finfo(matrix.dtype).eps * max(matrix.shape[-2:], default=1)
-    return np.linalg.pinv(matrix, rcond=cutoff) @ rhs
+    return blas.matmul(blas.pinv(matrix, rcond=cutoff), rhs)
 
 
 def _shifted_factor(gram: Tensor, l2: Tensor) -> Tensor:

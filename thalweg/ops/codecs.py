@@ -17,6 +17,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.ops import png16
+from thalweg.platform import blas
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -73,7 +74,7 @@ def _without_alpha(pixels: Array) -> tuple[Array, Array]:
 def _gray(colours: Array) -> Array:
     if colours.shape[-1] == 1:
         return colours
-    return (colours @ [0.299, 0.587, 0.114] + 0.5).astype(np.uint16)[..., None]
+    return (blas.matmul(colours, [0.299, 0.587, 0.114]) + 0.5).astype(np.uint16)[..., None]
 
 
 def _pixels(picture: Any, channels: int, dtype: DType = dtypes.uint8) -> Array:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from thalweg.ops import windows
 from thalweg.ops.windows import Slides
+from thalweg.platform import blas
 
 Array = NDArray[Any]
 
@@ -29,7 +30,7 @@ def correlate(x: Array, w: Array, slides: Slides) -> Array:
     y = np.empty((len(x), *positions, w.shape[-1]), x.dtype)
     matrix = w.reshape(-1, w.shape[-1])
     for block, rows in _blocks(x, slides, positions):
-        np.matmul(rows, matrix, out=y[block].reshape(len(rows), w.shape[-1]))
+        blas.matmul(rows, matrix, out=y[block].reshape(len(rows), w.shape[-1]))
     return y
 
 
@@ -40,7 +41,7 @@ def filter_adjoint(x: Array, dy: Array, slides: Slides) -> Array:
     window = tuple(slide.window for slide in slides)
     dw = np.zeros((math.prod(window) * x.shape[-1], channels), x.dtype)
     for block, rows in _blocks(x, slides, positions):
-        dw += rows.T @ dy[block].reshape(len(rows), channels)
+        dw += blas.matmul(rows.T, dy[block].reshape(len(rows), channels))
     return dw.reshape(*window, x.shape[-1], channels)
 
 
@@ -74,7 +75,7 @@ def _scatter(sizes: Sequence[int], w: Array, dy: Array, slides: Slides) -> Array
     rows = dy.reshape(math.prod(dy.shape[:-1]), dy.shape[-1])
     products = np.empty((*dy.shape[:-1], w.shape[-2]), dy.dtype)
     for index, seen in windows.taps(slides, positions):
-        np.matmul(rows, w[index].T, out=products.reshape(len(rows), w.shape[-2]))
+        blas.matmul(rows, w[index].T, out=products.reshape(len(rows), w.shape[-2]))
         padded[(slice(None), *seen)] += products
     return padded[windows.inside(pads, shape)]
 

@@ -25,6 +25,7 @@ from thalweg.loops.loop import Operand, Place, Requirement
 from thalweg.ops import arithmetic, casting, choosing, filling, joining, reduce, shaping
 from thalweg.ops.indexing import are_within
 from thalweg.ops.resizing import two_neighbours
+from thalweg.platform import blas
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -59,8 +60,8 @@ class CropAndResize(Op):
         crops = np.empty((len(boxes), *crop_size.tolist(), image.shape[3]), np.float32)
         for crop, box, index in zip(crops, boxes, box_ind, strict=True):
             rows, columns = crop_matrices(image.shape, box, crop_size, self.methods())
-            half = np.tensordot(rows[0], image[index].astype(np.float32), (1, 0))
-            crop[:] = np.tensordot(half, columns[0], (1, 1)).transpose(0, 2, 1)
+            half = blas.tensordot(rows[0], image[index].astype(np.float32), (1, 0))
+            crop[:] = blas.tensordot(half, columns[0], (1, 1)).transpose(0, 2, 1)
             inside = rows[1][:, None] & columns[1][None, :]
             crop[~inside] = self.extrapolation_value
         return crops
@@ -276,8 +277,8 @@ class CropAndResizeGradImage(Op):
         for grad, box, index in zip(grads, boxes, box_ind, strict=True):
             rows, columns = crop_matrices(result.shape, box, size, methods)
             kept = grad * (rows[1][:, None] & columns[1][None, :])[..., None]
-            half = np.tensordot(rows[0].T, kept, (1, 0))
-            result[index] += np.tensordot(half, columns[0], (1, 0)).transpose(0, 2, 1)
+            half = blas.tensordot(rows[0].T, kept, (1, 0))
+            result[index] += blas.tensordot(half, columns[0], (1, 0)).transpose(0, 2, 1)
         return result
 
     def loop(

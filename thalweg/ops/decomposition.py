@@ -30,6 +30,7 @@ from thalweg.ops import (
     shaping,
 )
 from thalweg.ops.linalg import TYPES, adjoint_of
+from thalweg.platform import blas
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -51,7 +52,7 @@ class Qr(Op):
         return [TensorShape.of((*batch, rows, inner)), TensorShape.of((*batch, inner, columns))]
 
     def numpy(self, input: Array) -> tuple[Array, Array]:
-        q, r = np.linalg.qr(input, mode="complete" if self.full_matrices else "reduced")
+        q, r = blas.qr(input, mode="complete" if self.full_matrices else "reduced")
         return q, r
 
     def gradient(self, node: Node, dq: Tensor, dr: Tensor) -> Tensor:
@@ -142,9 +143,9 @@ class SelfAdjointEigV2(Op):
     def numpy(self, input: Array) -> tuple[Array, Array]:
         linalg.check_square(input)
         if not self.compute_v:
-            values = np.linalg.eigvalsh(input).astype(input.dtype)
+            values = blas.eigvalsh(input).astype(input.dtype)
             return values, np.zeros(0, input.dtype)
-        values, vectors = np.linalg.eigh(input)
+        values, vectors = blas.eigh(input)
         return values.astype(input.dtype), vectors
 
     def gradient(self, node: Node, de: Tensor, dv: Tensor) -> Tensor:
@@ -211,9 +212,9 @@ class Svd(Op):
     def numpy(self, input: Array) -> tuple[Array, Array, Array]:
         if not self.compute_uv:
             nothing = np.zeros(0, input.dtype)
-            values = np.linalg.svd(input, compute_uv=False)
+            values = blas.svd(input, compute_uv=False)
             return values.astype(input.dtype), nothing, nothing
-        u, s, vh = np.linalg.svd(input, full_matrices=self.full_matrices)
+        u, s, vh = blas.svd(input, full_matrices=self.full_matrices)
         return s.astype(input.dtype), u, adjoint_of(vh)
 
     def gradient(self, node: Node, ds: Tensor, du: Tensor, dv: Tensor) -> Tensor:

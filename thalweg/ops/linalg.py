@@ -13,6 +13,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, Sizes, TensorShape, unknown_shape
 from thalweg.ops import complexes, diagonal, matmul, shaping, transposing
+from thalweg.platform import blas
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -83,7 +84,7 @@ class MatrixInverse(Op):
     def numpy(self, input: Array) -> Array:
         check_square(input)
         try:
-            inverse = np.linalg.inv(input)
+            inverse = blas.inv(input)
         except np.linalg.LinAlgError:
             raise ValueError("Input is not invertible.") from None
         return adjoint_of(inverse) if self.adjoint else inverse
@@ -112,7 +113,7 @@ class MatrixDeterminant(Op):
 
     def numpy(self, input: Array) -> Array:
         check_square(input)
-        result = np.linalg.det(input)
+        result = blas.det(input)
         if not np.all(np.isfinite(result)):
             raise ValueError("The determinant is not finite.")
         return result
@@ -145,7 +146,7 @@ class LogMatrixDeterminant(Op):
 
     def numpy(self, input: Array) -> tuple[Array, Array]:
         check_square(input)
-        sign, logarithm = np.linalg.slogdet(input)
+        sign, logarithm = blas.slogdet(input)
         return np.asarray(sign), np.asarray(logarithm).astype(input.dtype)
 
     def gradient(self, node: Node, dsign: Tensor, dlogarithm: Tensor) -> Tensor:
@@ -196,7 +197,7 @@ def solved(matrix: Array, rhs: Array) -> Array:
     """The solution of (batches of) linear systems."""
     check_fit(matrix, rhs)
     try:
-        return np.linalg.solve(matrix, rhs)
+        return blas.solve(matrix, rhs)
     except np.linalg.LinAlgError:
         raise ValueError("Input matrix is not invertible.") from None
 
@@ -255,7 +256,9 @@ def substituted(triangle: Array, rhs: Array, lower: bool) -> Array:
     side = triangle.shape[-1]
     for row in range(side) if lower else reversed(range(side)):
         known = slice(row) if lower else slice(row + 1, None)
-        x[..., row, :] -= (triangle[..., row : row + 1, known] @ x[..., known, :])[..., 0, :]
+        x[..., row, :] -= blas.matmul(triangle[..., row : row + 1, known], x[..., known, :])[
+            ..., 0, :
+        ]
         x[..., row, :] /= triangle[..., row, row, None]
     return x
 

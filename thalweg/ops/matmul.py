@@ -19,6 +19,7 @@ from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Operand, Place
 from thalweg.ops import broadcast, casting, complexes, reduce, shaping
 from thalweg.ops.overloads import overload
+from thalweg.platform import blas
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -93,8 +94,8 @@ def _product(a: Array, b: Array) -> Array:
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(f"Matrix size-incompatible: In[0]: {a.shape}, In[1]: {b.shape}")
     if a.dtype in _SHORT_FLOATS:
-        return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
-    return np.matmul(a, b)
+        return blas.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
+    return blas.matmul(a, b)
 
 
 def conjugate(x: Tensor) -> Tensor:

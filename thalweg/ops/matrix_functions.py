@@ -16,6 +16,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops import filling, joining, linalg, shaping
+from thalweg.platform import blas
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -60,23 +61,23 @@ _PADE_RADIUS = 5.37
 
 def _exponential(x: Array) -> Array:
     """exp(x) = exp(x / 2ˢ) squared s times"""
-    largest = float(np.max(np.linalg.norm(x, 1, axis=(-2, -1))))
+    largest = float(np.max(np.abs(x).sum(-2)))
     squarings = max(0, int(np.ceil(np.log2(max(largest, 1e-300) / _PADE_RADIUS))))
     result = _pade(x / 2.0**squarings)
     for _ in range(squarings):
-        result = result @ result
+        result = blas.matmul(result, result)
     return result
 
 
 def _pade(x: Array) -> Array:
     """p(x) / p(-x), from the even and the odd part of p"""
-    square, power = x @ x, _identity(x)
+    square, power = blas.matmul(x, x), _identity(x)
     even, odd = np.zeros_like(x), np.zeros_like(x)
     for first, second in zip(_PADE[::2], _PADE[1::2], strict=True):
         even, odd = even + first * power, odd + second * power
-        power = power @ square
-    odd = x @ odd
-    return np.linalg.solve(even - odd, even + odd)
+        power = blas.matmul(power, square)
+    odd = blas.matmul(x, odd)
+    return blas.solve(even - odd, even + odd)
 
 
 class MatrixExponential(MatrixFunction):
@@ -99,19 +100,20 @@ def _square_root(x: Array) -> Array:
     root, inverse = x, _identity(x)
     for _ in range(_MOST_ITERATIONS):
         try:
-            halves = 0.5 * (root + np.linalg.inv(inverse)), 0.5 * (inverse + np.linalg.inv(root))
+            halves = 0.5 * (root + blas.inv(inverse)), 0.5 * (inverse + blas.inv(root))
         except np.linalg.LinAlgError:
             break
         change = np.max(np.abs(halves[0] - root))
         root, inverse = halves
         if not change > 1e-14 * np.max(np.abs(root)):
             break
-    return root if np.allclose(root @ root, x, rtol=1e-8) else _root_by_eigenvectors(x)
+    return root if np.allclose(blas.matmul(root, root), x, rtol=1e-8) else _root_by_eigenvectors(x)
 
 
 def _root_by_eigenvectors(x: Array) -> Array:
-    values, vectors = np.linalg.eig(x)
-    root = (vectors * np.sqrt(values.astype(np.complex128))[..., None, :]) @ np.linalg.inv(vectors)
+    values, vectors = blas.eig(x)
+    scaled = vectors * np.sqrt(values.astype(np.complex128))[..., None, :]
+    root = blas.matmul(scaled, blas.inv(vectors))
     if np.iscomplexobj(x):
         return root
     if not np.allclose(root.imag, 0):
@@ -142,7 +144,7 @@ def _logarithm(x: Array) -> Array:
     distance, total = x - one, np.zeros_like(x)
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         place = 0.5 * (node + 1)
-        total = total + 0.5 * weight * np.linalg.solve(one + place * distance, distance)
+        total = total + 0.5 * weight * blas.solve(one + place * distance, distance)
     return total * 2.0**roots
 
 

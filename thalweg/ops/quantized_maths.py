@@ -32,6 +32,7 @@ from thalweg.ops.quantize import (
     wide,
     zero_point,
 )
+from thalweg.platform import blas
 
 Array = NDArray[Any]
 
@@ -60,7 +61,9 @@ class QuantizedMatMul(Op):
     ) -> tuple[Array, Any, Any]:
         left, left_steps = _centred(a, float(min_a), float(max_a))
         right, right_steps = _centred(b, float(min_b), float(max_b))
-        product = (left.T if self.transpose_a else left) @ (right.T if self.transpose_b else right)
+        product = blas.matmul(
+            left.T if self.transpose_a else left, right.T if self.transpose_b else right
+        )
         kind = storage(self.Toutput)
         return product.astype(kind), *spanned(left_steps * right_steps, kind)
 

@@ -23,6 +23,7 @@ from thalweg.loops import loop
 from thalweg.loops.expr import Expr, call, select
 from thalweg.loops.loop import Operand, Place
 from thalweg.ops import casting, shaping
+from thalweg.platform import blas
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -130,8 +131,8 @@ def area_weights(size: int, target: int, align_corners: bool, half_pixel: bool) 
 
 def _apply(images: Array, rows: Array, columns: Array) -> Array:
     """rows · image · columnsᵀ for every image and channel."""
-    half = np.tensordot(rows, images, (1, 1))  # [out_h, n, w, c]
-    full = np.tensordot(columns, half, (1, 2))  # [out_w, out_h, n, c]
+    half = blas.tensordot(rows, images, (1, 1))  # [out_h, n, w, c]
+    full = blas.tensordot(columns, half, (1, 2))  # [out_w, out_h, n, c]
     return np.ascontiguousarray(full.transpose(2, 1, 0, 3))
 
 

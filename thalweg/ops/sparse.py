@@ -37,6 +37,7 @@ from thalweg.ops import (
     reduce,
     shaping,
 )
+from thalweg.platform import blas
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -65,7 +66,7 @@ def flat_places(indices: Array, shape: Sequence[int] | Array) -> Array:
     """The row-major number of each index in a tensor of the given shape."""
     sizes = [int(size) for size in shape]
     strides = np.array([int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))], np.int64)
-    return indices @ strides if len(sizes) else np.zeros(len(indices), np.int64)
+    return blas.matmul(indices, strides) if len(sizes) else np.zeros(len(indices), np.int64)
 
 
 def check_indices(indices: Array, shape: Array, ordered: bool) -> None:

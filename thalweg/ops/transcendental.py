@@ -386,9 +386,10 @@ class Sigmoid(Smooth):
 
 def _complex_sigmoid(x: Array) -> Array:
     """The quotient of complex numbers is nan where one is infinite: no exponential may be."""
-    right = x.real > 0
-    small = np.exp(np.where(right, -x, x))
-    return np.where(right, np.ones_like(small), small) / (1 + small)
+    right: Array = np.greater(np.real(x), 0)
+    small: Array = np.exp(np.where(right, np.negative(x), x))
+    above: Array = np.where(right, np.ones_like(small), small)
+    return np.divide(above, 1 + small)
 
 
 class SigmoidGrad(Backprop):

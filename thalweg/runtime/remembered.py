@@ -26,6 +26,7 @@ from thalweg.codegen.cache import Loaded, find_all, shared_disk
 from thalweg.codegen.machine import host
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.tune import winners
+from thalweg.codegen.winograd_plan import ENABLED
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node
 from thalweg.lower.identity import identity
@@ -124,7 +125,7 @@ class Remembered:
 def surroundings() -> str:
     """What the outcome depends on besides region and shapes: the processor and all the code."""
     versions = f"{platform.python_version()} {np.__version__} {ml_dtypes.__version__}"
-    return f"{host()} {host().key} {versions} {own_digest(FOLDERS)}"
+    return f"{host()} {host().key} {versions} {own_digest(FOLDERS)} {ENABLED}"
 
 
 # Entries: the length of the JSON, the JSON, and the arrays that it points to.
