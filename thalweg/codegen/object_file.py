@@ -12,6 +12,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from thalweg.platform.collector import uncollected
+
 #: What LLVM may call though no text says so.
 EXTERNAL = frozenset({"memset", "memcpy", "memmove", "_GLOBAL_OFFSET_TABLE_"})
 
@@ -63,7 +65,8 @@ class ObjectFile:
     def check(self, functions: Sequence[str], architecture: str) -> None:
         """Raise ValueError unless it is whole, and defines these functions."""
         try:
-            sound = all(self._conditions(functions, architecture))
+            with uncollected():  # what is read is dropped at once, and is no reason to look around
+                sound = all(self._conditions(functions, architecture))
         except (struct.error, LookupError, UnicodeDecodeError) as error:
             raise ValueError("This is no object file.") from error
         if not sound:
