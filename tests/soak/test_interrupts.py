@@ -64,7 +64,9 @@ class Interrupts:
             return True
         finally:
             self._armed = False
-            self._heard.wait()  # it may come after the step
+            # It may come after the step, and just before a wait that it then would not wake.
+            while not self._heard.wait(0.01):
+                pass
         return False
 
 
