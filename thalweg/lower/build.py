@@ -37,6 +37,9 @@ from thalweg.lower.specialise import NotCompiled, Specialised
 
 Key = TypeVar("Key")
 
+#: Reshapes and transposes one behind the other that are inlined: indices may double with each.
+_MOST_MOVES = 6
+
 
 class _Mark(NamedTuple):
     """How much was drafted up to some moment, and what had to be checked then."""
@@ -75,6 +78,7 @@ class Drafting:
         self._writes: dict[Tensor, list[int]] = defaultdict(list)  # of a variable: positions
         self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
         self._reductions: dict[Any, Buffer] = {}
+        self._moves: dict[Tensor, int] = {}  # of elements, in what is computed where it is read
         self._looks: dict[tuple[int, int], Look] = {}  # by kind of node, and output
         self._views: dict[Tensor, tuple[Tensor, int]] = {}
         self._models = Models()
@@ -211,10 +215,15 @@ class Drafting:
             if look is None:
                 continue
             reads = look.reads(node)
+            sources = [source for source, _ in reads if source is not None]
             self._costs.note(tensor, look.form, reads)
-            read = self._directly_read([source for source, _ in reads if source is not None])
+            read = self._directly_read(sources)
             self._variables_read[tensor] = read
-            stored = tensor in self._outputs or self._must_store(tensor, look.form)
+            moves = max([self._moves.get(source, 0) for source in sources], default=0)
+            moves += look.form.moves_only and look.view is None
+            stored = tensor in self._outputs or self._must_store(tensor, look.form, moves)
+            if moves and not stored:
+                self._moves[tensor] = moves
             if stored or self._is_overtaken(position, tensor, read):
                 self._costs.stored.add(tensor)
                 self._variables_read[tensor] = frozenset()
@@ -229,9 +238,11 @@ class Drafting:
                 found |= self._variables_read[tensor]
         return found
 
-    def _must_store(self, tensor: Tensor, form: Form) -> bool:
+    def _must_store(self, tensor: Tensor, form: Form, moves: int) -> bool:
         if not self._readers[tensor]:
             return False
+        if moves > _MOST_MOVES:
+            return True
         if form.reduces or form.scatters or (tensor in self._contracted and not form.moves_only):
             return True
         cost, parts = self._costs.of(tensor)

@@ -221,7 +221,7 @@ def _groups(ranges: Iterator[_Range]) -> Iterator[list[_Range]]:
     parts = 0
     for one in ranges:
         own = _amount(one[0]).parts + 2  # with the choice and its condition
-        if group and parts + own > MOST_PARTS:
+        if group and parts + own >= MOST_PARTS:
             yield group
             group, parts = [], 0
         group.append(one)
@@ -233,14 +233,14 @@ def _piece(write: Write, variable: Variable, ranges: Sequence[_Range]) -> Write:
     """The part of a write where an index is in some ranges."""
     first, last = ranges[0][1], ranges[-1][2]
     fresh = Variable.fresh(last - first)
+    place = Expr("index", (fresh,))
     renaming = Renaming({variable: index_of(fresh) + number(first)})
 
     def chosen(low: int, high: int) -> Any:
         if high - low == 1:
             return renaming.of(ranges[low][0])
         middle = (low + high) // 2
-        below = Expr("index", (fresh,)) < ranges[middle][1] - first
-        return select(below, chosen(low, middle), chosen(middle, high))
+        return select(place < ranges[middle][1] - first, chosen(low, middle), chosen(middle, high))
 
     loops = [fresh if v is variable else v for v in write.variables]
     return replace(
