@@ -30,6 +30,8 @@ from thalweg.runtime.remembered import Recalled, Remembered
 #: (region, the node to run on its NumPy kernel or None for all, threads) -> a function that runs it
 InParts = Callable[[Region, Node | None, int], Callable[..., list[Any]]]
 
+#: Of a region's programs, those that keep the memory they ran in when one for other shapes is made.
+_MAX_WITH_MEMORY = 8
 _MOST_STEPS = 128  # sets of shapes that a region keeps programs for; the oldest ones go first
 
 
@@ -83,7 +85,14 @@ class CompiledRegion:
             if found is None:
                 found = self._compiled(key, cells)
                 self.steps[key] = found
+                self._release_memory()
             return found
+
+    def _release_memory(self) -> None:
+        """Let programs of shapes that came long ago give back the memory they run in."""
+        for step in list(self.steps.values())[:-_MAX_WITH_MEMORY]:
+            if isinstance(step, NativeStep):
+                step.release_memory()
 
     def _compiled(self, key: Any, cells: Sequence[VariableCell]) -> Callable[..., Any]:
         shapes: dict[Tensor, Any] = dict(zip(self.region.inputs, key, strict=True))

@@ -200,6 +200,10 @@ class NativeStep:
         self._frames.append(frame)  # unless it was left half way, stopped by a signal or a check
         return None if fault else results
 
+    def release_memory(self) -> None:
+        """Let go of the memory of calls that are over; the next one takes fresh memory."""
+        self._frames.clear()
+
     def _settled(
         self, frame: Frame, fault: int, fresh: dict[VariableCell, Array], context: Any
     ) -> int:
