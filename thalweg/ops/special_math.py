@@ -325,10 +325,20 @@ def bessel_i1e(x: Array) -> Array:
 
 def _scaled_bessel(order: int, x: Array) -> Array:
     result = np.full(x.shape, np.nan)
-    small, large = x < 30, x >= 30
+    least, small, large = x < 1, (x >= 1) & (x < 30), x >= 30
+    result[least] = _bessel_series(order, x[least])
     result[small] = _bessel_integral(order, x[small])
     result[large] = _bessel_asymptotic(order, x[large])
     return result
+
+
+def _bessel_series(order: int, x: Array) -> Array:
+    # Near zero the integral of order 1 cancels; all terms of the series have one sign.
+    term = total = (x / 2) ** order * np.exp(-x)
+    for k in range(1, 12):
+        term = term * (x / 2) ** 2 / (k * (k + order))
+        total = total + term
+    return total
 
 
 def _bessel_integral(order: int, x: Array) -> Array:
