@@ -146,3 +146,13 @@ def test_bad_arguments() -> None:
             tf.nn.sparse_softmax_cross_entropy_with_logits(labels=1, logits=1.0)
         with pytest.raises(ValueError, match="must be provided"):
             tf.nn.softmax_cross_entropy_with_logits(labels=LABELS)
+
+
+@pytest.mark.parametrize("axis", [0, -1, 1])
+def test_softmax_of_unknown_rank(axis: int) -> None:
+    values = np.arange(6.0).reshape(2, 3) if axis == 1 else np.arange(3.0)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float64)
+        powers = np.exp(values)
+        wanted = powers / powers.sum(axis, keepdims=True)
+        np.testing.assert_allclose(session.run(tf.nn.softmax(x, axis), {x: values}), wanted)

@@ -22,7 +22,18 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
 from thalweg.loops.loop import Operand, Place, Requirement, widened
-from thalweg.ops import basic, casting, filling, indexing, joining, reduce, shaping, transposing
+from thalweg.ops import (
+    basic,
+    casting,
+    choosing,
+    compare,
+    filling,
+    indexing,
+    joining,
+    reduce,
+    shaping,
+    transposing,
+)
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -175,8 +186,9 @@ def _swapped(x: Tensor, axis: int) -> Any:
         return order
     last = shaping.rank(x) - 1
     place = axis if axis >= 0 else axis + 1 + last
-    between = filling.range(place + 1, last)
-    return joining.concat([filling.range(place), [last], between, [place]], 0)
+    order = filling.range(last + 1)
+    changed = choosing.where_v2(compare.equal(order, last), place, order)
+    return choosing.where_v2(compare.equal(order, place), last, changed)
 
 
 # Cross entropies
