@@ -475,8 +475,11 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
         size = shaping.shape(values)[place : None if place == -1 else place + 1]
         times = broadcast.broadcast_to(shaping.index_tensor(repeats), size)
         # Row i of the mask has times[i] marks: their rows are the indices, in order.
-        marks = choosing.where(filling.sequence_mask(times))
-        return indexing.gather(values, marks[:, 0], axis=place)
+        rows = choosing.where(filling.sequence_mask(times))[:, 0]
+        counts = constant_value(times)
+        if counts is not None:
+            rows.set_shape([int(counts.sum())])
+        return indexing.gather(values, rows, axis=place)
 
 
 # Lists with tensors in them are tensors
