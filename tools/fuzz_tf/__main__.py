@@ -98,7 +98,7 @@ def run(options: argparse.Namespace, workers: Pair) -> int:
     if options.functions:
         print("\n".join(sorted(functions)))
         return 0
-    report = Report(TABLE)
+    report = Report(TABLE, lambda line: print(line, file=sys.stderr, flush=True))
     start = time.monotonic()
     for case in cases(options, functions):
         one(case, workers, report, options.case is not None)
