@@ -92,7 +92,8 @@ class Measurement:
 
     def first_call(self, system: str, figures: Figures) -> None:
         """The best of several processes with empty caches; the last stays for the rounds."""
-        is_rated = system in ("thalweg", "jax") and not self.work.moves_data
+        is_thalweg = system.partition("@")[0] == "thalweg"
+        is_rated = (is_thalweg or system == "jax") and not self.work.moves_data
         repeats = self.settings.first_calls if is_rated else 1
         firsts: list[float] = []
         for last in [False] * (repeats - 1) + [True]:
@@ -107,7 +108,7 @@ class Measurement:
         figures.first, figures.version = min(firsts), made["version"]
         figures.results = [made["result"]]
         self.remotes[system] = remote
-        if system == "thalweg" and is_rated:
+        if is_thalweg and is_rated:
             figures.warm = min(self.warm_call(system, caches) for _ in range(repeats))
 
     def warm_call(self, system: str, caches: Path) -> float:

@@ -48,6 +48,7 @@ class Remote:
         self, system: str, work: str, cpus: list[int], caches: Path, batch: int | None, log: Any
     ) -> None:
         self.system = system
+        system, _, checkout = system.partition("@")  # Thalweg of another checkout
         python = sys.executable if system.startswith("thalweg") else str(PEERS_PYTHON)
         options = {"system": system, "work": work, "cpus": cpus, "batch": batch}
         self.process = subprocess.Popen(
@@ -56,7 +57,7 @@ class Remote:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=environment(len(cpus), caches),
+            env=environment(len(cpus), caches) | ({"PYTHONPATH": checkout} if checkout else {}),
         )
         self.reply()
 

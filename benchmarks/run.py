@@ -3,7 +3,7 @@
 `--only`, `--systems`, `--rounds`, `--batch` and `--quick` are for development: a run with any of
 them prints its results and leaves the file alone. `--json FILE` keeps raw figures, and
 `--join FILE,FILE` writes the results of several such runs, which the file then says.
-`--profile WORK` prints Thalweg's plan of a step.
+`--profile WORK` prints Thalweg's plan of a step. `--against CHECKOUT` compares two versions.
 What is known to limit a ratio that falls short of its bar stands in limits.toml.
 """
 
@@ -22,6 +22,7 @@ from typing import Any
 import graphs
 import numpy as np
 import report
+from against import compare
 from measure import LOG, Measurement, Settings
 from remote import PEERS_PYTHON, Remote, WorkerError
 from works import ALL_SYSTEMS, Work, choose
@@ -40,6 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cpus", help="CPU numbers, comma-separated (default: the first two)")
     parser.add_argument("--json", type=Path, help="write the raw figures here")
     parser.add_argument("--join", help="raw figures to write the results from, comma-separated")
+    parser.add_argument("--against", type=Path, help="a checkout to compare this one with")
     parser.add_argument("--profile", metavar="WORK", help="print Thalweg's plan of a work's step")
     return parser.parse_args()
 
@@ -132,6 +134,9 @@ def main() -> None:
         return
     if given.join:
         join(names(given.join), how)
+        return
+    if given.against:
+        compare(choose(names(given.only)), given.against, how)
         return
     whole = not (given.only or given.systems or given.rounds or given.batch or given.quick)
     if not PEERS_PYTHON.exists() and given.systems != "thalweg":

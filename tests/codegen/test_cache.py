@@ -18,16 +18,18 @@ import pytest
 
 from tests.codegen.contractions import matmul
 from thalweg.codegen import cache, parallel, progress
-from thalweg.codegen.cache import Disk, Kernels, Loaded, as_request, disk_of_environment
+from thalweg.codegen.cache import Kernels, Loaded, as_request
 from thalweg.codegen.compile import object_code
 from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.kernels import emit, request
 from thalweg.codegen.machine import named
+from thalweg.codegen.object_file import ObjectFile
 from thalweg.loops.expr import Expr, call
 from thalweg.loops.kernel import Argument, Loops, Offset, Store
 from thalweg.loops.loop import Variable
 from thalweg.loops.parametric import with_dynamic
 from thalweg.loops.types import Unsupported
+from thalweg.platform.disk_cache import Disk, disk_of_environment
 
 NATIVE = named("native")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -58,7 +60,8 @@ def scaled(dtype: type = np.float32, size: int = 40) -> Loops:
 
 
 def files(root: Path) -> list[Path]:
-    return sorted(path for path in root.rglob("*") if path.is_file())
+    """The entries of a cache, and unfinished ones."""
+    return sorted(path for path in root.glob("??/*") if path.is_file())
 
 
 def python(program: str, *arguments: object) -> subprocess.Popen[str]:
@@ -71,7 +74,8 @@ package.__path__ = [{str(ROOT / "thalweg")!r}]
 import ctypes, os, signal
 from pathlib import Path
 from thalweg.codegen import cache, parallel
-from thalweg.codegen.cache import Disk, Kernels, as_request
+from thalweg.codegen.cache import Kernels, as_request
+from thalweg.platform.disk_cache import Disk
 from thalweg.codegen.emitted import Emitted
 from thalweg.codegen.machine import named
 def answer(number):
@@ -234,7 +238,7 @@ for turn in range(3):
 
 
 DIES_IN_A_WRITE = """
-os.replace = lambda source, result: os.kill(os.getpid(), signal.SIGKILL)
+os.replace = lambda *names, **folders: os.kill(os.getpid(), signal.SIGKILL)
 Kernels(Disk(root)).load([answer(1)], target)
 """
 
@@ -482,3 +486,53 @@ def test_progress_is_shown_after_a_while(
 def test_no_progress_without_a_terminal(capfd: pytest.CaptureFixture[str]):
     assert list(progress.progress(range(3), 3)) == [0, 1, 2]
     assert capfd.readouterr().err == ""
+
+
+# Objects that somebody crafted, with the right digest
+
+
+def crafted(entry: bytes, seed: int) -> bytes:
+    """An object with a few changed bytes outside of its code: header, tables, names."""
+    start = entry.index(b"\x7fELF")
+    code, draw = bytearray(entry[start:]), np.random.default_rng(seed)
+    spans = [range(s[4], s[4] + s[5]) for s in ObjectFile(bytes(code))._sections if s[1] == 1]
+    places = [place for place in range(len(code)) if not any(place in span for span in spans)]
+    for place in draw.choice(places, draw.integers(1, 4)):
+        code[place] = draw.choice([code[place] ^ 1 << draw.integers(8), 0, 255])
+    return entry[:start] + bytes(code)
+
+
+LOADS_CRAFTED = """
+kernels = Kernels(Disk(root))
+for key in sys.argv[2:]:
+    kernels._from_disk(key, target)
+"""
+
+
+@pytest.mark.parametrize("kernel", [scaled(), matmul(16, 48, 40)])
+def test_a_crafted_object_with_the_right_digest_does_not_end_the_process(tmp_path: Path, kernel):
+    disk, wanted = Disk(tmp_path), request(kernel, NATIVE)
+    Kernels(disk).load([wanted], NATIVE)
+    entry = disk.read(cache.name_of(wanted, NATIVE))
+    assert entry
+    keys = [f"{seed:064x}" for seed in range(300)]
+    for seed, key in enumerate(keys):
+        disk.write(key, crafted(entry, seed))
+    finished(python(LOADS_CRAFTED, tmp_path, *keys))
+
+
+@pytest.mark.parametrize("kernel", [scaled(), matmul(16, 48, 40)])
+@pytest.mark.parametrize("target", ["native", "aarch64"])
+def test_what_is_compiled_is_found_whole(kernel, target: str):
+    made = emit(kernel, named(target))
+    code = object_code(made.text, named(target), made.passes)
+    whole = ObjectFile(code)
+    whole.check(made.functions, named(target).architecture)
+    for wrong in (code[:-1], code[:100], b"", b"\x7fELF" + bytes(60)):
+        with pytest.raises(ValueError, match="no object file"):
+            ObjectFile(wrong).check(made.functions, named(target).architecture)
+    with pytest.raises(ValueError, match="no object file"):
+        whole.check(("another",), named(target).architecture)
+    other = "aarch64" if named(target).architecture == "x86_64" else "x86_64"
+    with pytest.raises(ValueError, match="no object file"):
+        whole.check(made.functions, other)

@@ -11,11 +11,11 @@ import pytest
 import thalweg as tf
 from tests.codegen.contractions import matmul
 from thalweg.codegen import tune as tuned
-from thalweg.codegen.cache import Disk
 from thalweg.codegen.contraction import schedule, schedules
 from thalweg.codegen.kernels import emit, remember, remembered, request
 from thalweg.codegen.machine import host, named
 from thalweg.codegen.tune import Winners, parsed
+from thalweg.platform.disk_cache import Disk
 from thalweg.runtime import tuner
 from thalweg.runtime.tuning import described
 

@@ -18,6 +18,37 @@ def test_names_are_made_unique(graph):
     assert graph.get_tensor_by_name("c_2:0").op.name == "c_2"
 
 
+def test_case_does_not_tell_names_apart(graph):
+    assert [tf.no_op(name).name for name in ("W", "w", "W", "w_1", "a/B", "A/b")] == (
+        ["W", "w_1", "W_2", "w_1_1", "a/B", "A/b_1"]
+    )
+    assert graph.unique_name("w", mark_as_used=False) == "w_3"
+    assert graph.unique_name("W") == "W_3"
+    with tf.name_scope("Layer"):
+        assert tf.no_op("Op").name == "Layer/Op"
+    with tf.name_scope("layer") as scope:
+        assert scope == "layer_1/"
+        assert tf.no_op("op").name == "layer_1/op"
+
+
+def test_imported_names_are_kept_as_spelled(graph):
+    tf.no_op("W")
+    tf.no_op("x/y")
+    graph.unique_name("free")
+    proto = tf.GraphDef()
+    for name in ("w", "W", "w_1", "W_1", "x", "X/y", "free"):
+        proto.node.add(name=name, op="NoOp")
+    tf.import_graph_def(proto, name="")
+    assert [node.name for node in graph.get_operations()[2:]] == (
+        ["w", "W_2", "w_1", "W_1", "x_1", "X/y", "free"]
+    )
+    assert graph.unique_name("X/Y") == "X/Y_1"
+    tf.import_graph_def(proto, name="IMPORT")
+    assert graph.get_operation_by_name("IMPORT/w").name == "IMPORT/w"
+    tf.import_graph_def(proto)
+    assert graph.get_operation_by_name("import_1/W").name == "import_1/W"
+
+
 def test_name_scopes_nest_and_reopen():
     with tf.name_scope("a") as scope:
         assert scope == "a/"

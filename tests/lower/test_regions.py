@@ -178,3 +178,26 @@ def test_what_is_fetched_or_read_before_stays_where_it_is() -> None:
     much = tf.fill([100], x)
     assert ["Const", "Fill"] in units(much, much + on_host(y))
     assert ["Const", "Fill"] in units(much + on_host(y) + on_host(much))
+
+
+def test_a_variable_is_read_in_the_region_that_uses_it() -> None:
+    table = tf.get_variable("table", [1000, 8])
+    rows = tf.gather(table, on_host(given(3, dtype=tf.int32)))
+    assert units(rows) == ["VariableV2", "PyFunc", sorted(["Const", "Identity", "GatherV2"])]
+    twice = tf.gather(table, on_host(tf.cast(rows[:, 0], tf.int32)))
+    found = units([rows + 1, twice])
+    assert [unit for unit in found if "Identity" in unit and "GatherV2" in unit] == found[2::2]
+
+
+def test_a_variable_is_read_before_a_write_on_the_way() -> None:
+    v = tf.get_variable("v", [3], initializer=tf.zeros_initializer())
+    read = v.read_value()
+    with tf.control_dependencies([read]):
+        update = tf.assign_add(v, tf.ones([3]))
+    with tf.control_dependencies([update]):
+        flag = on_host(tf.constant(1.0))
+    late = read * flag
+    with tf.Session() as session:
+        session.run(v.initializer)
+        for step in range(3):
+            np.testing.assert_array_equal(session.run(late), np.full(3, 2.0 * step))

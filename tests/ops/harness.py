@@ -30,13 +30,14 @@ def check(
     gradient: bool | Sequence[int] = True,
     second: bool = True,
     single: bool = False,
+    step: float = 0.5,
     rtol: float = 1e-4,
     atol: float = 1e-6,
 ) -> None:
     """Check an op. `build` takes one tensor per array; `gradient` may list the inputs to check.
 
     `single` keeps float32 in the gradient check, for linear ops that take nothing wider: of what
-    is linear, long steps make exact differences.
+    is linear (or quadratic within a `step`), long steps make exact differences.
     """
     values = [np.asarray(a) for a in arrays]
     results = check_inference(build, values)
@@ -51,7 +52,7 @@ def check(
     if gradient is not False:
         which = range(len(values)) if gradient is True else gradient
         rtol, atol = (1e-3, 1e-3) if single else (max(rtol, 1e-4), max(atol, 1e-5))
-        check_gradient(build, values, list(which), second, rtol, atol, single)
+        check_gradient(build, values, list(which), second, rtol, atol, single, step)
 
 
 def assert_close(actual: Any, wanted: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
@@ -150,6 +151,7 @@ def check_gradient(
     rtol: float,
     atol: float,
     single: bool = False,
+    step: float = 0.5,
 ) -> None:
     """Gradients against central differences, in float64; then those of the gradients."""
     doubles = values if single else [_double(v) for v in values]
@@ -158,13 +160,13 @@ def check_gradient(
         inputs = [tf.constant(v, name=f"input_{i}") for i, v in enumerate(doubles)]
         total = _weighted(build(*inputs))
         grads = tf.gradients(total, [inputs[i] for i in smooth])
-        _compare(session, total, inputs, doubles, smooth, grads, rtol, atol)
+        _compare(session, total, inputs, doubles, smooth, grads, rtol, atol, step)
         grads = [g for g in grads if g is not None]
         if not second or not grads:
             return
         again = _weighted([tf.convert_to_tensor(g) for g in grads])
         seconds = tf.gradients(again, [inputs[i] for i in smooth])
-        _compare(session, again, inputs, doubles, smooth, seconds, 10 * rtol, 10 * atol)
+        _compare(session, again, inputs, doubles, smooth, seconds, 10 * rtol, 10 * atol, step)
 
 
 def _compare(
@@ -176,10 +178,11 @@ def _compare(
     grads: list[Any],
     rtol: float,
     atol: float,
+    long_step: float,
 ) -> None:
     for position, grad in zip(smooth, grads, strict=True):
         value = values[position]
-        step = 0.5 if value.dtype == np.float32 else _STEP
+        step = long_step if value.dtype == np.float32 else _STEP
         numeric = _differences(
             lambda v, p=position: session.run(total, {inputs[p]: v}), value, step
         )

@@ -8,6 +8,7 @@ from PIL import Image
 
 import thalweg as tf
 from tests.ops.harness import check
+from thalweg.ops import crops
 
 R = np.random.default_rng(0)
 IMAGES = R.normal(size=(2, 3, 4, 2)).astype(np.float32)
@@ -184,13 +185,158 @@ def test_crops_and_their_backward_ops(method, size):
     check(build, IMAGES, boxes, gradient=False)
 
 
-def test_boxes_are_drawn_along_their_borders():
-    image = np.zeros((1, 5, 6, 3), np.float32)
+#: Boxes whose pixels lie a quarter of a pixel and more from those of a 5x5 image, where crops are
+#: quadratic in the ends of the boxes, outside of it too.
+OFF_GRID = np.array(
+    [[0.09375, 0.125, 0.375, 0.90625], [0.875, 0.34375, -0.25, 0.71875]], np.float32
+)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 2)])
+def test_gradients_of_crops_in_their_boxes(size):
+    image = R.normal(size=(1, 5, 5, 2)).astype(np.float32)
+    check(
+        lambda x, boxes: tf.image.crop_and_resize(x, boxes, [0, 0], size),
+        image,
+        OFF_GRID,
+        single=True,
+        step=2.0**-6,
+    )
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_gradients_of_slopes_of_crops(axes):
+    image = R.normal(size=(1, 5, 5, 1)).astype(np.float32)
+    slope, back = crops.CropSlope(slopes=axes), crops.CropSlopeGradImage(slopes=axes)
+    options = {"single": True, "step": 2.0**-6}
+    check(lambda x, boxes: slope(x, boxes, [0, 0], [2, 2]), image, OFF_GRID, **options)
+    grads = R.normal(size=(2, 2, 2, 1)).astype(np.float32)
+    check(lambda dy, boxes: back(dy, boxes, [0, 0], [1, 5, 5, 1]), grads, OFF_GRID, **options)
+
+
+def test_boxes_of_crops_of_whole_pixels_have_gradients():
+    """Integer images carry nothing back, the boxes on them do; nearest pixels count as mixed."""
+    image = np.arange(16, dtype=np.uint8).reshape(1, 4, 4, 1)  # 4 a row, 1 a column
+    for method in ("bilinear", "nearest"):
+        with tf.Graph().as_default(), tf.Session() as session:
+            boxes = tf.constant([[0.1, 0.2, 0.8, 0.9]])
+            crop = tf.image.crop_and_resize(image, boxes, [0], [1, 1], method)
+            (grad,) = session.run(tf.gradients(crop, boxes))
+        np.testing.assert_allclose(grad, [[6.0, 1.5, 6.0, 1.5]], rtol=1e-5)
+
+
+def drawn_borders(shape, boxes):
+    """Where the borders of boxes are: their ends in pixels are cut off towards zero."""
+    height, width = shape
+    marks = np.zeros(shape, bool)
+    rows, columns = np.indices(shape)
+    for box in boxes:
+        top, left, bottom, right = (
+            int(end * size) for end, size in zip(box, [height - 1, width - 1] * 2, strict=True)
+        )
+        if top > bottom or left > right:
+            continue
+        inside = (top <= rows) & (rows <= bottom) & (left <= columns) & (columns <= right)
+        edge = (rows == top) | (rows == bottom) | (columns == left) | (columns == right)
+        marks |= inside & edge
+    return marks
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 6), (9, 7)])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_boxes_are_drawn_along_their_borders(size, channels):
+    boxes = R.uniform(-0.3, 1.4, (1, 6, 4)).astype(np.float32)
+    boxes[0, :2] = [[0, 0, 1, 1], [0.3, 0.4, 0.95, 0.9]]
+    image = np.zeros((1, *size, channels), np.float32)
     with tf.Graph().as_default(), tf.Session() as session:
-        drawn = session.run(tf.image.draw_bounding_boxes(image, [[[0.0, 0.0, 1.0, 1.0]]]))
-    border = np.ones((5, 6), bool)
-    border[1:-1, 1:-1] = False
-    np.testing.assert_array_equal((drawn[0] != 0).any(-1), border)
+        drawn = session.run(tf.image.draw_bounding_boxes(image, boxes))
+        white = session.run(tf.image.draw_bounding_boxes(image, boxes, colors=[[0.5] * 4]))
+    np.testing.assert_array_equal((drawn[0] != 0).any(-1), drawn_borders(size, boxes[0]))
+    np.testing.assert_array_equal(white[0, ..., 0], 0.5 * drawn_borders(size, boxes[0]))
+
+
+def test_boxes_are_drawn_on_images_of_colours():
+    with pytest.raises(ValueError, match="channels"):
+        tf.image.draw_bounding_boxes(np.zeros((1, 4, 4, 2), np.float32), [[[0.0, 0.0, 1.0, 1.0]]])
+    unknown = tf.placeholder(tf.float32)
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="channels"):
+        drawn = tf.image.draw_bounding_boxes(unknown, [[[0.0, 0.0, 1.0, 1.0]]])
+        session.run(drawn, {unknown: np.zeros((1, 4, 4, 2), np.float32)})
+
+
+def keys(distance, a):
+    """The cubic kernel of interpolation."""
+    d = abs(distance)
+    if d <= 1:
+        return (a + 2) * d**3 - (a + 3) * d**2 + 1
+    return a * (d**3 - 5 * d**2 + 8 * d - 4) if d < 2 else 0.0
+
+
+def cubic_row(row, count, align_corners, half_pixel):
+    """One row resized to `count` pixels, pixel by pixel; places are rounded to 1024ths."""
+    size, result = len(row), []
+    scale = (size - 1) / (count - 1) if align_corners and count > 1 else size / count
+    for index in range(count):
+        place = (index + 0.5) * scale - 0.5 if half_pixel else index * scale
+        base = int(np.floor(place))
+        fraction = round((place - base) * 1024) / 1024
+        taps = [
+            (base + k, keys(fraction - k, -0.5 if half_pixel else -0.75)) for k in (-1, 0, 1, 2)
+        ]
+        if half_pixel:
+            taps = [(source, weight) for source, weight in taps if 0 <= source < size]
+        total = sum(weight for _, weight in taps)
+        mixed = sum(row[min(max(source, 0), size - 1)] * weight for source, weight in taps)
+        result.append(mixed / total)
+    return result
+
+
+OPTIONS = [{}, {"align_corners": True}, {"half_pixel_centers": True}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_cubic_weights(size, options):
+    row = R.normal(size=size).astype(np.float32)
+    flags = options.get("align_corners", False), options.get("half_pixel_centers", False)
+    for count in (1, 2, 5, 11):
+        wanted = np.reshape(cubic_row(row, count, *flags), (1, 1, count, 1))
+        check(
+            lambda x, count=count: tf.image.resize_bicubic(x, (1, count), **options),
+            row.reshape(1, 1, size, 1),
+            expect=wanted,
+            gradient=False,
+            atol=1e-5,
+        )
+
+
+@pytest.mark.parametrize("method", RESIZES)
+@pytest.mark.parametrize("align", [False, True])
+def test_a_single_pixel_is_resized_to_copies_of_it(method, align):
+    column = R.normal(size=(1, 3, 1, 1)).astype(np.float32)
+    pixel = column[:, :1]
+    op = RESIZES[method]
+    check(
+        lambda x: op(x, (3, 4), align_corners=align),
+        pixel,
+        expect=np.tile(pixel, (1, 3, 4, 1)),
+        gradient=False,
+    )
+    check(
+        lambda x: op(x, (3, 4), align_corners=align),
+        column,
+        expect=np.tile(column, (1, 1, 4, 1)),
+        gradient=False,
+    )
+
+
+#: Pixels without two channels alike, where both maps are smooth.
+COLOURS = np.array([[0.9, 0.2, 0.4], [0.3, 0.8, 0.5], [0.1, 0.35, 0.7], [0.6, 0.25, 0.1]])
+
+
+@pytest.mark.parametrize("op", [tf.image.rgb_to_hsv, tf.image.hsv_to_rgb])
+def test_gradients_of_colour_spaces(op):
+    check(op, COLOURS)
 
 
 def test_bitmaps_and_moving_images():

@@ -114,6 +114,9 @@ def test_folders(tmp_path):
     with pytest.raises(errors.AlreadyExistsError):
         gfile.MkDir(deep)
     write(os.path.join(deep, "f"))
+    for folder in ("f", "f/g", "f/g/h"):
+        with pytest.raises(errors.FailedPreconditionError, match="b/f is not a directory"):
+            gfile.MakeDirs(os.path.join(deep, folder))
     assert gfile.IsDirectory(deep) and not gfile.IsDirectory(os.path.join(deep, "f"))
     assert gfile.ListDirectory(str(tmp_path / "a")) == ["b"]
     with pytest.raises(errors.FailedPreconditionError):

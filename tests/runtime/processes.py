@@ -14,9 +14,10 @@ import pytest
 import thalweg as tf
 from thalweg.codegen import cache
 from thalweg.codegen import tune as tuned
-from thalweg.codegen.cache import Disk, Kernels
+from thalweg.codegen.cache import Kernels
 from thalweg.codegen.tune import Winners
 from thalweg.lower.lowering import lower
+from thalweg.platform.disk_cache import Disk
 
 
 class Processes:
@@ -53,7 +54,11 @@ class Processes:
 
     def files(self) -> list[Path]:
         """All that is kept."""
-        return [path for path in self.folder.rglob("*") if path.is_file()]
+        return [path for path in self.folder.glob("??/*") if path.is_file()]
+
+    def forge(self, path: Path, content: bytes) -> None:
+        """Put other content into an entry, with the digest that is right for it."""
+        Disk(self.folder).write(path.parent.name + path.stem, content)
 
     def kernels(self) -> set[Path]:
         """The machine code among it."""

@@ -42,6 +42,48 @@ def test_values_come_back(session, tmp_path):
     np.testing.assert_array_equal(session.run(v), [1, 2])
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"sharded": True}, {"write_version": tf.train.SaverDef.V1}]
+)
+def test_folders_are_made(session, tmp_path, options):
+    v = tf.Variable(1.0, name="v")
+    initialised(session)
+    saver, folder = tf.train.Saver(**options), tmp_path / "new" / "dir"
+    path = saver.save(session, str(folder / "model"), global_step=1, latest_filename="latest")
+    assert tf.train.latest_checkpoint(str(folder), "latest") == path
+    assert (folder / "model-1.meta").exists()
+    session.run(v.assign(0))
+    saver.restore(session, path)
+    assert session.run(v) == 1
+
+
+def test_folders_that_cannot_be_made(session, tmp_path, monkeypatch):
+    tf.Variable(1.0, name="v")
+    initialised(session)
+    (tmp_path / "file").write_text("kept")
+    for place in ("file/model", "file/dir/model"):
+        with pytest.raises(ValueError, match=r"can't save.*file is not a directory"):
+            tf.train.Saver().save(session, str(tmp_path / place))
+    assert (tmp_path / "file").read_text() == "kept"
+
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "makedirs", refused)
+    with pytest.raises(ValueError, match=r"can't save.*Permission denied"):
+        tf.train.Saver().save(session, str(tmp_path / "closed" / "model"))
+
+
+def test_refused_saves_make_no_folder(session, tmp_path):
+    tf.Variable(1.0, name="v")
+    initialised(session)
+    with pytest.raises(ValueError, match="path components"):
+        tf.train.Saver().save(session, str(tmp_path / "new" / "model"), latest_filename="a/b")
+    with pytest.raises(TypeError, match="must be a Session"):
+        tf.train.Saver().save(None, str(tmp_path / "new" / "model"))
+    assert not (tmp_path / "new").exists()
+
+
 def test_by_name_into_another_graph(session, tmp_path):
     tf.Variable(1.0, name="old/v")
     initialised(session)

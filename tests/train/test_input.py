@@ -94,6 +94,19 @@ def test_slices(session):
         tf.train.slice_input_producer([])
 
 
+@pytest.mark.parametrize("first", range(3))
+def test_slices_keep_their_dtypes(session, first):
+    given = [tf.constant(np.eye(3, 2)), np.arange(3, dtype=np.int32), ["a", "b", "c"]]
+    wanted = [np.eye(3, 2).tolist(), [0, 1, 2], [b"a", b"b", b"c"]]
+    order = [first, *(i for i in range(3) if i != first)]
+    slices = tf.train.slice_input_producer([given[i] for i in order], num_epochs=1, shuffle=False)
+    assert [tensor.dtype for tensor in slices] == (
+        [[tf.float64, tf.int32, tf.string][i] for i in order]
+    )
+    columns = zip(*all_of(session, slices), strict=True)
+    assert [np.array(column).tolist() for column in columns] == [wanted[i] for i in order]
+
+
 def test_names_of_files(session, tmp_path):
     for name in ("b.txt", "a.txt", "c.dat"):
         (tmp_path / name).write_text("")

@@ -75,6 +75,18 @@ def test_default_names_are_unique():
         tf.get_variable("w", [1])
 
 
+def test_variables_that_differ_by_case_have_other_names():
+    names = [tf.get_variable(name, [1]).op.name for name in ("W", "w")]
+    assert names == ["W", "w_1"]
+    assert [tf.Variable(0.0, name=name).op.name for name in ("w", "B", "b")] == ["w_2", "B", "b_1"]
+    with tf.variable_scope(None, "Layer"):
+        names.append(tf.get_variable("w", [1]).op.name)
+    with tf.variable_scope(None, "layer") as scope:
+        names.append(tf.get_variable("w", [1]).op.name)
+        assert (scope.name, scope.original_name_scope) == ("layer", "layer_1/")
+    assert names[2:] == ["Layer/w", "layer/w_1"]
+
+
 def test_reentering_by_object_keeps_the_name_and_opens_a_new_name_scope():
     with tf.variable_scope("a") as scope:
         assert scope.original_name_scope == "a/"

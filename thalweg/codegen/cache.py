@@ -1,8 +1,9 @@
 """Native kernels by what they are: made and compiled once, kept in memory and on disk.
 
 What comes in are requests: a key, and how to emit the module that it names. What goes out are the
-addresses of its functions. A module that is in the cache is not even emitted. An object on disk is
-shared by all processes of the user, and one that is damaged counts as not there.
+addresses of its functions. A module that is in the cache is not even emitted. Objects on disk are
+shared by all processes of the user and by nobody else (`platform/disk_cache.py`); one that is
+damaged, or is not such an object as this package makes, counts as not there.
 """
 
 from __future__ import annotations
@@ -15,19 +16,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from thalweg.codegen.compile import place
 from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.machine import Target
+from thalweg.codegen.object_file import ObjectFile
 from thalweg.codegen.parallel import Compiled, compile_all
 from thalweg.codegen.progress import progress
 from thalweg.platform import tf_logging
+from thalweg.platform.disk_cache import Disk, disk_of_environment
 
-_MAGIC = b"thalweg object 2"
-_HASH_BYTES = 32
-_HOUR = 3600.0
-_DEFAULT_LIMIT = 1 << 30
 #: What compiling takes, measured: seconds for each module and for each character of its text.
 _SECONDS_PER_MODULE, _SECONDS_PER_CHARACTER = 4e-3, 0.5e-6
 
@@ -182,6 +180,7 @@ class Kernels:
             return None
         try:
             made = _kernel_in(content)
+            ObjectFile(made.code).check(made.functions, target.architecture)
             kernel = _placed(made, target)
         except (RuntimeError, ValueError):
             tf_logging.info("The cached kernel %s does not link; it is compiled again.", key)
@@ -209,102 +208,6 @@ class Kernels:
             self.statistics = replace(old, **sums)
 
 
-class Disk:
-    """Objects in files, at most `limit` bytes of them: those not used for long go first."""
-
-    #: Every so many writes the size is looked at; where there are many objects, which takes a
-    #: while, less often.
-    SWEEP_EVERY = 64
-
-    def __init__(self, root: Path, limit: int = _DEFAULT_LIMIT) -> None:
-        self._root, self._limit = root, limit
-        self._writable = True
-        self._until = self._patience(_FOLDERS * len(_names_in(root / _FIRST_FOLDER)))
-        # Short processes together look as often as a long one does.
-        self._writes = int.from_bytes(os.urandom(3)) % self._until
-
-    def read(self, key: str) -> bytes | None:
-        """The object of a key, or None; a damaged one is removed."""
-        path = self._path(key)
-        try:
-            content = path.read_bytes()
-        except OSError:
-            return None
-        code = _unwrapped(content)
-        if code is None:
-            path.unlink(missing_ok=True)
-            return None
-        _touch(path)
-        return code
-
-    def write(self, key: str, code: bytes) -> None:
-        """Keep an object; other processes see all of it or nothing."""
-        if not self._writable:
-            return
-        try:
-            self._write(self._path(key), _wrapped(code))
-        except OSError as error:
-            self._writable = False
-            tf_logging.info("Kernels are not kept on disk: %s", error)
-
-    def _patience(self, count: int) -> int:
-        """How many writes there are between two looks at so many objects."""
-        return max(self.SWEEP_EVERY, count // 4)
-
-    def sweep(self) -> None:
-        """Remove what writers that died left, and the oldest objects above the limit."""
-        entries = sorted(self._entries(), key=lambda entry: entry.used)
-        self._writes, self._until = 0, self._patience(len(entries))
-        now, total = time.time(), sum(entry.size for entry in entries)
-        for entry in entries:
-            abandoned = entry.path.suffix == ".tmp" and now - entry.used > _HOUR
-            if abandoned or total > self._limit:
-                entry.path.unlink(missing_ok=True)
-                total -= entry.size
-
-    def _path(self, key: str) -> Path:
-        return self._root / key[:2] / f"{key[2:]}.o"
-
-    def _write(self, path: Path, content: bytes) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{path.stem}-{os.getpid()}-{threading.get_ident()}.tmp")
-        try:
-            unfinished.write_bytes(content)
-            os.replace(unfinished, path)
-        except OSError:
-            unfinished.unlink(missing_ok=True)
-            raise
-        self._writes += 1
-        if self._writes >= self._until:
-            self.sweep()
-
-    def _entries(self) -> Iterator[_Entry]:
-        for path in self._root.glob("??/*"):
-            try:
-                status = path.stat()
-            except OSError:  # another process removed it
-                continue
-            yield _Entry(path, status.st_size, status.st_mtime)
-
-
-_FOLDERS = 256  # that objects are spread over evenly, by the first byte of their keys
-_FIRST_FOLDER = "00"
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-@dataclass(frozen=True)
-class _Entry:
-    path: Path
-    size: int
-    used: float
-
-
 def _placed(made: Compiled, target: Target) -> Loaded:
     return Loaded(place(made.code, made.functions, target), made.scratch)
 
@@ -318,27 +221,6 @@ def _kernel_in(entry: bytes) -> Compiled:
     head, _, code = entry.partition(b"\n")
     scratch, *functions = head.decode().split()
     return Compiled(code, tuple(functions), int(scratch))
-
-
-def _wrapped(code: bytes) -> bytes:
-    return _MAGIC + hashlib.sha256(code).digest() + code
-
-
-def _unwrapped(content: bytes) -> bytes | None:
-    """The object in the content of a file, if it is whole."""
-    start = len(_MAGIC) + _HASH_BYTES
-    code = content[start:]
-    sound = content[:start] == _MAGIC + hashlib.sha256(code).digest()
-    return code if sound else None
-
-
-def _touch(path: Path) -> None:
-    """Note that an object was used, at most once an hour."""
-    try:
-        if time.time() - path.stat().st_mtime > _HOUR:
-            os.utime(path)
-    except OSError:  # removed meanwhile, or not ours to change
-        return
 
 
 def name_of(request: Request, target: Target) -> str:
@@ -358,29 +240,3 @@ def _after_fork() -> None:
 
 _process: dict[str, Kernels] = {}
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def disk_of_environment() -> Disk | None:
-    """Where THALWEG_CACHE says, else in the user's cache folder; None where that is off."""
-    if os.environ.get("THALWEG_CACHE") == "0":
-        return None
-    try:
-        return Disk(_folder(), _limit())
-    except RuntimeError as error:  # there is no home
-        tf_logging.info("Kernels are not kept on disk: %s", error)
-        return None
-
-
-def _folder() -> Path:
-    given = os.environ.get("THALWEG_CACHE")
-    if given:
-        return Path(given).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "thalweg"
-
-
-def _limit() -> int:
-    given = os.environ.get("THALWEG_CACHE_LIMIT") or str(_DEFAULT_LIMIT)
-    if not given.isdecimal():
-        raise ValueError(f"THALWEG_CACHE_LIMIT is a number of bytes, not {given!r}.")
-    return int(given)

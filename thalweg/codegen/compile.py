@@ -7,7 +7,6 @@ assembly for the reader, or the addresses of an object's functions in this proce
 from __future__ import annotations
 
 import itertools
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -26,10 +25,8 @@ from thalweg.codegen.llvm_threads import (
     tools_for,
 )
 from thalweg.codegen.machine import Target, llvm, named, runs_here
+from thalweg.codegen.object_file import EXTERNAL, ObjectFile
 
-#: What LLVM may call though no text says so.
-_EXTERNAL = {"memset", "memcpy", "memmove", "_GLOBAL_OFFSET_TABLE_"}
-_SYMBOL_TABLE = 2  # the type of a section
 #: How often all passes run over turns: no loop is to be left where its last values follow from its
 #: first ones. The first round counts the turns (their number is the least of two, more arithmetic
 #: than LLVM would spend without the option for it), the second finds that nothing else is done.
@@ -43,7 +40,7 @@ Result = TypeVar("Result")
 def object_code(text: str, target: Target, passes: Passes = "loops") -> bytes:
     """The object file of a module, which needs nothing but itself and the C library's memory."""
     code = _finished(text, target, passes, partial(emitted, is_object=True))
-    missing = set(_undefined(code)) - _EXTERNAL
+    missing = set(ObjectFile(code).undefined()) - EXTERNAL
     if missing:
         raise RuntimeError(f"A kernel calls what no kernel may call: {', '.join(sorted(missing))}.")
     return code
@@ -133,19 +130,3 @@ def _layout(target: Target) -> str:
 def _linker() -> Any:
     machine = new_machine(named("native"))
     return llvm().create_lljit_compiler(machine, use_jit_link=True, suppress_errors=True)
-
-
-def _undefined(code: bytes) -> list[str]:
-    """The names that an object file (ELF, 64 bits) uses and does not define."""
-    start, size, count = *struct.unpack_from("<Q", code, 40), *struct.unpack_from("<HH", code, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", code, start + size * i) for i in range(count)]
-    table = next(section for section in sections if section[1] == _SYMBOL_TABLE)
-    names, offset, length = sections[table[6]][4], table[4], table[5]
-    symbols = struct.iter_unpack("<IBBHQQ", code[offset : offset + length])
-    return [
-        _name(code, names + name) for name, _, _, section, _, _ in symbols if name and not section
-    ]
-
-
-def _name(code: bytes, start: int) -> str:
-    return code[start : code.index(0, start)].decode()

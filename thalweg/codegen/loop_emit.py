@@ -249,6 +249,9 @@ class Emission:
     def _store(
         self, store: Store, copy: Copy, place: Place, value: Value, mask: Value | None
     ) -> None:
+        if store.combine == "sum" and not store.variables and copy.adds_at_once(store.argument):
+            copy.add(store.argument, place, value)
+            return
         if store.combine != "set":
             old = copy.read(store.argument, place, mask)
             value = combine(self._b, store.combine, store.argument.dtype, old, value)

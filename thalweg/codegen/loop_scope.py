@@ -304,6 +304,17 @@ class Copy(Evaluator):
             with b.when(any_of(b, mask)):
                 b.store(raw, pointer)
 
+    def adds_at_once(self, argument: Argument) -> bool:
+        """Whether the processor adds to an element of memory in one indivisible operation."""
+        return np.dtype(argument.dtype).kind in "iuf" and np.dtype(argument.dtype) != np.float16
+
+    def add(self, argument: Argument, place: Place, value: Value) -> None:
+        """Add to the one element of a counter: steps that run at once lose no update."""
+        raw = to_memory(self.builder, value, argument.dtype)
+        operation = "fadd" if raw.type.is_float else "add"
+        pointer = self._address(argument, place)
+        self.builder.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} monotonic")
+
     def _is_vector(self, place: Place) -> bool:
         return place.contiguous or place.lanes is not None
 

@@ -11,9 +11,9 @@ from dataclasses import asdict, fields
 from hashlib import sha256
 from secrets import token_hex
 
-from thalweg.codegen.cache import Disk, disk_of_environment
 from thalweg.codegen.contraction_schedule import Schedule
 from thalweg.codegen.machine import Target
+from thalweg.platform.disk_cache import Disk, disk_of_environment
 
 _STATE = sha256(b"state of the schedules").hexdigest()
 

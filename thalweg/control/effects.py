@@ -49,3 +49,11 @@ def has_host_effects(node: Node) -> bool:
     if not bodies:
         return node.op.stateful and node.op.host_only
     return any(has_host_effects(inner) for body in bodies for inner in inner_nodes(body))
+
+
+def locks_updates(node: Node) -> bool:
+    """Whether a node, or one inside it, updates a variable with locking."""
+    bodies = bodies_of(node)
+    if not bodies:
+        return bool(getattr(node.op, "use_locking", False))
+    return any(locks_updates(inner) for body in bodies for inner in inner_nodes(body))

@@ -31,6 +31,7 @@ class ListOp(Op, abstract=True):
 
     stateful = True
     host_only = True
+    step_local = True
     dtype: DType
 
     def shape(self, *_: Tensor) -> Any:
@@ -103,6 +104,7 @@ class TensorArrayGradient(Op):
     signature = "list: variant -> gradient: variant"
     stateful = True
     host_only = True
+    step_local = True
     not_differentiable = True
     source: str = ""
 
@@ -277,6 +279,7 @@ class TensorArrayMerge(Op):
     signature = "list: variant, other: variant -> output: variant"
     stateful = True
     host_only = True
+    step_local = True
 
     def shape(self, list: Tensor, other: Tensor) -> TensorShape:
         return scalar()
@@ -297,6 +300,7 @@ class TensorArraySize(Op):
     signature = "list: variant -> size: int32"
     stateful = True
     host_only = True
+    step_local = True
     not_differentiable = True
 
     def shape(self, list: Tensor) -> TensorShape:
@@ -312,6 +316,7 @@ class TensorArrayClose(Op):
     signature = "list: variant ->"
     stateful = True
     host_only = True
+    step_local = True
     not_differentiable = True
 
     def shape(self, list: Tensor) -> Any:

@@ -26,6 +26,7 @@ class Primitive(Op, abstract=True):
 
     stateful = True  # whether it gives a value at all is the step's matter
     host_only = True
+    step_local = True
 
     def kernel(self, context: Any, *inputs: Any) -> Any:
         raise AssertionError(f"{context.node.name} is run by its plan")
@@ -132,6 +133,7 @@ class RefIdentity(Op):
     signature = "input: &T -> output: &T"
     stateful = True  # what it refers to may change
     host_only = True
+    step_local = True
 
     def shape(self, input: Tensor) -> TensorShape:
         return input.shape

@@ -65,6 +65,7 @@ class StackOp(Op, abstract=True):
 
     stateful = True
     host_only = True
+    step_local = True
     not_differentiable = True
 
 

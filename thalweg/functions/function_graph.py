@@ -60,7 +60,7 @@ class FunctionGraph(SubGraph):
         """Variables are those of the graph around. Names and all else that is collected are this
         graph's own: where it is inlined, names stand in a scope of the call."""
         super()._share(outer)
-        self._names, self._scope = {}, ""
+        self._names, self._spellings, self._scope = {}, set(), ""
         shared = {key for key in outer.collections if isinstance(key, tuple)} | _SHARED
         self._collections = {key: outer.get_collection(key) for key in outer.collections}
         self._collections |= {key: outer.get_collection_ref(key) for key in shared}

@@ -56,7 +56,7 @@ class EagerVariable(Variable):
     def _hold(self, value: Array, dtype: DType, validate: bool, shape: Any) -> None:
         given = TensorShape.of(value.shape) if validate else unknown_shape()
         known_shape = given if shape is None else TensorShape(shape)
-        cell = VariableCell(self._name, dtype, known_shape)
+        cell = VariableCell(self._name, dtype, known_shape, is_resource=True)
         cell.assign(value)
         self._reference = self._variable = known(cell, dtype.as_ref, known_shape)
         op = state.VariableV2(dtype=dtype, given_shape=known_shape, shared_name=self._name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import CodeType
 from typing import Any, ClassVar, cast
@@ -36,7 +36,9 @@ class _Controls:
 
     def __init__(self, nodes: list[Node], outer: list[_Controls], clears: bool) -> None:
         self.nodes = nodes
+        self.waits = bool(nodes)
         self.seen: set[Node] = set()
+        self.reads: dict[Tensor, Tensor] = {}  # of a variable's reference: its value in here
         self.stack = ([] if clears else outer) + [self]
 
 
@@ -69,7 +71,8 @@ class Graph:
         self._lock = threading.RLock()
         self._nodes: dict[str, Node] = {}
         self._order: list[Node] = []
-        self._names: dict[str, int] = {}
+        self._names: dict[str, int] = {}  # how often each was asked for, in lower case
+        self._spellings: set[str] = set()  # the names of nodes
         self._scope = ""
         self._devices: list[DeviceFunction | None] = []
         self._controls: list[_Controls] = []
@@ -159,7 +162,8 @@ class Graph:
             if self._devices or self._colocation:
                 self._place(node)
             self._nodes[full_name] = node
-            self._names.setdefault(full_name, 1)
+            self._names.setdefault(full_name.lower(), 1)
+            self._spellings.add(full_name)
             self._order.append(node)
         for block in self._controls:
             block.seen.add(node)
@@ -222,23 +226,48 @@ class Graph:
     # Names
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """`name` inside the current scope, with `_1`, `_2`, … where it is taken."""
+        """`name` inside the current scope, with `_1`, `_2`, … where it is taken.
+
+        Case does not tell names apart: checkpoints and event files become names of files.
+        """
         full = f"{self._scope}/{name}" if self._scope else name
-        count = self._names.get(full, 0)
-        if mark_as_used:
-            self._names[full] = count + 1
+        key = full.lower()
+        count = self._names.get(key, 0)
         if count == 0:
             if not _NODE_NAME.fullmatch(full):
                 raise ValueError(f"'{full}' is not a valid node name")
+            if mark_as_used:
+                self._names[key] = 1
             return full
-        base = full
-        while full in self._names:
-            full = f"{base}_{count}"
+        while f"{key}_{count}" in self._names:
             count += 1
+        full = f"{full}_{count}"
         if mark_as_used:
-            self._names[base] = count
-            self._names[full] = 1
+            self._names[key] = count + 1
+            self._names[full.lower()] = 1
         return full
+
+    def imported_names(self, names: Collection[str]) -> dict[str, str]:
+        """The names that nodes of a GraphDef get in the current scope.
+
+        GraphDefs tell names apart by case: a name is kept unless a node or the scope of one has it.
+        """
+        outer = f"{self._scope}/" if self._scope else ""
+        taken = _with_scopes(self._spellings if self._any_used(outer, names) else ())
+        found: dict[str, str] = {}
+        for name in names:
+            free, count = name, 0
+            while outer + free in taken or (count and free in names):
+                count += 1
+                free = f"{name}_{count}"
+            if not _NODE_NAME.fullmatch(outer + free):
+                raise ValueError(f"'{outer}{free}' is not a valid node name")
+            found[name] = outer + free
+            self._names.setdefault(found[name].lower(), 1)
+        return found
+
+    def _any_used(self, outer: str, names: Iterable[str]) -> bool:
+        return any((outer + name).lower() in self._names for name in names)
 
     def name_scope(self, name: str | None) -> AbstractContextManager[str]:
         """Prefix new names. `"scope/"` re-enters a scope exactly; None or "" goes to the root."""
@@ -281,9 +310,10 @@ class Graph:
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Generator[None]:
         """New nodes run after `control_inputs`; None forgets the outer dependencies."""
-        nodes = [] if control_inputs is None else self._graph_nodes(control_inputs)
+        given = () if control_inputs is None else tuple(flatten_control_inputs(control_inputs))
         outer = self._controls
-        block = _Controls(nodes, outer, clears=control_inputs is None)
+        block = _Controls(self._graph_nodes(given), outer, clears=control_inputs is None)
+        block.waits = bool(given)  # inside a sub-graph, perhaps for nodes around it alone
         self._controls = block.stack
         with ExitStack() as cleared:
             if control_inputs is None:
@@ -292,6 +322,11 @@ class Graph:
                 yield
             finally:
                 self._controls = outer
+
+    def reads_here(self) -> dict[Tensor, Tensor] | None:
+        """The values of variables that were read inside the open control dependencies; None where
+        there are none."""
+        return self._controls[-1].reads if any(b.waits for b in self._controls) else None
 
     @contextmanager
     def without_scopes(self) -> Generator[None]:
@@ -579,6 +614,16 @@ def reset_default_graph() -> None:
     if graphs.items:
         raise AssertionError("Do not use tf.reset_default_graph() inside `with graph.as_default()`")
     forget_default_graph()
+
+
+def _with_scopes(names: Iterable[str]) -> set[str]:
+    """Names, and those of the scopes around them."""
+    taken: set[str] = set()
+    for name in names:
+        while name and name not in taken:
+            taken.add(name)
+            name = name.rpartition("/")[0]
+    return taken
 
 
 def has_default_nodes() -> bool:

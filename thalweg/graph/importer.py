@@ -136,7 +136,7 @@ class _Importer:
         self.op_dict = op_dict
         self.producer = {op.name: op for op in producer_op_list.op} if producer_op_list else {}
         # All names are taken first: nodes name each other before they exist.
-        self.names = {name: graph.unique_name(name) for name in self.protos}
+        self.names = graph.imported_names(self.protos)
         self.made: dict[str, Node] = {}
         self.library = library
 

@@ -37,6 +37,8 @@ class Op:
     of_shapes: ClassVar[bool] = False
     #: has no loop form by nature (strings, files, factorisations, Python calls)
     host_only: ClassVar[bool] = False
+    #: its state is made in a step and gone with it (lists, stacks): no other step can see it
+    step_local: ClassVar[bool] = False
     #: a gradient of None is right for every input (indices, comparisons, shapes)
     not_differentiable: ClassVar[bool] = False
     #: its gradient is told which inputs' gradients are `wanted` and which outputs' were `given`

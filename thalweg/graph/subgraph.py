@@ -6,7 +6,7 @@ is captured: it becomes an argument. A `Body` is a finished one, as a node holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -54,7 +54,8 @@ class SubGraph(Graph):
 
     def _share(self, outer: Graph) -> None:
         """Have one space of names, collections and seeds with the graph around."""
-        self._names, self._collections = outer._names, outer._collections
+        self._names, self._spellings = outer._names, outer._spellings
+        self._collections = outer._collections
         self._scope, self._devices = outer._scope, list(outer._devices)
         self._gradient_overrides = dict(outer._gradient_overrides)
         self._annotations = dict(outer._annotations)
@@ -151,6 +152,14 @@ def _chain(graph: Graph) -> list[SubGraph]:
         found.append(graph)
         graph = graph.outer
     return found
+
+
+def around(graph: Graph) -> Iterator[Graph]:
+    """A graph, then those it lies in, inside out."""
+    yield graph
+    while isinstance(graph, SubGraph):
+        graph = graph.outer
+        yield graph
 
 
 def is_body(graph: Graph) -> bool:

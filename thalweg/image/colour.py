@@ -9,13 +9,15 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype, float32
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.image.checks import after, require, require_image
+from thalweg.image.checks import after, require, require_image, sizes_of
 from thalweg.ops import (
     arithmetic,
     basic,
     casting,
     colour,
+    compare,
     division,
+    filling,
     joining,
     random,
     reduce,
@@ -91,25 +93,31 @@ def _contrasted(x: Tensor, factor: Any) -> Tensor:
 @public("image.adjust_gamma")
 def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
     """out = gain · in ** gamma, on values scaled to [0, 1]."""
+
+    def change(x: Tensor, power: Tensor) -> Tensor:
+        return casting.cast(gain, float32) * arithmetic.power(x, power)
+
     with name_scope(None, "adjust_gamma", [image, gamma, gain]):
-        tensor = convert_to_tensor(image, name="img")
         checks = require(gamma >= 0, "Gamma should be a non-negative real number.")
-        tensor = after(checks, tensor)
-        scale = 1.0 if tensor.dtype.is_floating else tensor.dtype.max - tensor.dtype.min
-        values = casting.cast(tensor, float32)
-        power = arithmetic.power(values / float(scale), casting.cast(gamma, float32))
-        adjusted = power * float(scale) * gain
-        return casting.saturate_cast(adjusted, tensor.dtype.base_dtype)
+        power = after(checks, casting.cast(gamma, float32))
+        return _in_floats(image, change, power)
 
 
 @public("image.adjust_hue")
 def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
-    """Turn the hue by `delta` of the whole colour circle."""
+    """Turn the hue by `delta` of the whole colour circle.
+
+    The darkest and the brightest channel of a pixel keep their values, whatever their range.
+    """
 
     def change(x: Tensor) -> Tensor:
-        hue, saturation, value = joining.split(colour.rgb_to_hsv(x), 3, -1)
+        hue = colour.rgb_to_hsv(_coloured(x))[..., :1]
         turned = (hue + (casting.cast(delta, float32) + 1.0)) % 1.0
-        return colour.hsv_to_rgb(joining.concat([turned, saturation, value], -1))
+        ones = filling.ones_like(turned)
+        pure = colour.hsv_to_rgb(joining.concat([turned, ones, ones], -1))
+        darkest = reduce.reduce_min(x, [-1], keep_dims=True)
+        brightest = reduce.reduce_max(x, [-1], keep_dims=True)
+        return darkest + pure * (brightest - darkest)
 
     with name_scope(name, "adjust_hue", [image]):
         return _in_floats(image, change)
@@ -120,13 +128,18 @@ def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = Non
     """Multiply the saturation by a factor."""
 
     def change(x: Tensor) -> Tensor:
-        hue, saturation, value = joining.split(colour.rgb_to_hsv(x), 3, -1)
+        hue, saturation, value = joining.split(colour.rgb_to_hsv(_coloured(x)), 3, -1)
         factor = casting.cast(saturation_factor, float32)
         scaled = arithmetic.clip_by_value(saturation * factor, 0.0, 1.0)
         return colour.hsv_to_rgb(joining.concat([hue, scaled, value], -1))
 
     with name_scope(name, "adjust_saturation", [image]):
         return _in_floats(image, change)
+
+
+def _coloured(x: Tensor) -> Tensor:
+    x.shape.with_rank_at_least(3)
+    return x
 
 
 @public("image.random_brightness")
@@ -199,4 +212,13 @@ def grayscale_to_rgb(images: Any, name: str | None = None) -> Tensor:
     """Repeat the one channel of grey images three times."""
     with name_scope(name, "grayscale_to_rgb", [images]) as scope:
         tensor = convert_to_tensor(images, name="images")
-        return joining.concat([tensor] * 3, (tensor.shape.rank or 0) - 1, name=scope)
+        one = shaping.shape(tensor)[-1] if tensor.shape.rank is None else sizes_of(tensor)[-1]
+        checks = require(
+            compare.equal(one, 1) if isinstance(one, Tensor) else one == 1,
+            "Last dimension of a grayscale image should be size 1.",
+        )
+        grey = after(checks, tensor)
+        lead = filling.ones_like(shaping.shape(grey)[:-1])
+        rgb = joining.tile(grey, joining.concat([lead, [3]], 0), name=scope)
+        rgb.set_shape(tensor.shape[:-1].concatenate([3]))
+        return rgb

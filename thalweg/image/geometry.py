@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float64, int32
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.graph.shapes import unknown_shape
 from thalweg.image.checks import (
     after,
     require,
@@ -35,22 +35,19 @@ from thalweg.ops.turning import TurnQuarters
 from thalweg.public import public
 
 
-def _image(image: Any) -> Tensor:
-    """The image as a tensor; of unknown rank, it is taken as a single one."""
+def as_image(image: Any) -> Tensor:
+    """The image as a tensor; of unknown rank, it must be a single one."""
     tensor = convert_to_tensor(image, name="image")
-    if tensor.shape.rank is None:
-        tensor = shaping.reshape(tensor, shaping.shape(tensor))
-        tensor.set_shape(unknown_shape(3))
-    return tensor
+    return tensor if tensor.shape.rank is not None else shaping.ensure_shape(tensor, [None] * 3)
 
 
 def _one_or_many(image: Any) -> Tensor:
-    tensor = _image(image)
+    tensor = as_image(image)
     return after(require_image(tensor, (3, 4)), tensor)
 
 
 def _of_any_rank(image: Any) -> Tensor:
-    """One image or many, for functions that count axes from the end: an unknown rank stays so."""
+    """An image or a batch, which of both may be known in the step only."""
     tensor = convert_to_tensor(image, name="image")
     return after(require_image(tensor, (3, 4)), tensor)
 
@@ -85,14 +82,11 @@ def random_flip_up_down(image: Any, seed: int | None = None) -> Tensor:
 
 
 def _randomly_flipped(image: Any, axis: int, seed: int | None) -> Tensor:
-    tensor = _one_or_many(image)
-    flipped = _flipped(tensor, axis)
-    if tensor.shape.rank == 4:
-        batch = shaping.shape(tensor)[:1]
-        chance = random.random_uniform(batch, 0.0, 1.0, seed=seed)
-    else:
-        chance = random.random_uniform([], 0.0, 1.0, seed=seed)
-    result = choosing.where(compare.less(chance, 0.5), flipped, tensor)
+    tensor = _of_any_rank(image)
+    batch = shaping.shape(tensor)[:-3]
+    chance = random.random_uniform(batch, 0.0, 1.0, seed=seed)
+    each = shaping.reshape(chance, joining.concat([batch, [1, 1, 1]], 0))
+    result = choosing.where_v2(compare.less(each, 0.5), _flipped(tensor, axis), tensor)
     result.set_shape(tensor.shape)
     return result
 
@@ -109,10 +103,11 @@ def transpose_image(image: Any, name: str | None = None) -> Tensor:
     """Swap rows and columns of an image (or a batch)."""
     with name_scope(name, "transpose_image", [image]):
         tensor = _of_any_rank(image)
-        return transposing.transpose(tensor, _transposed_axes(tensor))
+        return transposing.transpose(tensor, _swapped(tensor))
 
 
-def _transposed_axes(image: Tensor) -> Any:
+def _swapped(image: Tensor) -> Any:
+    """The order of axes with rows and columns swapped."""
     if image.shape.rank is not None:
         return [1, 0, 2] if image.shape.rank == 3 else [0, 2, 1, 3]
     rank = shaping.rank(image)
@@ -124,23 +119,20 @@ def central_crop(image: Any, central_fraction: float) -> Tensor:
     """The middle part of an image (or a batch), that fraction of it along each axis."""
     if not 0.0 < central_fraction <= 1.0:
         raise ValueError(f"central_fraction must be within (0, 1], got {central_fraction}")
-    if convert_to_tensor(image, name="image").shape.rank is None:
-        raise ValueError("central_crop needs an image of known rank, 3 or 4.")
-    tensor = _one_or_many(image)
+    tensor = _of_any_rank(image)
     if central_fraction == 1.0:
         return tensor
-    rank = tensor.shape.rank or 3
-    sizes = sizes_of(tensor)
-    begin: list[Any] = [0] * rank
-    size: list[Any] = [-1] * rank
-    for axis in (rank - 3, rank - 2):
-        start = _margin(sizes[axis], central_fraction)
-        begin[axis], size[axis] = start, sizes[axis] - 2 * start
-    result = slicing.slice(tensor, begin, size)
-    shape = tensor.shape.as_list()
-    shape[rank - 3], shape[rank - 2] = static(size[rank - 3]), static(size[rank - 2])
-    result.set_shape(shape)
-    return result
+    height, width = _extent(tensor)
+    top, left = _margin(height, central_fraction), _margin(width, central_fraction)
+    return tensor[..., top : height - top, left : width - left, :]
+
+
+def _extent(image: Tensor) -> Sequence[Any]:
+    """Height and width: numbers where they are static, else tensors."""
+    if image.shape.rank is not None:
+        return sizes_of(image)[-3:-1]
+    sizes = shaping.shape(image)
+    return sizes[-3], sizes[-2]
 
 
 def _margin(size: Any, fraction: float) -> Any:

@@ -22,6 +22,8 @@ def total_variation(images: Any, name: str | None = None) -> Tensor:
         x = convert_to_tensor(images)
         if x.shape.rank not in (3, 4):
             raise ValueError("'images' must be either 3 or 4-dimensional.")
+        if x.dtype.is_unsigned:
+            raise TypeError(f"differences of {x.dtype.name} are not in its range; cast the images")
         down = x[..., 1:, :, :] - x[..., :-1, :, :]
         across = x[..., :, 1:, :] - x[..., :, :-1, :]
         axes = None if x.shape.rank == 3 else [1, 2, 3]

@@ -11,9 +11,9 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.image import colour
-from thalweg.image.checks import sizes_of
-from thalweg.image.geometry import pad_to_bounding_box
-from thalweg.ops import casting, reduce, rounding, shaping
+from thalweg.image.checks import after, require_image, require_positive
+from thalweg.image.geometry import as_image, pad_to_bounding_box
+from thalweg.ops import arithmetic, casting, joining, reduce, rounding, shaping
 from thalweg.ops.codecs import DecodeImage
 from thalweg.ops.resizing import (
     resize_area,
@@ -102,18 +102,22 @@ def resize_image_with_pad(
     align_corners: bool = False,
 ) -> Tensor:
     """Resize within the target keeping the aspect ratio, and pad the rest evenly with zeros."""
-    resized = resize_images(
-        image, [target_height, target_width], method, align_corners, preserve_aspect_ratio=True
-    )
-    rank = resized.shape.rank or 3
-    height, width = sizes_of(resized)[rank - 3 : rank - 1]
-    return pad_to_bounding_box(
-        resized,
-        (target_height - height) // 2,
-        (target_width - width) // 2,
-        target_height,
-        target_width,
-    )
+    with name_scope(None, "resize_image_with_pad", [image]):
+        tensor = as_image(image)
+        checks = require_image(tensor, (3, 4))
+        checks += require_positive(target_width, "target_width")
+        checks += require_positive(target_height, "target_height")
+        tensor = after(checks, tensor)
+        target = casting.cast(joining.stack([target_height, target_width]), dtypes.float32)
+        source = casting.cast(shaping.shape(tensor)[-3:-1], dtypes.float32)
+        fitted = source / reduce.reduce_max(source / target)
+        margins = arithmetic.maximum(_whole((target - fitted) / 2.0), 0)
+        resized = resize_images(tensor, _whole(fitted), method, align_corners)
+        return pad_to_bounding_box(resized, margins[0], margins[1], target_height, target_width)
+
+
+def _whole(x: Tensor) -> Tensor:
+    return casting.cast(rounding.floor(x), dtypes.int32)
 
 
 @public("image.decode_image", "io.decode_image")

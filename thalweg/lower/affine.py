@@ -323,15 +323,22 @@ _RULES: dict[str, Callable[..., Affine]] = {
 }
 
 
+_ARITHMETIC = frozenset({"add", "sub", "neg", "mul", "floor_div", "remainder"})
+
+
 def is_index(expression: Any) -> bool:
     """Whether an expression is made of indices and whole numbers alone."""
-    if not isinstance(expression, Expr):
-        return isinstance(expression, int | np.integer) and not isinstance(expression, bool)
-    if expression.function in ("index", "affine"):
-        return True
-    if expression.function not in ("add", "sub", "neg", "mul", "floor_div", "remainder"):
-        return False
-    return all(is_index(part) for part in expression.arguments)
+    pending = [expression]
+    while pending:  # the last argument first: of a long sum of elements that is one of them
+        part = pending.pop()
+        if not isinstance(part, Expr):
+            if not isinstance(part, int | np.integer) or isinstance(part, bool):
+                return False
+        elif part.function in _ARITHMETIC:
+            pending += part.arguments
+        elif part.function not in ("index", "affine"):
+            return False
+    return True
 
 
 def expressed(value: Affine) -> Any:

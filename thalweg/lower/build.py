@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,27 @@ from thalweg.lower.scans import as_scan
 from thalweg.lower.specialise import NotCompiled, Specialised
 
 
+Key = TypeVar("Key")
+
+
+class _Mark(NamedTuple):
+    """How much was drafted up to some moment, and what had to be checked then."""
+
+    drafts: int
+    reductions: int
+    buffers: int
+    needed: tuple[Needed, ...]
+
+
+class _Drafted(NamedTuple):
+    """What was drafted from some moment on."""
+
+    drafts: list[Draft]
+    reductions: dict[Any, Buffer]
+    buffers: dict[Tensor, Buffer]
+    needed: tuple[Needed, ...]
+
+
 class Drafting:
     """The drafts of a region, in the order of its nodes."""
 
@@ -49,7 +70,9 @@ class Drafting:
         self._reads: dict[Tensor, float] = defaultdict(float)
         self._readers: dict[Tensor, list[int]] = defaultdict(list)
         self._contracted: set[Tensor] = set()
+        self._sums: set[Tensor] = set()  # of products, as the ops have them
         self._roots = spec.region.roots
+        self._outputs = frozenset(spec.region.outputs)
         self._writes: dict[Tensor, list[int]] = defaultdict(list)  # of a variable: positions
         self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
         self._reductions: dict[Any, Buffer] = {}
@@ -119,6 +142,8 @@ class Drafting:
             self._note_reads(position, node, look, math.prod(shape))
             if not references:
                 self._seen[node.outputs[output]] = look
+                if look.contracts:
+                    self._sums.add(node.outputs[output])
                 self._note_view(node.outputs[output], look)
         for place in references:
             self._writes[self._roots[node.inputs[place]]].append(position)
@@ -182,7 +207,6 @@ class Drafting:
     def _decide(self, position: int, node: Node) -> None:
         if node.op.parsed.references:
             return
-        outputs = self._spec.region.outputs
         for tensor in node.outputs:
             look = self._seen.get(tensor)
             if look is None:
@@ -191,7 +215,7 @@ class Drafting:
             self._costs.note(tensor, look.form, reads)
             read = self._directly_read([source for source, _ in reads if source is not None])
             self._variables_read[tensor] = read
-            stored = tensor in outputs or self._must_store(tensor, look.form)
+            stored = tensor in self._outputs or self._must_store(tensor, look.form)
             if stored or self._is_overtaken(position, tensor, read):
                 self._costs.stored.add(tensor)
                 self._variables_read[tensor] = frozenset()
@@ -236,7 +260,7 @@ class Drafting:
             if tensor in self._costs.stored and tensor not in self._spec.values:
                 self._draft_tensor(tensor)
         for tensor in node.outputs:
-            if tensor in self._spec.values and tensor in self._spec.region.outputs:
+            if tensor in self._spec.values and tensor in self._outputs:
                 self._draft_constant(tensor)
 
     def _draft_constant(self, tensor: Tensor) -> None:
@@ -249,10 +273,10 @@ class Drafting:
         self.buffers[tensor] = buffer
 
     def _draft_tensor(self, tensor: Tensor) -> None:
-        is_output = tensor in self._spec.region.outputs
+        is_output = tensor in self._outputs
         cone = None if is_output else self._cones.of(tensor)
         if cone is None:
-            self._draft_anew(tensor)
+            self._draft_best(tensor)
             return
         target = self._buffer(Kind.TEMPORARY, tensor, tensor)
         again = self._models.again(cone, target, tensor.op)
@@ -261,15 +285,67 @@ class Drafting:
             self.buffers[tensor] = target
             return
         before = len(self.drafts)
-        self._draft_anew(tensor)
+        self._draft_best(tensor)
         if len(self.drafts) == before + 1:
             self._models.note(cone, self.buffers[tensor], self.drafts[before])
+
+    def _draft_best(self, tensor: Tensor) -> None:
+        """Draft a tensor; a sum of products, which its operands were shuffled out of the form of
+        when they were inlined, with some of them stored first: a copy costs far less than products
+        by plain loops."""
+        inlined = [t for t in dict.fromkeys(tensor.op.inputs) if t not in self.buffers]
+        if not inlined or tensor not in self._sums:
+            self._draft_anew(tensor)
+            return
+        mark = self._mark()
+        self._draft_anew(tensor)
+        if self._are_products(mark):
+            return
+        plain = self._take_back(mark)
+        for operands in _choices(inlined, self._spec.shapes):
+            for operand in operands:
+                self._draft_tensor(operand)
+            self._resolver.forget()
+            stored = self._mark()
+            self._draft_anew(tensor)
+            if self._are_products(stored):
+                return
+            self._take_back(mark)
+        self._put_back(plain)
+
+    def _mark(self) -> _Mark:
+        sizes = len(self.drafts), len(self._reductions), len(self.buffers)
+        return _Mark(*sizes, tuple(self._resolver.needed))
+
+    def _take_back(self, mark: _Mark) -> _Drafted:
+        """What was drafted since, as if it had not been."""
+        taken = _Drafted(
+            self.drafts[mark.drafts :],
+            _taken_back(self._reductions, mark.reductions),
+            _taken_back(self.buffers, mark.buffers),
+            tuple(self._resolver.needed),
+        )
+        del self.drafts[mark.drafts :]
+        self._resolver.needed[:] = mark.needed
+        self._resolver.forget()
+        return taken
+
+    def _put_back(self, taken: _Drafted) -> None:
+        self.drafts += taken.drafts
+        self._reductions.update(taken.reductions)
+        self.buffers.update(taken.buffers)
+        self._resolver.needed[:] = taken.needed
+
+    def _are_products(self, mark: _Mark) -> bool:
+        """Whether all sums that were drafted since are sums of products."""
+        made = self.drafts[mark.drafts :]
+        return all(draft.product is not None or not draft.has_reductions for draft in made)
 
     def _draft_anew(self, tensor: Tensor) -> None:
         shape = self._spec.shapes[tensor]
         at = Place.over(shape, tensor.value_index)
         form = self._resolver.form(tensor.op, at)
-        is_output = tensor in self._spec.region.outputs
+        is_output = tensor in self._outputs
         if not is_output and self._is_alias(form, at):
             self.buffers[tensor] = form.arguments[0]
             return
@@ -389,6 +465,21 @@ class Drafting:
         apart = reductions.Apart(variables, self._reductions, lambda n, v, w: self._add(n, v, w))
         taken = [_with_value(write, apart.of(node, write.value)) for write in writes]
         self.drafts.append(_contracted(variables, taken, node, needed))
+
+
+def _choices(
+    operands: Sequence[Tensor], shapes: Mapping[Tensor, tuple[int, ...]]
+) -> list[tuple[Tensor, ...]]:
+    """Which operands of a product may be stored, those that take less to store first."""
+    ordered = sorted(operands, key=lambda tensor: math.prod(shapes[tensor]))
+    singles = [(tensor,) for tensor in ordered]
+    return singles if len(ordered) < 2 else [*singles, tuple(ordered)]
+
+
+def _taken_back(made: dict[Key, Buffer], count: int) -> dict[Key, Buffer]:
+    """What was noted after the first so many, which alone stay."""
+    taken = [made.popitem() for _ in range(len(made) - count)]
+    return dict(reversed(taken))
 
 
 def _with_value(write: Write, value: Any) -> Write:

@@ -24,7 +24,7 @@ from thalweg.lower.affine import Affine, Digit, digit, expressed, number, total
 from thalweg.lower.affine import affine as as_sum
 from thalweg.lower.affine import variable as index_of
 from thalweg.lower.buffers import Buffer
-from thalweg.lower.resolve import Needed, reads_data, walk
+from thalweg.lower.resolve import Needed, first_sums, reads_data, walk
 
 Bound = tuple[int, Affine, int]
 Positions = defaultdict[Buffer, list[int]]  # of drafts that use a buffer, in order
@@ -384,6 +384,8 @@ class Moving:
             return part
         made = self._known.get(id(part))
         if made is None:
+            for inner in first_sums(part, self._known):
+                self._known[id(inner)] = self._made(inner)
             made = self._known[id(part)] = self._made(part)
         return made
 
@@ -416,6 +418,8 @@ class Renaming:
             return part
         if id(part) not in self._known:
             self._kept.append(part)
+            for inner in first_sums(part, self._known):
+                self._known[id(inner)] = self._expression(inner)
             self._known[id(part)] = self._expression(part)
         return self._known[id(part)]
 

@@ -22,12 +22,10 @@ from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine, Digit, digit, number, row_major
 from thalweg.lower.affine import variable as index_of
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.cost import MOST_PARTS
+from thalweg.lower.cost import MOST_PARTS, MOST_STREAMS, MOST_WRITES
 from thalweg.lower.drafts import Draft, Home, Nest, Renaming, Write, renaming
 from thalweg.lower.resolve import walk
 
-MOST_WRITES = 8
-MOST_STREAMS = 20
 _CANDIDATES = 8
 
 

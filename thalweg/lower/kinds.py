@@ -41,8 +41,9 @@ class Kinds:
             return None
         inputs = node.inputs
         counts = node.input_counts() if node.op.parsed.has_lists else None
-        same = tuple(map(inputs.index, inputs)) if len(inputs) > 1 else ()
-        return self._number((text, counts, same, *map(self._tensor, inputs)))
+        places: dict[Tensor, int] = {}
+        same = [places.setdefault(tensor, place) for place, tensor in enumerate(inputs)]
+        return self._number((text, counts, tuple(same), *map(self._tensor, inputs)))
 
     def _number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.buffers import Buffer
 from thalweg.lower.build import Drafting
+from thalweg.lower.cut import in_pieces, in_steps
 from thalweg.lower.finish import Launch, finish
 from thalweg.lower.fuse import fuse
 from thalweg.lower.memory import in_place
@@ -40,10 +41,10 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape]) -> Lowered:
     drafting.run()
     buffers, streams, drafted = drafting.buffers, drafting.streams, len(drafting.drafts)
     pieces: Pieces = {}
-    drafts = stacked(pieced(drafting.drafts, pieces), pieces)
+    drafts = in_steps(stacked(pieced(drafting.drafts, pieces), pieces))
     del drafting, kinds  # what it knows of every tensor is more than all that is kept
     drafts = fuse(drafts)
     drafts = turned(recomputed(sooner(recomputed(drafts, pieces)), pieces))
-    drafts = woven(drafts, pieces)
+    drafts = in_pieces(woven(drafts, pieces))
     launches, checked = finish(drafts, in_place(drafts, pieces))
     return Lowered(spec, tuple(launches), tuple(checked), buffers, streams, pieces, drafted)

@@ -20,9 +20,15 @@ from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Variable
 from thalweg.lower.affine import Affine, digit
 from thalweg.lower.buffers import Buffer, Kind
-from thalweg.lower.cost import FAR_BYTES, MOST_PARTS, element_cost, worth_recomputing
+from thalweg.lower.cost import (
+    FAR_BYTES,
+    MOST_PARTS,
+    MOST_STREAMS,
+    MOST_WRITES,
+    element_cost,
+    worth_recomputing,
+)
 from thalweg.lower.drafts import Draft, Factor, Renaming, Write, free_variables, is_float, users_of
-from thalweg.lower.fuse import MOST_STREAMS, MOST_WRITES
 from thalweg.lower.reductions import outermost
 from thalweg.lower.resolve import part_key, walk
 from thalweg.lower.stack import Pieces

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.lower.specialise import Controlled, Region
-from thalweg.ops.basic import Const, NoOp
+from thalweg.ops.basic import Const, Identity, NoOp
 
 Unit = Node | Region | Controlled
 
@@ -42,15 +43,18 @@ def regions(
     compiled = {node for node in nodes if node not in on_host and compilable(node)}
     units = _grouped([node for node in nodes if node not in loose], order, compiled)
     _sink(units, order, set(fetches))
+    _read_where_used(units, set(fetches))
     units = [unit for unit in units if unit]
     controls = _controls(nodes, fetches)
     read = {t for unit in units if isinstance(unit, Node) for t in _taken(unit, controls)}
-    alone = [n for n in nodes if n in loose and (n.outputs[0] in read or n.outputs[0] in fetches)]
+    read.update(fetches)
+    alone = [node for node in nodes if node in loose and node.outputs[0] in read]
     fed, roots = set(feeds), reference_roots(nodes)
+    leaving = _leaving(units, fetches, controls)
     together: list[Unit] = []
-    for unit in units:
+    for number, unit in enumerate(units):
         if not isinstance(unit, Node):
-            together.append(_region(unit, units, fetches, fed, roots, controls))
+            together.append(_region(unit, leaving[number], fed, roots))
         elif not isinstance(unit.op, Trace):
             together.append(controls.get(unit, unit))
     return [*alone, *together]
@@ -250,6 +254,46 @@ def _sink(units: Sequence[Node | list[Node]], order: Order, fetched: set[Tensor]
         place[node] = max(readers)
 
 
+def _read_where_used(units: Sequence[Node | list[Node]], fetched: set[Tensor]) -> None:
+    """Let each region read the variables it uses, so that no value of one crosses a border: a copy
+    of a whole table for a few rows of it. Not where a write comes between."""
+    if sum(isinstance(unit, list) for unit in units) < 2:
+        return
+    place = {n: at for at, u in enumerate(units) for n in ([u] if isinstance(u, Node) else u)}
+    roots = reference_roots(place)
+    readers: dict[Node, set[int]] = defaultdict(set)
+    first_write: dict[Tensor, int] = {}
+    for node, at in place.items():
+        for tensor in node.inputs:
+            readers[tensor.op].add(at)
+        for number in written_places(node):
+            root = roots.get(node.inputs[number], node.inputs[number])
+            first_write[root] = min(at, first_write.get(root, at))
+    for node, at in place.items():
+        if not _is_read(node) or node.outputs[0] in fetched or readers[node] <= {at}:
+            continue
+        last = max(readers[node])
+        root = roots.get(node.inputs[0], node.inputs[0])
+        used = [units[reader] for reader in readers[node]]
+        if first_write.get(root, last) < last or any(isinstance(unit, Node) for unit in used):
+            continue
+        _move(node, units[at], [unit for unit in used if isinstance(unit, list)])
+
+
+def _is_read(node: Node) -> bool:
+    """Whether a node gives the value of a variable, whenever in the step that may be."""
+    return isinstance(node.op, Identity) and not node.controls and node.inputs[0].dtype.is_ref_dtype
+
+
+def _move(node: Node, source: Node | list[Node], targets: Sequence[list[Node]]) -> None:
+    if isinstance(source, list) and all(target is not source for target in targets):
+        source.remove(node)
+    for target in targets:
+        if node not in target:
+            target.append(node)
+            target.sort(key=lambda node: node.index)
+
+
 def _is_growing(node: Node) -> bool:
     """Whether a node without effects gives more elements than it takes."""
     tensors = (*node.inputs, *node.outputs)
@@ -264,48 +308,63 @@ def _is_growing(node: Node) -> bool:
     return given > taken
 
 
-def _awaited(nodes: Sequence[Node], order: Order) -> dict[Node, frozenset[Node]]:
-    """For each node, those before it that may block."""
-    found: dict[Node, frozenset[Node]] = {}
-    if not any(node.op.blocking for node in nodes):
-        return found
+def _awaited(nodes: Sequence[Node], order: Order) -> dict[Node, int]:
+    """For each node, those before it that may block: a bit for each."""
+    found: dict[Node, int] = {}
+    blocking = 0
     for node in nodes:
-        before = [found.get(earlier, frozenset[Node]()) for earlier in order[node]]
-        own = [node] if node.op.blocking else []
-        found[node] = frozenset[Node]().union(*before, own)
+        before = {found.get(earlier, 0) for earlier in order[node]}
+        waits = reduce(or_, before, 0)
+        if node.op.blocking:
+            waits |= 1 << blocking
+            blocking += 1
+        if waits:
+            found[node] = waits
     return found
 
 
-def _apart(taken: list[Node], awaited: Mapping[Node, frozenset[Node]]) -> list[Node | list[Node]]:
+def _apart(taken: list[Node], awaited: Mapping[Node, int]) -> list[Node | list[Node]]:
     """Nodes that wait for different things in regions of their own: what a blocked node waits for
     must never stand in a region behind it."""
-    groups: dict[frozenset[Node], list[Node]] = {}
+    groups: dict[int, list[Node]] = {}
     for node in taken:
-        groups.setdefault(awaited.get(node, frozenset()), []).append(node)
-    return [groups[key] for key in sorted(groups, key=len)]
+        groups.setdefault(awaited.get(node, 0), []).append(node)
+    return [groups[key] for key in sorted(groups, key=int.bit_count)]
+
+
+def _leaving(
+    units: list[Node | list[Node]],
+    fetches: Iterable[Tensor],
+    controls: Mapping[Node, Controlled],
+) -> dict[int, dict[Tensor, None]]:
+    """By the number of a unit: what others take from it, in the order in which they do."""
+    homes: dict[Node, int] = {}
+    for number, unit in enumerate(units):
+        if not isinstance(unit, Node):
+            homes.update(dict.fromkeys(unit, number))
+    found: dict[int, dict[Tensor, None]] = defaultdict(dict)
+    for tensor in fetches:
+        if tensor.op in homes:
+            found[homes[tensor.op]][tensor] = None
+    for unit in units:
+        members = [unit] if isinstance(unit, Node) else unit
+        own = set(members)  # a read of a variable may be in several regions
+        for tensor in [tensor for node in members for tensor in _taken(node, controls)]:
+            if tensor.op in homes and tensor.op not in own:
+                found[homes[tensor.op]][tensor] = None
+    return found
 
 
 def _region(
     nodes: list[Node],
-    units: list[Node | list[Node]],
-    fetches: Iterable[Tensor],
+    wanted: Iterable[Tensor],
     fed: set[Tensor],
     roots: Mapping[Tensor, Tensor],
-    controls: Mapping[Node, Controlled],
 ) -> Region:
     constants = {t.op for node in nodes for t in node.inputs if _is_loose(t.op) and t not in fed}
     unit = [*sorted(constants, key=lambda node: node.index), *nodes]
     inside = set(unit)
-    wanted = [*fetches]
-    for other in units:
-        if other is not nodes:
-            members = [other] if isinstance(other, Node) else other
-            wanted += [tensor for node in members for tensor in _taken(node, controls)]
-    outputs = [
-        tensor
-        for tensor in dict.fromkeys(wanted)
-        if tensor.op in inside and tensor not in fed and not _is_loose(tensor.op)
-    ]
+    outputs = [tensor for tensor in wanted if tensor not in fed]
     entering = dict.fromkeys(
         t for node in unit for t in node.inputs if t.op not in inside or t in fed
     )

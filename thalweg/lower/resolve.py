@@ -8,7 +8,7 @@ load leaves its buffer, and noted to be checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from thalweg.ops.basic import Const
 
 STREAM_WORDS = 6  # the place in a random stream that an op takes: key and counter
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+_MANY_TERMS = 32  # of a sum; those of fewer are resolved by recursion
 _INDEX_ARITHMETIC = frozenset(
     {"index", "affine", "add", "sub", "neg", "mul", "floor_div", "remainder"}
 )
@@ -148,6 +149,8 @@ class Resolver:
             return raw
         result = known.get(id(raw))
         if result is None:
+            for part in first_sums(raw, known):
+                known[id(part)] = self._walk(part, known)
             result = known[id(raw)] = self._walk(raw, known)
         return result
 
@@ -314,6 +317,17 @@ def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
         parts.append(index.scaled(stride))
         stride *= size
     return total(parts) if parts else number(0)
+
+
+def first_sums(part: Expr, known: Container[int]) -> list[Expr]:
+    """The sums that a long sum begins with, the innermost first: those who rebuild a sum of thousands
+    of terms take them in this order, as Python does not call that deep. Known ones are left out."""
+    found: list[Expr] = []
+    first = part.arguments[0] if part.function == "add" else None
+    while isinstance(first, Expr) and first.function == "add" and id(first) not in known:
+        found.append(first)
+        first = first.arguments[0]
+    return found[::-1] if len(found) > _MANY_TERMS else []
 
 
 def walk(roots: Sequence[Any], visit: Callable[[Expr], None]) -> None:

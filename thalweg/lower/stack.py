@@ -20,6 +20,7 @@ from thalweg.lower.affine import variable as index_of
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.drafts import SUM, Draft, Factor, Nest, Positions, Renaming, users_of
 from thalweg.lower.key import structure
+from thalweg.lower.resolve import first_sums
 
 _FEWEST = 4  # products from which stacking is worth it
 
@@ -141,7 +142,7 @@ def _joined(products: Sequence[Draft], total: Draft, chain: Expr, pieces: Pieces
         return None
     product = replace(first.product, reduced=(steps, *first.product.reduced), a=a, b=b)
     gone = {draft.writes[0].buffer for draft in products}
-    rest = _without(chain, gone)
+    rest = _Without(gone).of(chain)
     value = SUM if rest is None else Expr("add", (SUM, rest))
     rename = Renaming(_onto(total, first), lambda part: value if part is chain else None)
     # Within the sum's place stands what is left of it, which has to be renamed as well.
@@ -191,14 +192,26 @@ def _stack(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -> Factor
     return Factor(value, factors[0].bounds)
 
 
-def _without(value: Any, gone: set[Buffer]) -> Any:
-    """A sum of loads without those of some buffers; None if nothing is left."""
-    if isinstance(value, Expr) and value.function == "add":
-        parts = [_without(part, gone) for part in value.arguments]
-        left = [part for part in parts if part is not None]
+class _Without:
+    """Sums of loads without those of some buffers; None if nothing is left."""
+
+    def __init__(self, gone: set[Buffer]) -> None:
+        self._gone = gone
+        self._known: dict[int, Any] = {}
+
+    def of(self, value: Any) -> Any:
+        if not isinstance(value, Expr):
+            return value
+        for inner in first_sums(value, self._known):
+            self._known[id(inner)] = self._left(inner)
+        return self._known[id(value)] if id(value) in self._known else self._left(value)
+
+    def _left(self, value: Expr) -> Any:
+        if value.function == "load" and value.arguments[0] in self._gone:
+            return None
+        if value.function != "add":
+            return value
+        left = [part for part in map(self.of, value.arguments) if part is not None]
         if len(left) < 2:
             return left[0] if left else None
         return Expr("add", tuple(left))
-    if isinstance(value, Expr) and value.function == "load" and value.arguments[0] in gone:
-        return None
-    return value

@@ -273,6 +273,7 @@ class NoOp(Op):
     signature = "->"
     stateful = True
     host_only = True
+    step_local = True  # it has no state at all
     not_differentiable = True
 
     def shape(self) -> list[TensorShape]:

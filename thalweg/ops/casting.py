@@ -102,21 +102,28 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
     with name_scope(name, "saturate_cast", [value]) as scope:
         tensor = convert_to_tensor(value, name="value")
         target, source = as_dtype(dtype).base_dtype, tensor.dtype.base_dtype
-        if source.min < target.min:
-            tensor = arithmetic.maximum(tensor, _within(target.min, source, up=True))
-        if source.max > target.max:
-            tensor = arithmetic.minimum(tensor, _within(target.max, source, up=False))
+        (low, high), (least, most) = _bounds(source), _bounds(target)
+        infinite = source.is_floating and target.is_integer  # which no integer is
+        if infinite or low < least:
+            tensor = arithmetic.maximum(tensor, _within(max(low, least), source, up=True))
+        if infinite or high > most:
+            tensor = arithmetic.minimum(tensor, _within(min(high, most), source, up=False))
         return cast(tensor, target, name=scope)
 
 
-def _within(bound: Any, kind: DType, up: bool) -> Tensor:
+def _bounds(kind: DType) -> tuple[float, float]:
+    """The range of a dtype in Python's numbers, which compare exactly where NumPy's do not."""
+    exact = float if kind.is_floating else int
+    return exact(kind.min), exact(kind.max)
+
+
+def _within(bound: float, kind: DType, up: bool) -> Tensor:
     """A bound in `kind`, rounded into the range: the float nearest 2³¹ - 1 is no int32."""
     nearest = np.asarray(bound).astype(kind.as_numpy_dtype)
     if not kind.is_floating:
         return convert_to_tensor(nearest)
-    # Python compares integers and floats exactly, NumPy does not.
-    exact, rounded = np.asarray(bound).item(), float(nearest)
-    if rounded < exact if up else rounded > exact:
+    rounded = float(nearest)
+    if rounded < bound if up else rounded > bound:
         towards = np.asarray(np.inf if up else -np.inf, nearest.dtype)
         nearest = np.nextafter(nearest, towards)
     return convert_to_tensor(nearest)

@@ -8,11 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.graph.node import Tensor
+from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.loops.expr import Expr, select
 from thalweg.loops.loop import Operand, Place
+from thalweg.ops import (
+    arithmetic,
+    casting,
+    compare,
+    division,
+    indexing,
+    joining,
+    reduce,
+    searching,
+    transposing,
+)
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -22,13 +33,12 @@ class ColourMap(Op, abstract=True):
     """A function of the three channels of each pixel."""
 
     signature = "images: T -> output: T; T: floating"
-    not_differentiable = True
 
     def shape(self, images: Tensor) -> TensorShape:
         shape = images.shape.with_rank_at_least(1)
         if shape.sizes is not None and shape.sizes[-1] not in (None, 3):
             raise ValueError(f"the last dimension must be 3 channels, got {shape}")
-        return shape
+        return shape[:-1].concatenate([3])
 
     def loop(self, at: Place, images: Operand) -> Expr:
         pixel, (channel,) = at.split(at.rank - 1)
@@ -80,6 +90,43 @@ class RGBToHSV(ColourMap):
         saturation = select(value > 0, spread / value, 0)
         return select(channel.eq(0), hue, select(channel.eq(1), saturation, value))
 
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        """Where channels are equal, the first is the brightest and the last the darkest."""
+        x = node.inputs[0]
+        brightest = _mark(searching.argmax(x, -1), x)
+        darkest = _mark(2 - searching.argmin(transposing.reverse(x, [-1]), -1), x)
+        value, least = _chosen(brightest, x), _chosen(darkest, x)
+        spread = value - least
+        # hue = third of the brightest + (next channel - the one after it) / (6 spread)
+        difference = _chosen(brightest, _next(x, 1) - _next(x, 2))
+        slope = _next(brightest, -1) - _next(brightest, -2)
+        to_hue = division.div_no_nan(slope, 6.0 * spread) - division.div_no_nan(
+            difference * (brightest - darkest), 6.0 * spread * spread
+        )
+        # saturation = 1 - least / value
+        to_saturation = division.div_no_nan(least * brightest, value * value) - division.div_no_nan(
+            darkest, value
+        )
+        seen = casting.cast(value > 0, x.dtype)
+        hue, saturation, third = joining.split(dy, 3, -1)
+        within = casting.cast(x > 0, x.dtype)
+        return seen * (hue * to_hue + saturation * to_saturation * within) + third * brightest
+
+
+def _mark(channel: Tensor, like: Tensor) -> Tensor:
+    """1 at a channel of each pixel, 0 at the others."""
+    return indexing.one_hot(channel, 3, dtype=like.dtype.base_dtype)
+
+
+def _chosen(marks: Tensor, x: Tensor) -> Tensor:
+    """The marked channel, as the only one."""
+    return reduce.reduce_sum(marks * x, [-1], keep_dims=True)
+
+
+def _next(x: Tensor, step: int) -> Tensor:
+    """At each channel the one that comes `step` after it, around the circle."""
+    return transposing.roll(x, -step, -1)
+
 
 class HSVToRGB(ColourMap):
     """Hue, saturation, value in [0, 1] to red, green, blue in [0, 1]."""
@@ -100,6 +147,22 @@ class HSVToRGB(ColourMap):
         red, green, blue = (wheel - 3).abs() - 1, 2 - (wheel - 2).abs(), 2 - (wheel - 4).abs()
         pure = select(channel.eq(0), red, select(channel.eq(1), green, blue)).max(0).min(1)
         return ((1 - saturation) + saturation * pure) * value
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        hue, saturation, value = joining.split(node.inputs[0], 3, -1)
+        kind = hue.dtype.as_numpy_dtype
+        side = hue * 6.0 - np.array([3, 2, 4], kind)
+        sign = np.array([1, -1, -1], kind)
+        ramp = abs(side) * sign + np.array([-1, 2, 2], kind)
+        pure = arithmetic.clip_by_value(ramp, 0.0, 1.0)
+        rising = casting.cast(compare.equal(ramp, pure), hue.dtype)
+        to_hue = value * saturation * (6.0 * sign * arithmetic.sign(side) * rising)
+        parts = [to_hue, value * (pure - 1.0), 1.0 - saturation + saturation * pure]
+        return joining.concat([_sum(dy * part) for part in parts], -1)
+
+
+def _sum(x: Tensor) -> Tensor:
+    return reduce.reduce_sum(x, [-1], keep_dims=True)
 
 
 @public("image.rgb_to_hsv")

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any, Protocol, TypeVar, cast
@@ -18,7 +17,7 @@ from thalweg import errors
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node
 from thalweg.graph.shapes import TensorShape
-from thalweg.platform.forks import renewed_after_fork
+from thalweg.ops.variable_uses import USES, Held
 
 Array = NDArray[Any]
 Resource = TypeVar("Resource")
@@ -65,25 +64,23 @@ class Context(Protocol):
 class VariableCell:
     """A variable's buffer: what flows along reference edges.
 
-    Readers get read-only views of the buffer. An update writes in place when no reader holds a
-    view, and otherwise into a fresh copy, so a value once read never changes.
+    Readers on the host get read-only views of the buffer, which never change: an update writes in
+    place when no reader holds a view, and otherwise into a fresh copy. Native code gets the address
+    of the buffer for as long as its `Use` lasts. The updates of a resource variable are exclusive.
     """
 
-    def __init__(self, name: str, dtype: DType, shape: TensorShape) -> None:
+    def __init__(
+        self, name: str, dtype: DType, shape: TensorShape, is_resource: bool = False
+    ) -> None:
         self.name = name
         self.dtype = dtype
         self.shape = shape
-        self.renew_locks()
-        renewed_after_fork(self)
+        self.is_resource = is_resource
         # An empty tensor has nothing to initialise.
         self.buffer: Array | None = None  # native code reads and writes it itself
         self._is_first = False  # the buffer was prepared for a first value
         if shape.num_elements() == 0:
             self.buffer = np.empty(cast("Sequence[int]", shape.sizes), dtype.as_numpy_dtype)
-
-    def renew_locks(self) -> None:
-        """Have a lock that nobody holds."""
-        self.lock = threading.RLock()
 
     @property
     def is_initialized(self) -> bool:
@@ -92,14 +89,31 @@ class VariableCell:
 
     def read(self) -> Array:
         """The current value, read-only."""
-        with self.lock:
-            view = self._require().view()
+        view = self._require().view()  # from here on, who is about to write takes a copy
+        if USES.uses:
+            view = self._read_beside_others()
         view.flags.writeable = False
         return view
 
+    def _read_beside_others(self) -> Array:
+        with Held([self]):
+            with USES.mutex:
+                buffer = self._require()
+                if not USES.is_written(buffer):
+                    return buffer.view()
+            return buffer.copy()  # views and steps that write in place exclude one another
+
+    def snapshot(self) -> Array:
+        """A copy of the current value."""
+        buffer = self._require()
+        if buffer.size == 1:  # one element is read in one operation
+            return buffer.copy()
+        with Held([self]):
+            return self._require().copy()
+
     def assign(self, value: Array) -> None:
         """Replace the value by a copy of `value`."""
-        with self.lock:
+        with Held([self], writes=True):
             if self.buffer is None or np.shape(value) != self.buffer.shape or self._is_shared():
                 self.buffer = np.array(value, dtype=self.dtype.as_numpy_dtype)
             else:
@@ -108,7 +122,7 @@ class VariableCell:
     def exchange(self, value: Array) -> Array | None:
         """Make an array the buffer; the former one, if it is like it and nobody reads it."""
         value = np.asarray(value, self.dtype.as_numpy_dtype)
-        with self.lock:
+        with Held([self], writes=True):
             is_spare = (
                 self.buffer is not None
                 and (self.buffer.shape, self.buffer.dtype) == (value.shape, value.dtype)
@@ -120,43 +134,43 @@ class VariableCell:
 
     def update(self, change: Callable[[Array], None]) -> None:
         """Let `change` write into the buffer. It must check its arguments before it writes."""
-        with self.lock:
+        with Held([self], writes=True):
             if self._is_shared():
                 self.buffer = self._require().copy()
             change(self._require())
 
     def replace(self, compute: Callable[[Array], Array]) -> None:
         """Set the value to a function of the current one, all or nothing."""
-        with self.lock:
+        with Held([self], writes=True):
             fresh = np.asarray(compute(self._require()), dtype=self.dtype.as_numpy_dtype)
             # A buffer owns its memory: only then do views of it count as its readers.
             self.buffer = fresh if fresh.base is None else fresh.copy()
 
-    # For native code, which reads and writes the buffer itself
+    # For native code, which reads and writes the buffer itself: in a `Use`, `USES.mutex` held
 
     def lend(self) -> Array:
         """The buffer itself; there must be a value."""
         return self._require()
 
-    def own(self) -> Array:
-        """A buffer that no reader holds a view of, with the same value."""
-        with self.lock:
-            self.buffer = self._require().copy()
-            return self.buffer
+    def lend_to_write(self) -> Array:
+        """The buffer, or a copy of it in its place where a reader on the host holds a view."""
+        buffer = self._require()
+        # Held by this cell, by `buffer` and by the argument of the call; then by running steps.
+        if getrefcount(buffer) - 3 > USES.lent(buffer) and not USES.is_written(buffer):
+            buffer = self.buffer = buffer.copy()
+        return buffer
 
     def prepared(self, shape: tuple[int, ...]) -> Array:
         """A buffer for a value that the caller is about to write whole."""
-        with self.lock:
-            self._is_first = self.buffer is None
-            if self.buffer is None or self.buffer.shape != shape:
-                self.buffer = np.empty(shape, self.dtype.as_numpy_dtype)
-            return self.buffer
+        self._is_first = self.buffer is None
+        if self.buffer is None or self.buffer.shape != shape:
+            self.buffer = np.empty(shape, self.dtype.as_numpy_dtype)
+        return self.buffer
 
     def withdraw(self) -> None:
         """Forget a prepared buffer that was never written."""
-        with self.lock:
-            if self._is_first:
-                self.buffer = None
+        if self._is_first:
+            self.buffer = None
 
     def _is_shared(self) -> bool:
         # Held by this cell and by the argument of the call; anything more is a reader.

@@ -20,7 +20,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.loops import loop
-from thalweg.loops.expr import Expr, select
+from thalweg.loops.expr import Expr, call, select
 from thalweg.loops.loop import Operand, Place
 from thalweg.ops import casting, shaping
 from thalweg.public import public
@@ -66,40 +66,59 @@ def nearest_indices(size: int, target: int, align_corners: bool, half_pixel: boo
     return np.minimum(rounded, size - 1).astype(int)
 
 
-_BICUBIC = np.float32(-0.75)
+#: How fine the places of cubic interpolation are: weights are those of the nearest 1024th.
+_CUBIC_STEPS = 1024
+_CUBIC_TAPS = range(-1, 3)
 
 
 def bicubic_weights(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
-    """Each output pixel mixes four neighbours by Keys' cubic; borders are repeated."""
+    """Each output pixel mixes four neighbours by a cubic.
+
+    Between half-pixel centres, neighbours beyond the borders have no part and the others share
+    their weight; else the border is repeated.
+    """
     places = _positions(size, target, align_corners, half_pixel)
     base = np.floor(places)
+    fraction = np.rint((places - base) * np.float32(_CUBIC_STEPS)) / np.float32(_CUBIC_STEPS)
+    taps = np.array(_CUBIC_TAPS, np.float32)
+    weights = _cubic(np.abs(fraction[:, None] - taps), _sharpness(half_pixel))
+    sources = base[:, None] + taps
+    columns = np.clip(sources, 0, size - 1).astype(int)
+    if half_pixel:
+        weights = np.where(columns == sources, weights, np.float32(0))
+        weights /= weights.sum(-1, keepdims=True)
     matrix = np.zeros((target, size), np.float32)
-    rows = np.arange(target)
-    for tap in range(-1, 3):
-        weight = _cubic(np.abs(places - (base + tap)))
-        columns = np.clip(base + tap, 0, size - 1).astype(int)
-        np.add.at(matrix, (rows, columns), weight)
+    np.add.at(matrix, (np.arange(target)[:, None], columns), weights)
     return matrix
 
 
-def _cubic(distance: Array) -> Array:
-    a, d = _BICUBIC, distance
+def _sharpness(half_pixel: bool) -> float:
+    """The slope of the cubic at distance 1: Keys' own, or a steeper one."""
+    return -0.5 if half_pixel else -0.75
+
+
+def _cubic(distance: Array, a: float) -> Array:
+    d = distance
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return np.where(d <= 1, near, np.where(d < 2, far, 0)).astype(np.float32)
 
 
-def _cubic_at(d: Expr) -> Expr:
+def _cubic_at(d: Expr, a: float) -> Expr:
     """`_cubic` of one distance."""
-    a = float(_BICUBIC)
     near = (d * (a + 2) - (a + 3)) * d * d + 1
     far = ((d * a - 5 * a) * d + 8 * a) * d - 4 * a
     return select(d <= 1, near, select(d < 2, far, 0))
 
 
+def _area_scale(size: int, target: int, align_corners: bool) -> float:
+    """How much of the input a pixel covers: aligned corners of a single pixel leave no distance."""
+    return _scale(size, target, align_corners) or size / target
+
+
 def area_weights(size: int, target: int, align_corners: bool, half_pixel: bool) -> Array:
     """Each output pixel averages the input area it covers."""
-    scale = _scale(size, target, align_corners)
+    scale = _area_scale(size, target, align_corners)
     starts = np.arange(target)[:, None] * scale
     pixels = np.arange(size)[None, :]
     overlap = np.minimum(starts + scale, pixels + 1) - np.maximum(starts, pixels)
@@ -155,6 +174,11 @@ class Axis:
         """The distance of two output pixels, in input pixels."""
         return _scale(self.size, self.target, self.align_corners)
 
+    @property
+    def area(self) -> float:
+        """How many input pixels an output pixel covers."""
+        return _area_scale(self.size, self.target, self.align_corners)
+
     def position(self, index: Expr) -> Expr:
         """Where an output pixel lies among the input pixels."""
         scale, place = float(np.float32(self.scale)), index.cast(np.float32)
@@ -170,6 +194,10 @@ class Axis:
     def pixel(self, place: Expr) -> Expr:
         """A place as the index of a pixel; beyond the borders the last one is repeated."""
         return place.max(0).min(self.size - 1).cast(np.int64)
+
+    def holds(self, place: Expr) -> Expr:
+        """Whether a place lies between the borders."""
+        return (place >= 0) & (place <= self.size - 1)
 
 
 def axes(
@@ -314,8 +342,17 @@ class ResizeBicubic(Resize):
 
     def tap(self, axis: Axis, index: Expr, number: Expr) -> tuple[Expr, Expr]:
         place = axis.position(index)
-        source = place.floor() + (number.cast(np.float32) - 1)
-        return axis.pixel(source), _cubic_at((place - source).abs())
+        base = place.floor()
+        fraction = call("rint", (place - base) * _CUBIC_STEPS) / _CUBIC_STEPS
+        tap, sharpness = number.cast(np.float32) - 1, _sharpness(axis.half_pixel)
+        weight = _cubic_at((fraction - tap).abs(), sharpness)
+        if axis.half_pixel:
+            present = [
+                select(axis.holds(base + k), _cubic_at((fraction - k).abs(), sharpness), 0)
+                for k in _CUBIC_TAPS
+            ]
+            weight = select(axis.holds(base + tap), weight, 0) / sum(present[1:], present[0])
+        return axis.pixel(base + tap), weight.cast(np.float32)
 
 
 class ResizeArea(Resize):
@@ -324,13 +361,13 @@ class ResizeArea(Resize):
     weights = staticmethod(area_weights)
 
     def tap_count(self, axis: Axis) -> int:
-        return math.ceil(axis.scale) + 1
+        return math.ceil(axis.area) + 1
 
     def tap(self, axis: Axis, index: Expr, number: Expr) -> tuple[Expr, Expr]:
-        start = index.cast(np.float64) * axis.scale
+        start = index.cast(np.float64) * axis.area
         source = start.floor() + number.cast(np.float64)
-        overlap = (start + axis.scale).min(source + 1) - start.max(source)
-        return axis.pixel(source), (overlap.max(0) / axis.scale).cast(np.float32)
+        overlap = (start + axis.area).min(source + 1) - start.max(source)
+        return axis.pixel(source), (overlap.max(0) / axis.area).cast(np.float32)
 
 
 class ResizeNearestNeighbor(Op):

@@ -6,6 +6,7 @@ wants a value reads it when it runs. Every change is made whole or not at all.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
@@ -21,11 +22,15 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
 from thalweg.loops.expr import Expr
-from thalweg.loops.loop import NotLowered, Operand, Place
+from thalweg.loops.loop import NotLowered, Operand, Place, Scatter, scatter
 from thalweg.ops.context import Cancellation, Context, VariableCell
+from thalweg.ops.variable_uses import Held
 from thalweg.public import public
 
 Array = NDArray[Any]
+
+#: The annotation of a resource variable's node: its updates exclude each other and all reads.
+RESOURCE = "_resource"
 
 
 class VariableV2(Op):
@@ -45,9 +50,12 @@ class VariableV2(Op):
 
     def kernel(self, context: Context) -> VariableCell:
         name = self.shared_name or context.node.name
-        return context.resource(
-            name, self.container, lambda: VariableCell(name, self.dtype, self.given_shape)
-        )
+        is_resource = RESOURCE in context.node.annotations
+
+        def make() -> VariableCell:
+            return VariableCell(name, self.dtype, self.given_shape, is_resource)
+
+        return context.resource(name, self.container, make)
 
 
 class VariableV1(VariableV2, name="Variable"):
@@ -61,14 +69,18 @@ def variable_op(
     set_shape: bool = True,
     container: str = "",
     shared_name: str = "",
+    is_resource: bool = False,
 ) -> Tensor:
     """A node that owns a buffer of this dtype, and of this shape unless `set_shape` is false."""
-    return VariableV2(
+    graph = get_default_graph()
+    op = VariableV2(
         dtype=as_dtype(dtype).base_dtype,
         given_shape=as_shape(shape) if set_shape else unknown_shape(),
-        container=container or get_default_graph().container_name,
+        container=container or graph.container_name,
         shared_name=shared_name,
-    )(name=name)
+    )
+    with graph.attr_scope({RESOURCE: True} if is_resource else {}):
+        return op(name=name)
 
 
 class IsVariableInitialized(Op):
@@ -181,6 +193,10 @@ class Accumulate(Update, abstract=True):
     function: ClassVar[Callable[..., Any]]
     combine: ClassVar[Callable[[Expr, Expr], Expr]]
 
+    def delta(self, value: Expr) -> Expr:
+        """What is added."""
+        return value
+
     def shape(self, ref: Tensor, value: Tensor) -> TensorShape:
         return ref.shape.merge_with(value.shape)
 
@@ -197,7 +213,10 @@ class Accumulate(Update, abstract=True):
         ref.update(change)
         return ref
 
-    def loop(self, at: Place, ref: Operand, value: Operand) -> Expr:
+    def loop(self, at: Place, ref: Operand, value: Operand) -> Expr | Scatter:
+        if math.prod(ref.shape) == 1:  # a counter: what is added in one operation is never lost
+            delta = self.delta(value[at])
+            return scatter("sum", (), lambda: ([0] * ref.rank, delta), ref[at])
         return type(self).combine(ref[at], value[at])
 
 
@@ -213,6 +232,9 @@ class AssignSub(Accumulate):
 
     function = np.subtract
     combine = staticmethod(operator.sub)
+
+    def delta(self, value: Expr) -> Expr:
+        return -value
 
 
 @public("assign_add")
@@ -244,8 +266,8 @@ class CountUpTo(Op):
         return ref.shape.merge_with(scalar())
 
     def kernel(self, context: Context, ref: VariableCell) -> Array:
-        with ref.lock:
-            before = ref.read().copy()
+        with Held([ref], writes=True):
+            before = ref.snapshot()
             if before >= self.limit:
                 raise errors.OutOfRangeError(None, None, f"Reached limit of {self.limit}")
             ref.assign(before + 1)

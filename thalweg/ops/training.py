@@ -9,7 +9,6 @@ hyperparameters in, new values out. The sparse form of a rule is the same rule o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Operand, Place
 from thalweg.ops.context import Context, VariableCell
 from thalweg.ops.indexing import check_within
+from thalweg.ops.variable_uses import Held
 
 Array = NDArray[Any]
 
@@ -66,9 +66,7 @@ class TrainingOp(Op, abstract=True):
         if "global_step" in named:
             kind = cells[0].dtype.as_numpy_dtype
             named["global_step"] = np.asarray(named["global_step"]).astype(kind)
-        with ExitStack() as locks:
-            for cell in sorted(cells, key=id):  # one order for all, so that no two steps deadlock
-                locks.enter_context(cell.lock)
+        with Held(cells, writes=True):
             if indices is None:
                 self._change_all(cells, list(named.values()))
             else:

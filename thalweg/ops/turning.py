@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.shapes import TensorShape
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Operand, Place
 
@@ -25,7 +25,7 @@ class TurnQuarters(Op):
     def shape(self, image: Tensor, k: Tensor) -> TensorShape:
         k.shape.assert_has_rank(0)
         if image.shape.rank is None:
-            return unknown_shape()
+            return image.shape
         *batch, height, width, channels = image.shape.with_rank_at_least(3).as_list()
         turns = constant_value(k)
         if turns is None:

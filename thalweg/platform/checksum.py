@@ -210,6 +210,9 @@ def _fold_text(width: int) -> str:
 
     `gone` holds what blocks were when they were given up: `_REACH` of the past, then those of now.
     Several neighbours are given up at once, as none of them is added to another.
+
+    `gone` is aligned to a cache line because it says so of itself; `now` lies a number of blocks
+    behind it, of 8, 16 or 64 bytes, and so is aligned to a block and to no more than that.
     """
     lanes = min(64, width * _ABREAST) // 8
     kind, step = f"<{lanes} x i64>", lanes * 8 // width
@@ -253,7 +256,7 @@ chunk_done:
   call void @llvm.memmove.p0.p0.i64(ptr %gone, ptr %past, i64 {history}, i1 false)
   br label %chunks
 last:
-  call void @llvm.memset.p0.i64(ptr align 64 %now, i8 0, i64 {history}, i1 false)
+  call void @llvm.memset.p0.i64(ptr align {width} %now, i8 0, i64 {history}, i1 false)
   %kept_byte = mul i64 %given_up, {width}
   %kept = getelementptr i8, ptr %data, i64 %kept_byte
   br label %keeping

@@ -215,7 +215,19 @@ def MkDir(dirname: Path) -> None:
 def MakeDirs(dirname: Path) -> None:
     """Make a folder and all its parents; nothing happens where it exists."""
     with os_errors(dirname):
-        os.makedirs(dirname, exist_ok=True)
+        try:
+            os.makedirs(dirname, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            blocking = _file_among_parents(_text(dirname))
+            raise errors.FailedPreconditionError(
+                None, None, f"{blocking} is not a directory"
+            ) from error
+
+
+def _file_among_parents(path: str) -> str:
+    while not os.path.lexists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
 
 
 @public("gfile.Remove")

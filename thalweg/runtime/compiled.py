@@ -7,10 +7,8 @@ that cannot be compiled is run on its NumPy kernel, between what can.
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +20,7 @@ from thalweg.lower.specialise import NotCompiled, Region
 from thalweg.lower.varying import Form, Varying, adapted
 from thalweg.ops.context import VariableCell
 from thalweg.platform.collector import uncollected
+from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import renewed_after_fork
 from thalweg.runtime import native
 from thalweg.runtime.native import Listing, NativeStep, listed, native_step
@@ -93,7 +92,7 @@ class CompiledRegion:
             buffer = cell.buffer
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
         try:
-            with _deep():
+            with deep_calls():
                 return self._recalled(shapes) or self._made(shapes)
         except NotCompiled as failure:
             return self._in_parts(self.region, failure.node, self._threads)
@@ -106,7 +105,7 @@ class CompiledRegion:
             return None
         self._not_restored.append(found.form)
         listing = partial(_listed, self.region, shapes, found)
-        return NativeStep(found.image, found.loaded, self.region.nodes, listing)
+        return NativeStep(found.image, found.loaded, self.region, listing)
 
     def _made(self, shapes: Mapping[Tensor, Any]) -> NativeStep:
         for form in self._not_restored:
@@ -127,25 +126,7 @@ class CompiledRegion:
 
 def _listed(region: Region, shapes: Mapping[Tensor, Any], found: Recalled) -> Listing:
     """What a program from an earlier process was made of: the region is lowered after all."""
-    with uncollected(), _deep():
+    with uncollected(), deep_calls():
         lowered = lower(region, shapes)
         launches = adapted(lowered.launches, found.form())
         return listed(lowered, launches, [found.loaded[c.kernel] for c in found.image.calls])
-
-
-_DEPTH = 20_000  # of Python's calls while expressions, which may be deep, are walked
-_depths: list[int] = []  # what the limit was when those that compile now began
-
-
-@contextmanager
-def _deep() -> Generator[None]:
-    """With room for deep expressions; the last to leave restores the limit."""
-    _depths.append(sys.getrecursionlimit())
-    sys.setrecursionlimit(max(_DEPTH, _depths[-1]))
-    try:
-        yield
-    finally:
-        before = min(_depths)
-        _depths.pop()
-        if not _depths:
-            sys.setrecursionlimit(before)

@@ -38,7 +38,8 @@ class DirectStep:
         self._feeds = step.feeds
         self.feed_count = len(step.feeds)
         self._dtypes = [_dtype(tensor) for tensor in step.feeds]
-        self._inputs = [step.feeds.index(tensor) for tensor in region.region.inputs]
+        places = {tensor: place for place, tensor in enumerate(step.feeds)}
+        self._inputs = [places[tensor] for tensor in region.region.inputs]
         self._in_order = self._inputs == list(range(len(step.feeds)))
         self._fetches = [slot - instruction.output for slot in plan.fetches]
         self._convert = convert
@@ -98,7 +99,7 @@ def direct_step(
     made = range(compiled[0].output, compiled[0].output + compiled[0].output_count)
     if any(node not in variables for node in others) or any(s not in made for s in plan.fetches):
         return None
-    if any(tensor not in step.feeds for tensor in region.region.inputs):
+    if not set(step.feeds).issuperset(region.region.inputs):
         return None
     if any(not _is_source(tensor.op) for tensor in region.region.references):
         return None
@@ -121,4 +122,4 @@ def _fresh(item: Any) -> Any:
     """A fetched value the caller may keep: results are fresh already, variables are copied."""
     if type(item) is np.ndarray:
         return item if item.ndim else item[()]
-    return item.read().copy() if isinstance(item, VariableCell) else item
+    return item.snapshot() if isinstance(item, VariableCell) else item

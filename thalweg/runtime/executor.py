@@ -10,11 +10,12 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.graph.node import Node
+from thalweg.ops.context import VariableCell
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow import run_by_readiness
 from thalweg.runtime.kernels import located, run
-from thalweg.runtime.plan import Plan, value_of
+from thalweg.runtime.plan import Plan
 from thalweg.runtime.resources import Resources
 
 
@@ -107,7 +108,7 @@ def _fetched(item: Any, slot: int, plan: Plan) -> Any:
 
 def fresh(item: Any) -> Any:
     """A fetched value the caller may keep and write to. State and feeds are read-only views."""
-    value = value_of(item)
+    value = item.snapshot() if isinstance(item, VariableCell) else item
     if isinstance(value, np.ndarray):
         array = cast("np.ndarray[Any, Any]", value)
         if not array.flags.writeable or array.base is not None:

@@ -23,7 +23,7 @@ from thalweg.codegen.cache import Loaded, load_all, name_of
 from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.kernels import request
 from thalweg.codegen.machine import Target, host
-from thalweg.graph.node import Node
+from thalweg.control.effects import locks_updates
 from thalweg.loops.kernel import Kernel
 from thalweg.loops.types import Unsupported
 from thalweg.lower.buffers import Buffer
@@ -31,9 +31,10 @@ from thalweg.lower.finish import Launch
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
 from thalweg.lower.schedule import Waits, threads_for, work_of
-from thalweg.lower.specialise import NotCompiled
+from thalweg.lower.specialise import NotCompiled, Region
 from thalweg.lower.varying import Adapted
 from thalweg.ops.context import VariableCell
+from thalweg.ops.variable_uses import USES, Use
 from thalweg.runtime.image import STREAM_BYTES, Border, Image, Layout, PlacedCall
 from thalweg.runtime.pool import Entry, Program, default_pool
 from thalweg.runtime.tuner import TUNES, tune_new
@@ -124,14 +125,16 @@ class NativeStep:
         self,
         image: Image,
         loaded: Sequence[Loaded],
-        nodes: Sequence[Node],
+        region: Region,
         listing: Callable[[], Listing],
     ) -> None:
         self.image, self.loaded = image, loaded
         self.functions = [kernel.functions for kernel in loaded]
         self.threads, self.brief = image.threads, image.brief
         self.inputs, self.references, self.outputs = image.inputs, image.references, image.outputs
-        self.streams = [(nodes[stream.node], stream.values) for stream in image.streams]
+        self.streams = [(region.nodes[stream.node], stream.values) for stream in image.streams]
+        self.written = [place for place, reference in self.references if reference.written]
+        self.exclusive = _exclusive_places(region)
         self._list = listing
         self._pool = default_pool()
         self._frames: deque[Frame] = deque()
@@ -163,25 +166,41 @@ class NativeStep:
             frame = self._frames.pop()
         except IndexError:
             frame = Frame(self)
-        words = frame.words
+        words, use, uses = frame.words, frame.use, USES.uses
         try:
-            lent = self._lend(words, cells) if self.references else None
+            if self.references:
+                use.cells = cells
+                uses.append(use)
+                if uses[0] is not use:
+                    USES.wait(use, context.cancellation)
+                with USES.mutex:
+                    self._lend(words, use)
+            held = self._enter(words, values) if self.inputs else None
+            results = self._results(words, cells)
+            if self.streams:
+                self._draw(frame, context)
+            fault = self._pool.run(frame.program)
+            if fault:
+                frame.fault[0] = 0
+                self._take_back(cells)
+            for place, scalar in frame.scalars:
+                results[place] = scalar[()]
+            del held  # until here the arrays had to live
         except (errors.FailedPreconditionError, OtherShape):
-            self._frames.append(frame)
             return None
-        held = self._enter(words, values) if self.inputs else None
-        results = self._results(words, cells)
+        finally:
+            if self.references:
+                uses.remove(use)
+                use.cells = use.buffers = ()
+                if USES.waiting:
+                    USES.wake()
+            self._frames.append(frame)
+        return None if fault else results
+
+    def _draw(self, frame: Frame, context: Any) -> None:
+        """Take from the random streams what the step needs of them."""
         for row, (node, known) in enumerate(self.streams):
             frame.streams[row] = node.op.stream(context.at(node), *known)
-        fault = self._pool.run(frame.program)
-        if fault:
-            frame.fault[0] = 0
-            self._take_back(cells)
-        for place, scalar in frame.scalars:
-            results[place] = scalar[()]
-        self._frames.append(frame)
-        del held, lent  # until here the arrays had to live
-        return None if fault else results
 
     def by_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Rows | None:
         """The outputs, row by row, of a step without variables and random streams.
@@ -244,9 +263,11 @@ class NativeStep:
                 words[word] = address + shift
         return held
 
-    def _lend(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
-        """Put the addresses of the variables in place; their buffers, which must live meanwhile."""
-        lent: list[Any] = []
+    def _lend(self, words: Any, use: Use[VariableCell]) -> None:
+        """Put the addresses of the variables in place; their buffers must live meanwhile."""
+        cells = use.cells
+        buffers: list[Array] = []
+        use.buffers = buffers
         for place, (targets, written, is_set_first, shape) in self.references:
             cell = cells[place]
             buffer = cell.buffer
@@ -254,14 +275,13 @@ class NativeStep:
                 buffer = cell.prepared(shape) if is_set_first else cell.lend()
             if buffer.shape != shape:
                 raise OtherShape
-            if written and getrefcount(buffer) > 3:  # a reader holds a view: let it
+            if written and getrefcount(buffer) > 3:  # somebody else holds it
                 buffer = None
-                buffer = cell.own()
+                buffer = cell.lend_to_write()
             address = address_of(buffer)
-            lent.append(buffer)
+            buffers.append(buffer)
             for word, shift in targets:
                 words[word] = address + shift
-        return lent
 
     def _results(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
         results: list[Any] = []
@@ -300,6 +320,7 @@ class Frame:
             for phase, function in enumerate(step.functions[kernel]):
                 entries.append(Entry(function, arguments, waits or phase > 0, owner))
         self.scalars = self._own_scalars(step)
+        self.use = Use[VariableCell]((), step.written, step.exclusive)
         fault = self.fault.ctypes.data
         self.program = Program(default_pool(), entries, fault, step.threads, step.brief)
 
@@ -314,6 +335,13 @@ class Frame:
             for word, shift in targets:
                 self.words[word] = scalar.ctypes.data + shift
         return found
+
+
+def _exclusive_places(region: Region) -> frozenset[int]:
+    """The variables that updates with locking write."""
+    updates = [node for node in region.nodes if locks_updates(node)]
+    written = [node.inputs[place] for node in updates for place in node.op.parsed.references]
+    return frozenset(region.references.index(region.roots[t]) for t in written if t in region.roots)
 
 
 def _is_plain(array: Array) -> bool:
@@ -363,8 +391,7 @@ def native_step(lowered: Lowered, adapted: Sequence[Adapted], threads: int) -> N
         threads_for(launches, threads or default_pool().threads, target.l2),
         sum(work_of(launch.kernel) for launch in launches) < _BRIEF,
     )
-    nodes = lowered.spec.region.nodes
-    return NativeStep(image, list(loaded.values()), nodes, lambda: listing)
+    return NativeStep(image, list(loaded.values()), lowered.spec.region, lambda: listing)
 
 
 def listed(lowered: Lowered, adapted: Sequence[Adapted], loaded: Sequence[Loaded]) -> Listing:

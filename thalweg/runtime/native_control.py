@@ -18,6 +18,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg import errors
+from thalweg.control.effects import locks_updates
 from thalweg.control.lists import ListValue
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.control import lower_control
@@ -40,7 +42,9 @@ from thalweg.lower.varying import Varying
 from thalweg.ops.context import VariableCell
 from thalweg.ops.philox import Philox
 from thalweg.ops.random import Random
+from thalweg.ops.variable_uses import USES, Use
 from thalweg.platform.collector import uncollected
+from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import renewed_after_fork
 from thalweg.runtime.native import address_of
 from thalweg.runtime.native_inputs import FIRST_ROOM, given, kind, levels, rooms_for
@@ -104,7 +108,7 @@ class NativeControl:
                 return None
             inputs.append(one)
         try:
-            with uncollected():
+            with uncollected(), deep_calls():
                 program = lower_control(self._unit, inputs, rooms)
                 room = rooms.of(LISTS)
                 return _ControlStep(self._unit, program, self._varying, self._threads, room)
@@ -184,6 +188,8 @@ class _ControlStep:
         self.variables = [home for home in self.words if home.where is Where.VARIABLE]
         self.begun = {home for home in self.words if not home.shape} | self._list_starts()
         self.checks = any(part.part.lowered.checked for part in self.parts.values())
+        self.changed = [number for number, h in enumerate(self.variables) if h in self.written]
+        self.exclusive = self.changed if locks_updates(self.unit.node) else []
 
     def _list_starts(self) -> set[Home]:
         """Where lists in lists start."""
@@ -202,28 +208,54 @@ class _ControlStep:
             frame = self._frames.pop()
         except IndexError:
             frame = _Frame(self)
-        held: list[Any] = []
-        if not self._lend(frame, values, held):
+        try:
+            held = self._enter(frame, values)
+            if held is None:
+                return None
+            if not self.variables:
+                return self._run(frame, values, context)
+            return self._run_with_variables(frame, values, context)
+        finally:
             self._frames.append(frame)
-            return None
+
+    def _run_with_variables(self, frame: _Frame, values: Sequence[Any], context: Any) -> Any:
+        frame.use.cells = [values[home.source] for home in self.variables]
+        try:
+            USES.begin(frame.use, context.cancellation)
+            return self._run(frame, values, context) if self._lend(frame) else None
+        finally:
+            USES.end(frame.use)
+
+    def _run(self, frame: _Frame, values: Sequence[Any], context: Any) -> Any:
         results = self._results(frame, values, context)
         before = self._remembered(values)
         frame.fault[0] = 0
         stop = context.cancellation.on_cancel(frame.stop)
         try:
-            fault = self._pool.run_on(frame.program, context.cancellation.check)
+            fault = self._pool.run_on(frame.program, partial(self._pause, frame, context))
         finally:
             stop()
         context.cancellation.check()
-        self._frames.append(frame)
-        del held
         if not fault and self._used_once(results):
             self._settle_streams(results, context)
             return self._outputs(values, results)
         for cell, value in before:
-            cell.assign(value)
+            np.copyto(cell.lend(), value)
         full = self._full(results)
         return _MoreRoom(full) if full else None
+
+    def _pause(self, frame: _Frame, context: Any) -> None:
+        """Between two iterations: stop if that is wanted, let others at the variables."""
+        context.cancellation.check()
+        if self.checks or not self.variables or not USES.is_contended:
+            return  # what may have to be undone is seen by nobody
+        use = frame.use
+        cells = use.cells
+        USES.end(use)
+        use.cells = cells
+        USES.begin(use, context.cancellation)
+        if not self._lend(frame):
+            raise errors.AbortedError(None, None, "A variable of a running loop lost its value.")
 
     def _full(self, results: Mapping[Home, Array]) -> dict[int, int]:
         """The loops whose traces were full when the program stopped, or lists that grow."""
@@ -242,31 +274,39 @@ class _ControlStep:
         cells = [values[home.source] for home in self.variables if home in self.written]
         return [(cell, cell.lend().copy()) for cell in cells]
 
-    def _lend(self, frame: _Frame, values: Sequence[Any], held: list[Any]) -> bool:
-        """Put the addresses of what comes in in place; whether all is as expected."""
+    def _enter(self, frame: _Frame, values: Sequence[Any]) -> list[Any] | None:
+        """Put the addresses of what comes in in place; the arrays that must live meanwhile."""
+        held: list[Any] = []
         for home in self.inputs:
             value: Any = values[home.source]
             if isinstance(value, ListValue):
                 value = levels(value)[home.depth]
                 if not value.accumulates and not value.written.all():
-                    return False
+                    return None
                 nested = value.as_nested()
                 value = value.as_stacked() if nested is None else nested.starts
                 if value is None or value.shape != home.shape:
-                    return False
+                    return None
             array = np.require(value, home.dtype, ["C", "A"])
             held.append(array)
             self._put(frame, home, array)
-        for home in self.variables:
-            cell = cast("VariableCell", values[home.source])
-            buffer = cell.buffer
-            if buffer is None or buffer.shape != home.shape:
-                return False
-            if home in self.written and getrefcount(buffer) > 3:  # a reader holds a view: let it
-                buffer = None
-                buffer = cell.own()
-            held.append(buffer)
-            self._put(frame, home, buffer)
+        return held
+
+    def _lend(self, frame: _Frame) -> bool:
+        """Put the addresses of the variables in place; whether they are as expected."""
+        use = frame.use
+        with USES.mutex:
+            buffers: list[Array] = []
+            use.buffers = buffers
+            for home, cell in zip(self.variables, use.cells, strict=True):
+                buffer = cell.buffer
+                if buffer is None or buffer.shape != home.shape:
+                    return False
+                if home in self.written and getrefcount(buffer) > 3:  # somebody else holds it
+                    buffer = None
+                    buffer = cell.lend_to_write()
+                buffers.append(buffer)
+                self._put(frame, home, buffer)
         return True
 
     def _put(self, frame: _Frame, home: Home, array: Array) -> None:
@@ -409,6 +449,7 @@ class _Frame:
                 decides = 0 if item.decides is None else self._home(item.decides)
                 entries.append(Jump(places[item.target], decides, item.if_true))
         self.program = Program(default_pool(), entries, self.fault.ctypes.data, step.threads)
+        self.use = Use[VariableCell]((), step.changed, step.exclusive)
 
     def stop(self) -> None:
         """Let the program end at the next jump."""

@@ -16,7 +16,6 @@ from thalweg.control.liveness import needed
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, ordered, regions, with_traces
 from thalweg.lower.specialise import Controlled, Region
-from thalweg.ops.context import VariableCell
 from thalweg.place.placer import Placement, place
 from thalweg.runtime.calls import Instruction, call_of, dereferenced
 from thalweg.runtime.compiled import CompiledRegion
@@ -245,8 +244,3 @@ def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..
         return [slots[slot] for slot in step.fetches]
 
     return run
-
-
-def value_of(item: Any) -> Any:
-    """What a slot holds, as a value: variables are read."""
-    return item.read() if isinstance(item, VariableCell) else item

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
+from thalweg import errors
 from thalweg.codegen.machine import host
 from thalweg.codegen.matrix_plan import on_matrix_unit
+from thalweg.control.effects import bodies_of, inner_nodes
 from thalweg.graph.node import Node, Tensor
 from thalweg.loops.kernel import Contraction
 from thalweg.ops.basic import Const
@@ -29,13 +32,15 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import CompiledRegion
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.native import NativeStep
-from thalweg.runtime.parts import cell_of, is_variable
+from thalweg.runtime.parts import is_variable
 from thalweg.runtime.peaks import arithmetic_peak, copy_peak, matrix_peak
 from thalweg.runtime.plan import Plan
 from thalweg.runtime.planned import PlannedKernel, kernels_of, snake_case
 from thalweg.runtime.printed import clipped, plural, table
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.timed import TimedRegion, Times, run_single, timed
+
+Resource = TypeVar("Resource")
 
 _MOST_ROWS = 40
 _INSIDE = 0.8
@@ -160,13 +165,12 @@ class Profile:
         """Kernels and host ops, those that take longest first."""
         found: list[Row] = []
         for place, event in enumerate(self.runs[0]):
-            events = [run[place] for run in self.runs]
+            events = [run[place] for run in self.runs if place < len(run)]
             if isinstance(event, Host):
                 found.append(self._host_row(event, [_span(e) for e in events]))
             else:
-                programs = [e for e in events if isinstance(e, Program)]
                 first = 1 + sum(row.number > 0 for row in found)
-                found += self._kernel_rows(programs, first)
+                found += self._kernel_rows([e for e in events if _is_same(e, event)], first)
         return sorted(found, key=lambda row: row.median, reverse=True)
 
     @property
@@ -313,6 +317,11 @@ def _span(event: Event) -> int:
     return event.span if isinstance(event, Program) else event.end - event.start
 
 
+def _is_same(event: Event, first: Program) -> TypeGuard[Program]:
+    """Whether an event is a run of the same kernels: sizes may differ from run to run."""
+    return isinstance(event, Program) and event.times.shape == first.times.shape
+
+
 def _capacity(event: Event) -> int:
     threads = event.times.shape[1] if isinstance(event, Program) else 1
     return threads * _span(event)
@@ -403,14 +412,18 @@ class _Private:
     """A step's world for a profile: variables are copies, and what else has state is fresh."""
 
     resources: Resources
-    own: Resources = field(default_factory=Resources)
     events: list[Event] = field(default_factory=list[Event])
-    _cells: dict[int, VariableCell] = field(default_factory=dict[int, VariableCell])
+    _stand_ins: set[int] = field(default_factory=set[int])  # slots that follow from made-up values
     _kernels: dict[int, list[PlannedKernel]] = field(default_factory=dict[int, list[PlannedKernel]])
+
+    @cached_property
+    def own(self) -> Resources:
+        """The resources that the runs of a profile see."""
+        return _Copies(self.resources)
 
     def run(self, plan: Plan, feeds: Sequence[Any]) -> list[Event]:
         """One run: what ran, in order."""
-        self.events = []
+        self.events, self._stand_ins = [], set()
         slots: list[Any] = [None] * plan.slot_count
         for slot, value in zip(plan.feeds, feeds, strict=True):
             slots[slot] = value
@@ -426,14 +439,28 @@ class _Private:
         if any(slots[slot] is None for slot in instruction.inputs):
             return  # it takes what a host op would give that a profile does not run
         if is_variable(node):
-            slots[instruction.output] = self._copy(node)
-        elif isinstance(instruction.call, TimedRegion) or _may_run(node):
-            self._timed(instruction, slots, context)
+            slots[instruction.output] = node.op.kernel(context)
+        elif isinstance(instruction.call, TimedRegion) or all(map(_may_run, instruction.nodes)):
+            self._attempt(instruction, slots, context)
         else:
-            # One that restores has no outputs: the assignments that run with it took them.
-            given = node.outputs[: instruction.output_count]
-            for place, tensor in enumerate(given, instruction.output):
-                slots[place] = _zeros(tensor)
+            self._stand_in(instruction, slots)
+
+    def _stand_in(self, instruction: Instruction, slots: list[Any]) -> None:
+        # One that restores has no outputs: the assignments that run with it took them.
+        given = instruction.node.outputs[: instruction.output_count]
+        for place, tensor in enumerate(given, instruction.output):
+            slots[place] = _zeros(tensor)
+            self._stand_ins.add(place)
+
+    def _attempt(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
+        """Run an instruction; values that are made up may be such as it does not take."""
+        if self._stand_ins.isdisjoint(instruction.inputs):
+            self._timed(instruction, slots, context)
+            return
+        first = instruction.output
+        self._stand_ins.update(range(first, first + instruction.output_count))
+        with suppress(errors.OpError):
+            self._timed(instruction, slots, context)
 
     def _timed(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
         start = time.perf_counter_ns()
@@ -446,13 +473,24 @@ class _Private:
             self._kernels[id(step)] = kernels_of(step)
         self.events.append(Program(self._kernels[id(step)], times))
 
-    def _copy(self, node: Node) -> VariableCell:
-        cell = cell_of(node, self.resources)
-        if id(cell) not in self._cells:
-            copy = self._cells[id(cell)] = VariableCell(cell.name, cell.dtype, cell.shape)
-            if cell.is_initialized:
-                copy.assign(cell.read())
-        return self._cells[id(cell)]
+
+class _Copies(Resources):
+    """The resources of a profile: copies of a session's variables, all else made anew."""
+
+    def __init__(self, session: Resources) -> None:
+        super().__init__()
+        self._session = session
+
+    def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
+        """The profile's object under (container, name): a copy, where it is a variable."""
+        return super().get(name, container, lambda: self._copy(name, container, make()))
+
+    def _copy(self, name: str, container: str, made: Resource) -> Resource:
+        if isinstance(made, VariableCell):
+            original = self._session.get(name, container, lambda: made)
+            if original.is_initialized:
+                made.assign(original.read())
+        return made
 
 
 def _is_host(instruction: Instruction) -> bool:
@@ -461,14 +499,18 @@ def _is_host(instruction: Instruction) -> bool:
 
 
 def _may_run(node: Node) -> bool:
-    """Whether a host op changes nothing but its own state, which is fresh in a profile."""
+    """Whether a node, with all inside it, changes nothing but state that is fresh in a profile."""
+    bodies = bodies_of(node)
+    if bodies:
+        return all(_may_run(inner) for body in bodies for inner in inner_nodes(body))
     op = node.op
-    return (op.has("numpy") and not op.stateful) or not op.host_only
+    pure = op.has("numpy") and not op.stateful
+    return pure or not op.host_only or op.step_local or is_variable(node)
 
 
 def _zeros(tensor: Tensor) -> Any:
-    """What stands for the value of a node that is not run."""
-    shape = tensor.shape.whole
-    if shape is None or tensor.dtype.is_ref_dtype:
+    """What stands for the value of a node that is not run; None where nothing can."""
+    shape, dtype = tensor.shape.whole, tensor.dtype
+    if shape is None or dtype.is_ref_dtype or np.dtype(dtype.as_numpy_dtype).hasobject:
         return None
-    return np.zeros(shape, tensor.dtype.as_numpy_dtype)
+    return np.zeros(shape, dtype.as_numpy_dtype)

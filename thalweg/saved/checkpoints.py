@@ -14,7 +14,7 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.util import set_cpu0
 from thalweg.ops import saving, state
-from thalweg.platform import tf_logging
+from thalweg.platform import gfile, tf_logging
 from thalweg.platform.checkpoints import open_checkpoint
 from thalweg.platform.compat import as_str
 from thalweg.platform.safetensors import Piece
@@ -101,7 +101,7 @@ def export_tensorflow_checkpoint(ckpt_dir_or_file: str, prefix: str) -> list[str
     """Write a checkpoint (or the latest of a folder) anew as TensorFlow's own, of version 2, for
     TensorFlow and its tools to read; gives the names of the tensors in it."""
     checkpoint = open_checkpoint(_checkpoint_path(ckpt_dir_or_file))
-    os.makedirs(os.path.dirname(os.path.abspath(prefix)), exist_ok=True)
+    gfile.MakeDirs(os.path.dirname(os.path.abspath(prefix)))
     write_bundle(prefix, (Piece(name, checkpoint.read(name)) for name in checkpoint.entries))
     return sorted(checkpoint.entries)
 

@@ -17,7 +17,7 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.protos import message
 from thalweg.ops import basic
-from thalweg.platform import tf_logging
+from thalweg.platform import gfile, tf_logging
 from thalweg.platform.compat import as_bytes, as_str
 from thalweg.platform.durable import replace_file
 from thalweg.public import public, publish_value
@@ -75,7 +75,7 @@ class SavedModelBuilder:
                 f"export directory, or delete all the contents of the specified directory: "
                 f"{self._export_dir}"
             )
-        os.makedirs(self._export_dir, exist_ok=True)
+        gfile.MakeDirs(self._export_dir)
         self._has_saved_variables = False
 
     def add_meta_graph_and_variables(
@@ -103,7 +103,7 @@ class SavedModelBuilder:
         _add_main_op(main_op or init_op, legacy_init_op, train_op)
         self._write_assets(assets_collection or assets_list)
         folder = os.path.join(self._export_dir, VARIABLES_DIRECTORY)
-        os.makedirs(folder, exist_ok=True)
+        gfile.MakeDirs(folder)
         saver = saver or _default_saver()
         # No state file: a saved model may be moved.
         path = os.path.join(folder, VARIABLES_FILENAME)
@@ -160,7 +160,7 @@ class SavedModelBuilder:
             source = _asset_path(tensor)
             name = os.path.basename(source)
             _add_asset(name, tensor)
-            os.makedirs(folder, exist_ok=True)
+            gfile.MakeDirs(folder)
             if not os.path.exists(os.path.join(folder, name)):
                 shutil.copyfile(source, os.path.join(folder, name))
         tf_logging.info("%s", f"Assets written to: {folder}" if tensors else "No assets to write.")

@@ -21,7 +21,7 @@ from thalweg import errors
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
 from thalweg.ops import saving
-from thalweg.platform import checkpoint_files, tf_logging
+from thalweg.platform import checkpoint_files, gfile, tf_logging
 from thalweg.platform.compat import as_str
 from thalweg.platform.durable import replace_file
 from thalweg.public import public
@@ -222,6 +222,7 @@ class Saver:
         self.wait()
         state_name = latest_filename or "checkpoint"
         path = self._checked_path(sess, os.fsdecode(save_path), global_step, state_name)
+        _make_parent(path)
         meta: tuple[str, bytes] | None = None
         content = self._exported(sess, strip_default_attrs) if write_meta_graph else None
         if content is not None:
@@ -260,8 +261,6 @@ class Saver:
             raise ValueError("'latest_filename' must not contain path components")
         if not (hasattr(sess, "run") and hasattr(sess, "graph")):
             raise TypeError(f"'sess' must be a Session; {sess}")
-        if not os.path.isdir(os.path.dirname(save_path) or "."):
-            raise ValueError(f"Parent directory of {save_path} doesn't exist, can't save.")
         if self._write_version != V2:
             tf_logging.warning("Checkpoints of version 1 have no index and are slower: use V2.")
         if global_step is not None:
@@ -470,6 +469,16 @@ def _step(sess: Any, global_step: Any) -> int:
     if value.size != 1:  # some programs have it as a vector of one
         raise ValueError(f"global_step must be one number, not of shape {list(value.shape)}")
     return int(value.item())
+
+
+def _make_parent(path: str) -> None:
+    try:
+        gfile.MakeDirs(os.path.dirname(path) or ".")
+    except errors.OpError as error:
+        raise ValueError(
+            f"Parent directory of {path} doesn't exist, can't save. It cannot be made: "
+            f"{error.message}"
+        ) from error
 
 
 def _explained(error: errors.OpError, reason: str) -> errors.OpError:

@@ -9,7 +9,7 @@ import numpy as np
 
 from thalweg.graph import dtypes
 from thalweg.graph.collections import GraphKeys
-from thalweg.graph.convert import convert_all, convert_to_tensor
+from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
@@ -165,7 +165,7 @@ def slice_input_producer(
 ) -> list[Tensor]:
     """One row of each tensor, in each step another one, the same of all."""
     with name_scope(name, "input_producer", tensor_list):
-        tensors = convert_all(tensor_list)
+        tensors = [convert_to_tensor(tensor) for tensor in tensor_list]
         if not tensors:
             raise ValueError("Expected at least one tensor in slice_input_producer().")
         queue = range_input_producer(

@@ -21,7 +21,7 @@ from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.protos import message
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.graph.subgraph import lifted, root
+from thalweg.graph.subgraph import around, lifted, root
 from thalweg.ops import basic, indexing, scatter, state
 from thalweg.public import public
 from thalweg.variables.save_slice import SaveSliceInfo, strip_scope, with_scope
@@ -103,6 +103,7 @@ class Variable:
         self._save_slice_info: SaveSliceInfo | None = None
         self._constraint = constraint
         self._trainable = trainable is None or bool(trainable)
+        self._is_resource = bool(use_resource)
         self.synchronization = synchronization
         self.aggregation = aggregation
         if variable_def is not None:
@@ -146,7 +147,10 @@ class Variable:
                 value = convert_to_tensor(initial_value, dtype, name="initial_value")
             self._initial_value = value
             self._variable = state.variable_op(
-                _buffer_shape(value, validate, shape), value.dtype, name=scope
+                _buffer_shape(value, validate, shape),
+                value.dtype,
+                name=scope,
+                is_resource=self._is_resource,
             )
             self._initializer_op = state.assign(self._variable, value, validate_shape=validate).op
             with self._reading_device():
@@ -178,8 +182,23 @@ class Variable:
     # Values
 
     def value(self) -> Tensor:
-        """The value, as the one read that all uses share."""
+        """The value where it is used: after the open control dependencies if there are any, else
+        the one read that all uses share."""
+        for graph in around(get_default_graph()):
+            reads = graph.reads_here()
+            if reads is not None:
+                return self._read_in(graph, reads)
+            if graph is self.graph:
+                break
         return self._snapshot
+
+    def _read_in(self, graph: Graph, reads: dict[Tensor, Tensor]) -> Tensor:
+        """A read inside the open control dependencies, one for all uses there."""
+        found = reads.get(self._variable)
+        if found is None:
+            with graph.as_default(), graph.name_scope(f"{self._variable.op.name}/"):
+                found = reads[self._variable] = basic.identity(self._variable, name="read")
+        return found
 
     def read_value(self) -> Tensor:
         """The value at this point of the step: a read of its own, after the open dependencies."""
@@ -351,11 +370,11 @@ class Variable:
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         """Rows of the value."""
-        return indexing.gather(self._snapshot, indices, name=name)
+        return indexing.gather(self.value(), indices, name=name)
 
     def gather_nd(self, indices: Any, name: str | None = None) -> Tensor:
         """Slices of the value."""
-        return indexing.gather_nd(self._snapshot, indices, name=name)
+        return indexing.gather_nd(self.value(), indices, name=name)
 
     # What it is
 
@@ -415,7 +434,7 @@ class Variable:
         return self._variable
 
     def _AsTensor(self) -> Tensor:
-        return self._snapshot
+        return self.value()
 
     def _set_save_slice_info(self, save_slice_info: SaveSliceInfo | None) -> None:
         self._save_slice_info = save_slice_info
@@ -449,7 +468,7 @@ class Variable:
         return Variable(variable_def=variable_def, import_scope=import_scope)
 
     def __getitem__(self, key: Any) -> Tensor:
-        return operators["getitem"](self._snapshot, key)
+        return operators["getitem"](self.value(), key)
 
     def __iter__(self) -> NoReturn:
         raise TypeError("'Variable' object is not iterable.")

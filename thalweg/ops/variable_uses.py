@@ -1,0 +1,193 @@
+"""Who uses which variables right now: shared and exclusive access, for all threads of the process.
+
+Native code reads and writes the buffers of variables for as long as a step runs, outside the
+interpreter. A `Use` says which variables that are, which of them are written, and which of those
+writes are exclusive: the update asks for locking, the variable is a resource variable, or a kernel
+on the host makes it. The rules, all of them:
+
+- Where one use writes a variable exclusively, no other use of that variable runs meanwhile. Uses
+  run in the order in which they came, as far as they exclude one another.
+- All others overlap. Updates without locking go to one buffer, element by element (Hogwild).
+- The buffer of a variable is replaced only while no running step writes to it: an update never
+  goes to a buffer that nobody looks at any more.
+
+A step that runs alone appends to a list, takes a lock that nobody holds, and removes itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
+from typing import Any, Generic, Protocol, TypeVar
+
+from numpy.typing import NDArray
+
+from thalweg.platform.forks import renewed_after_fork
+
+Array = NDArray[Any]
+
+
+class Cell(Protocol):
+    """A variable's buffer, as far as its uses matter."""
+
+    is_resource: bool
+
+
+CellT = TypeVar("CellT", bound=Cell)
+
+
+class Cancellation(Protocol):
+    """How a use that waits learns that its step is to stop."""
+
+    def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` when the step is cancelled; the result undoes the registration."""
+        ...
+
+    def check(self) -> None:
+        """Raise the error the step was cancelled with, if it was."""
+        ...
+
+
+class Use(Generic[CellT]):
+    """The use of some variables, from before their buffers are looked at until it ends."""
+
+    __slots__ = ("buffers", "cells", "exclusive", "thread", "written")
+
+    def __init__(
+        self,
+        cells: Sequence[CellT] = (),
+        written: Collection[int] = (),
+        exclusive: Collection[int] = (),
+        thread: int = 0,
+    ) -> None:
+        self.cells = cells
+        self.written = written  # numbers of the cells that are written
+        self.exclusive = exclusive  # of those, the ones that updates with locking write
+        self.buffers: Sequence[Array] = ()  # of each cell, the one whose address native code has
+        self.thread = thread  # of a use on the host: what it calls uses the variables as well
+
+    def excluded(self) -> set[int]:
+        """The identities of the cells that nobody else may use meanwhile."""
+        cells = self.cells
+        if not cells:  # it has ended
+            return set()
+        return {id(cells[n]) for n in self.written if n in self.exclusive or cells[n].is_resource}
+
+    def writes_to(self, buffer: Array) -> bool:
+        """Whether native code was given the address of a buffer to write to it."""
+        buffers = self.buffers
+        return any(n < len(buffers) and buffers[n] is buffer for n in self.written)
+
+
+def _exclude(one: Use[Any], other: Use[Any]) -> bool:
+    """Whether two uses may not run at once."""
+    if one.thread and one.thread == other.thread:
+        return False
+    mine, others = one.excluded(), other.excluded()
+    return any(id(cell) in mine for cell in other.cells) or any(
+        id(cell) in others for cell in one.cells
+    )
+
+
+class Uses:
+    """The uses that run and those that wait, in the order in which they came.
+
+    The list is appended to and removed from without a lock: each is one operation of the
+    interpreter. Who looks through it takes a copy. `mutex` is held while buffers are lent, so that
+    what `Use.buffers` says is whole.
+    """
+
+    def __init__(self) -> None:
+        self.renew_locks()
+        renewed_after_fork(self)
+
+    def renew_locks(self) -> None:
+        """Have a lock that nobody holds; the child of a fork runs no step of its parent's."""
+        self.mutex = threading.Lock()
+        self._ended = threading.Condition()
+        self.waiting = 0
+        self.uses: list[Use[Any]] = []
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether a use waits for another to end."""
+        return self.waiting > 0
+
+    def begin(self, use: Use[Any], cancellation: Cancellation | None = None) -> None:
+        """Let a use run, as soon as none that came before excludes it. `end` it in any case."""
+        self.uses.append(use)
+        if self.uses[0] is not use:
+            self.wait(use, cancellation)
+
+    def end(self, use: Use[Any]) -> None:
+        """A use is over, or was given up before it began."""
+        try:
+            self.uses.remove(use)
+        except ValueError:
+            return
+        use.cells = use.buffers = ()
+        if self.waiting:
+            self.wake()
+
+    def lent(self, buffer: Array) -> int:
+        """How many running steps hold a buffer. The mutex is held."""
+        return sum(each is buffer for use in self.uses[:] for each in use.buffers)
+
+    def is_written(self, buffer: Array) -> bool:
+        """Whether a running step was lent a buffer to write to it. The mutex is held."""
+        return any(use.writes_to(buffer) for use in self.uses[:])
+
+    def wait(self, use: Use[Any], cancellation: Cancellation | None) -> None:
+        if not self._is_excluded(use):
+            return
+        undo = None if cancellation is None else cancellation.on_cancel(self.wake)
+        with self._ended:
+            self.waiting += 1  # from here on, whoever ends wakes us
+            try:
+                while self._is_excluded(use):
+                    if cancellation is not None:
+                        cancellation.check()
+                    self._ended.wait()
+            finally:
+                self.waiting -= 1
+                if undo is not None:
+                    undo()
+
+    def _is_excluded(self, use: Use[Any]) -> bool:
+        earlier = takewhile(lambda other: other is not use, self.uses[:])
+        return any(_exclude(use, other) for other in earlier)
+
+    def wake(self) -> None:
+        with self._ended:
+            self._ended.notify_all()
+
+
+#: Those of this process: steps of several sessions and eager code may share a variable.
+USES = Uses()
+
+
+class Held:
+    """On the host: variables are used inside, all of them exclusively if they are written.
+
+    ```
+    with Held([cell], writes=True):
+        cell.buffer += 1
+    ```
+    """
+
+    __slots__ = ("_use",)
+
+    def __init__(self, cells: Sequence[Cell], writes: bool = False) -> None:
+        places = range(len(cells)) if writes else ()
+        self._use = Use(cells, places, places, threading.get_ident())
+
+    def __enter__(self) -> None:
+        try:
+            USES.begin(self._use)
+        except BaseException:  # interrupted while it waited
+            USES.end(self._use)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        USES.end(self._use)
