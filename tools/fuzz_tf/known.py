@@ -145,11 +145,6 @@ TABLE: tuple[Known, ...] = (
         "TensorFlow of 2016, to whose tests Thalweg is held, joins over all axes for an empty list "
         "and refuses axes of size 0",
     ),
-    Known(
-        "image.rgb_to_hsv",
-        "gradient none",
-        "Thalweg has no gradient of RGBToHSV yet",
-    ),
     # Derivatives that are right here
     Known(
         "matrix_determinant|linalg.det",
