@@ -210,9 +210,7 @@ def measure(row: str, count: int) -> tuple[float, float]:
         start = time.process_time()
         fetches, feeds = make(tf, count)
         built = time.process_time()
-        in_turn = (
-            fetches if len(feeds) > 1 and isinstance(fetches, list) else [fetches] * len(feeds)
-        )
+        in_turn = fetches if len(feeds) > 1 and isinstance(fetches, list) else [fetches] * len(feeds)
         for fetch, feed in zip(in_turn, feeds, strict=True):
             session.run(fetch, feed)
         end = time.process_time()
@@ -263,9 +261,7 @@ def main() -> None:
     if given.measure:
         print(*measure(given.measure[0], int(given.measure[1])))
         return
-    print(
-        "| graph | n: ms per node (of that, the run) | 4n | 16n | growth |\n|---|---|---|---|---|"
-    )
+    print("| graph | n: ms per node (of that, the run) | 4n | 16n | growth |\n|---|---|---|---|---|")
     for row in given.rows or ROWS:
         print(line(row), flush=True)
 
