@@ -145,7 +145,19 @@ TABLE: tuple[Known, ...] = (
         "TensorFlow of 2016, to whose tests Thalweg is held, joins over all axes for an empty list "
         "and refuses axes of size 0",
     ),
-    # Derivatives that are right here
+    # Derivatives that are only here, or only right here
+    Known(
+        "image.hsv_to_rgb",
+        "gradient none",
+        "Thalweg has a gradient of HSVToRGB, TensorFlow none",
+        detail=r"given \[0\] against \[\]",
+    ),
+    Known(
+        "sparse.*|sparse_*",
+        "gradient none",
+        "TensorFlow marks ops of SparseTensors as not differentiable that Thalweg differentiates",
+        detail=r"against \[\]",
+    ),
     Known(
         "matrix_determinant|linalg.det",
         "gradient value",
