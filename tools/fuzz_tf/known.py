@@ -71,6 +71,14 @@ def _unknown(case: Case) -> bool:
     return case.mode == "unknown"
 
 
+def _strides_exceed_windows(case: Case) -> bool:
+    windows, strides = (
+        [int(n) for n in found.split(",")]
+        for found in re.findall(r"(?:ksize|strides)=\[([^]]*)\]", case.code[-1])
+    )
+    return any(stride > window for stride, window in zip(strides, windows, strict=True))
+
+
 _OF_2_21 = "TensorFlow 2.21 differs from 1.15, which Thalweg follows: "
 _THEIR_BUG = "TensorFlow's own fault: "
 
@@ -79,8 +87,9 @@ TABLE: tuple[Known, ...] = (
     Known(
         "*",
         "accepts|gradient accepts|gradient error class",
-        _THEIR_BUG + "its Python code computes with a rank that is None",
-        detail="NoneType|Cannot infer argument `num` from shape|must be known. Received: input",
+        _THEIR_BUG + "its Python code computes with a rank that is None, or refuses it",
+        detail="NoneType|Cannot infer argument `num` from shape|must be known. Received: input"
+        "|Had rank = None",
         when=_unknown,
     ),
     Known(
@@ -219,6 +228,21 @@ TABLE: tuple[Known, ...] = (
         when=lambda case: case.mode == "constant",
     ),
     # Values that differ by how they are computed
+    Known(
+        "nn.avg_pool3d|nn.max_pool3d",
+        "value",
+        _THEIR_BUG + "where strides exceed windows, SAME pads by a negative amount, though the "
+        "gradient does not",
+        code="SAME",
+        when=_strides_exceed_windows,
+    ),
+    Known(
+        "nn.dilation2d|nn.erosion2d",
+        "raises",
+        "a window that does not fit is an error here, there one that is a single element too long "
+        "gives an empty result",
+        detail="Negative dimension size",
+    ),
     Known(
         "digamma|lgamma",
         "nan|gradient nan",
