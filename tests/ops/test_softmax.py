@@ -1,5 +1,7 @@
 """Rows of the op table: softmax and cross entropies."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -156,3 +158,12 @@ def test_softmax_of_unknown_rank(axis: int) -> None:
         powers = np.exp(values)
         wanted = powers / powers.sum(axis, keepdims=True)
         np.testing.assert_allclose(session.run(tf.nn.softmax(x, axis), {x: values}), wanted)
+
+
+@pytest.mark.parametrize("function", [tf.nn.softmax, tf.nn.log_softmax])
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3), (0,)])
+def test_no_classes_or_no_rows_give_an_empty_result(function: Any, shape: tuple[int, ...]) -> None:
+    check(function, np.zeros(shape), expect=np.zeros(shape), gradient=False)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.zeros(shape)
+        assert session.run(tf.gradients(function(x), [x])[0]).shape == shape

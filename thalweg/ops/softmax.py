@@ -48,12 +48,16 @@ class Softmax(Op):
         return logits.shape.with_rank_at_least(1)
 
     def numpy(self, logits: Array) -> Array:
+        if not logits.shape[-1]:
+            return logits.copy()
         powers = _below_maximum(logits)
         np.exp(powers, out=powers)
         powers /= powers.sum(-1, keepdims=True)
         return powers.astype(logits.dtype, copy=False)
 
     def loop(self, at: Place, logits: Operand) -> Expr:
+        if not logits.shape[-1]:
+            return logits.broadcast(at)  # no element is asked for
         row = _Row(logits, at[:-1])
         return row.softmax(at[-1]).cast(logits.dtype)
 
@@ -118,11 +122,15 @@ class LogSoftmax(Op):
         return logits.shape.with_rank_at_least(1)
 
     def numpy(self, logits: Array) -> Array:
+        if not logits.shape[-1]:
+            return logits.copy()
         shifted = _below_maximum(logits)
         shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
         return shifted.astype(logits.dtype, copy=False)
 
     def loop(self, at: Place, logits: Operand) -> Expr:
+        if not logits.shape[-1]:
+            return logits.broadcast(at)  # no element is asked for
         row = _Row(logits, at[:-1])
         return (0 - row.surprise(at[-1])).cast(logits.dtype)
 
