@@ -7,10 +7,11 @@ TF_TESTS ?=
 TF_LIST ?=
 BENCH ?=
 FUZZ ?=
-TARGETS ?= x86-64-v3 x86-64-v2
+ROWS ?=
+TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install lint format test test-targets soak demo bench roofline bench-peers exchange fuzz-tf docs conformance clean
+.PHONY: install lint format test test-targets soak demo bench growth roofline bench-peers exchange fuzz-tf docs conformance clean
 
 install: .venv/.stamp
 
@@ -48,6 +49,9 @@ demo: .venv/.stamp
 
 bench: .venv/.stamp .bench-venv/.stamp
 	$(BIN)/python benchmarks/run.py $(BENCH)
+
+growth: .venv/.stamp
+	$(BIN)/python tools/growth.py $(ROWS)
 
 roofline: .venv/.stamp
 	$(BIN)/python benchmarks/roofline.py

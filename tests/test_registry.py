@@ -47,6 +47,8 @@ NO_ELEMENT: dict[str, str] = {
     "Polygamma": _SERIES,
     "Zeta": _SERIES,
     "Div": "truncates integers only: an element does not know its dtype",
+    "FloorDiv": "floats are divided before they are rounded: an element does not know its dtype",
+    "TruncateDiv": "floats are divided before they are rounded: an element does not know its dtype",
     "NextAfter": "works on the bits of floats",
 }
 

@@ -1,9 +1,9 @@
 """How lowering and compiling grow with a graph, in every direction a graph can grow.
 
 Each row is a family of graphs of n nodes, measured at n, 4n and 16n: milliseconds per node from the
-first line of the graph to the end of its first run, and of that run alone. Kernels are compiled anew
-every time (the cache is a folder that is removed). Flat columns mean linear growth; the last column
-is the slowest growth of a row, from one size to the next, as a factor per node.
+first line of the graph to the end of its first run, and of that run alone, of all threads of the
+process. Kernels are compiled anew every time (the cache is a folder that is removed). Flat columns
+mean linear growth; the last column is the largest factor from one size to the next.
 
     make growth                     # all rows
     make growth ROWS="add_n chain"  # some rows
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -210,7 +211,9 @@ def measure(row: str, count: int) -> tuple[float, float]:
         start = time.process_time()
         fetches, feeds = make(tf, count)
         built = time.process_time()
-        in_turn = fetches if len(feeds) > 1 and isinstance(fetches, list) else [fetches] * len(feeds)
+        in_turn = (
+            fetches if len(feeds) > 1 and isinstance(fetches, list) else [fetches] * len(feeds)
+        )
         for fetch, feed in zip(in_turn, feeds, strict=True):
             session.run(fetch, feed)
         end = time.process_time()
@@ -247,7 +250,7 @@ def line(row: str) -> str:
         each.append(found[0] / count)
         cells.append(f"{count:,}: {found[0] / count * 1e3:.2f} ({found[1] / count * 1e3:.2f})")
     cells += [""] * (3 - len(cells))
-    growth = [after / before for before, after in zip(each, each[1:], strict=False)]
+    growth = [after / before for before, after in pairwise(each)]
     cells.append(f"{max(growth):.2f}" if growth else "")
     return f"| {row} | " + " | ".join(cells) + " |"
 
@@ -261,7 +264,9 @@ def main() -> None:
     if given.measure:
         print(*measure(given.measure[0], int(given.measure[1])))
         return
-    print("| graph | n: ms per node (of that, the run) | 4n | 16n | growth |\n|---|---|---|---|---|")
+    print(
+        "| graph | n: ms per node (of that, the run) | 4n | 16n | growth |\n|---|---|---|---|---|"
+    )
     for row in given.rows or ROWS:
         print(line(row), flush=True)
 

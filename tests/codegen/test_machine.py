@@ -57,6 +57,39 @@ def test_what_runs_here():
     assert not runs_here(named(foreign))
 
 
+MODELS = ["znver2", "znver4", "skylake-avx512", "sapphirerapids"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_code_for_a_model_runs_here(model: str):
+    """Tuned for it, with what both have; whatever LLVM knows of and one lacks is off."""
+    here, target = named("native"), named(model)
+    assert target.cpu == model
+    if here.architecture == "x86_64":
+        assert runs_here(target)
+        off = {part[1:] for part in target.features.split(",") if part.startswith("-")}
+        assert not off & target.extensions
+        known = {part[1:] for part in here.features.split(",")} - {"prefer-256-bit"}
+        assert known <= off | target.extensions
+
+
+def test_a_model_has_no_more_than_the_machine(monkeypatch: pytest.MonkeyPatch):
+    small = "+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+xsave,-avx512f,-amx-tile,+newer"
+    older = f"+cx16,+popcnt,+sahf,+sse3,+sse4.1,+sse4.2,+ssse3,{small}"
+    monkeypatch.setattr(machine, "llvm", lambda: fake_llvm("x86_64-linux", "haswell", older))
+    machine.named.cache_clear()
+    try:
+        for model in MODELS:
+            target = named(model)
+            assert (target.vector_bytes, target.has_masks) == (32, False)
+            off = target.features.split(",")
+            assert "-newer" in off
+            assert "-avx512f" in off
+            assert model != "sapphirerapids" or "-amx-tile" in off
+    finally:
+        machine.named.cache_clear()
+
+
 def fake_llvm(triple: str, cpu: str, features: str | None) -> SimpleNamespace:
     def get_features() -> SimpleNamespace:
         if features is None:

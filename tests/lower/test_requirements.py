@@ -100,9 +100,6 @@ CASES: dict[str, Case] = {
     "GatherV2": Case(tf.gather, (ROWS, whole(3)), {1: whole(4)}),
     "GatherNd": Case(tf.gather_nd, (ROWS, PLACES), {1: -PLACES}),
     "GatherSegments": Case(segment.GatherSegments(), (ROWS, whole(0, -1)), {1: whole(0, 4)}),
-    "InTopKV2": Case(
-        tf.nn.in_top_k, (ROWS, whole(0, 1, 2, 0), np.int32(2)), {1: whole(0, 1, 3, 0)}
-    ),
     "CropAndResize": Case(
         lambda x, box, which: tf.image.crop_and_resize(x, box, which, [2, 2]),
         (ROWS.reshape(1, 4, 3, 1), np.array([[0, 0, 1, 1]], np.float32), whole(0)),

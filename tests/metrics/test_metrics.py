@@ -231,8 +231,49 @@ def test_top_k(is_sparse: bool) -> None:
     assert at_k(tf.metrics.recall_at_k, labels, k=2, class_id=1) == 0
     assert np.isnan(at_k(tf.metrics.precision_at_k, labels, k=2, class_id=1))
     assert at_k(tf.metrics.sparse_precision_at_k, labels, k=1, weights=[1.0, 0.0]) == 1
-    # (1/1) / 2 for the first example, (1/2) / 1 for the second
-    assert at_k(tf.metrics.average_precision_at_k, labels, k=2) == pytest.approx(0.5)
+    # (1/1) / 2 for the first example, (1/2) / 1 for the second, / 2 where its label counts twice
+    wanted = 0.5 if is_sparse else 0.375
+    assert at_k(tf.metrics.average_precision_at_k, labels, k=2) == pytest.approx(wanted)
+
+
+def expected_at_k(metric: str, labels: Any, k: int, class_id: int | None, weights: Any) -> float:
+    """The metric by sets of class numbers, example by example."""
+    hits, missed, wrong, precisions = np.zeros((4, len(labels)))
+    for row, (numbers, scores) in enumerate(zip(labels, SCORES, strict=True)):
+        best = np.argsort(-scores, kind="stable")[:k].tolist()
+        chosen, given = set(best), set(numbers)
+        if class_id is not None:
+            chosen, given = chosen & {class_id}, given & {class_id}
+        hits[row], wrong[row] = len(chosen & given), len(chosen - given)
+        missed[row] = len(given - chosen)
+        known = [number for number in numbers if 0 <= number < len(scores)]
+        shares = [len(set(best[: i + 1]) & given) / (i + 1) for i in range(k) if best[i] in given]
+        precisions[row] = sum(shares) / min(len(known), k) if known else np.nan
+    if metric == "average_precision":
+        return (precisions * weights).sum() / weights.sum()
+    others = wrong if metric == "precision" else missed
+    total = ((hits + others) * weights).sum()
+    return (hits * weights).sum() / total if total else np.nan
+
+
+@pytest.mark.parametrize("metric", ["precision", "recall", "average_precision"])
+@pytest.mark.parametrize(
+    "labels", [[[0, 1], [2, 2]], [[-1, 0], [3, -1]], [[7, 1], [2, 9]], [[-1, 0], [-1, 8]]]
+)
+def test_labels_that_repeat_or_name_no_class(metric: str, labels: Any) -> None:
+    weights = np.array([1.0, 3.0])
+    for k in (1, 2, 4):
+        for class_id in (None,) if metric == "average_precision" else (None, 0, 2, -1):
+            options = {} if class_id is None else {"class_id": class_id}
+            found = at_k(
+                getattr(tf.metrics, f"{metric}_at_k"),
+                np.array(labels),
+                k=k,
+                weights=weights,
+                **options,
+            )
+            wanted = expected_at_k(metric, labels, k, class_id, weights)
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_top_k_indices_and_names() -> None:
@@ -266,7 +307,8 @@ def test_mean_iou_and_per_class_accuracy() -> None:
     np.testing.assert_allclose(value, np.mean([1 / 3, 2 / 3, 1 / 2]), rtol=1e-5)
     np.testing.assert_array_equal(matrix[:3, :3], [[1, 1, 0], [0, 2, 0], [1, 0, 1]])
     value, last = stream(lambda a, b: tf.metrics.mean_per_class_accuracy(a, b, 3), labels, guesses)
-    np.testing.assert_allclose([value, last], np.mean([1 / 2, 1, 1 / 2]), rtol=1e-5)
+    np.testing.assert_allclose(last, [1 / 2, 1, 1 / 2], rtol=1e-5)
+    np.testing.assert_allclose(value, np.mean(last), rtol=1e-5)
 
 
 def test_contrib_order_is_predictions_first() -> None:

@@ -3,11 +3,12 @@
 It holds the inferred shape and dtype to the actual ones (with static, partly known and unknown
 input shapes), the value to NumPy where a formula is given, loop lowerings to the NumPy kernels,
 the graph read back from a GraphDef to the one written, gradients to central differences in
-float64, and gradients of gradients likewise.
+float64, and gradients of gradients likewise; both again where no shape is known.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -52,7 +53,8 @@ def check(
     if gradient is not False:
         which = range(len(values)) if gradient is True else gradient
         rtol, atol = (1e-3, 1e-3) if single else (max(rtol, 1e-4), max(atol, 1e-5))
-        check_gradient(build, values, list(which), second, rtol, atol, single, step)
+        found = check_gradient(build, values, list(which), second, rtol, atol, single, step)
+        check_gradient_of_unknown(build, values, list(which), found, single)
 
 
 def assert_close(actual: Any, wanted: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
@@ -152,21 +154,61 @@ def check_gradient(
     atol: float,
     single: bool = False,
     step: float = 0.5,
-) -> None:
-    """Gradients against central differences, in float64; then those of the gradients."""
-    doubles = values if single else [_double(v) for v in values]
-    smooth = [i for i in which if doubles[i].dtype.kind in "fc"]
+) -> list[list[Any]]:
+    """Gradients against central differences, in float64; then those of the gradients: both."""
+    values, smooth = _differentiated(values, which, single)
     with gradient_check(second), tf.Graph().as_default(), tf.Session() as session:
-        inputs = [tf.constant(v, name=f"input_{i}") for i, v in enumerate(doubles)]
+        inputs = [tf.constant(v, name=f"input_{i}") for i, v in enumerate(values)]
         total = _weighted(build(*inputs))
         grads = tf.gradients(total, [inputs[i] for i in smooth])
-        _compare(session, total, inputs, doubles, smooth, grads, rtol, atol, step)
+        found = [_compare(session, total, inputs, values, smooth, grads, rtol, atol, step)]
         grads = [g for g in grads if g is not None]
         if not second or not grads:
-            return
+            return found
         again = _weighted([tf.convert_to_tensor(g) for g in grads])
         seconds = tf.gradients(again, [inputs[i] for i in smooth])
-        _compare(session, again, inputs, doubles, smooth, seconds, 10 * rtol, 10 * atol, step)
+        rtol, atol = 10 * rtol, 10 * atol
+        return [
+            *found,
+            _compare(session, again, inputs, values, smooth, seconds, rtol, atol, step),
+        ]
+
+
+def check_gradient_of_unknown(
+    build: Callable[..., Any],
+    values: list[Any],
+    which: list[int],
+    wanted: list[list[Any]],
+    single: bool,
+) -> None:
+    """The gradients, and theirs, of inputs of which not even the rank is known: the same ones."""
+    values, smooth = _differentiated(values, which, single)
+    with (
+        warnings.catch_warnings(action="ignore", category=UserWarning),  # of slices made dense
+        tf.Graph().as_default(),
+        on_reference_kernels() as session,
+    ):
+        inputs = [tf.placeholder(v.dtype, None, name=f"input_{i}") for i, v in enumerate(values)]
+        feeds = dict(zip(inputs, values, strict=True))
+        outputs = build(*inputs)
+        for rights in wanted:
+            flat = _flat(outputs)
+            shapes = [np.shape(value) for value in session.run(flat, feeds)]
+            grads = tf.gradients(_weighted(flat, shapes), [inputs[i] for i in smooth])
+            for grad, right in zip(grads, rights, strict=True):
+                assert (grad is None) == (right is None)
+                if grad is not None:
+                    _check_static(tf.convert_to_tensor(grad), right)
+                    assert_close(session.run(tf.convert_to_tensor(grad), feeds), right, 1e-5, 1e-5)
+            outputs = [tf.convert_to_tensor(g) for g in grads if g is not None]
+
+
+def _differentiated(
+    values: list[Any], which: list[int], single: bool
+) -> tuple[list[Any], list[int]]:
+    """The inputs in the precision of the check, and those among `which` that are smooth."""
+    precise = values if single else [_double(v) for v in values]
+    return precise, [i for i in which if precise[i].dtype.kind in "fc"]
 
 
 def _compare(
@@ -179,7 +221,9 @@ def _compare(
     rtol: float,
     atol: float,
     long_step: float,
-) -> None:
+) -> list[Any]:
+    """Hold gradients to central differences; their values, None where there is none."""
+    found: list[Any] = []
     for position, grad in zip(smooth, grads, strict=True):
         value = values[position]
         step = long_step if value.dtype == np.float32 else _STEP
@@ -188,9 +232,11 @@ def _compare(
         )
         if grad is None:
             np.testing.assert_allclose(numeric, 0, atol=atol)
+            found.append(None)
             continue
-        symbolic = session.run(tf.convert_to_tensor(grad))
-        np.testing.assert_allclose(symbolic, numeric, rtol, atol, err_msg=f"input {position}")
+        found.append(session.run(tf.convert_to_tensor(grad)))
+        np.testing.assert_allclose(found[-1], numeric, rtol, atol, err_msg=f"input {position}")
+    return found
 
 
 def _differences(function: Callable[[Any], Any], value: Any, step: float) -> Any:
@@ -212,16 +258,16 @@ def _double(value: Any) -> Any:
     return value.astype(np.complex128) if value.dtype.kind == "c" else value
 
 
-def _weighted(outputs: Any) -> Any:
+def _weighted(outputs: Any, shapes: Sequence[tuple[int, ...]] | None = None) -> Any:
     """A scalar that depends on every element of the outputs in its own way.
 
     It is quadratic in them, so that second derivatives also go through the backward ops of linear
-    functions.
+    functions. `shapes` are given where they are not static.
     """
     rng = np.random.default_rng(7)
     parts = []
-    for output in _flat(outputs):
-        shape = output.shape.as_list()
+    for index, output in enumerate(_flat(outputs)):
+        shape = output.shape.as_list() if shapes is None else shapes[index]
         if output.dtype.is_complex:
             weights = tf.constant(rng.normal(size=shape) + 1j * rng.normal(size=shape))
             product = tf.real(output * (weights + 0.1 * output))

@@ -106,9 +106,19 @@ def test_run_time_errors(build: Callable[[], tf.Tensor], message: str) -> None:
         session.run(build())
 
 
-def test_gradient_needs_sizes() -> None:
-    with tf.Graph().as_default():
-        matrix = tf.placeholder(tf.float32, [None, None])
-        solution = tf.matrix_solve_ls(matrix, tf.zeros([3, 2]))
-        with pytest.raises(ValueError, match="numbers of rows and columns"):
-            tf.gradients(solution, matrix)
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4), (3, 3)])
+def test_gradients_of_least_squares_whose_sizes_and_l2_the_step_knows(shape, l2) -> None:
+    """Where shapes and l2 are fed, the gradients are those where they are constants."""
+    rng = np.random.default_rng(2)
+    matrix, rhs = rng.normal(size=shape), rng.normal(size=(shape[0], 2))
+    grads = []
+    for fed in (False, True):
+        with tf.Graph().as_default(), tf.Session() as session:
+            values = matrix, rhs, np.float64(l2)
+            inputs = [tf.placeholder(v.dtype) if fed else tf.constant(v) for v in values]
+            solution = tf.matrix_solve_ls(*inputs)
+            found = tf.gradients(solution**2, inputs[:2])
+            grads.append(session.run(found, dict(zip(inputs, values, strict=True)) if fed else {}))
+    for one, other in zip(*grads, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8)

@@ -90,5 +90,37 @@ def test_bad_equations(equation: str) -> None:
 def test_bad_sizes() -> None:
     with pytest.raises(ValueError, match="Inconsistent sizes 4 and 5 of index 'j'"):
         tf.einsum("ij,jk->ik", tf.zeros([3, 4]), tf.zeros([5, 6]))
-    with pytest.raises(ValueError, match="known rank"):
-        tf.einsum("ij->ji", tf.placeholder(tf.float32))
+    x = tf.placeholder(tf.float32)
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
+        session.run(tf.einsum("ij->ji", x), {x: np.zeros(3, np.float32)})
+
+
+@pytest.mark.parametrize(
+    "equation, shapes",
+    [
+        ("...ij,...jk->...ik", [(2, 1, 3, 2), (4, 2, 3)]),
+        ("...ij,...jk->...ik", [(3, 2), (2, 2, 2)]),
+        ("i...,i...->...", [(3, 2, 1), (3, 1, 4)]),
+        ("a...b,...->b...a", [(2, 3, 1, 2), (3, 2)]),
+        ("...a,...b", [(2, 2), (1, 3)]),
+        ("...a,...a->a", [(3, 2), (1, 2)]),
+        ("...ii->...i", [(2, 3, 3)]),
+        ("...,...,...->...", [(2, 1), (3,), ()]),
+        ("ab,b...->...a", [(2, 3), (3,)]),
+    ],
+)
+def test_ellipses_broadcast_whatever_is_known_of_the_shapes(equation, shapes) -> None:
+    check(
+        lambda *x: tf.einsum(equation, *x),
+        *[R.normal(size=shape) for shape in shapes],
+        expect=lambda *x: ellipsis_sum(equation, *x),
+    )
+
+
+def ellipsis_sum(equation, *arrays):
+    """By NumPy, which refuses a result without the ellipsis: it is summed there at last."""
+    left, arrow, result = equation.partition("->")
+    if arrow and "..." not in result and "..." in left:
+        full = np.einsum(f"{left}->...{result}", *arrays)
+        return full.sum(tuple(range(full.ndim - len(result))))
+    return np.einsum(equation, *arrays)

@@ -167,3 +167,35 @@ def test_no_classes_or_no_rows_give_an_empty_result(function: Any, shape: tuple[
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.zeros(shape)
         assert session.run(tf.gradients(function(x), [x])[0]).shape == shape
+
+
+@pytest.mark.parametrize("labels", [(3, 4), (1, 4), (3, 1), (1, 1), (4,)])
+def test_labels_broadcast_to_logits(labels) -> None:
+    """The cross entropy by its formula; what flows to labels is summed over what they stand for."""
+    rng = np.random.default_rng(8)
+    p, x = rng.uniform(size=labels), rng.normal(size=(3, 4))
+    p /= p.sum(-1, keepdims=True) * 4 / labels[-1]  # distributions, once they are broadcast
+    logs = x - np.log(np.exp(x).sum(-1, keepdims=True))
+    loss = tf.nn.softmax_cross_entropy_with_logits_v2
+    check(loss, p, x, expect=-(p * logs).sum(-1), gradient=[0], second=False)
+    check(lambda logits: loss(p, logits), x)
+
+
+def test_logits_do_not_broadcast_to_labels() -> None:
+    with pytest.raises(ValueError, match="not compatible"):
+        tf.nn.softmax_cross_entropy_with_logits_v2(np.ones((3, 4)), np.ones((1, 4)))
+    labels, logits = tf.placeholder(tf.float32), tf.placeholder(tf.float32)
+    loss = tf.nn.softmax_cross_entropy_with_logits_v2(labels, logits)
+    feeds = {labels: np.ones((3, 4)), logits: np.ones((1, 4))}
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError):
+        session.run(loss, feeds)
+
+
+def test_sparse_labels_have_an_axis_less_also_where_only_the_step_tells() -> None:
+    labels, logits = tf.placeholder(tf.int32), tf.placeholder(tf.float32)
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    with tf.Session() as session:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Rank mismatch"):
+            session.run(loss, {labels: np.zeros((3, 1)), logits: np.zeros((3, 4))})
+        found = session.run(loss, {labels: np.zeros(3), logits: np.zeros((3, 4))})
+    np.testing.assert_allclose(found, [np.log(4)] * 3, rtol=1e-6)

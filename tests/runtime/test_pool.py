@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.runtime.pausing import impatient
 from thalweg.codegen import walker
 from thalweg.codegen.compile import assembly, object_code, place
 from thalweg.codegen.machine import host, named
@@ -100,15 +101,23 @@ class Step:
         self.entries: list[Entry] = []
         self.kept: list[Any] = []
 
-    def call(self, function: int, *words: int, barrier: bool = True, owner: int = -1) -> None:
+    def call(
+        self,
+        function: int,
+        *words: int,
+        barrier: bool = True,
+        owner: int = -1,
+        held: bool = False,
+    ) -> None:
         arguments = np.array([self.fault.ctypes.data, *words], np.int64)
         self.kept.append(arguments)
-        self.entries.append(Entry(function, arguments.ctypes.data, barrier, owner))
+        self.entries.append(Entry(function, arguments.ctypes.data, barrier, owner, held))
 
-    def turn(self, owner: int = -1) -> None:
+    def turn(self, owner: int = -1, held: bool = False) -> None:
         source, sink = self.buffers[self.turns % 2], self.buffers[1 - self.turns % 2]
         self.turns += 1
-        self.call(kernels()["turn"], source.ctypes.data, sink.ctypes.data, SIZE, owner=owner)
+        words = source.ctypes.data, sink.ctypes.data, SIZE
+        self.call(kernels()["turn"], *words, owner=owner, held=held)
 
     def note(self, barrier: bool = True, owner: int = -1) -> np.ndarray:
         notes = np.zeros(3, np.int64)
@@ -323,6 +332,128 @@ def test_times_of_what_a_fault_left_out(pool: Pool) -> None:
     times = pool.timed(step.program(pool, 2))
     assert times[0].all()
     assert not times[1].any()
+
+
+class Stopped(Exception):
+    pass
+
+
+def run_paused(pool: Pool, program: Program, check: Callable[[], None] | None = None) -> list[int]:
+    """Run a program to its end, which must go well; the entries before which it paused."""
+    places: list[int] = []
+
+    def note() -> None:
+        places.append(int(program.words[walker.PROGRAM_START // 8]))
+        if check is not None:
+            check()
+
+    with impatient(pool):
+        assert pool.run_on(program, pool.run(program), note) == 0
+    return places
+
+
+@threads_1_to_4
+def test_a_program_goes_on_where_it_paused(pool: Pool, threads: int) -> None:
+    step = turning(50)
+    program = step.program(pool, threads)
+    for run in range(1, 5):
+        places = run_paused(pool, program)
+        assert places == [*range(1, 50)]
+        step.check(runs=run)
+    assert pool.run(program) == 0
+    step.check(runs=5)
+
+
+@threads_1_to_4
+def test_a_program_does_not_pause_before_held_entries(pool: Pool, threads: int) -> None:
+    step = Step()
+    for number in range(30):
+        step.turn(held=number % 3 > 0)
+    assert run_paused(pool, step.program(pool, threads)) == [*range(3, 30, 3)]
+    step.check()
+
+
+@threads_1_to_4
+def test_threads_that_are_apart_pause_where_they_meet(pool: Pool, threads: int) -> None:
+    step = Step()
+    notes = [step.note(barrier=number % 5 == 0) for number in range(20)]
+    places = run_paused(pool, step.program(pool, threads))
+    assert places == ([*range(1, 20)] if threads == 1 else [5, 10, 15])
+    assert [int(note[0]) for note in notes] == [threads] * 20
+
+
+@threads_1_to_4
+def test_a_program_that_is_stopped_leaves_the_pool_in_order(pool: Pool, threads: int) -> None:
+    for pause in range(1, 10):
+        step = turning(20)
+        left = [pause]
+
+        def check(left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            run_paused(pool, step.program(pool, threads), check)
+        assert step.buffers[pause % 2, 0] in (pause, pause + SIZE - 1)
+        after = turning(4)
+        assert pool.run(after.program(pool, threads)) == 0
+        after.check()
+
+
+@threads_1_to_4
+def test_a_fault_in_a_program_that_pauses_is_told(pool: Pool, threads: int) -> None:
+    step = turning(4)
+    step.fail()
+    after = step.note()
+    program = step.program(pool, threads)
+    with impatient(pool):
+        assert pool.run_on(program, pool.run(program)) == 7
+    assert after[0] == 0
+    step.fault[0] = 0
+    with impatient(pool):
+        assert pool.run_on(program, pool.run(program)) == 7  # it began at the first entry
+    step.check(runs=2)
+
+
+def test_a_pause_after_the_last_barrier_is_the_end(pool: Pool) -> None:
+    step = Step()
+    notes = [step.note(barrier=False) for _ in range(10)]
+    program = step.program(pool, 2)
+    with impatient(pool):
+        for run in range(1, 5):
+            assert pool.run(program) == 0
+            assert all(note[0] == 2 * run for note in notes)
+
+
+def test_others_run_steps_while_one_pauses(pool: Pool) -> None:
+    """It may go on with fewer threads than it began with."""
+    step, other = turning(20), turning(4)
+    entered, leave = threading.Event(), threading.Event()
+    busy = turning(2)
+    busy.python(lambda *_: (entered.set(), leave.wait()))
+    held = busy.program(pool, 2)
+    thread = threading.Thread(target=lambda: pool.run_on(held, pool.run(held)))
+    program = other.program(pool, 2)
+
+    def look() -> None:
+        assert pool.run_on(program, pool.run(program)) == 0
+        if not entered.is_set():
+            thread.start()
+            entered.wait()
+
+    run_paused(pool, step.program(pool, 3), look)
+    leave.set()
+    thread.join()
+    step.check()
+
+
+def test_times_of_a_program_that_pauses(pool: Pool) -> None:
+    step = turning(10)
+    with impatient(pool):
+        times = pool.timed(step.program(pool, 2))
+    step.check()
+    assert times.all()
 
 
 def test_steps_of_many_threads_at_once(pool: Pool) -> None:

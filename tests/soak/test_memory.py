@@ -13,6 +13,7 @@ import pytest
 import thalweg as tf
 from tests.soak import resident, rounds
 from thalweg.codegen.cache import statistics
+from thalweg.platform.caches import caches
 from thalweg.runtime import compiled
 
 pytestmark = [
@@ -85,3 +86,26 @@ def test_results_and_feeds_of_every_size_are_let_go() -> None:
             session.run(y, {x: np.ones((1 << 20) - step % 7, np.float32)})
         gc.collect()
         assert resident() - before < 64 * MIB
+
+
+def test_memory_is_flat_over_batch_sizes() -> None:
+    """Each size is met once: nothing that is kept of it may stay for ever."""
+    last = rounds(200, 5_000)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None, 4])
+        w = tf.Variable(np.ones((4, 4), np.float32))
+        loss = tf.reduce_sum(tf.tanh(tf.matmul(x, w)))
+        train = tf.train.GradientDescentOptimizer(1e-3).minimize(loss)
+        session.run(tf.global_variables_initializer())
+
+        def steps(first: int, last: int) -> None:
+            for size in range(first, last):
+                session.run([loss, train], {x: np.ones((size, 4), np.float32)})
+
+        steps(1, last // 2)
+        gc.collect()
+        before = resident()
+        steps(last // 2, last)
+        gc.collect()
+        assert resident() - before < 16 * MIB
+    assert all(cache.size <= cache.limit for cache in caches())

@@ -52,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, tf.Graph]:
 
 def test_tags(run: tuple[Any, tf.Graph]) -> None:
     tags = run[0].Tags()
-    assert tags["scalars"] == ["layer/mean"]
+    assert tags["scalars"] == ["layer/mean_1"]
     assert tags["histograms"] == ["layer/x"]
     assert tags["images"] == ["picture/image"]
     assert tags["audio"] == ["sound/audio"]
@@ -63,7 +63,7 @@ def test_tags(run: tuple[Any, tf.Graph]) -> None:
 
 
 def test_scalars(run: tuple[Any, tf.Graph]) -> None:
-    found = [(event.step, event.value) for event in run[0].Scalars("layer/mean")]
+    found = [(event.step, event.value) for event in run[0].Scalars("layer/mean_1")]
     assert found == [(step, 1.5 + step) for step in range(STEPS)]
 
 

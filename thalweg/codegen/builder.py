@@ -12,11 +12,13 @@ import struct
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+
+from thalweg.platform.caches import memoized
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Type:
         )
 
 
-@cache
+@memoized(1_000)
 def _type(scalar: str, lanes: int) -> Type:
     """The one object of a type that code asks for again and again."""
     return Type(scalar, lanes)
@@ -68,6 +70,31 @@ _HALF_RANGES = {f"i{bits}": 1 << (bits - 1) for bits in (8, 16, 32, 64)}
 I1, I8, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 8, 16, 32, 64))
 HALF, BFLOAT, FLOAT, DOUBLE = (Type(name) for name in _FLOAT_BITS)
 POINTER, VOID = Type("ptr"), Type("void")
+
+
+# What emitted text claims of memory and numbers, and why that holds. LLVM believes all of it, so
+# nothing may be claimed besides; `tests/codegen/test_claims.py` holds kernels to this list.
+#
+# align     That of an element, whatever the vector: `alignment` below decides for all accesses.
+# noalias   Of the buffers of a kernel, in `codegen/loops.py`, which says why.
+# nsw, nuw  On scalar i64 alone, of indices, extents, strides and places in a buffer. A buffer has
+#           less than 2^47 bytes and a kernel no more turns than it can take, so that none of them
+#           comes near 2^63. What was loaded as data may be any number: indices made of it, in
+#           `codegen/loop_scope.py`, wrap.
+# exact     Of the start of a box of tiles, in `codegen/packing.py`: boxes begin at tiles.
+# inbounds, nontemporal, dereferenceable and the like: never.
+
+
+def alignment(kind: Type) -> int:
+    """The alignment that accesses to a type claim: that of one element, never of a vector.
+
+    A feed may begin at any element; one whose elements are not aligned is copied before a kernel
+    sees it, and so are constants (`np.require` in `runtime/native.py`, `runtime/image.py` and
+    `runtime/native_control.py`). The buffers of variables are made aligned (`ops/context.py`),
+    results are NumPy's own, words, arena, scratch and stack begin at 8 bytes or more. Places in all
+    of them are counted in elements.
+    """
+    return max(kind.bits // 8, 1)
 
 
 class Value(NamedTuple):
@@ -126,6 +153,13 @@ class Module:
         """Note a function that is used and defined elsewhere (an intrinsic)."""
         given = ", ".join(map(str, parameters))
         self._declarations[name] = f"declare {result} @{name}({given})"
+
+    def table(self, name: str, kind: Type, numbers: Sequence[float]) -> Value:
+        """The address of constant numbers."""
+        listed = ", ".join(str(constant(kind, number)) for number in numbers)
+        form = f"[{len(numbers)} x {kind}]"
+        self._declarations[name] = f"@{name} = private unnamed_addr constant {form} [{listed}]"
+        return Value(POINTER, f"@{name}")
 
     @property
     def text(self) -> str:
@@ -260,10 +294,12 @@ class Builder:
         return Value(kind, f"<{numbers}>" if kind.lanes > 1 else "0")
 
     def element(self, base: Value, scalar: str, index: Value) -> Value:
-        """The address of element `index` (of a scalar type) from a base address."""
-        return self.pure(
-            POINTER.of(index.type.lanes), f"getelementptr inbounds {scalar}, {base}, {index}"
-        )
+        """The address of element `index` (of a scalar type) from a base address.
+
+        Not `inbounds`: of a window that reaches over an edge the address lies outside of the buffer
+        where a mask or a guard keeps it from being used, and no kernel is other code for the word.
+        """
+        return self.pure(POINTER.of(index.type.lanes), f"getelementptr {scalar}, {base}, {index}")
 
     def stack(self, kind: Type, count: int) -> Value:
         """The address of memory for some elements that is there as long as the function runs."""
@@ -271,21 +307,19 @@ class Builder:
         self._stack.append(f"  %v{self._count} = alloca [{count} x {kind}], align 64")
         return Value(POINTER, f"%v{self._count}")
 
-    def load(self, kind: Type, address: Value, align: int = 0) -> Value:
+    def load(self, kind: Type, address: Value) -> Value:
         """What lies at an address; vectors need the alignment of an element only."""
-        align = align or max(kind.bits // 8, 1)
-        return self.emit(kind, f"load {kind}, {address}, align {align}")
+        return self.emit(kind, f"load {kind}, {address}, align {alignment(kind)}")
 
-    def store(self, value: Value, address: Value, align: int = 0) -> None:
+    def store(self, value: Value, address: Value) -> None:
         """Put a value at an address."""
-        align = align or max(value.type.bits // 8, 1)
-        self.line(f"store {value}, {address}, align {align}")
+        self.line(f"store {value}, {address}, align {alignment(value.type)}")
 
     def load_masked(self, kind: Type, address: Value, mask: Value) -> Value:
         """The lanes of a vector in memory that the mask allows; the others are zero."""
         name = f"llvm.masked.load.{suffix(kind)}.p0"
         zero = Value(kind, "zeroinitializer")
-        align = max(kind.bits // 8, 1)
+        align = alignment(kind)
         self.module.declare(name, kind, [POINTER, mask.type, kind])
         return self.emit(
             kind, f"call {kind} @{name}(ptr align {align} {address.text}, {mask}, {zero})"
@@ -296,7 +330,7 @@ class Builder:
         kind = value.type
         mask = self._hidden(mask) if kind.bits < 32 else mask
         name = f"llvm.masked.store.{suffix(kind)}.p0"
-        align = max(kind.bits // 8, 1)
+        align = alignment(kind)
         self.module.declare(name, VOID, [kind, POINTER, mask.type])
         self.line(f"call void @{name}({value}, ptr align {align} {address.text}, {mask})")
 
@@ -314,7 +348,7 @@ class Builder:
         """The elements at a vector of addresses, where the mask allows; the others are zero."""
         name = f"llvm.masked.gather.{suffix(kind)}.v{kind.lanes}p0"
         zero = Value(kind, "zeroinitializer")
-        align = max(kind.bits // 8, 1)
+        align = alignment(kind)
         self.module.declare(name, kind, [addresses.type, mask.type, kind])
         return self.emit(
             kind,
@@ -325,7 +359,7 @@ class Builder:
         """Put lanes at a vector of addresses, in the order of the lanes, where the mask allows."""
         kind = value.type
         name = f"llvm.masked.scatter.{suffix(kind)}.v{kind.lanes}p0"
-        align = max(kind.bits // 8, 1)
+        align = alignment(kind)
         self.module.declare(name, VOID, [kind, addresses.type, mask.type])
         self.line(
             f"call void @{name}({value}, {addresses.type} align {align} {addresses.text}, {mask})"
@@ -399,6 +433,15 @@ class Builder:
         self, condition: Value, then: Callable[[], Value], otherwise: Callable[[], Value]
     ) -> Value:
         """The value of one of two pieces of code; the other one does not run."""
+        return self.choose_all(condition, lambda: [then()], lambda: [otherwise()])[0]
+
+    def choose_all(
+        self,
+        condition: Value,
+        then: Callable[[], Sequence[Value]],
+        otherwise: Callable[[], Sequence[Value]],
+    ) -> list[Value]:
+        """The values of one of two pieces of code; the other one does not run."""
         yes, no, after = (self.fresh_label(name) for name in ("yes", "no", "join"))
         self.fork(condition, yes, no)
         self.label(yes)
@@ -408,10 +451,10 @@ class Builder:
         second, right = otherwise(), self._block
         self.jump(after)
         self.label(after)
-        return self.emit(
-            first.type,
-            f"phi {first.type} [{first.text}, %{left}], [{second.text}, %{right}]",
-        )
+        return [
+            self.emit(one.type, f"phi {one.type} [{one.text}, %{left}], [{two.text}, %{right}]")
+            for one, two in zip(first, second, strict=True)
+        ]
 
 
 def suffix(kind: Type) -> str:

@@ -24,6 +24,7 @@ from thalweg.codegen.object_file import ObjectFile
 from thalweg.codegen.parallel import Compiled, compile_all
 from thalweg.codegen.progress import progress
 from thalweg.platform import tf_logging
+from thalweg.platform.caches import Bounded
 from thalweg.platform.disk_cache import Disk, disk_of_environment
 
 #: What compiling takes, measured: seconds for each module and for each character of its text.
@@ -97,7 +98,7 @@ class Kernels:
 
     def __init__(self, disk: Disk | None) -> None:
         self.disk = disk
-        self._known: dict[str, Future[Loaded]] = {}
+        self._known = Bounded[str, Future[Loaded]]("kernels in memory", 1 << 13)
         self._lock = threading.Lock()
         self.statistics = Statistics()
 

@@ -26,6 +26,7 @@ from thalweg.codegen.llvm_threads import (
 )
 from thalweg.codegen.machine import Target, llvm, named, runs_here
 from thalweg.codegen.object_file import EXTERNAL, ObjectFile
+from thalweg.platform.caches import memoized
 
 #: How often all passes run over turns: no loop is to be left where its last values follow from its
 #: first ones. The first round counts the turns (their number is the least of two, more arithmetic
@@ -121,7 +122,7 @@ def _passes(machine: Any, wanted: Passes) -> tuple[Any, Any, Any, int]:
     return builder, whole, single, 1
 
 
-@cache
+@memoized(16)
 def _layout(target: Target) -> str:
     return str(new_machine(target).target_data)
 

@@ -165,7 +165,8 @@ def _truncated(x: Register, new: Dtype) -> Register:
 def _truncated_to_unsigned(x: Register) -> Register:
     large = x >= 2.0**63
     whole = _whole(large.choose(x - 2.0**63, x), 64)
-    return whole ^ (large.convert("zext", "i64") << 63)
+    # Both are 2⁶³ where even the difference is out of range.
+    return whole | (large.convert("zext", "i64") << 63)
 
 
 def _whole(x: Register, bits: int) -> Register:

@@ -34,13 +34,13 @@ def difference(a: Register, b: Register) -> Pair:
 def product(a: Register, b: Operand) -> Pair:
     """a · b for doubles; the loss is NaN where the product is near overflow."""
     other = a.like(b)
-    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(other)
+    (a_high, a_low), (b_high, b_low) = split(a), split(other)
     rounded = a * other
     loss = ((a_high * b_high - rounded) + a_high * b_low + a_low * b_high) + a_low * b_low
     return rounded, loss
 
 
-def _halves(a: Register) -> Pair:
+def split(a: Register) -> Pair:
     """A double as a sum of two numbers of 26 bits."""
     scaled = a * _SPLITTER
     high = scaled - (scaled - a)

@@ -76,18 +76,14 @@ class Fold:
         return [b.select(wins, y, x) for x, y in zip(one, other, strict=True)]
 
     def _beats(self, b: Builder, best: Value, element: Value) -> Value:
-        """Whether an element is larger (or smaller) than the best so far; NaN is before all."""
+        """Whether an element is larger (or smaller) than the best so far; NaN never is."""
         upper = self.kind == "argmax"
         if not is_float(np.dtype(self.dtype)):
             return b.compare(_ordering(self.dtype, upper), element, best)
-        beats = b.compare("ugt" if upper else "ult", element, best)
-        return b.binary("and", beats, b.compare("ord", best, best))
+        return b.compare("ogt" if upper else "olt", element, best)
 
     def _ties(self, b: Builder, one: Value, other: Value) -> Value:
-        if not is_float(np.dtype(self.dtype)):
-            return b.compare("eq", one, other)
-        both = b.binary("and", b.compare("uno", one, one), b.compare("uno", other, other))
-        return b.binary("or", b.compare("oeq", one, other), both)
+        return b.compare("oeq" if is_float(np.dtype(self.dtype)) else "eq", one, other)
 
     def across(self, b: Builder, state: Sequence[Value]) -> State:
         """The state of all lanes in one, halves upon halves."""

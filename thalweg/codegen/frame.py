@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from thalweg.codegen.builder import I64, POINTER, VOID, Builder, Module, Type, Value, constant
@@ -24,6 +23,7 @@ from thalweg.codegen.elements import (
 from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Argument, Contraction, Dynamic, Offset
 from thalweg.loops.loop import Variable
+from thalweg.platform.caches import memoized
 
 At = Mapping[Variable, Value]
 
@@ -46,7 +46,7 @@ class Frame:
         self.words = {n: self._word(n, I64) for n in sorted(set(_words(_integers(kernel))))}
 
     def _word(self, number: int, kind: Type) -> Value:
-        return self.b.load(kind, self.b.element(self.arguments, "i64", constant(I64, number)), 8)
+        return self.b.load(kind, self.b.element(self.arguments, "i64", constant(I64, number)))
 
     def run(self, part: Frame, *given: Value) -> None:
         """Call a part of this phase."""
@@ -290,7 +290,7 @@ class Leaves:
         return evaluator.narrow(Expr("cast", (term, "int64")), mask)
 
 
-@lru_cache(1 << 12)
+@memoized(4_096)
 def _known(number: int) -> Value:
     return constant(I64, number)
 

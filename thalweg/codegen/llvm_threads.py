@@ -19,6 +19,7 @@ from threading import get_ident
 from typing import Any, Literal
 
 from thalweg.codegen.machine import Target, llvm
+from thalweg.platform.caches import memoized
 
 #: Options that code may be made with, and how each is taken back.
 Option = Literal["", "-disable-lsr=true", "-scev-cheap-expansion-budget=32"]
@@ -128,7 +129,7 @@ def release_tools(target: Target) -> None:
         del _resting(target)[1:]
 
 
-@cache
+@memoized(16)
 def _resting(target: Target) -> list[Tools]:
     return []
 
@@ -198,13 +199,13 @@ def _bindings() -> Any:
     return importlib.import_module("llvmlite.binding.ffi")
 
 
-@cache
+@memoized(100)
 def _direct(name: str) -> Any:
     """A function that takes long, as llvmlite knows it, but without llvmlite's lock."""
     return _function(name, ctypes.CDLL)
 
 
-@cache
+@memoized(100)
 def _brief(name: str) -> Any:
     """A function that keeps Python's lock, since it takes less time than to get that back: a thread
     that wants it waits until others have had their turn, which is some milliseconds."""

@@ -7,13 +7,16 @@ one loop; what they compute at length and others need again is kept in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
-from thalweg.codegen.builder import I64, Builder, Value, constant
+from thalweg.codegen.builder import I64, Builder, Loop, Value, constant
 from thalweg.codegen.elements import register_type
 from thalweg.codegen.folds import Fold, State, fold_of
+from thalweg.codegen.loop_blocks import Cut, Totals, cut_of
 from thalweg.codegen.loop_facts import extent_of, outside_reductions, parts, postorder
 from thalweg.codegen.loop_lanes import Body, Lanes, Slots, flat, like
 from thalweg.codegen.loop_plan import BLOCK, LONG, Plan
@@ -25,6 +28,43 @@ from thalweg.loops.types import dtype_of
 _STAGED_ELEMENTS, _PADDED = 1 << 13, 64  # in the first cache; whole vectors
 _REDUCED_COPIES = 4  # accumulators side by side: an addition takes four cycles
 _REDUCED_PARTS = 32  # partial sums, at least: narrow vectors round no worse than wide ones
+_LANE_BLOCK, _COLUMN_BLOCK = (
+    128,
+    256,
+)  # terms of a block of a sum: fewer cost time in the first cache
+
+#: The first and the last (exclusive) value of a loop.
+Span = tuple[Value, Value]
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """The loops of reductions, outermost first: the innermost in lanes, if it is. `bodies` are what
+    is reduced, `inside` takes the elements of a turn."""
+
+    variables: tuple[Variable, ...]
+    bodies: Sequence[Any]
+    inside: Body
+    lanes: Lanes | None = None
+
+    @property
+    def turns(self) -> list[int | None]:
+        """How many turns each loop has, where that is known."""
+        counts = map(extent_of, self.variables)
+        units = [self._unit(place) for place in range(len(self.variables))]
+        return [c if c is None else -(-c // unit) for c, unit in zip(counts, units, strict=True)]
+
+    def unit_of(self, cut: Cut) -> int:
+        """How many values of the variable that is cut one turn takes."""
+        return self._unit(cut.position)
+
+    def inside_of(self, cut: Cut) -> _Nest:
+        """The loops from that which is cut on."""
+        return replace(self, variables=self.variables[cut.position :])
+
+    def _unit(self, place: int) -> int:
+        is_last = place == len(self.variables) - 1
+        return self.lanes.block if self.lanes is not None and is_last else 1
 
 
 class Computation:
@@ -174,26 +214,83 @@ class Computation:
             return self._take(inner, group, slots, staged)
 
         start = [_starts(group, copy.lanes) for copy in scope.copies]
-        return self._nest(scope, group[0].arguments[1], _bodies(group), start, inside)
+        nest = _Nest(group[0].arguments[1], _bodies(group), inside)
+        return self._summed(scope, group, nest, start, _COLUMN_BLOCK)
 
-    def _nest(
-        self,
-        scope: Scope,
-        variables: Sequence[Variable],
-        bodies: Sequence[Any],
-        slots: Slots,
-        inside: Body,
+    def _summed(
+        self, scope: Scope, group: Sequence[Expr], nest: _Nest, start: Slots, block: int
     ) -> Slots:
-        """Loops over variables, outermost first, that carry values."""
-        if not variables:
-            return inside(scope, slots)
-        first, *others = variables
-        zero, one = constant(I64, 0), constant(I64, 1)
-        with self._b.loop(zero, self.extent(first), one, flat(slots)) as loop:
+        """The states after all loops of a nest, in blocks where sums are long."""
+        totals = Totals(self._b, group)
+        cut = cut_of(nest.turns, block) if totals.rounds else None
+        if cut is None:
+            return self._joined(group, nest, self._nest(scope, nest, start))
+        if not cut.certain:
+            return self._perhaps_in_blocks(scope, group, nest, start, cut)
+
+        def at_cut(inner: Scope, kept: Slots) -> Slots:
+            with self._blocks(inner, nest, cut, flat(kept)) as (loop, span):
+                states = self._nest(inner, nest.inside_of(cut), start, span)
+                taken = totals.take(like(kept, loop.carried), self._joined(group, nest, states))
+                loop.next = flat(taken)
+            return like(kept, loop.results)
+
+        outside = _Nest(nest.variables[: cut.position], nest.bodies, at_cut)
+        kept = totals.start(_joined_like(nest, start))
+        return totals.states(self._nest(scope, outside, kept))
+
+    def _perhaps_in_blocks(
+        self, scope: Scope, group: Sequence[Expr], nest: _Nest, start: Slots, cut: Cut
+    ) -> Slots:
+        """The same where there may be but one block, which then costs no more than ever."""
+        b, totals = self._b, Totals(self._b, group)
+        none = totals.start(_joined_like(nest, start))
+        count = self.extent(nest.variables[0])
+        with self._blocks(scope, nest, cut, [*flat(none), *flat(start)]) as (loop, span):
+            kept, _ = _apart(loop.carried, none, start)
+            after = self._nest(scope, nest, start, span)
+            taken = b.choose_all(
+                b.compare("slt", span[1], count),
+                lambda: flat(totals.take(kept, self._joined(group, nest, after))),
+                lambda: flat(kept),
+            )
+            loop.next = [*taken, *flat(after)]
+        kept, last = _apart(loop.results, none, start)
+        joined = self._joined(group, nest, last)
+        several = b.compare("sgt", count, constant(I64, cut.size * nest.unit_of(cut)))
+        values = b.choose_all(
+            several,
+            lambda: flat(totals.states(totals.take(kept, joined))),
+            lambda: flat(joined),
+        )
+        return like(joined, values)
+
+    @contextmanager
+    def _blocks(
+        self, scope: Scope, nest: _Nest, cut: Cut, carried: Sequence[Value]
+    ) -> Generator[tuple[Loop, Span]]:
+        """A loop over the blocks of a nest; a block goes from one turn to another."""
+        b, zero = self._b, constant(I64, 0)
+        count = self.extent(nest.variables[cut.position])
+        size = constant(I64, cut.size * nest.unit_of(cut))
+        with b.loop(zero, count, size, carried) as loop:
+            after = b.binary("add nsw", loop.index, size)
+            yield loop, (loop.index, b.call("llvm.smin.i64", I64, after, count))
+
+    def _nest(self, scope: Scope, nest: _Nest, slots: Slots, span: Span | None = None) -> Slots:
+        """Loops over variables, outermost first, that carry values; the first over a span."""
+        if not nest.variables:
+            return nest.inside(scope, slots)
+        first = nest.variables[0]
+        start, stop = span or (constant(I64, 0), self.extent(first))
+        if nest.lanes is not None and len(nest.variables) == 1:
+            return nest.lanes.run(scope, start, stop, nest.inside, slots)
+        with self._b.loop(start, stop, constant(I64, 1), flat(slots)) as loop:
             inner = scope.bind({first: loop.index})
-            self.ready(inner, bodies)
+            self.ready(inner, nest.bodies)
             carried = like(slots, loop.carried)
-            loop.next = flat(self._nest(inner, others, bodies, carried, inside))
+            others = replace(nest, variables=nest.variables[1:])
+            loop.next = flat(self._nest(inner, others, carried))
         return like(slots, loop.results)
 
     def _take(
@@ -241,24 +338,39 @@ class Computation:
         def take(inner: Scope, slots: Slots) -> Slots:
             return self._take(inner, group, slots, staged)
 
-        def innermost(inner: Scope, slots: Slots) -> Slots:
-            return loop.run(inner, constant(I64, 0), self.extent(lane), take, slots)
-
         others = [v for v in group[0].arguments[1] if v is not lane]
         start = [_starts(group, lanes) for lanes in loop.kept]
-        final = self._nest(scope, others, _bodies(group), start, innermost)
-        return [self._merged(group, final)]
+        nest = _Nest((*others, lane), _bodies(group), take, loop)
+        return [self._merged(group, self._summed(scope, group, nest, start, _LANE_BLOCK))]
+
+    def _joined(self, group: Sequence[Expr], nest: _Nest, slots: Slots) -> Slots:
+        """The vectors side by side as one, where they have parts of the same reductions."""
+        vectors = [slot for slot in slots if slot[0].type.lanes > 1]
+        if nest.lanes is None or not vectors:
+            return slots
+        single = [slot for slot in slots if slot[0].type.lanes == 1]
+        return [self._one_of(group, vectors), *single]
+
+    def _one_of(self, group: Sequence[Expr], slots: Slots) -> list[Value]:
+        """The states of several slots in one."""
+        columns = zip(*(_states(group, slot) for slot in slots), strict=True)
+        return [
+            value
+            for column in columns
+            for value in _pairwise([s for _, s in column], self._merge_of(fold_of(column[0][0])))
+        ]
 
     def _merged(self, group: Sequence[Expr], slots: Slots) -> list[Value]:
-        """The states of several copies and all their lanes in one."""
-        merged = list[Value]()
-        for at, expr in enumerate(group):
-            fold = fold_of(expr)
-            states = [[*_states(group, slot)][at][1] for slot in slots]
-            vectors = _pairwise([s for s in states if s[0].type.lanes > 1], self._merge_of(fold))
-            single = [s for s in states if s[0].type.lanes == 1]
-            merged += _pairwise([fold.across(self._b, vectors), *single], self._merge_of(fold))
-        return merged
+        """The states of slots and all their lanes in one."""
+        across = [
+            [
+                value
+                for expr, state in _states(group, slot)
+                for value in fold_of(expr).across(self._b, state)
+            ]
+            for slot in slots
+        ]
+        return self._one_of(group, across)
 
     def _merge_of(self, fold: Fold) -> Callable[[State, State], State]:
         return lambda one, other: fold.merge(self._b, one, other)
@@ -299,6 +411,20 @@ def _long(exprs: Sequence[Expr]) -> set[Expr]:
 
 def _is_number(expr: Expr) -> bool:
     return dtype_of(expr).kind != "b"
+
+
+def _joined_like(nest: _Nest, slots: Slots) -> Slots:
+    """Slots of which there are as many as of joined ones."""
+    if nest.lanes is None:
+        return slots
+    vectors = [slot for slot in slots if slot[0].type.lanes > 1]
+    return [*vectors[:1], *(slot for slot in slots if slot[0].type.lanes == 1)]
+
+
+def _apart(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots, Slots]:
+    """Values of slots like the first ones, and of slots like the second."""
+    count = len(flat(first))
+    return like(first, values[:count]), like(second, values[count:])
 
 
 def _starts(group: Sequence[Expr], lanes: int) -> list[Value]:

@@ -119,6 +119,7 @@ def _write_turns(
     count = sum(map(len, words))
     kinds = [POINTER] * (1 + len(memories)) + [I64] * count
     b = module.function("turns", kinds, attributes="noinline nounwind")
+    # As in `_function`; several kernels may share a home, which `overlapping` tells.
     apart = [1 + n for n, memory in enumerate(memories) if memory not in turn.overlapping]
     b.marks = dict.fromkeys([0, *apart], "noalias nocapture")
     fault, *others = b.parameters
@@ -143,7 +144,7 @@ def _write_turns(
             b.line(f"sound{number}:")
     b.line(f"%byte = load i8, ptr {pointer[turn.deciding].text}, align 1")
     b.line("%holds = icmp ne i8 %byte, 0")
-    b.line("%next = add nuw nsw i64 %turn, 1")
+    b.line("%next = add nuw nsw i64 %turn, 1")  # it was less than `most`
     b.line(f"%left = icmp ult i64 %next, {turn.most}")
     b.line("%more = and i1 %holds, %left")
     b.line("br i1 %more, label %again, label %done")
@@ -153,7 +154,14 @@ def _write_turns(
 
 def _function(module: Module, name: str, decided: Plan, words: list[int], inlining: str) -> Builder:
     """A function of the fault word, the buffers, of which none overlaps another, the run-time
-    integers and the threads."""
+    integers and the threads.
+
+    What is read and written in place is one argument. Different ones lie in different arrays, in
+    pieces of one that have no element in common (`lower/pieced.py`), or in parts of the arena that
+    live at the same time and so lie apart (`lower/memory.py`). A feed may be another feed's memory,
+    but nothing writes there: results are fresh, and a variable that anybody holds a view of is
+    copied before it is written (`NativeStep._lend`).
+    """
     count = len(decided.form.arguments)
     kinds = [POINTER] * (1 + count) + [I64] * (len(words) + 2)
     b = module.function(name, kinds, attributes=f"{inlining} nounwind")
@@ -162,7 +170,7 @@ def _function(module: Module, name: str, decided: Plan, words: list[int], inlini
 
 
 def _word(b: Builder, words: Value, number: int, kind: Any) -> Value:
-    return b.load(kind, b.element(words, "i64", constant(I64, number)), align=8)
+    return b.load(kind, b.element(words, "i64", constant(I64, number)))
 
 
 def _write_body(module: Module, name: str, decided: Plan, words: list[int], inlining: str) -> bool:

@@ -1,4 +1,4 @@
-"""The processors code is made for: the one at hand, or a named level of x86-64 or AArch64.
+"""The processors code is made for: the one at hand, or a named level or model of x86-64 or AArch64.
 
 What comes in is LLVM's view of the host, the sizes of its caches, or a name; what goes out is a
 `Target`, which tells the generators how wide and how many the vector registers are.
@@ -16,6 +16,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from thalweg.platform.caches import memoized
+
 #: Raised whenever the same text may become other machine code (pipeline, calling convention):
 #: objects in the cache that were made before are then not used any more.
 CODE_VERSION = 1
@@ -24,6 +26,21 @@ _V2 = "+cx16,+popcnt,+sahf,+sse3,+sse4.1,+sse4.2,+ssse3"
 _V3 = f"{_V2},+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe,+xsave"
 _V4 = f"{_V3},+avx512bw,+avx512cd,+avx512dq,+avx512f,+avx512vl"
 _LEVELS = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2, "x86-64": ""}
+#: What models of processors have of what code here is made of, in LLVM's names. What a model has
+#: besides (for the system, for transactions, for encryption) is of no use to kernels.
+_BASE = "+64bit,+cmov,+crc32,+cx8,+fxsr,+mmx,+sse,+sse2"
+_SKYLAKE = f"{_BASE},{_V4},+adx,+aes,+pclmul,+prfchw"
+_LATER = (
+    "+avx512bf16,+avx512bitalg,+avx512ifma,+avx512vbmi,+avx512vbmi2,+avx512vnni,"
+    "+avx512vpopcntdq,+gfni,+sha,+vaes,+vpclmulqdq"
+)
+_AMX = "+amx-bf16,+amx-int8,+amx-tile"
+_MODELS = {
+    "znver2": f"{_BASE},{_V3},+adx,+aes,+pclmul,+prfchw,+sha,+sse4a",
+    "znver4": f"{_SKYLAKE},{_LATER},+sse4a",
+    "skylake-avx512": _SKYLAKE,
+    "sapphirerapids": f"{_SKYLAKE},{_LATER},{_AMX},+avx512fp16,+avxvnni",
+}
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -100,16 +117,22 @@ def host() -> Target:
     return named(os.environ.get("THALWEG_TARGET") or "native")
 
 
-@cache
+@memoized(16)
 def named(name: str) -> Target:
-    """A target by name: "native", "x86-64-v2", "x86-64-v3", "x86-64-v4" or "aarch64"."""
+    """A target by name: "native", a level such as "x86-64-v3", a model such as "znver4", "aarch64".
+
+    Code for a level uses all of the level. Code for a model is tuned for it and uses what both the
+    model and the processor at hand have: it runs here, whatever the model.
+    """
     if name == "native":
         return _native()
     if name == "aarch64":
         return _aarch64(name, "aarch64-unknown-linux-gnu", "generic", "+neon")
     if name in _LEVELS:
         return _x86(name, "x86_64-unknown-linux-gnu", name, _LEVELS[name])
-    known = ", ".join(["native", *_LEVELS, "aarch64"])
+    if name in _MODELS:
+        return _x86(name, "x86_64-unknown-linux-gnu", name, _shared_features(name))
+    known = ", ".join(["native", *_LEVELS, *_MODELS, "aarch64"])
     raise ValueError(f"There is no target {name!r} (THALWEG_TARGET); the targets are {known}.")
 
 
@@ -140,6 +163,20 @@ def _host_features(binding: Any) -> str:
     if "amx-tile" in _extensions(found) and not _tiles_granted():
         return found.replace("+amx-", "-amx-")
     return found
+
+
+def _shared_features(model: str) -> str:
+    """What both a model and the processor at hand have; all else is off, which LLVM would take for
+    granted by the model's name. Where the processor is of another kind: what the model has."""
+    here = named("native")
+    wanted = _extensions(_MODELS[model])
+    if here.architecture != "x86_64":
+        return _MODELS[model]
+    known = {part[1:] for part in here.features.split(",") if part} - {"prefer-256-bit"}
+    return ",".join(
+        f"{'+' if part in wanted & here.extensions else '-'}{part}"
+        for part in sorted(known | wanted)
+    )
 
 
 def _tiles_granted() -> bool:

@@ -23,6 +23,7 @@ class Level:
     step_a: int
     step_b: int
     extent: int | None = None  # where the range is a whole known one, from 0
+    most: int | None = None  # what the length of the range never exceeds, where that is known
 
 
 def merged(levels: Sequence[Level]) -> list[Level]:
@@ -45,7 +46,8 @@ def _joint(outer: Level, inner: Level) -> Level | None:
     if any(far != near * inner.extent for far, near in steps):
         return None
     extent = outer.extent * inner.extent
-    return replace(inner, extent=extent, stop=constant(inner.stop.type, extent))
+    stop = constant(inner.stop.type, extent)
+    return replace(inner, extent=extent, stop=stop, most=extent)
 
 
 @dataclass(frozen=True)
@@ -86,12 +88,12 @@ class MicroKernel:
             if len(levels) == 1:
                 loop.next = self._step(level, at, loop.index, loop.carried)
             else:
-                moved = self._moved(at, level, loop.index)
+                moved = self.moved(at, level, loop.index)
                 loop.next = self.sums(levels[1:], moved, loop.carried)
         return loop.results
 
     def _step(self, level: Level, at: Factors, index: Value, sums: Sequence[Value]) -> list[Value]:
-        moved = self._moved(at, level, index)
+        moved = self.moved(at, level, index)
         if self.ahead:
             self._call_for(moved.b, self.frame.scaled(self.ahead, level.step_b), 3)
         if self.beside:
@@ -111,10 +113,11 @@ class MicroKernel:
                 values = self._step(level, at, index, values)
             loop.next = values
         with b.loop(middle, frame.add(middle, rest), frame.integer(1), loop.results) as last:
-            last.next = self._products(self._moved(at, level, last.index), last.carried)
+            last.next = self._products(self.moved(at, level, last.index), last.carried)
         return last.results
 
-    def _moved(self, at: Factors, level: Level, index: Value) -> Factors:
+    def moved(self, at: Factors, level: Level, index: Value) -> Factors:
+        """Where the factors lie at one value of a loop's variable."""
         a, b = (
             self._address(base, self.frame.multiply(index, step))
             for base, step in ((at.a, level.step_a), (at.b, level.step_b))
@@ -177,12 +180,15 @@ class DotKernel:
             return self._along(levels[0], at, start)
         level, b = levels[0], self.frame.b
         with b.loop(level.start, level.stop, self.frame.integer(1), start) as loop:
-            moved = Factors(
-                self._address(at.a, self.frame.multiply(loop.index, level.step_a)),
-                self._address(at.b, self.frame.multiply(loop.index, level.step_b)),
-            )
-            loop.next = self.sums(levels[1:], moved, loop.carried)
+            loop.next = self.sums(levels[1:], self.moved(at, level, loop.index), loop.carried)
         return loop.results
+
+    def moved(self, at: Factors, level: Level, index: Value) -> Factors:
+        """Where the factors lie at one value of a loop's variable."""
+        return Factors(
+            self._address(at.a, self.frame.multiply(index, level.step_a)),
+            self._address(at.b, self.frame.multiply(index, level.step_b)),
+        )
 
     def total(self, spread: Value) -> Value:
         """The sum of all lanes."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, lru_cache
 from math import prod
 
 from thalweg.codegen.builder import Value, constant
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.microkernel import multiply_add
+from thalweg.platform.caches import memoized
 
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
@@ -56,7 +56,7 @@ class Filtering:
         return self.size**2
 
 
-@cache
+@memoized(64)
 def filtering(outputs: int, taps: int) -> Filtering:
     """The transforms of Toom and Cook, transposed, for one of `WAYS`."""
     points = _POINTS[outputs + taps - 1]
@@ -107,7 +107,7 @@ def applied(frame: Frame, fma: bool, matrix: Matrix, values: Sequence[Value]) ->
     return [found[number] for number in range(len(matrix))]
 
 
-@lru_cache(16)  # there are three matrices for each of `WAYS`
+@memoized(16)
 def _pairs(matrix: Matrix) -> list[_Pair]:
     pairs: list[_Pair] = []
     taken: set[int] = set()

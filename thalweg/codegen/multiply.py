@@ -6,14 +6,15 @@ micro-kernel on tile after tile, with what is to be done with the finished sums 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import ceil, prod
 
 from thalweg.codegen.builder import Type, Value, constant
+from thalweg.codegen.contraction_blocks import BLOCKS, LongSums
 from thalweg.codegen.contraction_form import argument_of, is_static, times, variables_of
 from thalweg.codegen.contraction_schedule import SLOTS, range_of, spans_of_rows
 from thalweg.codegen.elements import register_type, storage_type, to_memory
@@ -28,7 +29,7 @@ from thalweg.codegen.microkernel import (
     prefetch,
 )
 from thalweg.codegen.packing import Bound, Box, Packing, Span
-from thalweg.codegen.scratch import Scratch
+from thalweg.codegen.scratch import GROUP, Scratch
 from thalweg.loops.kernel import Argument, Contraction, Offset, Store
 from thalweg.loops.loop import Variable
 
@@ -61,7 +62,7 @@ class Multiply:
         self.form, self.made = scratch.form, scratch.made
         self.lanes, self.fma = scratch.setting.lanes, scratch.setting.target.fma
         self.kind = register_type(scratch.dtype, self.lanes)
-        self.copy_a, self.copy_b, self.partial = scratch.parts(frame)
+        self.copy_a, self.copy_b, self.partial, self.totals = scratch.parts(frame)
         self.at: At = {}
         self.start: At = {}  # where the piece of work and the block of the sum start
         self.last: Value | None = None  # whether sums are complete after this block
@@ -114,10 +115,31 @@ class Multiply:
 
     def _clear_partial(self) -> None:
         zero = constant(self.kind, 0)
-        count = self.frame.integer(self.scratch.partial)
-        step = self.frame.integer(self.lanes)
+        with self._each_partial() as place:
+            self.b.store(zero, self._vector_at(self.partial, place))
+            if self.scratch.many_blocks:
+                self.b.store(zero, self._vector_at(self.totals, place))
+
+    @contextmanager
+    def _each_partial(self) -> Generator[Value]:
+        """A loop over the vectors of unfinished sums."""
+        count, step = (self.frame.integer(n) for n in (self.scratch.partial, self.lanes))
         with self.b.loop(self.frame.integer(0), count, step) as loop:
-            self.b.store(zero, self.b.element(self.partial, self.scratch.scalar, loop.index))
+            yield loop.index
+
+    def _vector_at(self, base: Value, place: Value) -> Value:
+        return self.b.element(base, self.scratch.scalar, place)
+
+    def _end_group(self, block: Value) -> None:
+        """After a group of blocks, add what they gave to that of all groups before."""
+        b, group = self.b, self.frame.integer(GROUP)
+        ends = b.compare("eq", b.binary("urem", block, group), self.frame.integer(0))
+        is_later = b.compare("sgt", block, self.frame.integer(0))
+        with b.when(b.binary("and", ends, is_later)), self._each_partial() as place:
+            partial, total = (self._vector_at(m, place) for m in (self.partial, self.totals))
+            values = b.load(self.kind, total), b.load(self.kind, partial)
+            b.store(b.binary("fadd", *values), total)
+            b.store(constant(self.kind, 0), partial)
 
     def _split(self) -> None:
         frame, made, reduced = self.frame, self.made, self.form.reduced
@@ -138,6 +160,8 @@ class Multiply:
                 start = self.b.select(self.some, start, frame.integer(variable.extent))
             self.start[variable] = start
             self.last = self.b.compare("eq", frame.add(loop.index, one), count)
+            if self.scratch.many_blocks:
+                self._end_group(loop.index)
             self._block_of_sum()
         self.at = before
 
@@ -313,7 +337,8 @@ class Multiply:
             ahead=self.made.ahead,
             beside=self.made.beside,
         )
-        self._finish(rows, kernel.sums(levels, at, self._initial(rows)))
+        sums = LongSums(kernel, len(rows) * len(self.masks)).sums(levels, at)
+        self._finish(rows, self._with_partials(rows, sums))
 
     def _dot_products(
         self, rows: Sequence[Value], levels: Sequence[Level], at: Factors
@@ -323,8 +348,9 @@ class Multiply:
         count = len(self.masks)
         columns = [self.frame.scaled(j, step) for j in range(count)]
         kernel = DotKernel(self.frame, self.kind, rows, columns, self.fma)
-        start = [constant(self.kind, 0)] * (len(rows) * count)
-        return [kernel.total(spread) for spread in kernel.sums(levels, at, start)]
+        blocks = [block * self.lanes for block in BLOCKS]
+        spreads = LongSums(kernel, len(rows) * count).sums(levels, at, blocks)
+        return [kernel.total(spread) for spread in spreads]
 
     def _distance(self, factors: Mapping[Variable, int], row: Row) -> Value:
         frame, distance = self.frame, self.frame.integer(0)
@@ -380,15 +406,16 @@ class Multiply:
         frame = self.frame
         steps = self.a.factors.get(variable, 0), self.operand_b.factors.get(variable, 0)
         start, stop = frame.integer(0), frame.integer(variable.extent)
-        extent = variable.extent if is_static(variable.extent) else None
+        extent = most = variable.extent if is_static(variable.extent) else None
         if variable in self.start:
+            most = self.made.split
             stop = frame.subtract(stop, self.start[variable])
             stop = frame.least(stop, frame.integer(self.made.split))
             extent = None
         for bound in self._bounds_on(variable):
             low, high = self._range(variable, *bound)
             start, stop, extent = frame.most(start, low), frame.least(stop, high), None
-        return Level(start, stop, *steps, extent)
+        return Level(start, stop, *steps, extent, most)
 
     def _range(
         self, variable: Variable, low: int, offset: Offset, high: int
@@ -407,12 +434,17 @@ class Multiply:
         least, most = (frame.subtract(one, limit) for limit in (least, most))
         return frame.ceiling(most, -factor), frame.ceiling(least, -factor)
 
-    def _initial(self, rows: Sequence[Row]) -> list[Value]:
+    def _with_partials(self, rows: Sequence[Row], sums: Sequence[Value]) -> list[Value]:
+        """The sums of a tile and those of the blocks before."""
         if not self.made.split:
-            return [constant(self.kind, 0)] * (len(rows) * len(self.masks))
-        return [self.b.load(self.kind, address) for address in self._partials(rows)]
+            return list(sums)
+        return self._plus(sums, self._partials(rows, self.partial))
 
-    def _partials(self, rows: Sequence[Row]) -> list[Value]:
+    def _plus(self, sums: Sequence[Value], places: Sequence[Value]) -> list[Value]:
+        pairs = zip(places, sums, strict=True)
+        return [self.b.binary("fadd", self.b.load(self.kind, place), new) for place, new in pairs]
+
+    def _partials(self, rows: Sequence[Row], memory: Value) -> list[Value]:
         """Where the unfinished sums of a tile are kept."""
         frame, scratch = self.frame, self.scratch
         strides, step = dict[Variable, int](), scratch.width
@@ -424,7 +456,7 @@ class Multiply:
         for variable, stride in strides.items():
             here = frame.subtract(self.at[variable], self.start.get(variable, zero))
             place = frame.add(place, frame.multiply(here, stride))
-        base = self.b.element(self.partial, scratch.scalar, place)
+        base = self.b.element(memory, scratch.scalar, place)
         return [
             self.b.element(
                 base,
@@ -477,9 +509,11 @@ class Multiply:
             return
         more = self.b.binary("xor", self.last, constant(self.last.type, True))
         with self.b.when(more):
-            for value, address in zip(sums, self._partials(rows), strict=True):
+            for value, address in zip(sums, self._partials(rows, self.partial), strict=True):
                 self.b.store(value, address)
         with self.b.when(self.last):
+            if self.scratch.many_blocks:
+                sums = self._plus(sums, self._partials(rows, self.totals))
             self._store_all(rows, sums)
 
     @cached_property

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from math import prod
+from math import ceil, prod
 
 from thalweg.codegen.builder import Value
+from thalweg.codegen.contraction_form import is_static
 from thalweg.codegen.contraction_schedule import (
     SLOTS,
     Schedule,
@@ -25,6 +26,8 @@ from thalweg.codegen.elements import register_type
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.packing import Box, Copy, Packing
 from thalweg.loops.loop import Variable
+
+GROUP = 128  # blocks of a sum that are added before the rest is: few, for the sake of rounding
 
 
 class Scratch:
@@ -60,11 +63,13 @@ class Scratch:
         return _rounded(prod(int(v.extent) for v in self.outer) * self._panels)
 
     @cached_property
-    def _parts(self) -> tuple[int, int, int]:
-        """The elements that each thread has for either copy and for unfinished sums."""
+    def _parts(self) -> tuple[int, int, int, int]:
+        """The elements that each thread has for either copy and for unfinished sums, those of some
+        blocks and those of all before."""
         a = self.packed_a.size(self.spans_a) if self.packed_a else 0
         b = self._panels if self.made.copy_b == "block" else 0
-        return _rounded(a), _rounded(b), _rounded(self.partial)
+        partial = _rounded(self.partial)
+        return _rounded(a), _rounded(b), partial, partial if self.many_blocks else 0
 
     @cached_property
     def partial(self) -> int:
@@ -74,14 +79,26 @@ class Scratch:
         rows = prod(spans_of_rows(self.form, self.made).values())
         return rows * self.made.panels * self.width
 
+    @cached_property
+    def many_blocks(self) -> bool:
+        """Whether a sum has, or may have, so many blocks that they are added in groups."""
+        if not self.made.split:
+            return False
+        *outer, first = self.form.reduced[: self.made.split_at + 1]
+        if not all(is_static(v.extent) for v in (*outer, first)):
+            return True
+        blocks = ceil(first.extent / self.made.split)
+        return blocks * prod(int(v.extent) for v in outer) > 2 * GROUP
+
     @property
     def _private(self) -> int:
         return sum(self._parts)
 
     def parts(self, frame: Frame) -> list[Value]:
-        """Where a thread keeps its copy of `a`, its copy of `b`, and unfinished sums."""
+        """Where a thread keeps its copy of `a`, its copy of `b`, and unfinished sums: those of the
+        last blocks, and those of all groups of blocks before."""
         place = frame.add(frame.integer(self._shared), frame.multiply(frame.thread, self._private))
-        starts = [sum(self._parts[:number]) for number in range(3)]
+        starts = [sum(self._parts[:number]) for number in range(4)]
         places = [frame.add(place, frame.integer(start)) for start in starts]
         return [frame.b.element(frame.scratch, self.scalar, each) for each in places]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
+
+from thalweg.platform.caches import memoized
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -21,7 +22,7 @@ def code_digest(package: Path, folders: Sequence[str]) -> str:
     return _together(_digest(package, folder) for folder in folders)
 
 
-@cache
+@memoized(64)
 def _own_folder(folder: str) -> bytes:
     return _digest(_PACKAGE, folder)
 

@@ -127,7 +127,7 @@ class _Writing:
 
     def _word(self, number: int, kind: Type = I64) -> Value:
         place = self.b.element(self.words, "i64", constant(I64, number))
-        return self.b.load(kind, place, 8)
+        return self.b.load(kind, place)
 
     def _integer(self, number: int) -> Value:
         return self._word(number.word) if isinstance(number, Dynamic) else constant(I64, number)

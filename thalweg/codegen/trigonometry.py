@@ -1,7 +1,8 @@
 """Circular functions and their inverses, as polynomials after a reduction of the argument.
 
 Every function takes and gives a float or double `Register`. Arguments are reduced modulo π / 2 in
-double precision, large ones in a pair of doubles; floats so keep their precision everywhere.
+double precision, large ones by all digits of 2 / π that they reach: every finite argument is
+reduced to full precision.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from thalweg.codegen.builder import I64, constant
-from thalweg.codegen.exact import difference, product, quick_sum
+from thalweg.codegen.exact import difference, exact_sum, product, quick_sum, split
 from thalweg.codegen.register import Register
 
 #: π / 2 in parts of which whole multiples are exact: by 2³⁰ for floats, by 2²⁰ for doubles.
 _SHORT_PARTS = (1.570796251296997, 7.549789415861596e-08, 5.390302858158119e-15)
 _PARTS = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
-_LONG_PARTS = (1.5707963267948966, 6.123233995736765e-17, 1.082856673921914e-32)
 _MAGIC = 1.5 * 2.0**52
 
 
@@ -137,41 +138,82 @@ class Angle:
 def _reduced(x: Register) -> Angle:
     """An angle modulo π / 2."""
     if x.type.scalar == "double":
-        tamed = x.where(~(x.absolute() > 2.0**120), x * 2.0**-900)  # beyond all precision
-        return _reduced_near(*_reduced_far(tamed, 2.0**20), _PARTS)
+        return _reduced_near(*_reduced_far(x, 2.0**20, _DIGITS), _PARTS)
     wide = x.convert("fpext", "double")
-    found = _reduced_near(*_reduced_far(wide, 2.0**30), _SHORT_PARTS)
+    found = _reduced_near(*_reduced_far(wide, 2.0**30, _FLOAT_DIGITS), _SHORT_PARTS)
     return Angle(found.high.convert("fptrunc", "float"), x.like(0.0), found.quarters)
 
 
-def _reduced_far(x: Register, limit: float) -> tuple[Register, Register, Register]:
-    """Angles as a pair of doubles and quarter turns. The loop runs only if some reach the limit.
-
-    Each turn of it takes 52 bits off an angle, so that three do for all.
-    """
-    b = x.builder
-    some = (x.absolute() >= limit).any()
-    turns = b.select(some, constant(I64, 3), constant(I64, 0))
-    zero = x.like(0.0)
+def _reduced_far(x: Register, limit: float, digits: int) -> tuple[Register, Register, Register]:
+    """Angles as a pair of doubles and quarter turns. The loop runs only if some reach the limit."""
+    b, zero = x.builder, x.like(0.0)
+    far = x.absolute() >= limit
+    once = b.select(far.any(), constant(I64, 1), constant(I64, 0))
     carried = [x.value, zero.value, zero.value]
-    with b.loop(constant(I64, 0), turns, constant(I64, 1), carried) as loop:
-        turned = _turned(*(Register(b, value) for value in loop.carried))
-        loop.next = [part.value for part in turned]
+    with b.loop(constant(I64, 0), once, constant(I64, 1), carried) as loop:
+        kept = zip(_turned(x, digits), (x, zero, zero), strict=True)
+        loop.next = [new.where(far, old).value for new, old in kept]
     high, low, quarters = (Register(b, value) for value in loop.results)
     return high, low, quarters
 
 
-def _turned(
-    high: Register, low: Register, quarters: Register
-) -> tuple[Register, Register, Register]:
-    times = (high * (2 / math.pi)).rounded()
-    first, first_lost = product(times, _LONG_PARTS[0])
-    second, second_lost = product(times, _LONG_PARTS[1])
-    rest, lost = difference(high - first, first_lost)
-    rest, more_lost = difference(rest, second)
-    small = (lost + more_lost + low) - second_lost - times * _LONG_PARTS[2]
-    turns = times - (times * 0.25).intrinsic("floor") * 4.0
-    return *quick_sum(rest, small), quarters + turns
+def _turned(x: Register, digits: int) -> tuple[Register, Register, Register]:
+    """Payne and Hanek: x · 2 / π modulo 4, a digit of 2 / π at a time, the largest first.
+
+    The product of a digit and half a mantissa is exact, and so is what is left of it modulo 4.
+    Whole quarters leave the sum as they appear: near one of them no precision is lost.
+    """
+    b, double = x.builder, x.type.of(1)
+    table = b.module.table("two_over_pi", double, _two_over_pi())
+    halves = split(x * 2.0**-_SHIFT)
+    carried = [x.like(0.0).value] * 3
+    with b.loop(constant(I64, 0), constant(I64, digits), constant(I64, 1), carried) as loop:
+        high, low, quarters = (Register(b, value) for value in loop.carried)
+        digit = b.load(double, b.element(table, "double", loop.index))
+        for half in halves:
+            part = half * b.splat(digit, x.type.lanes)
+            total, lost = exact_sum(high, part - (part * 0.25).rounded() * 4.0)
+            whole = total.rounded()
+            high, low, quarters = total - whole, low + lost, quarters + whole
+        quarters = quarters - (quarters * 0.25).rounded() * 4.0
+        loop.next = [high.value, low.value, quarters.value]
+    high, low, quarters = (Register(b, value) for value in loop.results)
+    high, low = quick_sum(high, low)
+    angle, lost = product(high, _DOUBLE.half_pi[0])
+    small = lost + (high * _DOUBLE.half_pi[1] + low * _DOUBLE.half_pi[0])
+    return *quick_sum(angle, small), quarters
+
+
+_DIGIT_BITS = 24
+_DIGITS = 49  # for exponents up to 1023, and what the angle nearest to a quarter turn cancels
+_FLOAT_DIGITS = 11
+_SHIFT = 200  # binary places that keep the last digits normal numbers
+
+
+@cache
+def _two_over_pi() -> tuple[float, ...]:
+    """The digits of 2 / π to the base 2²⁴, each with its place, times 2²⁰⁰."""
+    bits = _DIGIT_BITS * _DIGITS + 64
+    one = 1 << bits
+    # Machin: π / 4 = 4 arctan 1/5 - arctan 1/239.
+    quarter = 4 * _inverse_arctangent(5, one) - _inverse_arctangent(239, one)
+    ratio = (one << bits) // (2 * quarter) >> 64
+    return tuple(
+        math.ldexp(
+            ratio >> _DIGIT_BITS * (_DIGITS - 1 - k) & ((1 << _DIGIT_BITS) - 1),
+            _SHIFT - _DIGIT_BITS * (k + 1),
+        )
+        for k in range(_DIGITS)
+    )
+
+
+def _inverse_arctangent(n: int, one: int) -> int:
+    """arctan 1 / n in units of 1 / one"""
+    total, power, k = 0, one // n, 0
+    while power:
+        total += power // (2 * k + 1) * (-1) ** k
+        power, k = power // (n * n), k + 1
+    return total
 
 
 def _reduced_near(x: Register, low: Register, quarters: Register, parts: Sequence[float]) -> Angle:

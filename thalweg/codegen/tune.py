@@ -13,6 +13,7 @@ from secrets import token_hex
 
 from thalweg.codegen.contraction_schedule import Schedule
 from thalweg.codegen.machine import Target
+from thalweg.platform.caches import Bounded
 from thalweg.platform.disk_cache import Disk, disk_of_environment
 
 _STATE = sha256(b"state of the schedules").hexdigest()
@@ -23,7 +24,7 @@ class Winners:
 
     def __init__(self, disk: Disk | None) -> None:
         self._disk = disk
-        self._known: dict[str, Schedule | None] = {}
+        self._known = Bounded[str, Schedule | None]("schedules that won", 1 << 13)
         self._state: str | None = None  # not looked up yet
 
     def find(self, key: str, target: Target) -> Schedule | None:

@@ -10,6 +10,12 @@ looks at it for a while, then lets others have the core, then marks the word as 
 sleeps; who changes it swaps in the new value and, finding the mark in the old one, wakes the
 sleepers. Mark and value are one word, so no wake-up is lost, and nobody asks the system while all
 are awake.
+
+A step that takes long comes back every now and then, for only the interpreter can tell whether
+somebody wants to stop it. Entries say how much work they are. After a budget of work the caller's
+thread looks at the clock, and when its time is up it puts PAUSED into the fault word; at the next
+barrier all threads leave together, as at a fault (one that is alone leaves at once), and `run`
+notes the entry to begin with again.
 """
 
 from __future__ import annotations
@@ -34,6 +40,9 @@ CLOCK = SPINS + 24  # address of clock_gettime
 CLOCK_NUMBER = SPINS + 32  # i64: the clock that it is asked for
 CREATE = SPINS + 40  # address of pthread_create
 JOIN = SPINS + 48  # address of pthread_join
+BUDGET = SPINS + 56  # i64: work between looks at the clock
+SLICE = SPINS + 64  # i64: nanoseconds after which a program pauses
+EARLIEST = SPINS + 72  # i64: nanoseconds after which it pauses if a long kernel is next
 MAILBOXES = 4 * SPACING  # one per worker, SPACING bytes each; that of thread 1 comes first
 
 # A mailbox: an i32 word that holds an order, and what its worker must know.
@@ -52,8 +61,8 @@ PROGRAM_THREADS = 8  # i64: as many as it would like
 PROGRAM_FAULT = 16  # address of the step's fault word
 PROGRAM_COUNT = 24  # i64: of its entries
 PROGRAM_TIMES = 32  # address of i64 [entry, thread, start or end], or 0
-PROGRAM_START = 40  # i64: the entry to begin with
-PROGRAM_TURNS = 48  # i64: so many jumps back, then the walk pauses
+PROGRAM_START = 40  # i64: the entry to begin with: where it paused, else the first one
+PROGRAM_BEGAN = 48  # i64: when the clock was first looked at in this run, or 0
 PROGRAM_ENTRIES = 64
 
 # An entry: function, arguments, flags, owner. A jump has the address of the byte that decides in
@@ -62,9 +71,14 @@ ENTRY_BYTES = 32
 BARRIER = 1
 JUMP = 2
 IF_TRUE = 4  # of a jump: taken where the byte is not zero, else where it is
+HELD = 8  # the program must not pause before this entry
+WORK_SHIFT = 32  # the bits above are the entry's work, in nanoseconds at most: roughly
+MOST_WORK = 2**31 - 1
 
-#: What the fault word holds when a walk has paused: it begins again at PROGRAM_START.
-PAUSED = -1
+#: What the fault word holds when a walk is to pause or has paused: the sign alone, so that one
+#: mask tells it from faults, which are positive. The program goes on at PROGRAM_START.
+PAUSED = -(2**63)
+_FAULTS = 2**63 - 1
 
 # How often a waiter gives its core away before it sleeps: some 200 µs on an idle machine. Waking a
 # thread takes 5 to 50 µs, so short pauses between steps and uneven kernels are waited out.
@@ -88,6 +102,7 @@ def emit_pool(target: Target) -> Emitted:
         _publish(futex),
         _arrive(),
         _barrier(),
+        _look(),
         _walk("walk", timed=False),
         _walk("walk_timed", timed=True),
         _now(),
@@ -185,9 +200,12 @@ done:
 
 
 def _arrive() -> str:
-    """Come to the barrier; the last one opens it and says whether the step goes on."""
+    """Come to the barrier; the last one opens it and says whether the step goes on.
+
+    Bits of the fault word under `mask` are reasons to leave.
+    """
     return f"""
-define internal i32 @arrive(ptr %pool, i64 %threads, ptr %fault) {{
+define internal i32 @arrive(ptr %pool, i64 %threads, ptr %fault, i64 %mask) {{
   %gate = getelementptr i8, ptr %pool, i64 {GATE}
   %now = load atomic i32, ptr %gate monotonic, align 4
   %seen = and i32 %now, {~ASLEEP}
@@ -199,7 +217,8 @@ define internal i32 @arrive(ptr %pool, i64 %threads, ptr %fault) {{
 open:
   store atomic i64 0, ptr %arrived monotonic, align 8
   %code = load atomic i64, ptr %fault monotonic, align 8
-  %faulty = icmp ne i64 %code, 0
+  %reason = and i64 %code, %mask
+  %faulty = icmp ne i64 %reason, 0
   %leave = zext i1 %faulty to i32
   %end = or i32 %seen, {LEAVE | ASLEEP}
   %number = add i32 %end, 1
@@ -214,15 +233,16 @@ done:
 def _barrier() -> str:
     """Wait for all threads; whether to leave the step, the same answer on each of them."""
     return f"""
-define internal i1 @barrier(ptr %pool, i64 %threads, ptr %fault) {{
+define internal i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 %mask) {{
   %alone = icmp eq i64 %threads, 1
   br i1 %alone, label %look, label %meet
 look:
   %code = load atomic i64, ptr %fault monotonic, align 8
-  %faulty = icmp ne i64 %code, 0
+  %reason = and i64 %code, %mask
+  %faulty = icmp ne i64 %reason, 0
   ret i1 %faulty
 meet:
-  %seen = call i32 @arrive(ptr %pool, i64 %threads, ptr %fault)
+  %seen = call i32 @arrive(ptr %pool, i64 %threads, ptr %fault, i64 %mask)
   %gate = getelementptr i8, ptr %pool, i64 {GATE}
   %word = call i32 @wait(ptr %pool, ptr %gate, i32 %seen)
   %leave = trunc i32 %word to i1
@@ -230,23 +250,62 @@ meet:
 }}"""
 
 
+def _look() -> str:
+    """Have the program pause if it ran for long, or if it will before the next entry is done;
+    whether it has to.
+
+    A fault that a kernel has found meanwhile stays, and one that it finds later takes its place.
+    """
+    return f"""
+define internal i1 @look(ptr %pool, ptr %program, i64 %thread, i64 %work) noinline cold {{
+entry:
+  %first = icmp eq i64 %thread, 0
+  br i1 %first, label %clock, label %done
+clock:
+  %now = call i64 @now(ptr %pool)
+{_field("began", "i64", "program", PROGRAM_BEGAN)}
+  %fresh = icmp eq i64 %began, 0
+  br i1 %fresh, label %begin, label %compare
+begin:
+  store i64 %now, ptr %began.at, align 8
+  br label %done
+compare:
+{_field("slice", "i64", "pool", SLICE)}
+{_field("earliest", "i64", "pool", EARLIEST)}
+  %elapsed = sub i64 %now, %began
+  %expected = add i64 %elapsed, %work
+  %long = icmp sge i64 %expected, %slice
+  %enough = icmp sge i64 %elapsed, %earliest
+  %due = and i1 %long, %enough
+  br i1 %due, label %pause, label %done
+pause:
+{_field("fault", "ptr", "program", PROGRAM_FAULT)}
+  %asked = cmpxchg ptr %fault, i64 0, i64 {PAUSED} monotonic monotonic
+  %code = load atomic i64, ptr %fault monotonic, align 8
+  %paused = icmp eq i64 %code, {PAUSED}
+  ret i1 %paused
+done:
+  ret i1 false
+}}"""
+
+
 def _walk(name: str, timed: bool) -> str:
-    """A thread's way through a program."""
+    """A thread's way through a program; the entry before which it left, or their number."""
     before = _stamp("start") if timed else ""
     after = _stamp("end") if timed else ""
     return f"""
-define internal void @{name}(ptr %pool, ptr %program, i64 %thread, i64 %threads) {{
+define internal i64 @{name}(ptr %pool, ptr %program, i64 %thread, i64 %threads) {{
 entry:
 {_field("fault", "ptr", "program", PROGRAM_FAULT)}
 {_field("count", "i64", "program", PROGRAM_COUNT)}
 {_field("first", "i64", "program", PROGRAM_START)}
-{_field("most", "i64", "program", PROGRAM_TURNS)}
+{_field("budget", "i64", "pool", BUDGET)}
 {_slots() if timed else ""}
   %entries = getelementptr i8, ptr %program, i64 {PROGRAM_ENTRIES}
   br label %head
 head:
-  %index = phi i64 [%first, %entry], [%next, %latch], [%owner, %land]
-  %turns = phi i64 [%most, %entry], [%turns, %latch], [%left, %land]
+  %index = phi i64 [%first, %entry], [%next, %latch], [%owner, %taken]
+  %left = phi i64 [%budget, %entry], [%rest, %latch], [%rest, %taken]
   %more = icmp slt i64 %index, %count
   br i1 %more, label %read, label %done
 read:
@@ -255,11 +314,28 @@ read:
 {_field("arguments", "ptr", "place", 8)}
 {_field("flags", "i64", "place", 16)}
 {_field("owner", "i64", "place", 24)}
+  %work = lshr i64 %flags, {WORK_SHIFT}
+  %kept = sub i64 %left, %work
+  %spent = icmp slt i64 %kept, 0
+  br i1 %spent, label %look, label %ready
+look:
+  %due = call i1 @look(ptr %pool, ptr %program, i64 %thread, i64 %work)
+  %alone = icmp eq i64 %threads, 1
+  %hold.now = and i64 %flags, {HELD}
+  %loose = icmp eq i64 %hold.now, 0
+  %could = and i1 %alone, %loose
+  %leaves = and i1 %due, %could
+  br i1 %leaves, label %done, label %ready
+ready:
+  %rest = phi i64 [%kept, %read], [%budget, %look]
   %bit = and i64 %flags, {BARRIER}
   %dependent = icmp ne i64 %bit, 0
   br i1 %dependent, label %meet, label %choose
 meet:
-  %leave = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault)
+  %hold = and i64 %flags, {HELD}
+  %held = icmp ne i64 %hold, 0
+  %mask = select i1 %held, i64 {_FAULTS}, i64 -1
+  %leave = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 %mask)
   br i1 %leave, label %done, label %choose
 choose:
   %kind = and i64 %flags, {JUMP}
@@ -276,18 +352,7 @@ decide:
   %agree = icmp eq i1 %holds, %wanted
   br i1 %agree, label %taken, label %latch
 taken:
-  %back = icmp sle i64 %owner, %index
-  %turn = zext i1 %back to i64
-  %left = sub i64 %turns, %turn
-  %spent = icmp eq i64 %left, 0
-  br i1 %spent, label %pause, label %land
-land:
   br label %head
-pause:
-  ; All threads come here at the same jump, and none of them has called anything since the barrier.
-  store i64 %owner, ptr %first.at, align 8
-  store atomic i64 {PAUSED}, ptr %fault monotonic, align 8
-  ret void
 kernel:
   %shared = icmp slt i64 %owner, 0
   br i1 %shared, label %call, label %owned
@@ -306,7 +371,7 @@ latch:
   %next = add i64 %index, 1
   br label %head
 done:
-  ret void
+  ret i64 %index
 }}"""
 
 
@@ -345,19 +410,19 @@ define internal i64 @now(ptr %pool) {{
 
 
 def _step() -> str:
-    """A thread's part of a step, with the clock where times are asked for."""
+    """A thread's part of a step, with the clock where times are asked for; where it left."""
     given = "ptr %pool, ptr %program, i64 %thread, i64 %threads"
     return f"""
-define internal void @step({given}) {{
+define internal i64 @step({given}) {{
 {_field("times", "ptr", "program", PROGRAM_TIMES)}
   %timed = icmp ne ptr %times, null
   br i1 %timed, label %clocked, label %plain
 clocked:
-  call void @walk_timed({given})
-  ret void
+  %at = call i64 @walk_timed({given})
+  ret i64 %at
 plain:
-  call void @walk({given})
-  ret void
+  %place = call i64 @walk({given})
+  ret i64 %place
 }}"""
 
 
@@ -379,8 +444,8 @@ work:
 {_field("program", "ptr", "pool", JOB)}
 {_field("threads", "i64", "pool", JOB_THREADS)}
 {_field("fault", "ptr", "program", PROGRAM_FAULT)}
-  call void @step(ptr %pool, ptr %program, i64 %thread, i64 %threads)
-  %seen = call i32 @arrive(ptr %pool, i64 %threads, ptr %fault)
+  %left = call i64 @step(ptr %pool, ptr %program, i64 %thread, i64 %threads)
+  %seen = call i32 @arrive(ptr %pool, i64 %threads, ptr %fault, i64 0)
   br label %rest
 done:
   ret ptr null
@@ -441,12 +506,19 @@ done:
 
 
 def _run() -> str:
-    """Run a program; its fault code. A caller who finds the pool taken walks alone."""
+    """Run a program; its fault code, or PAUSED where it is to be run on.
+
+    A caller who finds the pool taken walks alone. A program that was to pause when its last
+    barrier was behind it has ended.
+    """
     return f"""
 define i64 @thalweg_run(ptr %program) {{
 {_field("pool", "ptr", "program", PROGRAM_POOL)}
 {_field("wanted", "i64", "program", PROGRAM_THREADS)}
 {_field("fault", "ptr", "program", PROGRAM_FAULT)}
+{_field("entries", "i64", "program", PROGRAM_COUNT)}
+  %began = getelementptr i8, ptr %program, i64 {PROGRAM_BEGAN}
+  store i64 0, ptr %began, align 8
   %several = icmp ugt i64 %wanted, 1
   br i1 %several, label %try, label %alone
 try:
@@ -455,7 +527,7 @@ try:
   %ours = extractvalue {{i64, i1}} %attempt, 1
   br i1 %ours, label %together, label %alone
 alone:
-  call void @step(ptr %pool, ptr %program, i64 0, i64 1)
+  %alone.left = call i64 @step(ptr %pool, ptr %program, i64 0, i64 1)
   br label %done
 together:
   %count = getelementptr i8, ptr %pool, i64 {WORKERS}
@@ -469,12 +541,26 @@ together:
   store i64 %threads, ptr %job.threads, align 8
   %others = sub i64 %threads, 1
   call void @order(ptr %pool, i64 %others, i32 {WORK})
-  call void @step(ptr %pool, ptr %program, i64 0, i64 %threads)
-  %ended = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault)
+  %together.left = call i64 @step(ptr %pool, ptr %program, i64 0, i64 %threads)
+  %met = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 0)
   store atomic i64 0, ptr %taken release, align 8
   br label %done
 done:
+  %left = phi i64 [%alone.left, %alone], [%together.left, %together]
   %code = load atomic i64, ptr %fault monotonic, align 8
+  %paused = icmp eq i64 %code, {PAUSED}
+  %ended = icmp sge i64 %left, %entries
+  %unfinished = xor i1 %ended, true
+  %again = and i1 %paused, %unfinished
+  %start = select i1 %again, i64 %left, i64 0
+  %start.at = getelementptr i8, ptr %program, i64 {PROGRAM_START}
+  store i64 %start, ptr %start.at, align 8
+  %over = and i1 %paused, %ended
+  br i1 %over, label %late, label %told
+late:
+  store atomic i64 0, ptr %fault monotonic, align 8
+  ret i64 0
+told:
   ret i64 %code
 }}"""
 

@@ -16,6 +16,7 @@ from thalweg.functions.tensors import EagerTensor
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.dtypes import variant
 from thalweg.graph.graph import Graph, graphs
+from thalweg.graph.names import Names
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.subgraph import Argument, SubGraph
@@ -60,7 +61,7 @@ class FunctionGraph(SubGraph):
         """Variables are those of the graph around. Names and all else that is collected are this
         graph's own: where it is inlined, names stand in a scope of the call."""
         super()._share(outer)
-        self._names, self._spellings, self._scope = {}, set(), ""
+        self._names, self._scope = Names(), ""
         shared = {key for key in outer.collections if isinstance(key, tuple)} | _SHARED
         self._collections = {key: outer.get_collection(key) for key in outer.collections}
         self._collections |= {key: outer.get_collection_ref(key) for key in shared}

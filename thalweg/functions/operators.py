@@ -24,6 +24,7 @@ from thalweg.graph.node import Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import unknown_shape
 from thalweg.ops.basic import Placeholder
+from thalweg.platform.caches import Bounded
 from thalweg.variables.variable import Variable
 
 _MOST_NUMBERS = 1_000
@@ -66,7 +67,7 @@ class Way:
         self.op = _only_op(symbol, dtype)
         self._dtype = dtype
         self._is_whole = not (dtype.is_floating or dtype.is_complex)  # a float is no int
-        self._numbers: dict[Any, EagerTensor] = {}
+        self._numbers = Bounded[Any, EagerTensor]("numbers as operands", _MOST_NUMBERS)
 
     def operand(self, value: Any) -> EagerTensor | None:
         """The other operand as a tensor of the dtype, if it is plainly that."""
@@ -88,8 +89,6 @@ class Way:
         if not value or value != value:  # zero has a sign that equality does not see
             return None
         made = convert_to_tensor(value, self._dtype)
-        if len(self._numbers) >= _MOST_NUMBERS:
-            self._numbers.clear()
         found = self._numbers[value] = cast("EagerTensor", made)
         return found
 

@@ -36,6 +36,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
 from thalweg.ops.basic import Const
+from thalweg.platform.caches import Bounded
 
 _MOST_VALUES = 3  # of a constant at one place, before it is data and no part of the program
 
@@ -301,10 +302,16 @@ class Segment:
         return error if line is None else error.at(_made_at(node, line))
 
     def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:
-        """What failed takes with it what needs it; the rest gets its values after all."""
-        failure = Failure(error)
+        """What failed takes with it what needs it; the rest gets its values after all, unless
+        somebody wants no more of them: an interrupt is no reason to begin again."""
+        is_interrupted = not isinstance(error, Exception)
+        failure = Failure(_interrupted() if is_interrupted else error)
         for tensor in live:
-            if tensor._array is None:
+            if tensor._array is not None:
+                continue
+            if is_interrupted:
+                tensor.settle(failure)
+            else:
                 self._settle_alone(tensor, failure)
 
     def _settle_alone(self, tensor: EagerTensor, failure: Failure) -> None:
@@ -335,16 +342,18 @@ class Segment:
         return True
 
 
-_kinds: dict[Any, int] = {}
+def _interrupted() -> errors.OpError:
+    message = "The step that was to compute this value was interrupted; compute it again."
+    return errors.CancelledError(None, None, message)
+
+
+_kinds = Bounded[Any, int]("kinds of tensors in eager code", 10_000)
 _numbers = itertools.count()
-_MOST_KINDS = 100_000
 
 
 def _kind(tensor: EagerTensor, held: Any) -> int:
     """A number for what leaves must have in common: dtype and shape."""
     shape = held.shape if type(held) is np.ndarray else tensor.shape
-    if len(_kinds) >= _MOST_KINDS:
-        _kinds.clear()
     return _kinds.setdefault((tensor.dtype, shape), next(_numbers))
 
 

@@ -8,7 +8,6 @@ which compiles for the shapes that come, as plans of sessions do.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -26,6 +25,7 @@ from thalweg.graph.subgraph import Body, needed
 from thalweg.lower.regions import reference_roots
 from thalweg.ops.basic import Const, Placeholder
 from thalweg.place.placer import local_devices
+from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import CompiledRegion
 from thalweg.runtime.config import ConfigProto
@@ -193,7 +193,7 @@ class RecordedStep:
         return [cells[self.cells[i]] if i in self.cells else next(rest) for i in range(wanted)]
 
 
-_steps: OrderedDict[Any, tuple[PlannedStep, list[Node]]] = OrderedDict()
+_steps = Bounded[Any, "tuple[PlannedStep, list[Node]]"]("plans of eager code", _MOST_STEPS)
 _lock = threading.Lock()
 
 
@@ -255,13 +255,11 @@ class _Piece:
         with _lock:
             found = _steps.get(key)
             if found is not None:
-                _steps.move_to_end(key)
+                _steps.renew(key)
                 return found
         made = self._copied(nodes, fetches, targets)
         with _lock:
             _steps[key] = made
-            if len(_steps) > _MOST_STEPS:
-                _steps.popitem(last=False)
         return made
 
     def _key(self, nodes: Sequence[Node], fetches: Sequence[Tensor]) -> Any:

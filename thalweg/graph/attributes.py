@@ -6,7 +6,6 @@ from the value itself where there is no block to ask.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 import sys
@@ -21,6 +20,7 @@ from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.protos import make_ndarray, make_tensor_proto, message
 from thalweg.graph.shapes import TensorShape
+from thalweg.platform.caches import memoized
 from thalweg.platform.compat import as_bytes
 
 Array = NDArray[Any]
@@ -70,7 +70,7 @@ class Kind:
         return f"list({inner})" if self.is_list else inner
 
 
-@functools.cache
+@memoized(5_000)
 def kinds(op: type[Op]) -> dict[str, Kind]:
     """The kinds of an op's fields, by name; those whose annotation says none are left out."""
     found: dict[str, Kind | None] = {}

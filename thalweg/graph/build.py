@@ -6,7 +6,6 @@ Every node is made here. Errors in dtype or shape come now, on the user's line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, cast
 
 from thalweg.graph import op as ops
@@ -20,6 +19,7 @@ from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.signature import Argument
 from thalweg.graph.subgraph import SubGraph, check_open, root
+from thalweg.platform.caches import memoized
 
 _UNKNOWN = unknown_shape()
 
@@ -128,9 +128,19 @@ def _graph_of(arguments: Sequence[Any], current: Graph) -> Graph:
 
 
 def _where_known(graph: SubGraph, arguments: Sequence[Any]) -> Graph:
-    """Where to ask for a shape: in the graph of the tensor, so that only the shape is captured."""
+    """Where to ask for a shape: in the graph of the tensor, so that only the shape is captured.
+
+    An op of several shapes is asked there only if that graph sees all of them.
+    """
     found = _first_graph(arguments)
-    return found if found in graph.sources and isinstance(arguments[0], Tensor) else graph
+    if found not in graph.sources or not isinstance(arguments[0], Tensor):
+        return graph
+    others = [argument.graph for argument in arguments if isinstance(argument, Tensor)]
+    return found if all(_sees(found, other) for other in others) else graph
+
+
+def _sees(graph: Graph, other: Graph) -> bool:
+    return other is graph or (isinstance(graph, SubGraph) and graph.sees(other))
 
 
 def _first_graph(arguments: Sequence[Any]) -> Graph | None:
@@ -234,7 +244,7 @@ def _dtypes(arguments: Sequence[Any]) -> tuple[DType, ...] | None:
     return tuple(found)
 
 
-@lru_cache(1024)
+@memoized(1_024)
 def _bound_by(kind: type[Op], dtypes: tuple[DType, ...]) -> dict[str, Any] | None:
     """The types that tensors bind where nothing else has a say. None where attributes have, or
     where the tensors do not fit: the long way says what is wrong."""

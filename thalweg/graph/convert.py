@@ -7,13 +7,14 @@ from typing import Any
 
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.node import Tensor
+from thalweg.platform.caches import Bounded
 from thalweg.public import public
 
 #: (value, dtype, name, as_ref) -> Tensor or NotImplemented
 Conversion = Callable[..., Any]
 
 _conversions: dict[int, list[tuple[tuple[type, ...], Conversion]]] = {}
-_by_type: dict[type, list[Conversion]] = {}
+_by_type = Bounded[type, "list[Conversion]"]("conversions by type", 1_000)
 
 #: What stands for values of exactly these types that are tensors in all but name.
 stand_ins: dict[type, Callable[[Any], Tensor]] = {}

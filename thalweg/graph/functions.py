@@ -6,7 +6,6 @@ anew in another graph. Both leave single nodes to those who write and read NodeD
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.protos import message
 from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import Argument, Body, SubGraph, needed
+from thalweg.platform.caches import memoized
 
 _SPARSE = "_sparse_outputs"
 
@@ -58,7 +58,7 @@ def body_name(node: Node, field: str, place: int = 0) -> FunctionName:
     return FunctionName(f"{node.name.replace('/', '_')}_{field}_{place}")
 
 
-@functools.cache
+@memoized(5_000)
 def body_fields(op: type[Op]) -> frozenset[str]:
     """The fields of an op that hold bodies without names."""
     found = (inspect.get_annotations(base).items() for base in op.__mro__)

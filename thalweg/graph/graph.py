@@ -17,6 +17,7 @@ from typing import Any, ClassVar, cast
 from thalweg.graph import context
 from thalweg.graph.device import DeviceFunction, device_function
 from thalweg.graph.dtypes import DType
+from thalweg.graph.names import NODE_NAME, Names
 from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
@@ -26,7 +27,6 @@ from thalweg.platform.compat import as_text
 from thalweg.public import public
 
 #: Where the user's line is not: in this package, nor in what enters its generators.
-_NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*")
 _SCOPE_NAME = re.compile(r"[A-Za-z0-9_.\-/]*")
 _NO_ANNOTATIONS: Mapping[str, Any] = {}
 
@@ -71,8 +71,7 @@ class Graph:
         self._lock = threading.RLock()
         self._nodes: dict[str, Node] = {}
         self._order: list[Node] = []
-        self._names: dict[str, int] = {}  # how often each was asked for, in lower case
-        self._spellings: set[str] = set()  # the names of nodes
+        self._names = Names()
         self._scope = ""
         self._devices: list[DeviceFunction | None] = []
         self._controls: list[_Controls] = []
@@ -162,8 +161,7 @@ class Graph:
             if self._devices or self._colocation:
                 self._place(node)
             self._nodes[full_name] = node
-            self._names.setdefault(full_name.lower(), 1)
-            self._spellings.add(full_name)
+            self._names.add(full_name)
             self._order.append(node)
         for block in self._controls:
             block.seen.add(node)
@@ -226,48 +224,12 @@ class Graph:
     # Names
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """`name` inside the current scope, with `_1`, `_2`, … where it is taken.
-
-        Case does not tell names apart: checkpoints and event files become names of files.
-        """
-        full = f"{self._scope}/{name}" if self._scope else name
-        key = full.lower()
-        count = self._names.get(key, 0)
-        if count == 0:
-            if not _NODE_NAME.fullmatch(full):
-                raise ValueError(f"'{full}' is not a valid node name")
-            if mark_as_used:
-                self._names[key] = 1
-            return full
-        while f"{key}_{count}" in self._names:
-            count += 1
-        full = f"{full}_{count}"
-        if mark_as_used:
-            self._names[key] = count + 1
-            self._names[full.lower()] = 1
-        return full
+        """`name` inside the current scope, with `_1`, `_2`, … where it is taken, in any case."""
+        return self._names.unique(f"{self._scope}/{name}" if self._scope else name, mark_as_used)
 
     def imported_names(self, names: Collection[str]) -> dict[str, str]:
-        """The names that nodes of a GraphDef get in the current scope.
-
-        GraphDefs tell names apart by case: a name is kept unless a node or the scope of one has it.
-        """
-        outer = f"{self._scope}/" if self._scope else ""
-        taken = _with_scopes(self._spellings if self._any_used(outer, names) else ())
-        found: dict[str, str] = {}
-        for name in names:
-            free, count = name, 0
-            while outer + free in taken or (count and free in names):
-                count += 1
-                free = f"{name}_{count}"
-            if not _NODE_NAME.fullmatch(outer + free):
-                raise ValueError(f"'{outer}{free}' is not a valid node name")
-            found[name] = outer + free
-            self._names.setdefault(found[name].lower(), 1)
-        return found
-
-    def _any_used(self, outer: str, names: Iterable[str]) -> bool:
-        return any((outer + name).lower() in self._names for name in names)
+        """The names that nodes of a GraphDef get in the current scope."""
+        return self._names.imported(f"{self._scope}/" if self._scope else "", names)
 
     def name_scope(self, name: str | None) -> AbstractContextManager[str]:
         """Prefix new names. `"scope/"` re-enters a scope exactly; None or "" goes to the root."""
@@ -283,7 +245,7 @@ class Graph:
         elif name[-1] == "/":
             self._scope = name[:-1]
         else:
-            if not _SCOPE_NAME.fullmatch(name) or not (outer or _NODE_NAME.fullmatch(name)):
+            if not _SCOPE_NAME.fullmatch(name) or not (outer or NODE_NAME.fullmatch(name)):
                 raise ValueError(f"'{name}' is not a valid scope name")
             self._scope = self.unique_name(name)
         return outer
@@ -614,16 +576,6 @@ def reset_default_graph() -> None:
     if graphs.items:
         raise AssertionError("Do not use tf.reset_default_graph() inside `with graph.as_default()`")
     forget_default_graph()
-
-
-def _with_scopes(names: Iterable[str]) -> set[str]:
-    """Names, and those of the scopes around them."""
-    taken: set[str] = set()
-    for name in names:
-        while name and name not in taken:
-            taken.add(name)
-            name = name.rpartition("/")[0]
-    return taken
 
 
 def has_default_nodes() -> bool:

@@ -54,8 +54,7 @@ class SubGraph(Graph):
 
     def _share(self, outer: Graph) -> None:
         """Have one space of names, collections and seeds with the graph around."""
-        self._names, self._spellings = outer._names, outer._spellings
-        self._collections = outer._collections
+        self._names, self._collections = outer._names, outer._collections
         self._scope, self._devices = outer._scope, list(outer._devices)
         self._gradient_overrides = dict(outer._gradient_overrides)
         self._annotations = dict(outer._annotations)

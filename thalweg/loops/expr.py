@@ -15,10 +15,18 @@ from typing import Any
 import numpy as np
 
 
-def _cast(x: Any, dtype: Any) -> Any:
-    if np.iscomplexobj(x) and np.dtype(dtype).kind != "c":
-        x = np.real(x)
-    return np.asarray(x).astype(dtype)
+def cast(x: Any, dtype: Any) -> Any:
+    """An array as one of another dtype; of complex numbers a real dtype takes the real part.
+
+    What is out of the range of uint64 is 2⁶³, whatever the C compiler of NumPy made of it.
+    """
+    array, kind = np.asarray(x), np.dtype(dtype)
+    if array.dtype.kind == "c" and kind.kind != "c":
+        array = np.asarray(np.real(array))
+    found = array.astype(kind)
+    if kind != np.uint64 or array.dtype.kind in "biu":
+        return found
+    return np.where(array >= array.dtype.type(2.0**64), kind.type(2**63), found)
 
 
 def _bitcast(x: Any, dtype: Any) -> Any:
@@ -93,7 +101,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "is_inf": np.isinf,
     "is_finite": np.isfinite,
     "select": np.where,
-    "cast": _cast,
+    "cast": cast,
     "bitcast": _bitcast,
 }
 

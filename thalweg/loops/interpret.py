@@ -112,7 +112,8 @@ class _Evaluation:
         full = np.broadcast_to(value, shape)
         if kind in ("argmax", "argmin"):
             function = np.argmax if kind == "argmax" else np.argmin
-            return np.asarray(function(full, axis=axes[0], keepdims=True))
+            numbers = np.where(np.isnan(full), _worst(kind, full.dtype), full)
+            return np.asarray(function(numbers, axis=axes[0], keepdims=True))
         return _combined(kind, full, axes)
 
 
@@ -128,10 +129,13 @@ def _combined(kind: str, full: Array, axes: tuple[int, ...]) -> Array:
 
 def _worst(kind: str, dtype: Any) -> Any:
     """What a maximum or minimum of nothing is."""
+    is_lower = kind in ("max", "argmax")
+    if np.dtype(dtype).kind == "b":
+        return not is_lower
     if np.dtype(dtype).kind in "iu":
         limits = np.iinfo(dtype)
-        return limits.min if kind == "max" else limits.max
-    return np.asarray(-np.inf if kind == "max" else np.inf, dtype)[()]
+        return limits.min if is_lower else limits.max
+    return np.asarray(-np.inf if is_lower else np.inf, dtype)[()]
 
 
 def _variables(root: Any) -> list[Variable]:

@@ -29,7 +29,8 @@ from thalweg.loops.expr import Expr, argument, select
 Array = NDArray[Any]
 
 #: How a reduction or a scatter combines elements, and what it starts from. `first` and `last` of
-#: equal extremes do not differ in value; `argmax` and `argmin` give the first index.
+#: equal extremes do not differ in value; `argmax` and `argmin` give the first index, and pass over
+#: what is not a number.
 COMBINES = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "set")
 
 _names = itertools.count()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -11,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from thalweg.loops.expr import FUNCTIONS, Expr
+from thalweg.platform.caches import Bounded, memoized
 
 Dtype = np.dtype[Any]
 
@@ -44,7 +44,7 @@ def dtype_of(expr: Any, sum_dtype: Any = _FLOAT32) -> Dtype:
     return known[expr]
 
 
-@cache
+@memoized(64)
 def _known_dtypes(sum_dtype: Dtype) -> WeakKeyDictionary[Expr, Dtype]:
     """The dtypes found so far, where the sum has one."""
     return WeakKeyDictionary()
@@ -94,15 +94,16 @@ def weak_dtype(number: Any) -> Any:
     return BOOL if isinstance(number, bool) else cast("Any", type(number))
 
 
-_LOOPS: dict[tuple[str, tuple[Any, ...]], tuple[Dtype, ...]] = {}
+_LOOPS = Bounded[tuple[str, tuple[Any, ...]], tuple[Dtype, ...]]("dtypes of functions", 10_000)
 
 
 def loop_dtypes(function: str, parts: tuple[Any, ...]) -> tuple[Dtype, ...]:
     """The dtypes NumPy converts the parts to, and that of the result."""
     key = function, parts
-    if key not in _LOOPS:
-        _LOOPS[key] = _resolved(function, parts)
-    return _LOOPS[key]
+    found = _LOOPS.get(key)
+    if found is None:
+        found = _LOOPS[key] = _resolved(function, parts)
+    return found
 
 
 def _resolved(function: str, parts: tuple[Any, ...]) -> tuple[Dtype, ...]:

@@ -19,6 +19,7 @@ from thalweg.loops.expr import Expr
 from thalweg.loops.kernel import Argument, Contraction, Kernel, Offset
 from thalweg.loops.loop import Variable
 from thalweg.loops.parametric import integers, shape_of
+from thalweg.platform.caches import Bounded
 
 _NOTHING: frozenset[Variable] = frozenset()
 _FREE = {"load", "index", "sum", "cast"}
@@ -32,8 +33,8 @@ class Amounts(NamedTuple):
     moved: int  # bytes read and bytes written
 
 
-_MOST_KNOWN = 10_000
-_known: dict[Any, Amounts] = {}  # the steps of an unrolled loop are the same few kernels
+#: The steps of an unrolled loop are the same few kernels.
+_known = Bounded[Any, Amounts]("amounts of kernels", 2_000)
 
 
 def operations(kernel: Kernel) -> float:
@@ -55,8 +56,6 @@ def _amounts(kernel: Kernel) -> Amounts:
     key = shape_of(kernel), integers(kernel)
     found = _known.get(key)
     if found is None:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
         found = _known[key] = Amounts(_operations(kernel), *_traffic(kernel))
     return found
 

@@ -35,7 +35,6 @@ from thalweg.lower.resolve import STREAM_WORDS, Needed, Operands, Resolver, flat
 from thalweg.lower.scans import as_scan
 from thalweg.lower.specialise import NotCompiled, Specialised
 
-
 Key = TypeVar("Key")
 
 

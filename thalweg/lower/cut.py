@@ -143,7 +143,7 @@ class _Steps:
 
 
 def _leaves_first(root: Expr, made: dict[int, Any]) -> Iterator[Expr]:
-    """The parts of an expression down to those that stand whole, arguments before what takes them."""
+    """The parts of an expression down to those that stand whole, arguments first."""
     pending: list[tuple[Any, bool]] = [(root, False)]
     while pending:
         part, is_done = pending.pop()

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache, reduce
-from operator import or_
 
 import numpy as np
 
@@ -22,6 +20,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.lower.specialise import Controlled, Region
 from thalweg.ops.basic import Const, Identity, NoOp
+from thalweg.platform.caches import memoized
 
 Unit = Node | Region | Controlled
 
@@ -113,7 +112,7 @@ def compilable(node: Node) -> bool:
     )
 
 
-@cache
+@memoized(5_000)
 def _has_code(kind: type[Op]) -> bool:
     """Whether an op says how it is computed element by element."""
     return not kind.host_only and (kind.has("loop") or kind.has("element") or kind.of_shapes)
@@ -126,7 +125,7 @@ def _is_plain(tensor: Tensor) -> bool:
     return _is_number(dtype.base_dtype)
 
 
-@cache
+@memoized(64)
 def _is_number(dtype: dtypes.DType) -> bool:
     """Whether compiled code knows elements of a type."""
     kind = np.dtype(dtype.as_numpy_dtype)
@@ -313,8 +312,9 @@ def _awaited(nodes: Sequence[Node], order: Order) -> dict[Node, int]:
     found: dict[Node, int] = {}
     blocking = 0
     for node in nodes:
-        before = {found.get(earlier, 0) for earlier in order[node]}
-        waits = reduce(or_, before, 0)
+        waits = 0
+        for before in {found.get(earlier, 0) for earlier in order[node]}:
+            waits |= before
         if node.op.blocking:
             waits |= 1 << blocking
             blocking += 1

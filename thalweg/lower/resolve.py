@@ -320,8 +320,8 @@ def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
 
 
 def first_sums(part: Expr, known: Container[int]) -> list[Expr]:
-    """The sums that a long sum begins with, the innermost first: those who rebuild a sum of thousands
-    of terms take them in this order, as Python does not call that deep. Known ones are left out."""
+    """The sums that a long sum begins with, the innermost first and without known ones: what makes
+    a sum of thousands of terms again goes by them, as calls of Python do not go that deep."""
     found: list[Expr] = []
     first = part.arguments[0] if part.function == "add" else None
     while isinstance(first, Expr) and first.function == "add" and id(first) not in known:

@@ -9,8 +9,10 @@ thread's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
+from thalweg.graph.node import Node
 from thalweg.loops.kernel import Kernel, Loops
 from thalweg.lower.amounts import operations, touched_bytes
 from thalweg.lower.buffers import Buffer, Kind
@@ -31,6 +33,9 @@ _JOINING = 3_500.0  # until other threads take part and are done: 3,300 for a pr
 _CLEARLY = 0.8  # of the time that all threads take, below which one is better
 
 _MOST_EXTENTS = 300  # that launches are compared with, before they wait in any case
+
+# Work between waits, up to 10 ms: only where threads meet, a step can be stopped.
+_MAX_APART = 2e7
 
 Extent = Buffer | tuple[int, int]
 
@@ -94,6 +99,7 @@ class Waits:
         self._read: list[tuple[Extent, int]] = []
         self._written: list[tuple[Extent, int]] = []
         self._unsettled = False  # checks have run whose verdict nobody has looked at
+        self._work = 0.0
 
     def place(self, launch: Launch, scratch: tuple[int, int], phases: int) -> Place:
         """Place the next launch. `scratch` is its piece of the arena: (start, end)."""
@@ -105,7 +111,7 @@ class Waits:
         waits = bool(met) if SHARED in met or not is_alone else len(met) > 1
         if self._unsettled and any(b.kind is Kind.VARIABLE for b in launch.written):
             waits = True  # nothing that lasts is written before all checks have held
-        if waits or len(self._read) > _MOST_EXTENTS:
+        if waits or len(self._read) > _MOST_EXTENTS or self._work > _MAX_APART:
             waits = True
             met.clear()
             self._begin()
@@ -114,6 +120,7 @@ class Waits:
             owner = met.pop() if met else self._next_owner()
         if isinstance(launch.kernel, Loops) and launch.kernel.checks:
             self._unsettled = True
+        self._work += work_of(launch.kernel)
         self._read += [(extent, owner) for extent in touched]
         self._written += [(extent, owner) for extent in written]
         return Place(waits, owner)
@@ -128,6 +135,21 @@ class Waits:
             return buffer
         start = self._arena.offsets[buffer]
         return start, start + max(buffer.bytes, 1)
+
+
+def amid_updates(launches: Sequence[Launch]) -> list[bool]:
+    """For each launch, whether an update of a variable that began before it ends with it or later.
+
+    A step must not be stopped there: the variable would be left with some of its new elements.
+    """
+    spans: dict[tuple[Buffer, Node], tuple[int, int]] = {}
+    for place, launch in enumerate(launches):
+        written = [buffer for buffer in launch.written if buffer.kind is Kind.VARIABLE]
+        updates = [node for node in launch.nodes if written and node.op.parsed.references]
+        for key in product(written, updates):
+            spans[key] = spans.get(key, (place, place))[0], place
+    inside = {place for first, last in spans.values() for place in range(first + 1, last + 1)}
+    return [place in inside for place in range(len(launches))]
 
 
 def _who(ones: Sequence[tuple[Extent, int]], others: Sequence[Extent]) -> set[int]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from thalweg.loops.kernel import Kernel
 from thalweg.loops.parametric import integers, places_of_offsets, shape_of, with_dynamic
 from thalweg.lower.finish import Launch
+from thalweg.platform.caches import Bounded
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Varying:
     """
 
     def __init__(self) -> None:
-        self._families: dict[tuple[bytes, ...], Sequence[Seen]] = {}
+        self._families = Bounded[tuple[bytes, ...], Sequence[Seen]]("forms of a region", 64)
 
     def adapt(self, launches: Sequence[Launch]) -> list[Adapted]:
         """The kernels of a new lowering, with what varies to be read at run time."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from functools import cache
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ import numpy as np
 from thalweg.graph.dtypes import DType
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import Dimension, TensorShape
+from thalweg.platform.caches import memoized
 
 _FEW = 8  # elements of an array that are told as they are
 
@@ -42,7 +42,7 @@ def op_text(op: Op) -> str:
     return f"{name}({','.join([_text(values[field]) for field in fields])})"
 
 
-@cache
+@memoized(5_000)
 def _kind_of(kind: type[Op]) -> tuple[str, tuple[str, ...]]:
     """The name of an op and its attributes; those of users may mean something else later."""
     if not kind.__module__.startswith(_HOMES):

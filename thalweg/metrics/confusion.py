@@ -138,7 +138,10 @@ def mean_per_class_accuracy(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean over classes of the share of examples of a class that were predicted right."""
+    """The mean over classes of the share of examples of a class that were predicted right.
+
+    The update gives that share for each class.
+    """
     with variable_scope(name, "mean_accuracy", [predictions, labels, weights]):
         labels, predictions, weights = match(casting.cast(labels, int64), predictions, weights)
         total = metric_variable([num_classes], float32, name="total")
@@ -152,5 +155,5 @@ def mean_per_class_accuracy(
         right_amounts = amounts * casting.cast(right, float32)
         update_count = scatter.scatter_add(count, labels, right_amounts)
         value = reduce.reduce_mean(ratio(count, total), name="mean_accuracy")
-        update = reduce.reduce_mean(ratio(update_count, update_total), name="update_op")
+        update = ratio(update_count, update_total, name="update_op")
         return published(value, update, metrics_collections, updates_collections)

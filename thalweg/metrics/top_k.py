@@ -2,7 +2,8 @@
 
 Labels are [..., labels] class numbers, dense or sparse (examples may have different numbers of
 them); predictions are [..., classes] scores, or [..., k] class numbers in the `top_k` forms.
-Labels and predictions of an example are sets: repeated numbers count once.
+Labels and predictions of an example are sets: repeated numbers count once, but for the number of
+dense labels that an average precision is relative to.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from thalweg.metrics.local import (
 from thalweg.ops import (
     arithmetic,
     casting,
+    choosing,
     compare,
     division,
     filling,
@@ -76,9 +78,13 @@ def _first(ids: Tensor) -> Tensor:
     return compare.logical_not(reduce.reduce_any(compare.logical_and(same, earlier), -1))
 
 
+def _is_sparse(labels: Any) -> bool:
+    return isinstance(labels, SparseTensor | SparseTensorValue)
+
+
 def _label_ids(labels: Any, predictions: Tensor) -> Tensor:
     """Labels as a dense int64 tensor of the rank of the predictions, padded where sparse."""
-    if isinstance(labels, SparseTensor | SparseTensorValue):
+    if _is_sparse(labels):
         given = SparseTensor.from_value(labels)
         values = casting.cast(given.values, int64)
         dense = SparseTensor(given.indices, values, given.dense_shape)
@@ -214,8 +220,8 @@ def average_precision_at_k(
         raise ValueError(f"Invalid k={k}: it must be positive.")
     with name_scope(name, _name("average_precision", k), [predictions, labels, weights]) as scope:
         best = casting.cast(searching.top_k(predictions, k)[1], int64)
-        label_sets = _as_sets(_label_ids(labels, best), None)
-        precisions = _average_precision(label_sets, best, k)
+        ids = _known_classes(_label_ids(labels, best), shaping.shape(predictions)[-1])
+        precisions = _average_precision(ids, best, k, of_sets=_is_sparse(labels))
         amounts = filling.ones_like(precisions)
         if weights is not None:
             amounts = spread(weights, precisions, float64)
@@ -228,12 +234,20 @@ def average_precision_at_k(
         return published(value, update, metrics_collections, updates_collections)
 
 
-def _average_precision(labels: _Sets, best: Tensor, k: int) -> Tensor:
+def _average_precision(ids: Tensor, best: Tensor, k: int, of_sets: bool) -> Tensor:
     """For each example, the sum of the precisions at its hits / the most hits there can be."""
+    labels = _as_sets(ids, None)
     everything = _Sets(best, filling.ones_like(best, boolean))
     hits = casting.cast(everything.within(labels), float64)
     ranks = scan.cumsum(filling.ones_like(hits), axis=-1)
     precisions = scan.cumsum(hits, axis=-1) / ranks * hits
-    relevant = reduce.reduce_sum(casting.cast(labels.member, int32), -1)
+    counted = labels.member if of_sets else compare.greater_equal(ids, 0)
+    relevant = reduce.reduce_sum(casting.cast(counted, int32), -1)
     possible = casting.cast(arithmetic.minimum(relevant, k), float64)
-    return division.div_no_nan(reduce.reduce_sum(precisions, -1), possible)
+    return division.divide(reduce.reduce_sum(precisions, -1), possible)
+
+
+def _known_classes(ids: Tensor, count: Tensor) -> Tensor:
+    """Numbers of classes that are not scored are all one, -1."""
+    outside = compare.greater_equal(ids, casting.cast(count, int64))
+    return choosing.where(outside, filling.fill(shaping.shape(ids), np.int64(-1)), ids)

@@ -328,10 +328,10 @@ class Gelu(Unary):
 
     def numpy(self, features: Array) -> Array:
         wide = np.asarray(features, np.float64)
-        return (wide * (1 + special_math.erf(wide * _ROOT_HALF)) / 2).astype(features.dtype)
+        return (wide * ((1 + special_math.erf(wide * _ROOT_HALF)) / 2)).astype(features.dtype)
 
     def element(self, x: Expr) -> Expr:
-        return x * (1 + special.Erf().element(x * _ROOT_HALF)) / 2
+        return x * ((1 + special.Erf().element(x * _ROOT_HALF)) / 2)
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         x = node.inputs[0]

@@ -18,6 +18,7 @@ from thalweg.loops import loop
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Operand, Place
 from thalweg.ops import activation, filling, matmul
+from thalweg.ops.summing import summed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -130,16 +131,6 @@ def without(values: Sequence[Any], axis: int) -> tuple[Any, ...]:
 def joined(others: Sequence[Any], channel: Any, axis: int) -> tuple[Any, ...]:
     """The inverse of `without`: all indices, from those of the other axes and that of `axis`."""
     return (*others[:axis], channel, *others[axis:])
-
-
-def summed(x: Array, axes: tuple[int, ...]) -> Array:
-    """The sum over axes, short floats in float32; over all but the last as one product."""
-    if x.dtype.itemsize < 4 and x.dtype.kind not in "iu":
-        return np.sum(x, axis=axes, dtype=np.float32).astype(x.dtype)
-    if axes == tuple(range(x.ndim - 1)) and x.dtype.kind == "f" and x.size:
-        rows = x.reshape(-1, x.shape[-1])
-        return np.ones(len(rows), x.dtype) @ rows
-    return np.sum(x, axis=axes, dtype=x.dtype)
 
 
 # Composites

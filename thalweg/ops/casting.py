@@ -18,7 +18,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.loops import loop
+from thalweg.loops import expr, loop
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import NotLowered, Operand, Place
 from thalweg.ops import arithmetic
@@ -35,10 +35,7 @@ class Cast(Elementwise):
     DstT: DType
 
     def numpy(self, x: Array) -> Array:
-        array = np.asarray(x)
-        if array.dtype.kind == "c" and not (self.DstT.is_complex or self.DstT.is_bool):
-            array = np.asarray(np.real(array))
-        return array.astype(self.DstT.as_numpy_dtype)
+        return expr.cast(x, self.DstT.as_numpy_dtype)
 
     def element(self, x: Expr) -> Expr:
         return x.cast(self.DstT.as_numpy_dtype)
@@ -98,32 +95,32 @@ to_complex128 = _to(dtypes.complex128, "ToComplex128", "to_complex128")
 
 @public("saturate_cast", "dtypes.saturate_cast")
 def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
-    """`value` clipped to the range of `dtype`, then converted to it."""
+    """`value` clipped to the range of `dtype`, then converted to it; infinities become finite."""
     with name_scope(name, "saturate_cast", [value]) as scope:
         tensor = convert_to_tensor(value, name="value")
         target, source = as_dtype(dtype).base_dtype, tensor.dtype.base_dtype
-        (low, high), (least, most) = _bounds(source), _bounds(target)
-        infinite = source.is_floating and target.is_integer  # which no integer is
-        if infinite or low < least:
+        (low, high), (least, most) = _range(source), _range(target)
+        if source.is_floating or low < least:
             tensor = arithmetic.maximum(tensor, _within(max(low, least), source, up=True))
-        if infinite or high > most:
+        if source.is_floating or high > most:
             tensor = arithmetic.minimum(tensor, _within(min(high, most), source, up=False))
         return cast(tensor, target, name=scope)
 
 
-def _bounds(kind: DType) -> tuple[float, float]:
-    """The range of a dtype in Python's numbers, which compare exactly where NumPy's do not."""
-    exact = float if kind.is_floating else int
-    return exact(kind.min), exact(kind.max)
+def _range(kind: DType) -> tuple[Any, Any]:
+    """The least and the greatest number as Python's, which compares integers and floats exactly."""
+    if kind.is_floating:
+        return float(kind.min), float(kind.max)
+    return int(kind.min), int(kind.max)
 
 
-def _within(bound: float, kind: DType, up: bool) -> Tensor:
+def _within(exact: Any, kind: DType, up: bool) -> Tensor:
     """A bound in `kind`, rounded into the range: the float nearest 2³¹ - 1 is no int32."""
-    nearest = np.asarray(bound).astype(kind.as_numpy_dtype)
     if not kind.is_floating:
-        return convert_to_tensor(nearest)
+        return convert_to_tensor(np.asarray(int(exact), kind.as_numpy_dtype))
+    nearest = np.asarray(float(exact)).astype(kind.as_numpy_dtype)
     rounded = float(nearest)
-    if rounded < bound if up else rounded > bound:
+    if rounded < exact if up else rounded > exact:
         towards = np.asarray(np.inf if up else -np.inf, nearest.dtype)
         nearest = np.nextafter(nearest, towards)
     return convert_to_tensor(nearest)

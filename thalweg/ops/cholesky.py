@@ -13,7 +13,18 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.ops import casting, complexes, diagonal, linalg, matmul, reduce, transcendental
+from thalweg.ops import (
+    casting,
+    choosing,
+    complexes,
+    diagonal,
+    filling,
+    linalg,
+    matmul,
+    reduce,
+    shaping,
+    transcendental,
+)
 from thalweg.ops.linalg import TYPES, adjoint_of
 from thalweg.public import public
 
@@ -92,10 +103,7 @@ class MatrixSolveLs(Op):
     def gradient(self, node: Node, dx: Tensor) -> list[Tensor | None]:
         sizes = node.inputs[0].shape.sizes
         if sizes is None or sizes[-1] is None or sizes[-2] is None:
-            raise ValueError(
-                "The gradient of matrix_solve_ls needs to know the numbers of rows and columns: "
-                f"{node.inputs[0].name} has shape {node.inputs[0].shape}"
-            )
+            return [*_any_gradient(node, dx, self), None]
         tall = sizes[-2] >= sizes[-1]
         return [*(_tall_gradient if tall else _wide_gradient)(node, dx), None]
 
@@ -133,7 +141,8 @@ def _shifted_factor(gram: Tensor, l2: Tensor) -> Tensor:
 
 
 def _side(gram: Tensor) -> Any:
-    return gram.shape.as_list()[-1]
+    known = gram.shape.as_list()[-1] if gram.shape.rank is not None else None
+    return shaping.shape(gram)[-1] if known is None else known
 
 
 def _tall_gradient(node: Node, dx: Tensor) -> list[Tensor]:
@@ -156,6 +165,26 @@ def _wide_gradient(node: Node, dx: Tensor) -> list[Tensor]:
     outside = dx - matmul.matmul(a, db, adjoint_a=True)
     through_x = matmul.matmul(db, matmul.matmul(a, w, adjoint_a=True), adjoint_b=True)
     return [matmul.matmul(w, outside, adjoint_b=True) - through_x, db]
+
+
+def _any_gradient(node: Node, dx: Tensor, solve: MatrixSolveLs) -> list[Tensor]:
+    """Whatever the sizes are, with P the map from b to x: db = Pᴴ dx, which solves Aᴴ db = dx.
+
+    Without l2, of what is outside the columns (b - A x) and the rows (dx - Aᴴ db) of A one part
+    is 0: for the other, (AᴴA)⁻¹ dx = P db and (AAᴴ)⁻¹ b = Pᴴ x.
+    """
+    a, b, l2 = node.inputs
+    x = node.output
+    flipped = linalg.adjoint(a)
+    db = solve(flipped, dx, l2)
+    residual = b - matmul.matmul(a, x)
+    through_x = matmul.matmul(db, x, adjoint_b=True)
+    shifted = _shifted_factor(matmul.matmul(flipped, a), choosing.where(l2 > 0, l2, l2 + 1.0))
+    z = choosing.where_v2(l2 > 0, cholesky_solve(shifted, dx), solve(a, db, l2))
+    w = solve(flipped, x, l2)
+    outside = choosing.where_v2(l2 > 0, filling.zeros_like(dx), dx - matmul.matmul(flipped, db))
+    beside = matmul.matmul(residual, z, adjoint_b=True) + matmul.matmul(w, outside, adjoint_b=True)
+    return [beside - through_x, db]
 
 
 @public("matrix_solve_ls", "linalg.lstsq", "batch_matrix_solve_ls")

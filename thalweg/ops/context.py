@@ -65,8 +65,9 @@ class VariableCell:
     """A variable's buffer: what flows along reference edges.
 
     Readers on the host get read-only views of the buffer, which never change: an update writes in
-    place when no reader holds a view, and otherwise into a fresh copy. Native code gets the address
-    of the buffer for as long as its `Use` lasts. The updates of a resource variable are exclusive.
+    place when no reader holds a view, and otherwise into a fresh copy. Native code is given the
+    buffer's address alone, for as long as its `Use` lasts: a buffer is contiguous in the order of
+    C, and its elements are aligned. The updates of a resource variable are exclusive.
     """
 
     def __init__(
@@ -78,7 +79,6 @@ class VariableCell:
         self.is_resource = is_resource
         # An empty tensor has nothing to initialise.
         self.buffer: Array | None = None  # native code reads and writes it itself
-        self._is_first = False  # the buffer was prepared for a first value
         if shape.num_elements() == 0:
             self.buffer = np.empty(cast("Sequence[int]", shape.sizes), dtype.as_numpy_dtype)
 
@@ -115,13 +115,13 @@ class VariableCell:
         """Replace the value by a copy of `value`."""
         with Held([self], writes=True):
             if self.buffer is None or np.shape(value) != self.buffer.shape or self._is_shared():
-                self.buffer = np.array(value, dtype=self.dtype.as_numpy_dtype)
+                self.buffer = np.array(value, dtype=self.dtype.as_numpy_dtype, order="C")
             else:
                 np.copyto(self.buffer, value, casting="unsafe")
 
     def exchange(self, value: Array) -> Array | None:
         """Make an array the buffer; the former one, if it is like it and nobody reads it."""
-        value = np.asarray(value, self.dtype.as_numpy_dtype)
+        value = np.require(value, self.dtype.as_numpy_dtype, ["C", "A"])
         with Held([self], writes=True):
             is_spare = (
                 self.buffer is not None
@@ -142,7 +142,7 @@ class VariableCell:
     def replace(self, compute: Callable[[Array], Array]) -> None:
         """Set the value to a function of the current one, all or nothing."""
         with Held([self], writes=True):
-            fresh = np.asarray(compute(self._require()), dtype=self.dtype.as_numpy_dtype)
+            fresh = np.require(compute(self._require()), self.dtype.as_numpy_dtype, ["C", "A"])
             # A buffer owns its memory: only then do views of it count as its readers.
             self.buffer = fresh if fresh.base is None else fresh.copy()
 
@@ -161,16 +161,12 @@ class VariableCell:
         return buffer
 
     def prepared(self, shape: tuple[int, ...]) -> Array:
-        """A buffer for a value that the caller is about to write whole."""
-        self._is_first = self.buffer is None
-        if self.buffer is None or self.buffer.shape != shape:
-            self.buffer = np.empty(shape, self.dtype.as_numpy_dtype)
-        return self.buffer
-
-    def withdraw(self) -> None:
-        """Forget a prepared buffer that was never written."""
-        if self._is_first:
-            self.buffer = None
+        """A buffer for a value that the caller is about to write whole: its own, or a fresh one to
+        make its own when that is done, for a step may fail or be stopped before."""
+        buffer = self.buffer
+        if buffer is None or buffer.shape != shape:
+            return np.empty(shape, self.dtype.as_numpy_dtype)
+        return buffer
 
     def _is_shared(self) -> bool:
         # Held by this cell and by the argument of the call; anything more is a reader.

@@ -14,7 +14,10 @@ from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, unknown_shape
 from thalweg.ops import (
+    arithmetic,
+    basic,
     casting,
+    checks,
     choosing,
     compare,
     complexes,
@@ -52,16 +55,21 @@ class Qr(Op):
         return q, r
 
     def gradient(self, node: Node, dq: Tensor, dr: Tensor) -> Tensor:
-        rows, columns = _known_sizes(node.inputs[0], "qr", NotImplementedError)
-        if self.full_matrices and rows > columns:
-            raise NotImplementedError(
+        x = node.inputs[0]
+        rows, columns = _sizes(x)
+        if self.full_matrices:
+            x = _required(
+                x,
+                rows <= columns,
                 "The gradient of qr with full_matrices=True is not defined for matrices with more "
-                "rows than columns: the last columns of q are arbitrary"
+                "rows than columns: the last columns of q are arbitrary",
             )
         q, r = node.outputs
+        if isinstance(rows, Tensor) or isinstance(columns, Tensor):
+            return _wide_qr_gradient(x, q, r, dq, dr, arithmetic.minimum(rows, columns))
         if rows >= columns:
             return _tall_qr_gradient(q, r, dq, dr)
-        return _wide_qr_gradient(node.inputs[0], q, r, dq, dr, rows)
+        return _wide_qr_gradient(x, q, r, dq, dr, rows)
 
 
 def smaller(rows: Size, columns: Size) -> Size:
@@ -69,14 +77,22 @@ def smaller(rows: Size, columns: Size) -> Size:
     return None if rows is None or columns is None else min(rows, columns)
 
 
-def _known_sizes(x: Tensor, what: str, error: type[Exception] = ValueError) -> tuple[int, int]:
-    sizes = x.shape.sizes
-    if sizes is None or sizes[-1] is None or sizes[-2] is None:
-        raise error(
-            f"The gradient of {what} needs to know the numbers of rows and columns: {x.name} has "
-            f"shape {x.shape}"
-        )
-    return sizes[-2], sizes[-1]
+def _sizes(x: Tensor) -> tuple[Any, Any]:
+    """The numbers of rows and columns, as tensors where they are not static."""
+    known, dynamic = (x.shape.sizes or (None, None))[-2:], shaping.shape(x)
+    rows, columns = (
+        dynamic[axis] if size is None else size for axis, size in zip((-2, -1), known, strict=True)
+    )
+    return rows, columns
+
+
+def _required(x: Tensor, condition: Any, message: str) -> Tensor:
+    """`x`, if a condition holds: checked now if it is known, else in the step."""
+    if isinstance(condition, Tensor):
+        return basic.with_dependencies([checks.Assert(condition, [message])], x)
+    if not condition:
+        raise NotImplementedError(message)
+    return x
 
 
 def _tall_qr_gradient(q: Tensor, r: Tensor, dq: Tensor, dr: Tensor) -> Tensor:
@@ -93,8 +109,11 @@ def _over_adjoint(x: Tensor, r: Tensor) -> Tensor:
     return linalg.adjoint(linalg.matrix_triangular_solve(r, linalg.adjoint(x), lower=False))
 
 
-def _wide_qr_gradient(x: Tensor, q: Tensor, r: Tensor, dq: Tensor, dr: Tensor, rows: int) -> Tensor:
-    """[a | b] = q [u | v]: a = q u is square, and b follows from v = qᴴ b."""
+def _wide_qr_gradient(x: Tensor, q: Tensor, r: Tensor, dq: Tensor, dr: Tensor, rows: Any) -> Tensor:
+    """[a | b] = q [u | v]: a = q u is square, and b follows from v = qᴴ b.
+
+    With the number of columns where that is smaller, there is no b, and a is tall.
+    """
     b, dv = x[..., rows:], dr[..., rows:]
     da = _tall_qr_gradient(
         q, r[..., :rows], dq + matmul.matmul(b, dv, adjoint_b=True), dr[..., :rows]
@@ -201,13 +220,15 @@ class Svd(Op):
         if not self.compute_uv:
             s, u, v = Svd()(node.inputs[0])
             return _from_values(u, v, ds)
-        rows, columns = _known_sizes(node.inputs[0], "svd")
-        if self.full_matrices and rows != columns:
-            raise ValueError(
-                "The gradient of svd with full_matrices=True is defined for square matrices alone: "
-                "some of the singular vectors are arbitrary"
-            )
         s, u, v = node.outputs
+        if self.full_matrices:
+            rows, columns = _sizes(node.inputs[0])
+            s = _required(
+                s,
+                (rows <= columns) & (columns <= rows),
+                "The gradient of svd with full_matrices=True is defined for square matrices alone: "
+                "some of the singular vectors are arbitrary",
+            )
         return _from_values(u, v, ds) + _from_vectors(s, u, v, du, dv)
 
 

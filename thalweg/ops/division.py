@@ -33,6 +33,21 @@ class Quotient(Binary, abstract=True):
         return [loop.require(y.shape, lambda *at: y[at].ne(0))]
 
 
+def _quotient(x: Array, y: Array, whole: Any, rounded: Any) -> Array:
+    """`whole` of integers, which may not be divided by zero; floats are divided, then rounded."""
+    if np.asarray(x).dtype.kind not in "iu":
+        return rounded(np.divide(x, y))
+    _check_divisor(y)
+    return whole(x, y)
+
+
+def _float_quotient(x: Expr, y: Expr, dtype: Any) -> Expr:
+    """x / y rounded to a float of the dtype, also of those that are computed in float32."""
+    if np.dtype(dtype).itemsize > 2:
+        return x / y
+    return (x.cast(np.float32) / y.cast(np.float32)).cast(dtype)
+
+
 def _check_divisor(y: Array) -> None:
     if np.asarray(y).dtype.kind in "iu" and not np.all(y):
         raise errors.InvalidArgumentError(None, None, "Integer division by zero")
@@ -60,17 +75,28 @@ realdiv = binary(RealDiv, "realdiv", "real_div")
 
 
 class TruncateDiv(Quotient):
-    """z = x / y rounded towards zero"""
+    """z = x / y rounded towards zero; of floats the rounded quotient is"""
 
     signature = "x: T, y: T -> z: T; T: real"
     not_differentiable = True
 
     def numpy(self, x: Array, y: Array) -> Array:
-        _check_divisor(y)
-        return np.floor_divide(np.subtract(x, np.fmod(x, y)), y)
+        return _quotient(x, y, _truncated_quotient, np.trunc)
 
-    def element(self, x: Expr, y: Expr) -> Expr:
-        return call("floor_div", x - call("truncated_remainder", x, y), y)
+    def loop(self, at: Place, x: Operand, y: Operand) -> Expr:
+        left, right = x.broadcast(at), y.broadcast(at)
+        if x.dtype.kind in "iu":
+            return truncated_quotient(left, right)
+        return _float_quotient(left, right, x.dtype).trunc()
+
+
+def _truncated_quotient(x: Array, y: Array) -> Array:
+    return np.floor_divide(np.subtract(x, np.fmod(x, y)), y)
+
+
+def truncated_quotient(x: Expr, y: Expr) -> Expr:
+    """x / y of integers, rounded towards zero."""
+    return call("floor_div", x - call("truncated_remainder", x, y), y)
 
 
 truncatediv = binary(TruncateDiv, "truncatediv", "truncate_div")
@@ -89,24 +115,26 @@ class Div(Quotient):
     def loop(self, at: Place, x: Operand, y: Operand) -> Expr:
         whole = x.dtype.kind in "iu"
         left, right = x.broadcast(at), y.broadcast(at)
-        return TruncateDiv().element(left, right) if whole else left / right
+        return truncated_quotient(left, right) if whole else left / right
 
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         return [None, None] if dz.dtype.is_integer else _quotient_gradient(node, dz)
 
 
 class FloorDiv(Quotient):
-    """z = x / y rounded towards minus infinity"""
+    """z = x / y rounded towards minus infinity; of floats the floor of the rounded quotient"""
 
     signature = "x: T, y: T -> z: T; T: real"
     not_differentiable = True
 
     def numpy(self, x: Array, y: Array) -> Array:
-        _check_divisor(y)
-        return np.floor_divide(x, y)
+        return _quotient(x, y, np.floor_divide, np.floor)
 
-    def element(self, x: Expr, y: Expr) -> Expr:
-        return call("floor_div", x, y)
+    def loop(self, at: Place, x: Operand, y: Operand) -> Expr:
+        left, right = x.broadcast(at), y.broadcast(at)
+        if x.dtype.kind in "iu":
+            return left // right
+        return _float_quotient(left, right, x.dtype).floor()
 
 
 floor_div = binary(FloorDiv, "floor_div")

@@ -2,6 +2,7 @@
 
 The equation is parsed into one string of letters per tensor and one for the result; the tensors
 are then contracted from left to right, each step a sum, a product or a batched matrix product.
+Where only the step knows how many axes an ellipsis stands for, these are made one axis before.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size
-from thalweg.ops import diagonal, matmul, reduce, shaping, transposing
+from thalweg.ops import (
+    broadcast,
+    choosing,
+    compare,
+    diagonal,
+    filling,
+    joining,
+    matmul,
+    reduce,
+    shaping,
+    transposing,
+)
 from thalweg.public import public
 
 _EQUATION = re.compile(r"[a-zA-Z.,]*(->[a-zA-Z.]*)?")
@@ -29,11 +41,20 @@ def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
         raise TypeError(f"The equation of einsum must be a string, not {equation!r}")
     with name_scope(name, "einsum", list(inputs)):
         tensors = _tensors(inputs)
-        terms, result = _parsed(equation.replace(" ", ""), tensors)
-        operands = [_Operand(*pair) for pair in zip(tensors, terms, strict=True)]
-        operands = _without_stretched(operands)
-        _check_sizes(equation, operands)
-        return _contracted([o.diagonals() for o in operands], result).arranged(result).tensor
+        spelled = equation.replace(" ", "")
+        _check_format(spelled, tensors)
+        if any(tensor.shape.rank is None for tensor in tensors):
+            return _einsum_of_unknown_ranks(spelled, tensors)
+        return _einsum(spelled, tensors)
+
+
+def _einsum(equation: str, tensors: list[Tensor]) -> Tensor:
+    """Of tensors whose ranks are known."""
+    terms, result = _parsed(equation, tensors)
+    operands = [_Operand(*pair) for pair in zip(tensors, terms, strict=True)]
+    operands = _without_stretched(operands)
+    _check_sizes(equation, operands)
+    return _contracted([o.diagonals() for o in operands], result).arranged(result).tensor
 
 
 def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
@@ -47,12 +68,8 @@ def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
 
 def _parsed(equation: str, tensors: list[Tensor]) -> tuple[list[str], str]:
     """One string of letters per tensor, and that of the result; ellipses become digits."""
-    if not _EQUATION.fullmatch(equation):
-        raise ValueError(f"Indices have incorrect format: {equation!r}")
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
-    if len(terms) != len(tensors):
-        raise ValueError(f"Got {len(tensors)} inputs for equation {equation!r}, not {len(terms)}")
     terms = [_spelled(term, tensor) for term, tensor in zip(terms, tensors, strict=True)]
     hidden = max((_digits(term) for term in terms), key=len)
     if not arrow:
@@ -62,11 +79,17 @@ def _parsed(equation: str, tensors: list[Tensor]) -> tuple[list[str], str]:
     return terms, result
 
 
+def _check_format(equation: str, tensors: list[Tensor]) -> None:
+    if not _EQUATION.fullmatch(equation):
+        raise ValueError(f"Indices have incorrect format: {equation!r}")
+    count = equation.partition("->")[0].count(",") + 1
+    if count != len(tensors):
+        raise ValueError(f"Got {len(tensors)} inputs for equation {equation!r}, not {count}")
+
+
 def _spelled(term: str, tensor: Tensor) -> str:
     """A term with a digit for each axis its ellipsis stands for, counted from the right."""
-    rank = tensor.shape.rank
-    if rank is None:
-        raise ValueError(f"einsum needs tensors of known rank; {tensor.name} has shape <unknown>")
+    rank = tensor.shape.rank or 0
     missing = rank - len(term.replace(_ELLIPSIS, ""))
     if missing < 0 or (missing and _ELLIPSIS not in term):
         raise ValueError(
@@ -97,6 +120,86 @@ def _check_result(result: str, terms: list[str]) -> None:
             raise ValueError(f"Index {letter!r} appears twice in the result {result!r}")
         if not any(letter in term for term in terms):
             raise ValueError(f"Unknown index {letter!r} in the result: no input has it")
+
+
+# Ellipses of unknown rank
+
+
+def _einsum_of_unknown_ranks(equation: str, tensors: list[Tensor]) -> Tensor:
+    """The axes of each ellipsis, broadcast to those of all, as one axis that is split again."""
+    left, _, result = equation.partition("->")
+    terms = left.split(",")
+    if "->" not in equation:
+        result = (_ELLIPSIS if _ELLIPSIS in left else "") + _appearing_once(
+            [term.replace(_ELLIPSIS, "") for term in terms]
+        )
+    led = [_Led.of(*pair) for pair in zip(terms, tensors, strict=True)]
+    hidden = [operand.hidden for operand in led if operand.hidden is not None]
+    if not hidden:
+        return _einsum(equation, [operand.tensor for operand in led])
+    common = fold(broadcast.broadcast_dynamic_shape, hidden)
+    flat = _einsum(
+        ",".join(operand.term for operand in led) + "->" + _leading(result),
+        [operand.merged(common) for operand in led],
+    )
+    if _ELLIPSIS not in result:
+        return flat
+    split = shaping.reshape(flat, joining.concat([common, shaping.shape(flat)[1:]], 0))
+    return transposing.transpose(split, _order_from_leading(result, shaping.rank(split)))
+
+
+def _leading(term: str) -> str:
+    """A term with its ellipsis first."""
+    if _ELLIPSIS not in term:
+        return term
+    return _ELLIPSIS + _replaced(term, "")
+
+
+@dataclass(frozen=True)
+class _Led:
+    """A tensor whose axes of the ellipsis come first, and the sizes of those, if it has any."""
+
+    tensor: Tensor
+    term: str
+    hidden: Tensor | None
+
+    @staticmethod
+    def of(term: str, tensor: Tensor) -> _Led:
+        named = len(_replaced(term, ""))
+        if _ELLIPSIS not in term:
+            return _Led(shaping.ensure_shape(tensor, [None] * named), term, None)
+        moved = transposing.transpose(tensor, _order_to_leading(term, shaping.rank(tensor)))
+        sizes = shaping.shape(moved)
+        return _Led(moved, _leading(term), sizes[: shaping.rank(moved) - named])
+
+    def merged(self, common: Tensor) -> Tensor:
+        """With one axis in place of the hidden ones, stretched to `common`."""
+        if self.hidden is None:
+            return self.tensor
+        count = len(_replaced(self.term, ""))
+        sizes = shaping.shape(self.tensor)
+        named = sizes[shaping.rank(self.tensor) - count :]
+        whole = broadcast.broadcast_to(self.tensor, joining.concat([common, named], 0))
+        one = shaping.reshape(reduce.reduce_prod(common), [1])
+        flat = shaping.reshape(whole, joining.concat([one, named], 0))
+        flat.set_shape([None] * (1 + count))
+        return flat
+
+
+def _order_to_leading(term: str, rank: Tensor) -> Tensor:
+    """The order of axes that puts those of the ellipsis first."""
+    before, _, after = term.partition(_ELLIPSIS)
+    end = rank - len(after)
+    parts = filling.range(len(before), end), filling.range(len(before)), filling.range(end, rank)
+    return joining.concat(parts, 0)
+
+
+def _order_from_leading(term: str, rank: Tensor) -> Tensor:
+    """The order of axes that puts those of the ellipsis, which come first, in their place."""
+    before, _, after = term.partition(_ELLIPSIS)
+    end, hidden = rank - len(after), rank - len(after) - len(before)
+    parts = filling.range(hidden, end), filling.range(hidden), filling.range(end, rank)
+    return joining.concat(parts, 0)
 
 
 # Operands
@@ -197,8 +300,9 @@ def _contracted(operands: list[_Operand], result: str) -> _Operand:
 def _pair(left: _Operand, right: _Operand, later: str) -> _Operand:
     """The product of two operands, summed over their common letters that are not needed later."""
     shared = [letter for letter in left.letters if letter in right.letters]
-    batch = "".join(letter for letter in shared if letter in later)
-    inner = "".join(letter for letter in shared if letter not in later)
+    # The axes of an ellipsis may be stretched in the step: they are kept, and summed last.
+    batch = "".join(letter for letter in shared if letter in later or letter.isdigit())
+    inner = "".join(letter for letter in shared if letter not in batch)
     rows = "".join(letter for letter in left.letters if letter not in right.letters)
     columns = "".join(letter for letter in right.letters if letter not in left.letters)
     x = _as_matrices(left, batch, rows, inner)
@@ -225,4 +329,9 @@ def _product(sizes: list[Any]) -> Any:
 def _first_size(letter: str, *operands: _Operand) -> Any:
     holders = [operand for operand in operands if letter in operand.letters]
     known = [o.static(letter) for o in holders if o.static(letter) is not None]
-    return known[0] if known else holders[0].size(letter)
+    if known:
+        return known[0]
+    sizes = [holder.size(letter) for holder in holders]
+    if len(sizes) == 1 or not letter.isdigit():
+        return sizes[0]
+    return choosing.where_v2(compare.equal(sizes[0], 1), sizes[1], sizes[0])

@@ -8,7 +8,6 @@ no such message raise an error that names the message and the place in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.ops import text
 from thalweg.ops.example_code import CONTEXT_SIZE, code
 from thalweg.ops.example_values import BAD_BYTES, FLOATS, INTS, MISSING, OTHER_KIND, STRINGS
+from thalweg.platform.caches import memoized
 
 Array = NDArray[Any]
 
@@ -67,7 +67,7 @@ class Keys:
         return places + [0] * (CONTEXT_SIZE - len(places))
 
 
-@cache
+@memoized(100)
 def keys_of(names: tuple[bytes, ...]) -> Keys:
     """The key set of these names."""
     return Keys(names)

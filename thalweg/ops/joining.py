@@ -187,7 +187,8 @@ class ConcatV2(Op):
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         *values, axis = node.inputs
         sizes = [_size_along(value, axis) for value in values]
-        return [*split(dy, sizes, casting.cast(axis, dtypes.int32)), None]
+        parts = split(dy, sizes, casting.cast(axis, dtypes.int32), num=len(values))
+        return [*parts, None]
 
 
 def _moved(at: Place, axis: int, offset: int) -> list[Expr]:

@@ -18,6 +18,7 @@ from thalweg.loops import loop
 from thalweg.loops.expr import Expr, select
 from thalweg.loops.loop import Operand, Place, widened
 from thalweg.ops import bias, casting, reduce, shaping, transcendental
+from thalweg.ops.summing import summed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -90,9 +91,9 @@ class FusedBatchNormV2(BatchNorm):
         wide = x.astype(scale.dtype, copy=False)
         corrected = variance
         if self.is_training:
-            mean = bias.summed(wide, self.others) / _count(x, scale)
+            mean = summed(wide, self.others) / _count(x, scale)
             centred = wide - self.column(mean)
-            variance = bias.summed(centred * centred, self.others) / _count(x, scale)
+            variance = summed(centred * centred, self.others) / _count(x, scale)
             corrected = variance * _bessel(x, scale)
         else:
             centred = wide - self.column(mean)
@@ -179,8 +180,8 @@ class FusedBatchNormGradV2(BatchNorm):
         dy = y_backprop.astype(kind, copy=False)
         inverse = 1 / np.sqrt(variance + kind.type(self.epsilon))
         normal = (x.astype(kind, copy=False) - self.column(mean)) * self.column(inverse)
-        doffset = bias.summed(dy, self.others)
-        dscale = bias.summed(dy * normal, self.others)
+        doffset = summed(dy, self.others)
+        dscale = summed(dy * normal, self.others)
         if self.is_training:
             normal *= self.column(-dscale / _count(x, scale))
             normal += dy
@@ -521,8 +522,8 @@ class BatchNormWithGlobalNormalizationGrad(GlobalNormalization):
     def numpy(self, t: Array, m: Array, v: Array, gamma: Array, dy: Array) -> tuple[Array, ...]:
         inverse, scale = self.factor(v, gamma)
         dx = dy * (inverse * scale)
-        offset = bias.summed(dy, (0, 1, 2))
-        spread = bias.summed(dy * (t - m), (0, 1, 2))
+        offset = summed(dy, (0, 1, 2))
+        spread = summed(dy * (t - m), (0, 1, 2))
         dv = spread * scale * inverse**3 * v.dtype.type(-0.5)
         dg = spread * inverse if self.scale_after_normalization else np.zeros_like(gamma)
         return dx, -offset * inverse * scale, dv, offset, dg

@@ -29,6 +29,7 @@ from thalweg.ops import (
     choosing,
     compare,
     complexes,
+    division,
     filling,
     joining,
     matmul,
@@ -37,6 +38,7 @@ from thalweg.ops import (
     transcendental,
     transposing,
 )
+from thalweg.ops.summing import summed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -73,19 +75,31 @@ class Reduction(Op, abstract=True):
         return type(self).function(np.asarray(input), axis=axes, keepdims=self.keep_dims)
 
     def loop(self, at: Place, input: Operand, reduction_indices: Operand) -> Expr:
-        axes = normal_axes(reduction_indices.constant(), input.rank)
-        kept = [axis for axis in range(input.rank) if self.keep_dims or axis not in axes]
-        outer = dict(zip(kept, at, strict=True))
-
-        def element(*reduced: Expr) -> Expr:
-            places = outer | dict(zip(axes, reduced, strict=True))
-            return self.inner(input[[places[axis] for axis in range(input.rank)]])
-
-        return loop.reduce(type(self).combine, [input.shape[axis] for axis in axes], element)
+        return _reduced(
+            self, at, input, normal_axes(reduction_indices.constant(), input.rank), self.inner
+        )
 
     def inner(self, x: Expr) -> Expr:
         """What is combined of each element."""
         return x
+
+
+def _reduced(
+    op: Reduction,
+    at: Place,
+    input: Operand,
+    axes: tuple[int, ...],
+    inner: Callable[[Expr], Expr],
+) -> Expr:
+    """The combination over axes of `inner` of each element."""
+    kept = [axis for axis in range(input.rank) if op.keep_dims or axis not in axes]
+    outer = dict(zip(kept, at, strict=True))
+
+    def element(*reduced: Expr) -> Expr:
+        places = outer | dict(zip(axes, reduced, strict=True))
+        return inner(input[[places[axis] for axis in range(input.rank)]])
+
+    return loop.reduce(op.combine, [input.shape[axis] for axis in axes], element)
 
 
 def normal_axes(axes: Array, rank: int) -> tuple[int, ...]:
@@ -163,16 +177,10 @@ class AllAxes(Op):
         return np.arange(np.ndim(input), dtype=np.int32)
 
 
-def _summed(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    if x.dtype == _BFLOAT16:
-        return np.sum(x, axis=axis, keepdims=keepdims, dtype=np.float32).astype(_BFLOAT16)
-    return np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
-
-
 class Sum(Reduction):
     """The sum of elements over `axis`"""
 
-    function = staticmethod(_summed)
+    function = staticmethod(summed)
     combine = "sum"
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
@@ -225,17 +233,24 @@ reduce_sum = reduction(Sum, "reduce_sum", "math.reduce_sum")
 
 
 def _averaged(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    total = _summed(x, axis, keepdims)
     count = int(np.prod([x.shape[i] for i in axis], dtype=np.int64))
-    if np.issubdtype(x.dtype, np.integer):
-        return np.trunc(total / max(count, 1)).astype(x.dtype)
+    if x.dtype.kind in "iu":
+        total = np.sum(x, axis=axis, keepdims=keepdims, dtype=_sum_type(x.dtype, count))
+        return division.TruncateDiv().numpy(total, total.dtype.type(max(count, 1))).astype(x.dtype)
+    total = summed(x, axis, keepdims)
     return (total / np.asarray(count, dtypes.as_dtype(x.dtype).real_dtype.as_numpy_dtype)).astype(
         x.dtype
     )
 
 
+def _sum_type(dtype: Any, count: int) -> Any:
+    """What so many integers are summed in: a mean is in range though the sum may not be."""
+    size = 4 if 8 * dtype.itemsize + count.bit_length() <= 32 else 8
+    return np.dtype(f"{dtype.kind}{size}")
+
+
 class Mean(Reduction):
-    """The mean of elements over `axis`"""
+    """The mean of elements over `axis`; that of integers is rounded towards zero"""
 
     function = staticmethod(_averaged)
     combine = "sum"
@@ -243,10 +258,14 @@ class Mean(Reduction):
     def loop(self, at: Place, input: Operand, reduction_indices: Operand) -> Expr:
         axes = normal_axes(reduction_indices.constant(), input.rank)
         count = int(np.prod([input.shape[axis] for axis in axes], dtype=np.int64))
-        whole = np.dtype(input.dtype).kind in "iu"
-        kind = np.float64 if whole or np.dtype(input.dtype).itemsize > 4 else np.float32
-        mean = super().loop(at, input, reduction_indices) / call("cast", count, kind)
-        return mean.cast(input.dtype)
+        dtype = np.dtype(input.dtype)
+        if dtype.kind in "iu":
+            wide = _sum_type(dtype, count)
+            total = _reduced(self, at, input, axes, lambda x: x.cast(wide))
+            size = call("cast", max(count, 1), wide)
+            return division.truncated_quotient(total, size).cast(dtype)
+        kind = np.float64 if dtype.itemsize > 4 else np.float32
+        return (super().loop(at, input, reduction_indices) / call("cast", count, kind)).cast(dtype)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         sizes = [tensor.shape.num_elements() for tensor in (node.inputs[0], node.output)]
@@ -395,7 +414,7 @@ reduce_any = reduction(AnyOf, "reduce_any", "math.reduce_any")
 def _length(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     wide = x.astype(np.float32) if x.dtype == _BFLOAT16 else x
     squares = np.abs(wide) ** 2
-    return np.sqrt(np.sum(squares, axis=axis, keepdims=keepdims)).astype(x.dtype)
+    return np.sqrt(summed(squares, axis, keepdims)).astype(x.dtype)
 
 
 class EuclideanNorm(Reduction):

@@ -343,7 +343,7 @@ class ResizeBicubic(Resize):
     def tap(self, axis: Axis, index: Expr, number: Expr) -> tuple[Expr, Expr]:
         place = axis.position(index)
         base = place.floor()
-        fraction = call("rint", (place - base) * _CUBIC_STEPS) / _CUBIC_STEPS
+        fraction = call("rint", (place - base) * _CUBIC_STEPS) * (1 / _CUBIC_STEPS)
         tap, sharpness = number.cast(np.float32) - 1, _sharpness(axis.half_pixel)
         weight = _cubic_at((fraction - tap).abs(), sharpness)
         if axis.half_pixel:

@@ -17,16 +17,16 @@ from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, unknown_shape
 from thalweg.loops import loop
-from thalweg.loops.expr import Expr, call
-from thalweg.loops.loop import Operand, Place, Requirement, Scatter
-from thalweg.ops import choosing, compare, filling, indexing, shaping, transposing
+from thalweg.loops.expr import Expr, call, select
+from thalweg.loops.loop import Operand, Place, Scatter
+from thalweg.ops import choosing, compare, filling, shaping, transposing
 from thalweg.public import public
 
 Array = NDArray[Any]
 
 
 class ArgExtreme(Op, abstract=True):
-    """y = the first index along an axis at which x is extreme"""
+    """y = the first index along an axis at which x is extreme; NaN is passed over"""
 
     signature = (
         "input: T, dimension: I -> output: output_type; T: real, I: index, output_type: index"
@@ -48,8 +48,15 @@ class ArgExtreme(Op, abstract=True):
         axis = _axis(int(dimension), np.ndim(input))
         if input.shape[axis] == 0:
             raise ValueError(f"Reduction axis {axis} is empty in shape {list(input.shape)}")
-        found = type(self).function(input, axis=axis)
+        found = type(self).function(self._numbers(input), axis=axis)
         return np.asarray(found).astype(self.output_type.as_numpy_dtype)
+
+    def _numbers(self, input: Array) -> Array:
+        """The input; what is not a number never is the most extreme one."""
+        if input.dtype.kind in "iu" or not np.isnan(input).any():
+            return input
+        worst = np.asarray(-np.inf if self.combine == "argmax" else np.inf, input.dtype)
+        return np.where(np.isnan(input), worst, input)
 
     def loop(self, at: Place, input: Operand, dimension: Operand) -> Expr:
         axis = _axis(int(dimension.constant()), input.rank)
@@ -217,7 +224,10 @@ class TakeAlongLast(Op):
 
 
 class InTopKV2(Op):
-    """y[b] = whether fewer than k classes are predicted above the target of row b"""
+    """y[b] = whether fewer than k classes are predicted above the target of row b
+
+    It is false where a prediction is not finite or the target is no class.
+    """
 
     signature = "predictions: float32, targets: T, k: T -> precision: bool; T: index"
     not_differentiable = True
@@ -228,14 +238,18 @@ class InTopKV2(Op):
         return TensorShape.of((targets.shape.with_rank(1)[0].merge_with(rows).value,))
 
     def numpy(self, predictions: Array, targets: Array, k: Array) -> Array:
-        _check_targets(targets, predictions.shape[1])
-        scores = np.take_along_axis(predictions, targets[:, None], 1)
+        is_class = (targets >= 0) & (targets < predictions.shape[1])
+        if not predictions.size:
+            return np.zeros_like(is_class)
+        scores = np.take_along_axis(predictions, np.where(is_class, targets, 0)[:, None], 1)
         above = np.count_nonzero(predictions > scores, axis=1)
-        return np.isfinite(predictions).all(1) & (above < k)
+        return is_class & np.isfinite(predictions).all(1) & (above < k)
 
     def loop(self, at: Place, predictions: Operand, targets: Operand, k: Operand) -> Expr:
         (row,), classes = at, [predictions.shape[1]]
-        score = predictions[row, targets[row]]
+        target = targets[row]
+        is_class = (target >= 0) & (target < classes[0])
+        score = select(is_class, predictions[row, target], 0)
 
         def is_above(column: Expr) -> Expr:
             return (predictions[row, column] > score).cast(np.int64)
@@ -247,16 +261,7 @@ class InTopKV2(Op):
             loop.reduce("sum", classes, is_above),
             loop.reduce("all", classes, is_finite),
         )
-        return finite & (above < k[()])
-
-    def requires(self, predictions: Operand, targets: Operand, k: Operand) -> list[Requirement]:
-        return [indexing.are_within(targets, predictions.shape[1])]
-
-
-def _check_targets(targets: Array, classes: int) -> None:
-    bad = np.flatnonzero((targets < 0) | (targets >= classes))
-    if bad.size:
-        raise ValueError(f"targets[{bad[0]}] = {targets[bad[0]]} is out of range [0, {classes})")
+        return is_class & finite & (above < k[()])
 
 
 @public("nn.in_top_k", "math.in_top_k")

@@ -24,7 +24,9 @@ from thalweg.loops.expr import Expr, select
 from thalweg.loops.loop import Operand, Place, Requirement, widened
 from thalweg.ops import (
     basic,
+    broadcast,
     casting,
+    checks,
     choosing,
     compare,
     filling,
@@ -34,6 +36,7 @@ from thalweg.ops import (
     shaping,
     transposing,
 )
+from thalweg.ops.summing import summed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -203,7 +206,10 @@ def _swapped(x: Tensor, axis: int) -> Any:
 
 
 class SoftmaxCrossEntropyWithLogits(Op):
-    """loss = -sum of labels · log softmax(features), by row; backprop = softmax - labels"""
+    """loss = -sum of labels · log softmax(features), by row; backprop = softmax - labels
+
+    Labels broadcast: one row of them may be that of all features, one number that of all classes.
+    """
 
     signature = "features: T, labels: T -> loss: T, backprop: T; T: floating"
 
@@ -211,16 +217,21 @@ class SoftmaxCrossEntropyWithLogits(Op):
         for tensor in (features, labels):
             if tensor.shape.rank not in (None, 2):
                 raise ValueError(f"Shape must be rank 2 but is rank {tensor.shape.rank}")
-        merged = features.shape.with_rank(2).merge_with(labels.shape)
-        return [merged[:1], merged]
+        rows, classes = (
+            mine if theirs == 1 else mine.merge_with(theirs)
+            for mine, theirs in zip(
+                features.shape.with_rank(2), labels.shape.with_rank(2), strict=True
+            )
+        )
+        return [TensorShape([rows]), TensorShape([rows, classes])]
 
     def numpy(self, features: Array, labels: Array) -> tuple[Array, Array]:
-        if features.shape != labels.shape or features.ndim != 2:
+        if features.ndim != 2 or labels.ndim != 2 or not _broadcasts(labels, features):
             raise errors.InvalidArgumentError(
                 None,
                 None,
-                f"logits and labels must be matrices of the same size: logits_size="
-                f"{list(features.shape)} labels_size={list(labels.shape)}",
+                f"logits and labels must be matrices of the same size, or labels broadcast to the "
+                f"logits: logits_size={list(features.shape)} labels_size={list(labels.shape)}",
             )
         shifted, powers, sums = _powers(features)
         loss = ((np.log(sums) - shifted) * labels).sum(-1)
@@ -232,8 +243,13 @@ class SoftmaxCrossEntropyWithLogits(Op):
     def loop(self, at: Place, features: Operand, labels: Operand) -> Expr:
         row = _Row(features, at[:1])
 
+        if labels.rank != 2 or any(
+            mine not in (1, size) for mine, size in zip(labels.shape, features.shape, strict=True)
+        ):
+            raise ValueError(f"labels {labels.shape} do not broadcast to logits {features.shape}")
+
         def label(k: Expr) -> Expr:
-            return widened(labels[at[0], k], labels.dtype)
+            return widened(labels.broadcast([at[0], k]), labels.dtype)
 
         if at.output == 1:
             return (row.softmax(at[1]) - label(at[1])).cast(features.dtype)
@@ -244,14 +260,19 @@ class SoftmaxCrossEntropyWithLogits(Op):
         return loop.reduce("sum", features.shape[1:], expected).cast(features.dtype)
 
     def gradient(self, node: Node, dloss: Tensor, dbackprop: Tensor) -> list[Tensor]:
-        features = node.inputs[0]
+        features, labels = node.inputs
         row = shaping.expand_dims(dloss, -1)
         dfeatures = row * node.outputs[1]
         dlabels = -row * log_softmax(features)
         if not _is_zero(dbackprop):
             dfeatures += _jacobian_product(softmax(features), dbackprop)
             dlabels -= dbackprop
-        return [dfeatures, dlabels]
+        return [dfeatures, broadcast.reduce_to(dlabels, labels, features)]
+
+
+def _broadcasts(array: Array, other: Array) -> bool:
+    pairs = zip(array.shape, other.shape, strict=True)
+    return all(mine in (1, theirs) for mine, theirs in pairs)
 
 
 def _powers(features: Array) -> tuple[Array, Array, Array]:
@@ -427,7 +448,7 @@ def sparse_softmax_cross_entropy_with_logits(
     given, numbers, _ = in_old_order(_sentinel, labels, logits)
     with name_scope(name, "SparseSoftmaxCrossEntropyWithLogits", [numbers, given]):
         y, x = convert_to_tensor(numbers), convert_to_tensor(given)
-        _check_ranks(y, x)
+        y = _with_checked_rank(y, x)
         kind = x.dtype.base_dtype
         wide = casting.cast(x, dtypes.float32) if kind is dtypes.float16 else x
         if x.shape.rank == 2:
@@ -440,15 +461,20 @@ def sparse_softmax_cross_entropy_with_logits(
         return casting.cast(shaped, kind)
 
 
-def _check_ranks(labels: Tensor, logits: Tensor) -> None:
+def _with_checked_rank(labels: Tensor, logits: Tensor) -> Tensor:
+    """The labels, which have an axis less than the logits: checked in the step if need be."""
     mine, theirs = labels.shape.rank, logits.shape.rank
     if theirs == 0:
         raise ValueError(f"Logits cannot be scalars - received shape {logits.shape}.")
-    if mine is not None and theirs is not None and mine != theirs - 1:
-        raise ValueError(
-            f"Rank mismatch: Rank of labels (received {mine}) should equal rank of logits minus 1 "
-            f"(received {theirs})."
+    wanted = "Rank mismatch: Rank of labels (received {}) should equal rank of logits minus 1"
+    if mine is None or theirs is None:
+        equal = checks.assert_equal(
+            shaping.rank(labels), shaping.rank(logits) - 1, message=wanted.format("another")
         )
+        return basic.with_dependencies([equal], labels)
+    if mine != theirs - 1:
+        raise ValueError(f"{wanted.format(mine)} (received {theirs}).")
+    return labels
 
 
 class L2Loss(Op):
@@ -460,8 +486,7 @@ class L2Loss(Op):
         return TensorShape.of(())
 
     def numpy(self, t: Array) -> Array:
-        flat = np.ravel(t if t.dtype.itemsize >= 4 else t.astype(np.float32))
-        return (np.dot(flat, flat) / 2).astype(t.dtype)
+        return (summed(np.square(t, dtype=np.float64)) / 2).astype(t.dtype)
 
     def loop(self, at: Place, t: Operand) -> Expr:
         def square(*index: Expr) -> Expr:

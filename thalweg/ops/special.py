@@ -250,7 +250,8 @@ def _slope_in_a(a: Tensor, x: Tensor) -> Tensor:
 
 
 def _gamma_density(a: Tensor, x: Tensor) -> Tensor:
-    return transcendental.exp(transcendental.xlogy(a - 1, x) - x - lgamma(a))
+    density = transcendental.exp(transcendental.xlogy(a - 1, x) - x - lgamma(a))
+    return choosing.SelectV2()(compare.less(x, 0), filling.ones_like(x) * np.nan, density)
 
 
 @public("igamma", "math.igamma")

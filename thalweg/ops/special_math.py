@@ -1,7 +1,8 @@
 """Special functions of arrays in NumPy alone: the gamma, beta, zeta, error and Bessel families.
 
 Everything is computed in float64; the error is a few units in the 12th digit or better over the
-ranges that models use. Outside a function's domain the value is nan, at its poles inf.
+ranges that models use. Outside a function's domain the value is nan, at its poles inf. No function
+iterates for longer with larger arguments: where series converge slowly, integrals take their place.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-_MOST_TERMS = 100_000
+_MAX_TERMS = 2_000  # of any series or fraction; the ranges below need some hundreds
 _TINY = 1e-300  # keeps Lentz's quotients away from 0 / 0
 _EPSILON = 1e-16
 
@@ -100,6 +101,7 @@ def lgamma(x: Array) -> Array:
     left = x <= 0
     result[left] = np.log(np.pi / np.abs(_sin_pi(x[left]))) - result[left]
     result[left & (x == np.floor(x))] = np.inf
+    result[(x == 1) | (x == 2)] = 0
     return result
 
 
@@ -126,8 +128,7 @@ def digamma(x: Array) -> Array:
     result = _digamma_positive(np.where(x > 0, x, 1 - x))
     left = x <= 0
     result[left] -= np.pi / np.tan(np.pi * (x[left] - np.round(x[left])))
-    result[(x == np.round(x)) & (x < 0)] = np.nan
-    result[x == 0] = -np.inf
+    result[(x == np.round(x)) & (x <= 0)] = np.nan
     return result
 
 
@@ -146,23 +147,34 @@ def zeta(x: Array, q: Array) -> Array:
     """Hurwitz's Σ (q + k)⁻ˣ over k = 0, 1, …"""
     whole = x == np.floor(x)
     result = np.full(x.shape, np.nan)
-    summable = (x > 1) & ((q > 0) | (whole & (q != np.floor(q))))
-    result[summable] = _at(summable, _zeta_sum, x, q)
-    result[(x == 1) | ((x > 1) & (q <= 0) & (q == np.floor(q)))] = np.inf
+    right, left = (x > 1) & (q > 0), (x > 1) & (q < 0) & whole & (q != np.floor(q))
+    result[right] = _at(right, _zeta_sum, x, q)
+    result[left] = _at(left, _zeta_left, x, q)
+    # At a pole all but even powers have another sign on the other side.
+    pole = (x > 1) & (x % 2 == 0) & (q <= 0) & (q == np.floor(q))
+    result[pole | ((x == 1) & ~np.isnan(q))] = np.inf
     return result
 
 
+def _zeta_left(x: Array, q: Array) -> Array:
+    """The terms of both signs: (f + k)⁻ˣ from the first positive one on, (-1)ˣ (m - f)⁻ˣ before."""
+    f = q - np.floor(q)
+    sign = np.where(x % 2 == 0, 1.0, -1.0)
+    before = _zeta_sum(x, 1 - f) - _zeta_sum(x, 1 - q)
+    return _zeta_sum(x, f) + sign * before
+
+
 def _zeta_sum(x: Array, q: Array) -> Array:
-    """Euler and Maclaurin: the head summed, the tail by its integral and corrections."""
-    total = np.zeros_like(x)
-    enough = _LARGE + x  # from here on the corrections of the tail converge
-    while np.any(going := q < enough):
-        term = np.where(going, q**-x, 0)
-        total = total + term
-        q = q + going
-        if np.all((np.abs(term) <= _EPSILON * np.abs(total)) & (q > 1)):
-            break
-    return total + np.where(q >= enough, _zeta_tail(x, q), 0)
+    """Euler and Maclaurin: the head summed, the tail by its integral and corrections.
+
+    Where x is so large that the corrections diverge, the tail is nothing beside the first term.
+    """
+    head = [(q + k) ** -x for k in range(int(_LARGE))]
+    end = q + _LARGE
+    counts = (end**-x > 0) & np.isfinite(end)
+    total = sum(head, np.zeros_like(x))
+    total[counts] += _at(counts, _zeta_tail, x, end)
+    return total
 
 
 def _zeta_tail(x: Array, q: Array) -> Array:
@@ -203,15 +215,65 @@ def igammac(a: Array, x: Array) -> Array:
 
 def _incomplete_gamma(a: Array, x: Array, lower: bool) -> Array:
     result = np.full(x.shape, np.nan)
-    inside = (a > 0) & (x > 0) & np.isfinite(x)
-    series, fraction = inside & (x <= a + 1), inside & (x > a + 1)
+    inside = (a > 0) & (x > 0) & np.isfinite(a) & np.isfinite(x)
+    wide = inside & (a > _WIDE)
+    series, fraction = inside & ~wide & (x <= a + 1), inside & ~wide & (x > a + 1)
     below = _at(series, _gamma_series, a, x)
     above = _at(fraction, _gamma_fraction, a, x)
     result[series] = below if lower else 1 - below
     result[fraction] = 1 - above if lower else above
-    result[(a > 0) & (x == 0)] = 0.0 if lower else 1.0
-    result[(a > 0) & (x == np.inf)] = 1.0 if lower else 0.0
+    result[wide] = _at(wide, _gamma_lower if lower else _gamma_upper, a, x)
+    result[(a == np.inf) & (x > 0) & (x < np.inf)] = 0.0 if lower else 1.0
+    result[(a > 0) & (a < np.inf) & (x == np.inf)] = 1.0 if lower else 0.0
+    if lower:
+        result[(x == 0) & ~np.isnan(a)] = 0.0
+    else:
+        result[(x == 0) & (a > 0)] = 1.0
     return result
+
+
+_WIDE = 50.0  # from here on the incomplete gamma function is an integral over its bell
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
+
+
+def _tail(m: Array, x: Array, factor: Callable[[Array], Array] | None = None) -> Array:
+    """∫ over the tail beyond x, away from m, of the density m + 1 times a factor of (t - m) / m.
+
+    The density is exp(m (ln(1 + u) - u)) / √(2π m) (1 + …), u = (t - m) / m: nothing cancels.
+    """
+    width = np.sqrt(m)
+    reach = np.maximum(12 * width - np.abs(x - m), 7 * width)
+    half = np.where(x > m, reach, -np.minimum(reach, x)) / 2
+    u = ((x - m) / m)[:, np.newaxis] + (half / m)[:, np.newaxis] * (1 + _NODES)
+    density = np.exp(m[:, np.newaxis] * _log1p_less(u))
+    if factor is not None:
+        density = density * factor(u)
+    area = np.abs(half / width) * np.sum(_WEIGHTS * density, axis=1)
+    return area / np.sqrt(2 * np.pi) / np.exp(_stirling(m))
+
+
+def _stirling(m: Array) -> Array:
+    """ln Γ(m + 1) - (m ln m - m + ½ ln 2π m), for large m"""
+    return sum(
+        (b / (2 * k * (2 * k - 1)) * m ** (1.0 - 2 * k) for k, b in enumerate(_BERNOULLI, 1)),
+        np.zeros_like(m),
+    )
+
+
+def _log1p_less(u: Array) -> Array:
+    """ln(1 + u) - u, exact near 0"""
+    series = sum(((-1) ** (n + 1) * u**n / n for n in range(2, 14)), np.zeros_like(u))
+    return np.where(np.abs(u) < 0.05, series, np.log1p(np.maximum(u, -1)) - u)
+
+
+def _gamma_lower(a: Array, x: Array) -> Array:
+    tail = _tail(a - 1, x)
+    return np.where(x > a - 1, 1 - tail, tail)
+
+
+def _gamma_upper(a: Array, x: Array) -> Array:
+    tail = _tail(a - 1, x)
+    return np.where(x > a - 1, tail, 1 - tail)
 
 
 def _gamma_factor(a: Array, x: Array) -> Array:
@@ -220,7 +282,7 @@ def _gamma_factor(a: Array, x: Array) -> Array:
 
 def _gamma_series(a: Array, x: Array) -> Array:
     term = total = 1 / a
-    for n in range(1, _MOST_TERMS):
+    for n in range(1, _MAX_TERMS):
         term = term * x / (a + n)
         total = total + term
         if np.all(term <= total * _EPSILON):
@@ -234,7 +296,7 @@ def _gamma_fraction(a: Array, x: Array) -> Array:
     c = np.full_like(b, 1 / _TINY)
     d = 1 / b
     total = d
-    for n in range(1, _MOST_TERMS):
+    for n in range(1, _MAX_TERMS):
         numerator = n * (a - n)
         b = b + 2
         d = 1 / _away_from_zero(numerator * d + b)
@@ -251,19 +313,41 @@ def _away_from_zero(x: Array) -> Array:
 
 @_of_arrays
 def igamma_slope(a: Array, x: Array) -> Array:
-    """∂P/∂a, from P = Σ xᵃ⁺ⁿ e⁻ˣ / Γ(a + n + 1) term by term"""
+    """∂P/∂a: a sum term by term, ∂/∂a of xᵃ⁺ⁿ e⁻ˣ / Γ(a + n + 1), or for large a an integral"""
     result = np.full(x.shape, np.nan)
-    inside = (a > 0) & (x > 0) & np.isfinite(x)
-    result[inside] = _at(inside, _igamma_slope_series, a, x)
-    result[(a > 0) & ((x == 0) | (x == np.inf))] = 0.0
+    inside = (a > 0) & (x > 0) & np.isfinite(a) & np.isfinite(x)
+    wide, series = inside & (a > _WIDE), inside & (a <= _WIDE) & (x <= _MAX_SERIES)
+    result[series] = _at(series, _igamma_slope_series, a, x)
+    result[wide] = _at(wide, _igamma_slope_integral, a, x)
+    result[inside & (a <= _WIDE) & (x > _MAX_SERIES)] = 0.0  # e⁻ˣ is
+    result[(a == np.inf) & (x > 0)] = 0.0
+    result[(a > 0) & (x == np.inf)] = 0.0
+    result[(x == 0) & ~np.isnan(a)] = 0.0
     return result
+
+
+_MAX_SERIES = 1_200.0
+
+
+def _igamma_slope_integral(a: Array, x: Array) -> Array:
+    m = a - 1
+    # ln m - ψ(m + 1), from Stirling's series; with ln(1 + u) it is ln t - ψ(a).
+    offset = -0.5 / m + sum(
+        (b / (2 * k) * m ** (-2.0 * k) for k, b in enumerate(_BERNOULLI[:6], 1)), np.zeros_like(m)
+    )
+
+    def slope(u: Array) -> Array:
+        return np.log1p(np.maximum(u, -1 + _EPSILON)) + offset[:, np.newaxis]
+
+    tail = _tail(m, x, slope)
+    return np.where(x > m, -tail, tail)
 
 
 def _igamma_slope_series(a: Array, x: Array) -> Array:
     logarithm, slope = np.log(x), digamma(a + 1)
     weight = np.exp(a * logarithm - x - lgamma(a + 1))
     total, largest = np.zeros_like(x), np.zeros_like(x)
-    for n in range(1, _MOST_TERMS):
+    for n in range(1, _MAX_TERMS):
         term = weight * (logarithm - slope)
         total, largest = total + term, np.maximum(largest, np.abs(term))
         if np.all((np.abs(term) <= _EPSILON * largest) & (a + n > x)):
@@ -279,24 +363,58 @@ def _igamma_slope_series(a: Array, x: Array) -> Array:
 def betainc(a: Array, b: Array, x: Array) -> Array:
     """I(a, b, x) = 1/B(a, b) ∫₀ˣ t^(a-1) (1 - t)^(b-1) dt"""
     result = np.full(x.shape, np.nan)
-    valid = (a >= 0) & (b >= 0) & (a + b > 0) & (x >= 0) & (x <= 1)
-    # At the ends of x, and where all weight lies at one end (a or b is 0), it is a step.
-    result[valid] = np.where(a == 0, x > 0, x == 1)[valid]
-    inside = valid & (a > 0) & (b > 0) & (x > 0) & (x < 1)
-    mirrored = inside & (x > (a + 1) / (a + b + 2))
-    direct = inside & ~mirrored
+    valid = (a > 0) & (b > 0) & (x >= 0) & (x <= 1)
+    ends = valid & ((x == 0) | (x == 1))
+    result[ends] = x[ends]
+    inside = valid & ~ends & np.isfinite(a) & np.isfinite(b)
+    wide = inside & (np.minimum(a, b) > _WIDE_BETA)
+    mirrored = inside & ~wide & (x > (a + 1) / (a + b + 2))
+    direct = inside & ~wide & ~mirrored
+    result[wide] = _at(wide, _beta_integral, a, b, x)
     result[direct] = _at(direct, _beta_fraction, a, b, x)
     result[mirrored] = 1 - _at(mirrored, _beta_fraction, b, a, 1 - x)
     return result
 
 
+_WIDE_BETA = 3_000.0  # where both are larger the fraction takes as many terms as the root of them
+
+
+def _beta_integral(a: Array, b: Array, x: Array) -> Array:
+    """The integral over the tail of the bell, whose peak is at m."""
+    p, q = a - 1, b - 1
+    m = p / (p + q)
+    width = np.sqrt(m * (1 - m) / (p + q))
+    right = x > m
+    reach = np.maximum(12 * width - np.abs(x - m), 7 * width)
+    half = (np.where(right, np.minimum(reach, 1 - x), -np.minimum(reach, x)) / 2)[:, np.newaxis]
+    step = (x - m)[:, np.newaxis] + half * (1 + _NODES)
+    rise = p[:, np.newaxis] * _log1p_less(step / m[:, np.newaxis])
+    fall = q[:, np.newaxis] * _log1p_less(-step / (1 - m)[:, np.newaxis])
+    area = np.abs(half[:, 0]) * np.sum(_WEIGHTS * np.exp(rise + fall), axis=1)
+    # 1 / B(a, b) at the peak, by Stirling: (p + q + 1) √((p + q) / (2π p q)) times corrections.
+    scale = (p + q + 1) / np.sqrt(2 * np.pi) * np.sqrt(1 / p + 1 / q)
+    tail: Array = area * scale * np.exp(_stirling(p + q) - _stirling(p) - _stirling(q))
+    return np.where(right, 1 - tail, tail)
+
+
+def _log_beta(a: Array, b: Array) -> Array:
+    """ln B(a, b) = ln Γ(a) + ln Γ(b) - ln Γ(a + b), of which large terms cancel before they are"""
+    small, large = np.minimum(a, b), np.maximum(a, b)
+    plain = lgamma(small) + lgamma(large) - lgamma(small + large)
+    safe = np.maximum(large, _LARGE)
+    total = small + safe
+    fall = -(safe - 0.5) * np.log1p(small / safe) - small * np.log(total) + small
+    stirling = lgamma(small) + fall + _stirling(safe) - _stirling(total)
+    return np.where(large >= _LARGE, stirling, plain)
+
+
 def _beta_fraction(a: Array, b: Array, x: Array) -> Array:
     """The continued fraction of the incomplete beta function, by Lentz's method."""
-    logarithm = lgamma(a + b) - lgamma(a) - lgamma(b) + a * np.log(x) + b * np.log1p(-x)
+    logarithm = a * np.log(x) + b * np.log1p(-x) - _log_beta(a, b)
     c = np.ones_like(x)
     d = 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
     total = d
-    for m in range(1, _MOST_TERMS):
+    for m in range(1, _MAX_TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for numerator in (even, odd):
@@ -325,20 +443,12 @@ def bessel_i1e(x: Array) -> Array:
 
 def _scaled_bessel(order: int, x: Array) -> Array:
     result = np.full(x.shape, np.nan)
-    least, small, large = x < 1, (x >= 1) & (x < 30), x >= 30
-    result[least] = _bessel_series(order, x[least])
-    result[small] = _bessel_integral(order, x[small])
+    small, large = x < 30, x >= 30
+    result[small] = np.where(
+        x[small] < 1, _bessel_series(order, x[small]), _bessel_integral(order, x[small])
+    )
     result[large] = _bessel_asymptotic(order, x[large])
     return result
-
-
-def _bessel_series(order: int, x: Array) -> Array:
-    # Near zero the integral of order 1 cancels; all terms of the series have one sign.
-    term = total = (x / 2) ** order * np.exp(-x)
-    for k in range(1, 12):
-        term = term * (x / 2) ** 2 / (k * (k + order))
-        total = total + term
-    return total
 
 
 def _bessel_integral(order: int, x: Array) -> Array:
@@ -348,9 +458,18 @@ def _bessel_integral(order: int, x: Array) -> Array:
     return np.mean(np.exp(x[..., np.newaxis] * (np.cos(angles) - 1)) * weights, axis=-1)
 
 
+def _bessel_series(order: int, x: Array) -> Array:
+    # I₀ or I₁, whose power series converge at once below 1.
+    term = total = (x / 2) ** order
+    for k in range(1, 12):
+        term = term * (x / 2) ** 2 / (k * (k + order))
+        total = total + term
+    return total * np.exp(-x)
+
+
 def _bessel_asymptotic(order: int, x: Array) -> Array:
     term = total = np.ones_like(x)
     for k in range(1, 30):
         term = term * -(4 * order**2 - (2 * k - 1) ** 2) / (8 * k * x)
         total = total + term
-    return total / np.sqrt(2 * np.pi * x)
+    return total / np.sqrt(2 * np.pi) / np.sqrt(x)

@@ -137,7 +137,7 @@ def histogram(ordered: Array) -> bytes:
     kept = (counts > 0) | (np.append(counts[1:], 1) > 0)
     largest = limits[-1]
     with np.errstate(over="ignore"):
-        total, squares = ordered.sum(), np.dot(ordered, ordered)
+        total, squares = ordered.sum(), np.square(ordered).sum()
     return b"".join(
         (
             double_field(1, ordered[0] if ordered.size else largest),

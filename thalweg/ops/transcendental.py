@@ -122,7 +122,13 @@ class Rsqrt(Smooth):
     """y = 1 / √x"""
 
     def numpy(self, x: Any) -> Any:
-        return np.reciprocal(np.sqrt(x))
+        root = np.reciprocal(np.sqrt(x))
+        if not np.iscomplexobj(root):
+            return root
+        # The quotient of complex numbers loses its limits where a part is infinite or both are 0.
+        pole = np.asarray(complex(np.inf, np.nan), root.dtype)
+        limit = np.where(np.equal(x, 0), pole, np.zeros_like(root))
+        return np.where(np.isinf(x) | np.equal(x, 0), limit, root)
 
     def element(self, x: Expr) -> Expr:
         return 1 / call("sqrt", x)
@@ -367,6 +373,8 @@ class Sigmoid(Smooth):
     """y = 1 / (1 + e⁻ˣ)"""
 
     def numpy(self, x: Any) -> Any:
+        if np.iscomplexobj(x):
+            return _complex_sigmoid(np.asarray(x))
         return np.reciprocal(1 + np.exp(np.negative(x)))
 
     def element(self, x: Expr) -> Expr:
@@ -374,6 +382,13 @@ class Sigmoid(Smooth):
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return SigmoidGrad()(complexes.conj(node.output), dy)
+
+
+def _complex_sigmoid(x: Array) -> Array:
+    """The quotient of complex numbers is nan where one is infinite: no exponential may be."""
+    right = x.real > 0
+    small = np.exp(np.where(right, -x, x))
+    return np.where(right, np.ones_like(small), small) / (1 + small)
 
 
 class SigmoidGrad(Backprop):

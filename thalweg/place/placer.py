@@ -15,6 +15,7 @@ from thalweg import errors
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.node import Node
 from thalweg.platform import tf_logging
+from thalweg.platform.caches import Bounded
 
 Placement = dict[Node, str]
 
@@ -64,13 +65,13 @@ def _lacks_kind(wanted: DeviceSpec, specs: Sequence[DeviceSpec]) -> bool:
     return is_here and wanted.device_type not in {spec.device_type for spec in specs}
 
 
-_warned: set[str] = set()
+_warned = Bounded[str, None]("devices that nobody has", 1_000)
 
 
 def _warn_absent(node: Node) -> None:
     """Say once per device name that its nodes run elsewhere."""
     if node.device not in _warned:
-        _warned.add(node.device)
+        _warned[node.device] = None
         tf_logging.warning(
             "No device like %s here: its nodes run on the CPU (first: '%s', made at %s)",
             node.device,

@@ -380,9 +380,10 @@ def _products_text(name: str, copies: bool) -> str:
         f"store {kind} %held{n}, ptr %slot{n}, align 64"
         for n in lanes
     ]
-    declared = "" if copies else _DECLARED
+    declared, linkage = ("", "private") if copies else (_DECLARED, "")
+    target = ", ptr %target" if copies else ""
     return f"""{declared}
-define i32 @{name}(ptr %data{", ptr %target" if copies else ""}, i64 %length, i32 %value) {{
+define {linkage} i32 @{name}(ptr %data{target}, i64 %length, i32 %value) {{
 entry:
   %rest = alloca [{_SPAN} x i8], align 64
   %start = xor i32 %value, -1
@@ -432,6 +433,7 @@ declare i64 @llvm.umin.i64(i64, i64)
 
 
 def _stored_text(name: str, number: int, target: str) -> str:
+    """Store a line past the caches: `@copy`, which alone calls this, has come to one."""
     place = f"%{name}to{number}"
     return (
         f"{place} = getelementptr i8, ptr {target}, i64 {64 * number}\n  "

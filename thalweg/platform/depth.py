@@ -1,4 +1,4 @@
-"""How deep Python's calls may go while expressions are walked that are deeper than most programs."""
+"""How deep Python's calls may go while deep expressions are walked."""
 
 from __future__ import annotations
 

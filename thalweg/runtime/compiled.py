@@ -19,6 +19,7 @@ from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled, Region
 from thalweg.lower.varying import Form, Varying, adapted
 from thalweg.ops.context import VariableCell
+from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import uncollected
 from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import renewed_after_fork
@@ -37,7 +38,7 @@ class CompiledRegion:
 
     def __init__(self, region: Region, threads: int, in_parts: InParts) -> None:
         self.region = region
-        self.steps: dict[Any, Callable[..., Any]] = {}
+        self.steps = Bounded[Any, Callable[..., Any]]("programs of a region", _MOST_STEPS)
         self._threads = threads
         self._in_parts = in_parts
         self._reference: Callable[..., list[Any]] | None = None
@@ -81,8 +82,6 @@ class CompiledRegion:
             found = self.steps.get(key)
             if found is None:
                 found = self._compiled(key, cells)
-                if len(self.steps) >= _MOST_STEPS:
-                    del self.steps[next(iter(self.steps))]
                 self.steps[key] = found
             return found
 

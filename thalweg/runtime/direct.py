@@ -1,4 +1,4 @@
-"""Steps that are one native program: run without slots, contexts or cancellation.
+"""Steps that are one native program: run without slots, or a context and a cancellation each.
 
 Most steps are variables and one region. Such a step takes the fed values as they come, finds the
 program by their shapes, and gives the fetched values: a few microseconds around the program itself.
@@ -28,7 +28,13 @@ class DirectStep:
     """A step whose only computation is one region."""
 
     def __init__(
-        self, plan: Plan, step: Step, region: CompiledRegion, resources: Resources, convert: Convert
+        self,
+        plan: Plan,
+        step: Step,
+        region: CompiledRegion,
+        resources: Resources,
+        convert: Convert,
+        cancellation: Cancellation,
     ) -> None:
         instruction = next(i for i in plan.instructions if i.call is region)
         self._region = region
@@ -43,7 +49,7 @@ class DirectStep:
         self._in_order = self._inputs == list(range(len(step.feeds)))
         self._fetches = [slot - instruction.output for slot in plan.fetches]
         self._convert = convert
-        self._context = Context(instruction.node, resources, Cancellation())
+        self._context = Context(instruction.node, resources, cancellation)
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The fetched values of a step with these feeds."""
@@ -87,9 +93,12 @@ class DirectStep:
 
 
 def direct_step(
-    plan: Plan, step: Step, resources: Resources, convert: Convert
+    plan: Plan, step: Step, resources: Resources, convert: Convert, cancellation: Cancellation
 ) -> DirectStep | None:
-    """The step as a direct one, if it is one region over variables and feeds."""
+    """The step as a direct one, if it is one region over variables and feeds.
+
+    All its runs share a cancellation, which has them stop for good.
+    """
     compiled = [i for i in plan.instructions if isinstance(i.call, CompiledRegion)]
     if len(compiled) != 1 or plan.may_block:
         return None
@@ -105,7 +114,7 @@ def direct_step(
         return None
     if any(_dtype(tensor) is None for tensor in step.feeds):
         return None
-    return DirectStep(plan, step, region, resources, convert)
+    return DirectStep(plan, step, region, resources, convert, cancellation)
 
 
 def _is_source(node: Node) -> bool:

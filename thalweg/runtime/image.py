@@ -58,12 +58,15 @@ class Stream(NamedTuple):
 
 
 class PlacedCall(NamedTuple):
-    """A kernel call: which kernel, where its words begin, whether it waits, whose it is."""
+    """A kernel call: which kernel, where its words begin, whether it waits, whose it is, whether it
+    goes on with an update of a variable, and its work."""
 
     kernel: int
     word: int
     waits: bool
     owner: int
+    held: bool
+    work: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +101,7 @@ class Layout:
     @property
     def constants(self) -> list[Array]:
         """The arrays that belong to the program."""
-        return [np.ascontiguousarray(buffer.source) for buffer in self._constants]
+        return [np.require(buffer.source, requirements=["C", "A"]) for buffer in self._constants]
 
     def add(self, launch: Launch, scratch: int, sizes: Sequence[int]) -> None:
         """The words of a call: the fault word, its buffers, its scratch, its run-time sizes."""

@@ -18,7 +18,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg import errors
 from thalweg.codegen.cache import Loaded, load_all, name_of
 from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.kernels import request
@@ -30,7 +29,7 @@ from thalweg.lower.buffers import Buffer
 from thalweg.lower.finish import Launch
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory import ALIGNMENT, Arena, arrange
-from thalweg.lower.schedule import Waits, threads_for, work_of
+from thalweg.lower.schedule import Waits, amid_updates, threads_for, work_of
 from thalweg.lower.specialise import NotCompiled, Region
 from thalweg.lower.varying import Adapted
 from thalweg.ops.context import VariableCell
@@ -67,10 +66,6 @@ address_of = (
 )
 
 
-class OtherShape(Exception):
-    """A variable was given another shape than the graph says."""
-
-
 @dataclass(frozen=True, eq=False)
 class Call:
     """A launch with its code: where its argument words are, when it waits, who runs it."""
@@ -82,6 +77,13 @@ class Call:
     scratch: int
     waits: tuple[bool, ...]
     owner: int
+    held: bool  # it goes on with an update of a variable: no stop before it
+    work: int
+
+    def entries(self, arguments: int) -> list[Entry]:
+        """Its calls of functions, on argument words at an address."""
+        first = any(self.waits[:1])
+        return entries_of(self.functions, arguments, first, self.owner, self.held, self.work)
 
     @staticmethod
     def count_words(launch: Launch, adapted: Adapted) -> int:
@@ -167,6 +169,9 @@ class NativeStep:
         except IndexError:
             frame = Frame(self)
         words, use, uses = frame.words, frame.use, USES.uses
+        fresh: dict[VariableCell, Array] = {}
+        results: list[Any] = []
+        fault, is_bound = 1, True
         try:
             if self.references:
                 use.cells = cells
@@ -174,28 +179,41 @@ class NativeStep:
                 if uses[0] is not use:
                     USES.wait(use, context.cancellation)
                 with USES.mutex:
-                    self._lend(words, use)
-            held = self._enter(words, values) if self.inputs else None
-            results = self._results(words, cells)
-            if self.streams:
-                self._draw(frame, context)
-            fault = self._pool.run(frame.program)
-            if fault:
-                frame.fault[0] = 0
-                self._take_back(cells)
-            for place, scalar in frame.scalars:
-                results[place] = scalar[()]
-            del held  # until here the arrays had to live
-        except (errors.FailedPreconditionError, OtherShape):
-            return None
+                    is_bound = self._lend(words, use, fresh)
+            if is_bound:
+                held = self._enter(words, values) if self.inputs else None
+                results = self._results(words, cells)
+                if self.streams:
+                    self._draw(frame, context)
+                fault = self._pool.run(frame.program)
+                if fault or fresh:
+                    fault = self._settled(frame, fault, fresh, context)
+                for place, scalar in frame.scalars:
+                    results[place] = scalar[()]
+                del held  # until here the arrays had to live
         finally:
             if self.references:
                 uses.remove(use)
                 use.cells = use.buffers = ()
                 if USES.waiting:
                     USES.wake()
-            self._frames.append(frame)
+        self._frames.append(frame)  # unless it was left half way, stopped by a signal or a check
         return None if fault else results
+
+    def _settled(
+        self, frame: Frame, fault: int, fresh: dict[VariableCell, Array], context: Any
+    ) -> int:
+        """Go on where the program paused; give variables their first values if all went well.
+
+        These are whole then: the step was neither left by a fault nor stopped.
+        """
+        if fault:
+            fault = self._pool.run_on(frame.program, fault, context.cancellation.check)
+            frame.fault[0] = 0
+        if not fault:
+            for cell, buffer in fresh.items():
+                cell.buffer = buffer
+        return fault
 
     def _draw(self, frame: Frame, context: Any) -> None:
         """Take from the random streams what the step needs of them."""
@@ -222,7 +240,9 @@ class NativeStep:
                 words[word] = address + row * stride
             fault = run(program)
             if fault:
+                fault = self._pool.run_on(program, fault)
                 frame.fault[0] = 0
+            if fault:
                 break
             for place, scalar in frame.scalars:
                 results[place][row] = scalar
@@ -244,12 +264,6 @@ class NativeStep:
             for word, shift in targets
         ]
 
-    def _take_back(self, cells: Sequence[VariableCell]) -> None:
-        """After a fault: a variable that was to get its first value here has none."""
-        for place, reference in self.references:
-            if reference.is_set_first:
-                cells[place].withdraw()
-
     def _enter(self, words: Any, values: Sequence[Any]) -> list[Array]:
         """Put the addresses of the inputs in place; the arrays that must live meanwhile."""
         held: list[Array] = []
@@ -263,25 +277,30 @@ class NativeStep:
                 words[word] = address + shift
         return held
 
-    def _lend(self, words: Any, use: Use[VariableCell]) -> None:
-        """Put the addresses of the variables in place; their buffers must live meanwhile."""
+    def _lend(self, words: Any, use: Use[VariableCell], fresh: dict[VariableCell, Array]) -> bool:
+        """Put the addresses of the variables in place; whether these are as expected.
+
+        Their buffers must live meanwhile. Variables that get their first value here are noted in
+        `fresh`, with its memory.
+        """
         cells = use.cells
         buffers: list[Array] = []
         use.buffers = buffers
         for place, (targets, written, is_set_first, shape) in self.references:
             cell = cells[place]
             buffer = cell.buffer
-            if buffer is None or is_set_first:
-                buffer = cell.prepared(shape) if is_set_first else cell.lend()
-            if buffer.shape != shape:
-                raise OtherShape
-            if written and getrefcount(buffer) > 3:  # somebody else holds it
+            if is_set_first:
+                buffer = _first(cell, shape, fresh)
+            if buffer is None or buffer.shape != shape:
+                return False
+            if written and getrefcount(buffer) > 3 and buffer is cell.buffer:  # others hold it
                 buffer = None
                 buffer = cell.lend_to_write()
             address = address_of(buffer)
             buffers.append(buffer)
             for word, shift in targets:
                 words[word] = address + shift
+        return True
 
     def _results(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
         results: list[Any] = []
@@ -315,10 +334,9 @@ class Frame:
         self.words: Any = memoryview(cast("Any", words))
         self._kept = (memory, step, words)
         entries: list[Entry] = []
-        for kernel, word, waits, owner in image.calls:
+        for kernel, word, waits, owner, held, work in image.calls:
             arguments = words.ctypes.data + 8 * word
-            for phase, function in enumerate(step.functions[kernel]):
-                entries.append(Entry(function, arguments, waits or phase > 0, owner))
+            entries += entries_of(step.functions[kernel], arguments, waits, owner, held, work)
         self.scalars = self._own_scalars(step)
         self.use = Use[VariableCell]((), step.written, step.exclusive)
         fault = self.fault.ctypes.data
@@ -342,6 +360,26 @@ def _exclusive_places(region: Region) -> frozenset[int]:
     updates = [node for node in region.nodes if locks_updates(node)]
     written = [node.inputs[place] for node in updates for place in node.op.parsed.references]
     return frozenset(region.references.index(region.roots[t]) for t in written if t in region.roots)
+
+
+def entries_of(
+    functions: Sequence[int], arguments: int, waits: bool, owner: int, held: bool, work: int
+) -> list[Entry]:
+    """The calls of a kernel's functions, each of which goes on with what those before began."""
+    return [
+        Entry(function, arguments, waits or phase > 0, owner, held or phase > 0, work)
+        for phase, function in enumerate(functions)
+    ]
+
+
+def _first(cell: VariableCell, shape: tuple[int, ...], fresh: dict[VariableCell, Array]) -> Array:
+    """Where a variable's whole new value goes: memory that is noted in `fresh` if not its own."""
+    if cell in fresh:  # under another name
+        return fresh[cell]
+    buffer = cell.prepared(shape)
+    if buffer is not cell.buffer:
+        fresh[cell] = buffer
+    return buffer
 
 
 def _is_plain(array: Array) -> bool:
@@ -399,13 +437,16 @@ def listed(lowered: Lowered, adapted: Sequence[Adapted], loaded: Sequence[Loaded
     arena = arrange(lowered.launches, [kernel.scratch for kernel in loaded], lowered.pieces)
     calls: list[Call] = []
     words = 0
-    waits = Waits(arena)
+    waits, held = Waits(arena), amid_updates(lowered.launches)
     for position, launch in enumerate(lowered.launches):
         functions, scratch = loaded[position].functions, arena.scratch[position]
         piece = scratch, scratch + loaded[position].scratch
         first, owner = waits.place(launch, piece, len(functions))
         waiting = (first, *[True] * (len(functions) - 1))
-        calls.append(Call(launch, adapted[position], functions, words, scratch, waiting, owner))
+        amount = held[position], int(work_of(launch.kernel))
+        calls.append(
+            Call(launch, adapted[position], functions, words, scratch, waiting, owner, *amount)
+        )
         words += calls[-1].word_count
     return Listing(lowered, calls, arena)
 
@@ -415,6 +456,6 @@ def _placed(
 ) -> list[PlacedCall]:
     numbers = {name: number for number, name in enumerate(kernels)}
     return [
-        PlacedCall(numbers[name], call.words, call.waits[0], call.owner)
+        PlacedCall(numbers[name], call.words, call.waits[0], call.owner, call.held, call.work)
         for call, name in zip(calls, names, strict=True)
     ]

@@ -43,6 +43,7 @@ from thalweg.ops.context import VariableCell
 from thalweg.ops.philox import Philox
 from thalweg.ops.random import Random
 from thalweg.ops.variable_uses import USES, Use
+from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import uncollected
 from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import renewed_after_fork
@@ -62,7 +63,9 @@ class NativeControl:
     def __init__(self, unit: Controlled, threads: int) -> None:
         self._unit = unit
         self._threads = threads
-        self._programs: dict[Any, _ControlStep | None] = {}
+        self._programs = Bounded[Any, _ControlStep | None](
+            "programs of a loop or conditional", _MOST_PROGRAMS
+        )
         self._varying = Varying()
         self._rooms = Rooms(FIRST_ROOM, FIRST_ROOM)
         self.reason = ""  # why it is not native, where it is not
@@ -94,8 +97,6 @@ class NativeControl:
         if key not in self._programs:
             with self._lock:
                 if key not in self._programs:
-                    if len(self._programs) >= _MOST_PROGRAMS:
-                        del self._programs[next(iter(self._programs))]
                     self._programs[key] = self._lowered(values, rooms)
         return self._programs[key]
 
@@ -144,7 +145,7 @@ class _ControlStep:
         self.temporary = max((p.arena.size for p in self.parts.values()), default=0)
         self.homes, self.size = self._arranged()
         self.constants = {
-            home: np.ascontiguousarray(home.source)
+            home: np.require(home.source, requirements=["C", "A"])
             for home in self._all_homes()
             if home.where is Where.CONSTANT
         }
@@ -208,15 +209,13 @@ class _ControlStep:
             frame = self._frames.pop()
         except IndexError:
             frame = _Frame(self)
-        try:
-            held = self._enter(frame, values)
-            if held is None:
-                return None
-            if not self.variables:
-                return self._run(frame, values, context)
-            return self._run_with_variables(frame, values, context)
-        finally:
-            self._frames.append(frame)
+        held, found = self._enter(frame, values), None
+        if held is not None:
+            run = self._run_with_variables if self.variables else self._run
+            found = run(frame, values, context)
+        # A frame that is left half way, stopped by a signal or a check, is not used again.
+        self._frames.append(frame)
+        return found
 
     def _run_with_variables(self, frame: _Frame, values: Sequence[Any], context: Any) -> Any:
         frame.use.cells = [values[home.source] for home in self.variables]
@@ -230,11 +229,9 @@ class _ControlStep:
         results = self._results(frame, values, context)
         before = self._remembered(values)
         frame.fault[0] = 0
-        stop = context.cancellation.on_cancel(frame.stop)
-        try:
-            fault = self._pool.run_on(frame.program, partial(self._pause, frame, context))
-        finally:
-            stop()
+        fault = self._pool.run(frame.program)
+        pause = partial(self._pause, frame, context)
+        fault = self._pool.run_on(frame.program, fault, pause)
         context.cancellation.check()
         if not fault and self._used_once(results):
             self._settle_streams(results, context)
@@ -451,10 +448,6 @@ class _Frame:
         self.program = Program(default_pool(), entries, self.fault.ctypes.data, step.threads)
         self.use = Use[VariableCell]((), step.changed, step.exclusive)
 
-    def stop(self) -> None:
-        """Let the program end at the next jump."""
-        self.fault[0] = 1
-
     def _home(self, home: Home) -> int:
         if home.where is Where.CONSTANT:
             return self._step.constants[home].ctypes.data
@@ -470,8 +463,7 @@ class _Frame:
             words[call.words + count + 1] = self._base + call.scratch
             words[call.words + count + 2 : call.words + call.word_count] = call.adapted.words
             arguments = words.ctypes.data + 8 * call.words
-            for function, waits in zip(call.functions, call.waits, strict=True):
-                entries.append(Entry(function, arguments, waits, call.owner))
+            entries += call.entries(arguments)
         return entries
 
     def _address(self, placed: PlacedPart, buffer: Buffer) -> int:
@@ -480,7 +472,7 @@ class _Frame:
             return self._home(home)
         if buffer.kind is Kind.TEMPORARY:
             return self._base + placed.arena.offsets[buffer]
-        constant = np.ascontiguousarray(buffer.source)
+        constant = np.require(buffer.source, requirements=["C", "A"])
         self._kept = (*self._kept, constant)
         return constant.ctypes.data
 

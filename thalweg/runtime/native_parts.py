@@ -21,7 +21,7 @@ from thalweg.loops.kernel import Loops
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.control_program import ControlProgram, Home, Leap, Part, Where
 from thalweg.lower.memory import Arena, arrange
-from thalweg.lower.schedule import SMALL, Waits, work_of
+from thalweg.lower.schedule import SMALL, Waits, amid_updates, work_of
 from thalweg.lower.varying import Adapted, Varying
 from thalweg.runtime.native import Call, kernel_request
 
@@ -133,7 +133,7 @@ def _with_code(
     is_one = len(loaded) < len(lowered.launches)
     code = [*loaded, *[_NO_CODE] * (len(lowered.launches) - len(loaded))]
     arena = arrange(lowered.launches, [kernel.scratch for kernel in code], lowered.pieces)
-    waits = Waits(arena)
+    waits, held = Waits(arena), amid_updates(lowered.launches)
     calls: list[Call] = []
     for place, launch in enumerate(lowered.launches):
         functions, scratch = code[place].functions, arena.scratch[place]
@@ -141,6 +141,9 @@ def _with_code(
         first, owner = waits.place(launch, piece, len(functions))
         waiting = (first or not place, *[True] * (len(functions) - 1))[: len(functions)]
         owner = -1 if is_one else owner
-        calls.append(Call(launch, adapted[place], functions, words, scratch, waiting, owner))
+        amount = held[place], int(_REPEATED_WORK if is_one else work_of(launch.kernel))
+        calls.append(
+            Call(launch, adapted[place], functions, words, scratch, waiting, owner, *amount)
+        )
         words += calls[-1].word_count
     return PlacedPart(part, tuple(calls), arena)

@@ -6,7 +6,6 @@ that Thalweg generates, on as many threads as the kernel it is compared with.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from thalweg.codegen.emitted import Emitted
 from thalweg.codegen.machine import Target, host
 from thalweg.codegen.matrix_plan import DEPTH, SIDE
 from thalweg.codegen.matrix_unit import configure, instruct
+from thalweg.platform.caches import memoized
 from thalweg.runtime.pool import Entry, Program, default_pool
 
 _CHAINS = 12  # sums that do not wait for each other: latency × units, and 16 registers hold them
@@ -36,7 +36,7 @@ _ROUNDS = 7
 _LEAST_COPIED, _MOST_COPIED = 1 << 12, 1 << 26
 
 
-@cache
+@memoized(64)
 def arithmetic_peak(threads: int, dtype: Any = np.float32) -> float:
     """Floating-point operations per second of multiply-adds that touch no memory."""
     target = host()
@@ -47,7 +47,7 @@ def arithmetic_peak(threads: int, dtype: Any = np.float32) -> float:
     return operations / _seconds(function, [memory.ctypes.data, 0], threads)
 
 
-@cache
+@memoized(64)
 def matrix_peak(threads: int) -> float:
     """Floating-point operations per second of the matrix unit on tiles that stay there."""
     target = host()
@@ -62,7 +62,7 @@ def copy_peak(size: int, threads: int) -> float:
     return _copy_peak(min(max(rounded, _LEAST_COPIED), _MOST_COPIED), threads)
 
 
-@cache
+@memoized(64)
 def _copy_peak(size: int, threads: int) -> float:
     target = host()
     (function,) = load([emit_copy(_vector(target, FLOAT), target)], target)[0]

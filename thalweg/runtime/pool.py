@@ -2,7 +2,9 @@
 
 A `Program` is a table of native kernel calls, as plain data; `Pool.run` walks it on the caller's
 thread and on workers parked in native code, all at once, and gives the step's fault code. A step
-that finds the workers busy is walked by its caller alone, with the same results.
+that finds the workers busy is walked by its caller alone, with the same results. One that takes
+long pauses between kernels, some ten times a second: back in the interpreter, its caller hears of
+signals and of whoever wants to stop the step, and has it go on.
 
 The workers are threads of the system, not of Python: they hold no state of the interpreter, so
 they need no GIL, and neither its end nor an exception elsewhere can catch them half way.
@@ -36,10 +38,18 @@ MOST_THREADS = 64
 _SPINS = 100
 _CROWDED_SPINS = 20  # more threads than cores: whom we wait for may need this very core
 
-# A program that loops comes back after so many turns at first, later about twice as often as this
-# many seconds: somebody may want to stop it.
-_TURNS = 1000
-_PAUSE = 0.05
+# Work, roughly in nanoseconds, after which a walk looks at the clock. A kernel may take many times
+# what it was thought to take, and yet the clock is looked at in time.
+_BUDGET = 200_000
+
+# Nanoseconds after which a program pauses, so that who interrupts it is heard within 100 ms. To
+# come back takes microseconds, but up to 5 ms where other threads of Python want the GIL as well.
+# Before a kernel that is longer than what is left of that time, it pauses at once, unless it has
+# only just begun.
+_SLICE = 80_000_000
+_EARLIEST = 10_000_000
+
+_CALL = 200  # nanoseconds of an entry besides its work: reading it, and the barrier
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -66,13 +76,16 @@ class Entry(NamedTuple):
     """A kernel call: `function(arguments, thread, threads)` on all threads.
 
     With an `owner`, one thread makes the call, alone. `barrier`: what was called before must be
-    finished on all threads.
+    finished on all threads. A program may pause at a barrier, unless the entry is `held`: it goes
+    on with what the one before has begun. `work` is about how many nanoseconds it takes a thread.
     """
 
     function: int
     arguments: int
     barrier: bool = True
     owner: int = -1
+    held: bool = False
+    work: int = 0
 
 
 class Jump(NamedTuple):
@@ -107,6 +120,7 @@ class Program:
         self.threads = min(threads or pool.threads, MOST_THREADS)
         self.entries = tuple(entries)
         self.words = _table(pool, self.entries, fault, self.threads)
+        self.fault = ctypes.c_int64.from_address(fault)
         self.address = self.words.ctypes.data
         self.brief = brief
 
@@ -124,10 +138,11 @@ def _table(pool: Pool, entries: Sequence[Entry | Jump], fault: int, threads: int
 
 def _row(entry: Entry | Jump) -> tuple[int, int, int, int]:
     if isinstance(entry, Entry):
-        flags = walker.BARRIER if entry.barrier else 0
+        flags = (walker.BARRIER if entry.barrier else 0) | (walker.HELD if entry.held else 0)
+        flags |= min(entry.work + _CALL, walker.MOST_WORK) << walker.WORK_SHIFT
         return entry.function, entry.arguments, flags, entry.owner
     flags = walker.BARRIER | walker.JUMP | (walker.IF_TRUE if entry.if_true else 0)
-    return 0, entry.decides, flags, entry.target
+    return 0, entry.decides, flags | _CALL << walker.WORK_SHIFT, entry.target
 
 
 def _zeros(size: int) -> _Words:
@@ -163,38 +178,37 @@ class Pool:
         atexit.register(self.close)
 
     def run(self, program: Program) -> int:
-        """Run a step to its end; what its fault word holds then."""
+        """Run a step to its end, or until it pauses; what its fault word holds then."""
         if program.threads > self._offered:
             self._start(program.threads)
         if program.brief:
             return self._run_briefly(program.address)
         return self._run(program.address)
 
-    def run_on(self, program: Program, look: Callable[[], None]) -> int:
-        """Run a step that may loop for long; `look` is called every now and then on the way."""
-        words, turns = program.words, _TURNS
-        words[walker.PROGRAM_START // 8] = 0
-        while True:
-            words[walker.PROGRAM_TURNS // 8] = turns
-            began = time.monotonic()
-            if (code := self.run(program)) != walker.PAUSED:
-                return code
-            ctypes.c_int64.from_address(int(words[walker.PROGRAM_FAULT // 8])).value = 0
-            look()
-            if time.monotonic() - began < _PAUSE:
-                turns *= 2
+    def run_on(self, program: Program, code: int, check: Callable[[], None] | None = None) -> int:
+        """Run a step on that gave a code: to its end, if it paused; what its fault word holds then.
 
-    def timed(self, program: Program) -> _Words:
+        `check` is called at each pause and raises to stop the step, as do signals. A step that was
+        stopped is not to be run again.
+        """
+        while code == walker.PAUSED:
+            program.fault.value = 0
+            if check is not None:
+                check()
+            code = self.run(program)
+        return code
+
+    def timed(self, program: Program, check: Callable[[], None] | None = None) -> _Words:
         """Run a step and give, for each entry and thread, when its call began and ended.
 
         Times are nanoseconds of `time.monotonic_ns`; zeros are calls that the thread did not make.
         """
-        if program.threads > self._offered:
-            self._start(program.threads)
         times = np.zeros((len(program.entries), program.threads, 2), np.int64)
-        words = program.words.copy()
-        words[walker.PROGRAM_TIMES // 8] = times.ctypes.data
-        self._run(words.ctypes.data)
+        program.words[walker.PROGRAM_TIMES // 8] = times.ctypes.data
+        try:
+            self.run_on(program, self.run(program), check)
+        finally:
+            program.words[walker.PROGRAM_TIMES // 8] = 0
         return times
 
     def reset(self) -> None:
@@ -263,7 +277,8 @@ def _process() -> ctypes.CDLL:
 
 
 def _system(target: Target) -> dict[int, int]:
-    """What the native code must know of the system, by its place in the pool."""
+    """What the native code must know of the system and of our patience, by its place in the
+    pool."""
     return {
         walker.SPINS: _SPINS,
         walker.YIELD: _symbol("sched_yield"),
@@ -272,6 +287,9 @@ def _system(target: Target) -> dict[int, int]:
         walker.CLOCK_NUMBER: int(time.CLOCK_MONOTONIC),
         walker.CREATE: _symbol("pthread_create"),
         walker.JOIN: _symbol("pthread_join"),
+        walker.BUDGET: _BUDGET,
+        walker.SLICE: _SLICE,
+        walker.EARLIEST: _EARLIEST,
     }
 
 

@@ -78,7 +78,8 @@ class Remembered:
 
     def saw(self, shapes: Shapes) -> None:
         """The region was lowered for these shapes: later programs may differ because of it."""
-        self._before.append(shapes)
+        if len(self._before) < _MOST:  # after that many, no program is kept
+            self._before.append(shapes)
 
     def keep(self, image: Image, form: Form) -> None:
         """Keep the program that was not found."""
@@ -185,7 +186,7 @@ class _Reading:
 def _write_image(entry: _Writing, image: Image, nodes: Sequence[Node]) -> None:
     entry.data |= {
         "kernels": image.kernels,
-        "calls": entry.array(np.array(image.calls, np.int64).reshape(-1, 4)),
+        "calls": entry.array(np.array(image.calls, np.int64).reshape(-1, 6)),
         "words": entry.array(image.words),
         "bases": entry.array(image.bases),
         "constants": _write_constants(entry, image.constants, nodes),
@@ -203,7 +204,10 @@ def _image(entry: _Reading, nodes: Sequence[Node]) -> Image:
     data = entry.data
     return Image(
         tuple(data["kernels"]),
-        [PlacedCall(k, word, waits != 0, owner) for k, word, waits, owner in _rows(entry, "calls")],
+        [
+            PlacedCall(kernel, word, waits != 0, owner, held != 0, work)
+            for kernel, word, waits, owner, held, work in _rows(entry, "calls")
+        ],
         entry.array(data["words"]),
         entry.array(data["bases"]),
         [_constant(entry, told, nodes) for told in data["constants"]],
@@ -233,7 +237,7 @@ def _write_constants(
 
 def _constant(entry: _Reading, told: Any, nodes: Sequence[Node]) -> Array:
     if isinstance(told, int):
-        return np.ascontiguousarray(nodes[told].op.numpy())
+        return np.require(nodes[told].op.numpy(), requirements=["C", "A"])
     return entry.array(told)
 
 

@@ -22,6 +22,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.util import extract_sub_graph
 from thalweg.place.placer import local_devices
 from thalweg.platform import spans
+from thalweg.platform.caches import Bounded
 from thalweg.public import public
 from thalweg.runtime import trace
 from thalweg.runtime.cancellation import Cancellation
@@ -36,6 +37,7 @@ from thalweg.runtime.resources import Resources
 from thalweg.runtime.stats import RunMetadata, store_stats
 
 #: THALWEG_COMPILE=0 runs everything on the reference kernels.
+_MOST_PLANS = 1_000  # steps that a session keeps plans for
 COMPILES = os.environ.get("THALWEG_COMPILE", "1") != "0"
 
 _live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
@@ -82,11 +84,14 @@ class BaseSession:
         self._config = ConfigProto() if config is None else as_config(config)
         self._resources = Resources()
         self._devices = local_devices(self._config.device_count)
-        self._plans: dict[Step, Plan] = {}
+        self._plans = Bounded[Step, Plan]("plans of a session", _MOST_PLANS)
         # By what a call looks like:
-        self._direct: dict[Any, tuple[Fetches, DirectStep | KnownStep]] = {}
+        self._direct = Bounded[Any, "tuple[Fetches, DirectStep | KnownStep]"](
+            "calls of a session", _MOST_PLANS
+        )
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
+        self._closing = Cancellation()  # of the direct steps, which have none of their own
         self._steps: set[Cancellation] = set()
         self._lock = threading.Lock()
         _live.add(self)
@@ -163,7 +168,7 @@ class BaseSession:
     def _direct_step(self, planned: Plan, step: Step) -> DirectStep | None:
         if self._config.operation_timeout_in_ms:
             return None  # somebody has to look at the clock
-        return direct_step(planned, step, self._resources, feed_value)
+        return direct_step(planned, step, self._resources, feed_value, self._closing)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
@@ -303,7 +308,7 @@ class BaseSession:
             return
         self._closed = True
         with self._lock:
-            steps = list(self._steps)
+            steps = [self._closing, *self._steps]
         for step in steps:
             step.cancel(errors.CancelledError(None, None, "Session was closed."))
         self._resources = Resources()

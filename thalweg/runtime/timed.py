@@ -6,7 +6,6 @@ entries. Nodes that run between compiled parts of a region are seen through a `T
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.codegen.walker import PROGRAM_FAULT
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import CompiledRegion
 from thalweg.runtime.kernels import Context, run
@@ -33,23 +31,22 @@ Single = Callable[[Instruction, list[Any], Context], None]
 class _Clock(Pool):
     """The pool as a step sees it while it is timed."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, check: Callable[[], None]) -> None:
+        self._pool, self._check = pool, check
         self.times: Times = np.zeros((0, 1, 2), np.int64)
 
     def run(self, program: Program) -> int:
         """Run a step to its end, noting its times."""
-        self.times = self._pool.timed(program)
-        fault = int(program.words[PROGRAM_FAULT // 8])
-        return ctypes.c_int64.from_address(fault).value
+        self.times = self._pool.timed(program, self._check)
+        return program.fault.value
 
 
 class TimedStep(NativeStep):
     """A native step that keeps the times of its last run. It shares all else with the original."""
 
-    def __init__(self, step: NativeStep) -> None:
+    def __init__(self, step: NativeStep, check: Callable[[], None]) -> None:
         self.__dict__.update(vars(step))
-        self._pool = self._clock = _Clock(default_pool())
+        self._pool = self._clock = _Clock(default_pool(), check)
 
     @property
     def times(self) -> Times:
@@ -78,7 +75,7 @@ class TimedRegion:
     def _timed(
         self, step: Any, context: Context, arrays: Sequence[Any], cells: Sequence[Any]
     ) -> list[Any] | None:
-        timed = TimedStep(step)
+        timed = TimedStep(step, context.cancellation.check)
         try:
             results = timed(context, arrays, cells)
         except errors.FailedPreconditionError:

@@ -7,10 +7,10 @@ field for field as TensorFlow has them, so that files are the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from thalweg.graph.protos import message
+from thalweg.platform.caches import memoized
 from thalweg.public import publish_lazily
 
 #: name of a field, its number, its type, and whether it is repeated
@@ -50,7 +50,7 @@ def saved_model() -> Any:
     return _built("SavedModel")
 
 
-@cache
+@memoized(1_000)
 def _built(name: str) -> Any:
     """A message class of our description."""
     inner = meta_graph_def().DESCRIPTOR  # also says how to install protobuf where it is missing

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from typing import Any, NoReturn, cast
 
 from thalweg.graph import dtypes
@@ -20,6 +19,7 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.ops import slicing
+from thalweg.platform.caches import memoized
 from thalweg.public import publish_value
 from thalweg.variables.initializers import GlorotUniform, Initializer, Zeros
 from thalweg.variables.partitioned import PartitionedVariable, PartitionInfo, slice_plan
@@ -296,7 +296,7 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-@cache
+@memoized(1_000)
 def _calls_take(kind: type[Initializer], name: str) -> bool:
     return _takes(kind.__call__, name)
 

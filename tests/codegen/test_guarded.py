@@ -1,0 +1,94 @@
+"""Kernels on memory at all kinds of addresses, with pages around it that must not be touched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.codegen.steps import STEPS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+PROGRAM = """
+import sys
+import numpy as np
+import thalweg as tf
+from tests.codegen.guarded import Guarded, Numpy
+from tests.codegen.steps import STEPS
+from thalweg.ops import context
+from thalweg.runtime import native, native_control
+
+def run(name, memory):
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(1)
+        fetches, feeds = STEPS[name]()
+        for module in (native, native_control, context):
+            module.np = np if memory is None else Numpy(memory)
+        session.run(tf.global_variables_initializer())
+        if memory is not None:
+            feeds = {x: memory.copy(value) for x, value in feeds.items()}
+            memory.made = 0
+        return tf.contrib.framework.nest.flatten(session.run(fetches, feeds))
+
+def differ(one, other):
+    return not np.array_equal(np.asarray(one), np.asarray(other), equal_nan=True)
+
+for name in sys.argv[2:]:
+    expected = run(name, None)
+    shifts = range(64) if sys.argv[1] == "all" else (1, 13)
+    memories = [Guarded(at_end=True), Guarded(at_end=False), *map(Guarded, shifts)]
+    for memory in memories:
+        print(name, memory.__dict__, flush=True)
+        found = run(name, memory)
+        results = sum(np.ndim(array) > 0 for array in found)
+        assert memory.made >= results, "results are not guarded"
+        for one, other in zip(expected, found, strict=True):
+            if one is not None and differ(one, other):
+                sys.exit(f"{name}: {memory.__dict__} gives something else")
+"""
+
+
+def check(names: list[str], shifts: str) -> None:
+    """In a process of its own: a kernel that reaches over an edge ends it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "THALWEG_THREADS": "1"}
+    command = [sys.executable, "-c", PROGRAM, shifts, *names]
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    last = done.stdout.strip().rpartition("\n")[2]
+    assert done.returncode == 0, f"{done.returncode} at {last}: {done.stderr[-2000:]}"
+
+
+NAMES = list(STEPS)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_kernels_stay_inside_their_buffers_wherever_those_lie(part: int) -> None:
+    check(NAMES[part::2], "some")
+
+
+@pytest.mark.skipif(not os.environ.get("THALWEG_SOAK"), reason="takes minutes: THALWEG_SOAK=1")
+@pytest.mark.parametrize("part", range(16))
+def test_kernels_give_the_same_at_every_element_of_a_line(part: int) -> None:
+    check(NAMES[part::16], "all")
+
+
+EDGES = """
+from tests.codegen.guarded import Guarded
+import ctypes, sys
+array = Guarded(at_end=sys.argv[1] == "after").empty(10, "float32")
+array[...] = 1
+place = array.ctypes.data + (array.nbytes if sys.argv[1] == "after" else -1)
+ctypes.c_char.from_address(place).value
+"""
+
+
+@pytest.mark.parametrize("edge", ["before", "after"])
+def test_a_byte_outside_of_a_guarded_array_ends_the_process(edge: str) -> None:
+    command = [sys.executable, "-c", EDGES, edge]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode < 0

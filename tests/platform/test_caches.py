@@ -1,0 +1,200 @@
+"""Every cache has a limit, and all of them are known."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import thalweg as tf
+from thalweg.platform.caches import Bounded, caches, memoized
+
+PACKAGE = Path(tf.__file__).parent
+
+#: The bounded dictionaries, by name: how many entries each may have.
+LIMITS = {
+    "amounts of kernels": 2_000,
+    "calls of a session": 1_000,
+    "conversions by type": 1_000,
+    "devices that nobody has": 1_000,
+    "dtypes of functions": 10_000,
+    "forms of a region": 64,
+    "kernels in memory": 1 << 13,
+    "kinds of tensors in eager code": 10_000,
+    "numbers as operands": 1_000,
+    "plans of a session": 1_000,
+    "plans of eager code": 256,
+    "programs of a loop or conditional": 64,
+    "programs of a region": 128,
+    "schedules that won": 1 << 13,
+}
+
+#: What functions change at the level of modules and is no cache: as large as the program is, or as
+#: what is going on.
+REGISTRIES = {
+    "autodiff/registry.py:_functions": "gradients by op, which users register",
+    "codegen/cache.py:_process": "the one cache of kernels",
+    "codegen/parallel.py:_before": "what was imported when helpers were forked",
+    "codegen/tune.py:_process": "the one store of schedules",
+    "data/watching.py:_live": "pipelines that run now",
+    "distributions/divergence.py:_formulas": "formulas by types, which users register",
+    "functions/replay.py:_shown": "functions of the library",
+    "functions/tensors.py:looks": "a counter",
+    "graph/convert.py:_conversions": "conversions, which users register",
+    "graph/dtypes.py:_by_enum": "dtypes",
+    "graph/dtypes.py:_by_value": "dtypes",
+    "graph/graph.py:global_graph": "the one graph of a process",
+    "graph/node.py:operators": "operators of tensors",
+    "graph/op.py:REGISTRY": "ops by name",
+    "ops/library.py:_loaded": "modules that users load",
+    "ops/saving.py:_deferred": "files that are not written yet",
+    "platform/caches.py:_functions": "functions that are memoized",
+    "platform/depth.py:_depths": "those that are inside now",
+    "platform/spans.py:_watchers": "those that watch now",
+    "platform/spans.py:_lasting": "what lasts now",
+    "public.py:_lazy": "public names",
+    "public.py:_registry": "public names",
+    "saved/collection_protos.py:_conversions": "conversions, which users register",
+}
+
+#: What goes with its keys, or is a limit itself.
+BOUNDED = ("Bounded", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "weakref.Weak")
+CHANGES = {"add", "append", "extend", "insert", "setdefault", "update"}
+
+
+def test_the_oldest_entries_go() -> None:
+    cache = Bounded[int, str]("test", 3)
+    for number in range(5):
+        cache[number] = str(number)
+    assert list(cache) == [2, 3, 4]
+    cache.renew(2)
+    assert cache.setdefault(5, "5") == "5"
+    assert cache.setdefault(5, "6") == "5"
+    assert list(cache) == [4, 2, 5]
+    cache[4] = "again"
+    assert list(cache.items()) == [(4, "again"), (2, "2"), (5, "5")]
+
+
+def test_finding_is_what_it_is_in_any_dictionary() -> None:
+    assert Bounded.get is dict.get
+    assert Bounded.__getitem__ is dict.__getitem__
+    assert Bounded.__contains__ is dict.__contains__
+
+
+def test_threads_fill_one_at_once() -> None:
+    cache = Bounded[int, int]("test", 50)
+
+    def fill(first: int) -> None:
+        for number in range(first, first + 5_000):
+            cache[number] = number
+
+    threads = [threading.Thread(target=fill, args=(5_000 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(cache) <= 50 + len(threads)
+
+
+def test_the_list_knows_those_that_live() -> None:
+    cache = Bounded[int, int]("short-lived", 3)
+    cache[1] = 1
+    assert [(c.size, c.limit) for c in caches() if c.name == "short-lived"] == [(1, 3)]
+    del cache
+    assert not any(c.name == "short-lived" for c in caches())
+
+
+def test_functions_are_in_the_list() -> None:
+    @memoized(2)
+    def doubled(number: int) -> int:
+        return 2 * number
+
+    assert [doubled(n) for n in (1, 2, 3, 3)] == [2, 4, 6, 6]
+    (found,) = [c for c in caches() if c.name.endswith("doubled")]
+    assert (found.size, found.limit) == (2, 2)
+    found.clear()
+    assert doubled.cache_info().currsize == 0  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def test_all_have_the_limits_that_are_listed() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None])
+        y = tf.while_loop(lambda n, _: n < 3, lambda n, y: (n + 1, y * x), (0, x))[1]
+        session.run(tf.tanh(y), {x: np.ones(3, np.float32)})
+        found = {c.name: c for c in caches() if "." not in c.name}
+    assert {name: found[name].limit for name in found if name in LIMITS}.items() <= LIMITS.items()
+    assert found.keys() <= LIMITS.keys() | {"test", "short-lived"}
+    assert {"programs of a region", "plans of a session", "amounts of kernels"} <= found.keys()
+    assert all(c.limit and c.size <= c.limit for c in caches())
+
+
+def _sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text())
+
+
+def test_no_function_remembers_all_its_calls() -> None:
+    found: list[str] = []
+    for name, tree in _sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and _has_parameters(node):
+                words = [ast.unparse(decorator) for decorator in node.decorator_list]
+                if any(w.endswith(".cache") or w == "cache" or "lru_cache" in w for w in words):
+                    found.append(f"{name}:{node.name}")
+    assert not found, "use thalweg.platform.caches.memoized"
+
+
+def _has_parameters(function: ast.FunctionDef) -> bool:
+    given = function.args
+    return bool(given.args or given.posonlyargs or given.kwonlyargs or given.vararg or given.kwarg)
+
+
+def test_what_modules_hold_is_bounded_or_listed() -> None:
+    found = {f"{name}:{held}" for name, tree in _sources() for held in _unbounded(tree)}
+    assert found == REGISTRIES.keys()
+
+
+def _unbounded(tree: ast.Module) -> set[str]:
+    """What a module holds at its top that its functions put things into."""
+    held = {name for name, value in _assigned(tree) if _holds_any_number(value)}
+    return held & _changed(tree)
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        for target in targets:
+            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            if isinstance(target, ast.Name) and value is not None:
+                yield target.id, value
+
+
+def _holds_any_number(value: ast.expr) -> bool:
+    if isinstance(value, ast.Dict | ast.List | ast.Set):
+        return True
+    made = ast.unparse(value)
+    kinds = ("dict", "list", "set", "defaultdict", "OrderedDict", "deque", "Counter")
+    return isinstance(value, ast.Call) and made.startswith(kinds) and not made.startswith(BOUNDED)
+
+
+def _changed(tree: ast.Module) -> set[str]:
+    found: set[str] = set()
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.Lambda):
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                found |= _names(node.value)
+            elif isinstance(node, ast.AugAssign):
+                found |= _names(node.target)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                found |= _names(node.func.value) if node.func.attr in CHANGES else set()
+    return found
+
+
+def _names(node: ast.expr) -> set[str]:
+    return {node.id} if isinstance(node, ast.Name) else set()

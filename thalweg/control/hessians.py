@@ -1,0 +1,54 @@
+"""Hessians: gradients of each element of a gradient, in a loop where no shape is static."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from thalweg.autodiff.gradients import gradients
+from thalweg.control.functional import map_fn
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.ops import filling, joining, shaping
+from thalweg.public import public
+
+
+@public("hessians")
+def hessians(
+    ys: Any,
+    xs: Any,
+    name: str = "hessians",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool = False,
+    aggregation_method: int | None = None,
+) -> list[Tensor]:
+    """The Hessian of sum(ys) in each x, of shape x.shape + x.shape."""
+    options = {
+        "colocate_gradients_with_ops": colocate_gradients_with_ops,
+        "gate_gradients": gate_gradients,
+        "aggregation_method": aggregation_method,
+    }
+    wanted = list(cast("Sequence[Any]", xs)) if isinstance(xs, list | tuple) else [xs]
+    with name_scope(name, "hessians"):
+        return [_hessian(ys, x, options) for x in wanted]
+
+
+def _hessian(ys: Any, x: Any, options: dict[str, Any]) -> Tensor:
+    tensor = convert_to_tensor(x)
+    (first,) = gradients(ys, x, **options)
+    flat = shaping.reshape(first, [-1])
+    size = tensor.shape.num_elements()
+
+    def row(index: Any) -> Tensor:
+        (found,) = gradients(flat[index], x, **options)
+        return filling.zeros_like(tensor) if found is None else convert_to_tensor(found)
+
+    if size is not None:
+        rows = joining.stack([row(i) for i in range(size)]) if size else flat
+        return shaping.reshape(rows, tensor.shape.as_list() * 2)
+    rows = map_fn(row, filling.range(shaping.size(flat)), dtype=tensor.dtype.base_dtype)
+    once = shaping.shape(tensor)
+    result = shaping.reshape(rows, joining.concat([once, once], 0))
+    result.set_shape(tensor.shape.concatenate(tensor.shape))
+    return result

@@ -1,0 +1,25 @@
+"""Sums of arrays over axes as NumPy kernels take them: accurate however long, without BLAS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def summed(x: Array, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
+    """The sum over axes; floats shorter than 64 bits are summed in 64 and rounded once.
+
+    NumPy adds in pairs along the last axis alone: over others, errors would grow with the length.
+    """
+    wide = _wide(x.dtype)
+    return np.sum(x, axis=axis, dtype=wide, keepdims=keepdims).astype(x.dtype, copy=False)
+
+
+def _wide(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind in "biu" or dtype.itemsize >= (16 if dtype.kind == "c" else 8):
+        return dtype
+    return np.complex128 if dtype.kind == "c" else np.float64
