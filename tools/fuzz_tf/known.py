@@ -295,6 +295,18 @@ TABLE: tuple[Known, ...] = (
     ),
     # Arguments that TensorFlow refuses without need
     Known(
+        "reduce_*",
+        "gradient accepts",
+        _THEIR_BUG + "the gradient refuses axes of int64",
+        detail="'DynamicStitch' Op have types .int64",
+    ),
+    Known(
+        "where",
+        "accepts",
+        "the places of a scalar are one of no indices, or none; TensorFlow refuses scalars",
+        detail="Unhandled input dimensions: 0",
+    ),
+    Known(
         "split",
         "accepts",
         _THEIR_BUG + "one piece of size -1 is compared before -1 is replaced",
