@@ -89,7 +89,7 @@ TABLE: tuple[Known, ...] = (
         "accepts|gradient accepts|gradient error class",
         _THEIR_BUG + "its Python code computes with a rank that is None, or refuses it",
         detail="NoneType|Cannot infer argument `num` from shape|must be known. Received: input"
-        "|Had rank = None",
+        "|Had rank = None|None values not supported",
         when=_unknown,
     ),
     Known(
