@@ -124,3 +124,10 @@ def test_safe_lookup(default_id: int | None) -> None:
     filler = np.zeros(2) if default_id is None else TABLE[default_id]
     first = (TABLE[1] + 3 * TABLE[6]) / 4
     np.testing.assert_allclose(run(found), [[first, filler], [filler, filler]], rtol=1e-5)
+
+
+def test_rows_within_max_norm_keep_every_digit() -> None:
+    table = np.array([[0.01, 0.02], [0.03, -0.01]])
+    np.testing.assert_allclose(
+        run(tf.nn.embedding_lookup(table, [0, 1], max_norm=0.7)), table, 1e-15
+    )

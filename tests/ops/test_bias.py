@@ -60,3 +60,8 @@ def test_wrong_shapes_at_run_time() -> None:
         x = tf.placeholder(tf.float32)
         with pytest.raises(tf.errors.InvalidArgumentError, match="as many biases"):
             session.run(tf.nn.bias_add(x, [1.0, 2.0]), {x: np.zeros((2, 3))})
+
+
+def test_channels_before_the_image_need_an_image() -> None:
+    with pytest.raises(ValueError, match="rank"):
+        tf.nn.bias_add(np.ones((2, 3)), np.ones(3), data_format="NCHW")

@@ -169,3 +169,10 @@ def test_shapes_that_cannot_be_joined(axis: int, other: list[Any], message: str)
         offsets = joining.ConcatOffset()(axis, [tf.constant([2, 3]), tf.constant(other)])
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             session.run(offsets)
+
+
+def test_constant_repeats_tell_the_size() -> None:
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, [2, 3])
+        assert tf.repeat(x, [2, 0, 3], 1).shape.as_list() == [2, 5]
+        assert tf.repeat(x, 2).shape.as_list() == [12]

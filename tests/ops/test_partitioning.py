@@ -109,3 +109,9 @@ def test_partitions_out_of_range(partitions: Any, message: str) -> None:
 def test_shapes_that_do_not_fit(build: Any) -> None:
     with tf.Graph().as_default(), pytest.raises(ValueError, match=r"\w"):
         build()
+
+
+def test_constant_indices_tell_the_number_of_rows() -> None:
+    with tf.Graph().as_default():
+        rows = [tf.placeholder(tf.float32, [2, 5]), tf.placeholder(tf.float32, [1, 5])]
+        assert tf.dynamic_stitch([[0, 3], [1]], rows).shape.as_list() == [4, 5]

@@ -1,5 +1,7 @@
 """Rows of the op table: softmax and cross entropies."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -146,6 +148,25 @@ def test_bad_arguments() -> None:
             tf.nn.sparse_softmax_cross_entropy_with_logits(labels=1, logits=1.0)
         with pytest.raises(ValueError, match="must be provided"):
             tf.nn.softmax_cross_entropy_with_logits(labels=LABELS)
+
+
+@pytest.mark.parametrize("axis", [0, -1, 1])
+def test_softmax_of_unknown_rank(axis: int) -> None:
+    values = np.arange(6.0).reshape(2, 3) if axis == 1 else np.arange(3.0)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float64)
+        powers = np.exp(values)
+        wanted = powers / powers.sum(axis, keepdims=True)
+        np.testing.assert_allclose(session.run(tf.nn.softmax(x, axis), {x: values}), wanted)
+
+
+@pytest.mark.parametrize("function", [tf.nn.softmax, tf.nn.log_softmax])
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3), (0,)])
+def test_no_classes_or_no_rows_give_an_empty_result(function: Any, shape: tuple[int, ...]) -> None:
+    check(function, np.zeros(shape), expect=np.zeros(shape), gradient=False)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.zeros(shape)
+        assert session.run(tf.gradients(function(x), [x])[0]).shape == shape
 
 
 @pytest.mark.parametrize("labels", [(3, 4), (1, 4), (3, 1), (1, 1), (4,)])

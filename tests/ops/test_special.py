@@ -110,3 +110,15 @@ def test_second_derivatives_of_incomplete_gamma():
         (slope_in_a,) = tf.gradients(tf.igamma(a, OTHER), a)
         with pytest.raises(LookupError, match="second derivative of igamma"):
             tf.gradients(slope_in_a, a)
+
+
+def test_bessel_functions_keep_their_digits_near_zero():
+    x = 10.0 ** np.linspace(-12, 1, 40)
+    with tf.Session() as session:
+        for ours, theirs in ((tf.math.bessel_i0e, oracle.i0e), (tf.math.bessel_i1e, oracle.i1e)):
+            np.testing.assert_allclose(session.run(ours(x)), theirs(x), rtol=4e-15)
+
+
+def test_erfc_keeps_its_digits_where_erf_nears_one():
+    x = np.linspace(0.5, 6, 200)
+    np.testing.assert_allclose(special_math.erfc(x), oracle.erfc(x), rtol=6e-15)

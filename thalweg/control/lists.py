@@ -435,11 +435,12 @@ class ListValue:
             shape = TensorShape.of(self.shapes.common)
         sizes = (shape[1:] if concatenating and shape.rank else shape).whole
         if sizes is None:
-            raise self._error(
+            error = self._error(
                 f"TensorArray has size zero, but element shape {shape} is not fully defined. "
                 "Currently only static shapes are supported when "
                 f"{'concatenating' if concatenating else 'packing'} zero-size TensorArrays."
             )
+            raise errors.UnimplementedError(None, None, error.message)
         return np.zeros((0, *sizes), self.dtype.as_numpy_dtype)
 
     def _joined(self, values: Sequence[Any]) -> Array:

@@ -166,7 +166,8 @@ def _clip(rows: Tensor, ids: Tensor, max_norm: Any) -> Tensor:
         axes = filling.range(shaping.rank(ids), shaping.rank(rows))
     squares = reduce.reduce_sum(rows * rows, axes, keepdims=True)
     norms = transcendental.sqrt(squares)
-    return rows * max_norm / arithmetic.maximum(norms, casting.cast(max_norm, rows.dtype))
+    limit = convert_to_tensor(max_norm, rows.dtype)  # at once: float32 would lose digits
+    return rows * limit / arithmetic.maximum(norms, limit)
 
 
 _COMBINERS = ("mean", "sqrtn", "sum")

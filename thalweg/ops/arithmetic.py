@@ -147,7 +147,7 @@ class SquaredDifference(Binary):
 
     def gradient(self, node: Node, dz: Tensor) -> list[Any]:
         x, y = node.inputs
-        slope = dz * ((x - y) * 2)
+        slope = dz * 2 * (x - y)  # in this order: twice the difference might overflow
         dx, dy = broadcast.both(node.inputs, slope, slope)
         return [dx, -dy]
 

@@ -37,7 +37,7 @@ class BiasAdd(Op):
 
     def shape(self, value: Tensor, bias: Tensor) -> TensorShape:
         bias.shape.assert_has_rank(1)
-        sizes = value.shape.with_rank_at_least(2).sizes
+        sizes = value.shape.with_rank_at_least(3 if self.data_format == "NCHW" else 2).sizes
         if sizes is None:
             return value.shape
         axis = channel_axis(self.data_format) % len(sizes)

@@ -474,10 +474,19 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
         values = shaping.reshape(x, [-1]) if axis is None else x
         place = 0 if axis is None else axis
         size = shaping.shape(values)[place : None if place == -1 else place + 1]
-        times = broadcast.broadcast_to(shaping.index_tensor(repeats), size)
+        each = shaping.index_tensor(repeats)
+        times = broadcast.broadcast_to(each, size)
         # Row i of the mask has times[i] marks: their rows are the indices, in order.
-        marks = choosing.where(filling.sequence_mask(times))
-        return indexing.gather(values, marks[:, 0], axis=place)
+        rows = choosing.where(filling.sequence_mask(times))[:, 0]
+        rows.set_shape([_total(constant_value(times), constant_value(each))])
+        return indexing.gather(values, rows, axis=place)
+
+
+def _total(times: Array | None, each: Array | None) -> int | None:
+    """How many there will be; of nothing repeated, none."""
+    if each is not None and not each.any():
+        return 0
+    return None if times is None else int(times.sum())
 
 
 # Lists with tensors in them are tensors

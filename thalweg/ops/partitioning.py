@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_all, convert_to_tensor
+from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.shapes import TensorShape, unknown_shape, vector
 from thalweg.loops import loop
 from thalweg.loops.expr import Expr, call
 from thalweg.loops.loop import Operand, Place, Scatter, ravel, unravel
@@ -101,6 +102,14 @@ def dynamic_partition(
     return op(data, convert_to_tensor(partitions, dtypes.int32), name=name)
 
 
+def _row_count(indices: list[Tensor]) -> int | None:
+    """One more than the largest index, where all are constants."""
+    known = [constant_value(places) for places in indices]
+    if any(places is None for places in known):
+        return None
+    return 1 + max(int(np.max(places, initial=-1)) for places in known if places is not None)
+
+
 class DynamicStitch(Op):
     """y[indices[k][i…]] = data[k][i…]; of equal indices the last one wins"""
 
@@ -114,7 +123,7 @@ class DynamicStitch(Op):
             _check_prefix(places.shape, rows.shape, "indices")
             if places.shape.rank is not None and rows.shape.rank is not None:
                 rest = rest.merge_with(rows.shape[places.shape.rank :])
-        return unknown_shape(1).concatenate(rest)
+        return vector(_row_count(indices)).concatenate(rest)
 
     def numpy(self, indices: list[Array], data: list[Array]) -> Array:
         ranks = [np.ndim(places) for places in indices]

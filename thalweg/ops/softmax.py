@@ -27,6 +27,8 @@ from thalweg.ops import (
     broadcast,
     casting,
     checks,
+    choosing,
+    compare,
     filling,
     indexing,
     joining,
@@ -49,12 +51,16 @@ class Softmax(Op):
         return logits.shape.with_rank_at_least(1)
 
     def numpy(self, logits: Array) -> Array:
+        if not logits.shape[-1]:
+            return logits.copy()
         powers = _below_maximum(logits)
         np.exp(powers, out=powers)
         powers /= powers.sum(-1, keepdims=True)
         return powers.astype(logits.dtype, copy=False)
 
     def loop(self, at: Place, logits: Operand) -> Expr:
+        if not logits.shape[-1]:
+            return logits.broadcast(at)  # no element is asked for
         row = _Row(logits, at[:-1])
         return row.softmax(at[-1]).cast(logits.dtype)
 
@@ -119,11 +125,15 @@ class LogSoftmax(Op):
         return logits.shape.with_rank_at_least(1)
 
     def numpy(self, logits: Array) -> Array:
+        if not logits.shape[-1]:
+            return logits.copy()
         shifted = _below_maximum(logits)
         shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
         return shifted.astype(logits.dtype, copy=False)
 
     def loop(self, at: Place, logits: Operand) -> Expr:
+        if not logits.shape[-1]:
+            return logits.broadcast(at)  # no element is asked for
         row = _Row(logits, at[:-1])
         return (0 - row.surprise(at[-1])).cast(logits.dtype)
 
@@ -187,8 +197,9 @@ def _swapped(x: Tensor, axis: int) -> Any:
         return order
     last = shaping.rank(x) - 1
     place = axis if axis >= 0 else axis + 1 + last
-    between = filling.range(place + 1, last)
-    return joining.concat([filling.range(place), [last], between, [place]], 0)
+    order = filling.range(last + 1)
+    changed = choosing.where_v2(compare.equal(order, last), place, order)
+    return choosing.where_v2(compare.equal(order, place), last, changed)
 
 
 # Cross entropies

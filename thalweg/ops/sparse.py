@@ -457,7 +457,7 @@ def sparse_expand_dims(sp_input: Any, axis: Any = None, name: str | None = None)
         rank = shaping.size(sparse.dense_shape)
         place = convert_to_tensor(-1 if axis is None else axis, dtypes.int32)
         place = choosing.where(place < 0, place + rank + 1, place)
-        column = filling.zeros_like(sparse.indices[:, :1])
+        column = filling.zeros([shaping.shape(sparse.indices)[0], 1], dtypes.int64)
         before, after = sparse.indices[:, :place], sparse.indices[:, place:]
         sizes = sparse.dense_shape
         one = np.ones(1, np.int64)

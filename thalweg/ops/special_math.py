@@ -70,7 +70,7 @@ def erf(x: Array) -> Array:
 def erfc(x: Array) -> Array:
     """1 - erf x, exact where erf is near 1"""
     result = 1 - erf(x)
-    large = (x >= 2) & (x < 30)
+    large = (x >= 1) & (x < 30)
     result[large] = _at(large, _erfc_fraction, x)
     return result
 
@@ -86,7 +86,7 @@ def _erf_series(x: Array) -> Array:
 
 def _erfc_fraction(x: Array) -> Array:
     fraction = x
-    for n in range(100, 0, -1):
+    for n in range(200, 0, -1):  # as many as x = 1 needs
         fraction = x + (n / 2) / fraction
     return np.exp(-x * x) / (np.sqrt(np.pi) * fraction)
 

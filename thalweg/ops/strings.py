@@ -121,6 +121,8 @@ class StringSplit(Splitter):
         return self.rows(input, lambda item: self._cut(item, separator))
 
     def _cut(self, item: bytes, separator: bytes) -> list[bytes]:
+        if not item:
+            return []  # also with skip_empty=False
         if not separator:
             return _single_bytes(item)
         parts = re.split(b"[" + re.escape(separator) + b"]", item)

@@ -6,6 +6,7 @@ Exit status 0 when every disagreement is a known one.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 import time
@@ -98,15 +99,23 @@ def run(options: argparse.Namespace, workers: Pair) -> int:
     if options.functions:
         print("\n".join(sorted(functions)))
         return 0
-    report = Report(TABLE)
+    report = Report(TABLE, lambda line: print(line, file=sys.stderr, flush=True))
+    with contextlib.suppress(KeyboardInterrupt):  # the report so far
+        run_cases(options, functions, workers, report)
+    print("\n".join(report.lines(options.seed, not options.no_programs)))
+    return 1 if report.groups else 0
+
+
+def run_cases(
+    options: argparse.Namespace, functions: dict[str, list[str]], workers: Pair, report: Report
+) -> None:
+    """Every case, with a line about the pace now and then."""
     start = time.monotonic()
     for case in cases(options, functions):
         one(case, workers, report, options.case is not None)
         if report.cases % 500 == 0:
             rate = report.cases / (time.monotonic() - start)
             print(f"{report.cases} cases, {rate:.1f} per second", file=sys.stderr, flush=True)
-    print("\n".join(report.lines(options.seed, not options.no_programs)))
-    return 1 if report.groups else 0
 
 
 def one(case: Case, workers: Pair, report: Report, verbose: bool) -> None:

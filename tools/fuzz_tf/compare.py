@@ -25,6 +25,7 @@ _NO_KERNEL = (
     "No OpKernel was registered",
     "Could not find device for node",
     "not in list of allowed values",
+    "The input data type is not supported",
 )
 
 
@@ -35,9 +36,10 @@ def unsupported(theirs: Answer) -> bool:
 
 def disagreements(case: Case, ours: Answer, theirs: Answer) -> list[Found]:
     """All that the answers disagree about."""
-    for side, answer in (("thalweg", ours), ("tensorflow", theirs)):
+    for side, answer, other in (("thalweg", ours, theirs), ("tensorflow", theirs, ours)):
         if answer["kind"] in ("hang", "crash"):
-            return [(f"{side} {answer['kind']}", answer["text"])]
+            meanwhile = f"the other side raised {other['class']}" if "class" in other else ""
+            return [(f"{side} {answer['kind']}", f"{answer['text']}; {meanwhile}")]
     if ours["kind"] == "error" or theirs["kind"] == "error":
         return list(_errors(ours, theirs, ""))
     return [*_outputs(case, ours, theirs), *_gradients(case, ours, theirs)]

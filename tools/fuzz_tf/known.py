@@ -71,8 +71,12 @@ def _unknown(case: Case) -> bool:
     return case.mode == "unknown"
 
 
-def _divides_by_zero(case: Case) -> bool:
-    return not np.all(case.arrays[1])
+def _strides_exceed_windows(case: Case) -> bool:
+    windows, strides = (
+        [int(n) for n in found.split(",")]
+        for found in re.findall(r"(?:ksize|strides)=\[([^]]*)\]", case.code[-1])
+    )
+    return any(stride > window for stride, window in zip(strides, windows, strict=True))
 
 
 _OF_2_21 = "TensorFlow 2.21 differs from 1.15, which Thalweg follows: "
@@ -83,8 +87,9 @@ TABLE: tuple[Known, ...] = (
     Known(
         "*",
         "accepts|gradient accepts|gradient error class",
-        _THEIR_BUG + "its Python code computes with a rank that is None",
-        detail="NoneType|Cannot infer argument `num` from shape|must be known. Received: input",
+        _THEIR_BUG + "its Python code computes with a rank that is None, or refuses it",
+        detail="NoneType|Cannot infer argument `num` from shape|must be known. Received: input"
+        "|Had rank = None|None values not supported",
         when=_unknown,
     ),
     Known(
@@ -102,39 +107,29 @@ TABLE: tuple[Known, ...] = (
         when=_not_finite_or_out_of_range,
     ),
     Known(
-        "floormod|mod|truncatemod|floordiv|truncatediv|floor_div",
+        "*",
         "tensorflow crash",
-        _THEIR_BUG + "division by zero of some unsigned integers ends the process",
-        when=_divides_by_zero,
-    ),
-    Known(
-        "truncatediv",
-        "error class",
-        _THEIR_BUG + "division by zero is reported as internal",
-        detail="InternalError: Unexpected error in binary operator",
-    ),
-    Known(
-        "igamma|igammac",
-        "tensorflow crash",
-        _THEIR_BUG + "the kernels of narrow floats end the process",
-        dtype="float16|bfloat16",
-    ),
-    Known(
-        "io.parse_tensor",
-        "tensorflow crash|accepts",
-        _THEIR_BUG + "bytes that are no TensorProto end the process",
-    ),
-    Known(
-        "bitcast",
-        "tensorflow crash",
-        _THEIR_BUG + "bytes that do not divide evenly, known only in the step, end the process",
-        when=_unknown,
+        _THEIR_BUG + "the process ends (SIGSEGV, SIGFPE) while it reports an error",
+        detail="exit status -(11|8): .*; the other side raised",
     ),
     Known(
         "*",
-        "accepts",
-        _THEIR_BUG + "a missing kernel is reported by a null message",
+        "accepts|error class",
+        _THEIR_BUG + "the text of an error is a null pointer",
         detail="basic_string::_M_construct null",
+    ),
+    Known(
+        "rint",
+        "tensorflow crash",
+        _THEIR_BUG + "there is no kernel for bfloat16, and to say so ends the process",
+        dtype="bfloat16",
+        detail="exit status -11",
+    ),
+    Known(
+        "truncatediv|truncatemod",
+        "error class",
+        _THEIR_BUG + "division by zero is reported as internal",
+        detail="InternalError: Unexpected error in binary operator",
     ),
     # 2.21 is not 1.15
     Known(
@@ -166,12 +161,19 @@ TABLE: tuple[Known, ...] = (
         "TensorFlow of 2016, to whose tests Thalweg is held, joins over all axes for an empty list "
         "and refuses axes of size 0",
     ),
+    # Derivatives that are only here, or only right here
     Known(
-        "image.rgb_to_hsv",
+        "image.hsv_to_rgb",
         "gradient none",
-        "Thalweg has no gradient of RGBToHSV yet",
+        "Thalweg has a gradient of HSVToRGB, TensorFlow none",
+        detail=r"given \[0\] against \[\]",
     ),
-    # Derivatives that are right here
+    Known(
+        "sparse.*|sparse_*",
+        "gradient none",
+        "TensorFlow marks ops of SparseTensors as not differentiable that Thalweg differentiates",
+        detail=r"against \[\]",
+    ),
     Known(
         "matrix_determinant|linalg.det",
         "gradient value",
@@ -184,10 +186,10 @@ TABLE: tuple[Known, ...] = (
         _THEIR_BUG + "the gradient is not conjugated, and divides by zeros of x",
     ),
     Known(
-        "signal.irfft|signal.irfft2d",
+        "signal.rfft*|signal.irfft*",
         "gradient value",
-        _THEIR_BUG + "a transform of length 1 reads one coefficient, but gradients reach others",
-        code=r"fft_length=\[.*1",
+        _THEIR_BUG + "a transform of length 1 reads one element, but gradients reach others",
+        code=r"fft_length=\[.*\b1\b",
     ),
     Known(
         "signal.rfft*|signal.irfft*",
@@ -196,13 +198,33 @@ TABLE: tuple[Known, ...] = (
         code="fft_length",
     ),
     Known(
+        "qr|linalg.qr",
+        "gradient accepts|gradient error class",
+        "Thalweg has the gradient of qr for shapes that only the step tells, TensorFlow not",
+        detail="not implemented with dynamic shapes",
+        when=_unknown,
+    ),
+    Known(
+        "saturate_cast",
+        "value",
+        _THEIR_BUG + "the bounds of floats overflow when they become int64",
+        dtype="int64",
+        code="float",
+    ),
+    Known(
+        "saturate_cast",
+        "gradient value",
+        "NaN is within no bounds: nothing flows back to it here, all of the gradient there",
+        when=lambda case: bool(np.isnan(case.arrays[0].astype(np.float64)).any()),
+    ),
+    Known(
         "gather_nd",
         "gradient accepts",
         _THEIR_BUG + "the gradient scatters into an empty shape and refuses",
-        detail="empty output shape",
+        detail="empty output shape|Shape must be at least rank 1 but is rank 0",
     ),
     Known(
-        "image.rot90",
+        "image.rot90|image.flip_*|image.transpose*",
         "gradient accepts",
         _THEIR_BUG + "static shapes of the branches contradict each other",
         detail="Incompatible shapes between op input",
@@ -219,12 +241,45 @@ TABLE: tuple[Known, ...] = (
         _THEIR_BUG + "in graphs without control flow v2 the gradient names an output that is not",
         detail="Connecting to invalid output",
     ),
+    # Static shapes that TensorFlow knows more of
+    Known(
+        "TensorArray",
+        "inference",
+        "the number of elements of a list is part of its state here, not of its graph",
+        code="concat",
+    ),
+    Known(
+        "nn.collapse_repeated",
+        "inference",
+        "one op here, there a chain of ops whose sizes follow from constants",
+        when=lambda case: case.mode == "constant",
+    ),
     # Values that differ by how they are computed
     Known(
-        "digamma",
-        "nan",
+        "nn.avg_pool3d|nn.max_pool3d",
+        "value|gradient value",
+        _THEIR_BUG + "where strides exceed windows, SAME pads by a negative amount",
+        code="SAME",
+        when=_strides_exceed_windows,
+    ),
+    Known(
+        "nn.dilation2d|nn.erosion2d|image.extract_patches|extract_image_patches",
+        "raises",
+        "a window that does not fit is an error here, there one that is a single element too long "
+        "gives an empty result",
+        detail="Negative dimension size",
+    ),
+    Known(
+        "digamma|lgamma",
+        "nan|gradient nan",
         "digamma has a pole at 0: -inf here as in SciPy, NaN there",
-        detail=r"-inf\) against np\.float\d+\(nan",
+        detail=r"inf\) against np\.float\d+\(nan",
+    ),
+    Known(
+        "image.adjust_contrast",
+        "value|gradient value",
+        _THEIR_BUG + "images of float64 are computed in float32",
+        dtype="float64",
     ),
     Known(
         "quantize|quantization.quantize",
@@ -246,6 +301,18 @@ TABLE: tuple[Known, ...] = (
     ),
     # Arguments that TensorFlow refuses without need
     Known(
+        "reduce_*|math.reduce_*",
+        "gradient accepts",
+        _THEIR_BUG + "the gradient refuses axes of int64",
+        detail="'DynamicStitch' Op have types .int64",
+    ),
+    Known(
+        "where",
+        "accepts",
+        "the places of a scalar are one of no indices, or none; TensorFlow refuses scalars",
+        detail="Unhandled input dimensions: 0",
+    ),
+    Known(
         "split",
         "accepts",
         _THEIR_BUG + "one piece of size -1 is compared before -1 is replaced",
@@ -256,6 +323,27 @@ TABLE: tuple[Known, ...] = (
         "accepts",
         _THEIR_BUG + "the norm is float32 whatever the tensor is",
         detail="has type float32 that does not match",
+    ),
+    Known(
+        "nn.sufficient_statistics",
+        "accepts",
+        _THEIR_BUG + "a shift that is a number becomes float32 whatever the tensor is",
+        detail="has type float32 that does not match",
+    ),
+    Known(
+        "igamma|igammac",
+        "error class",
+        "two faults at once: there the shapes are checked before the dtype",
+        dtype="float16|bfloat16",
+        detail="list of allowed values.*Dimensions must be equal",
+    ),
+    Known(
+        "nn.bias_add",
+        "gradient accepts",
+        _THEIR_BUG + "channels first of a matrix are only refused by the gradient",
+        code="NCHW",
+        detail="Shape must be at least rank 3",
+        when=_unknown,
     ),
     Known(
         "histogram_fixed_width_bins",

@@ -87,6 +87,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=self.errors,
                 cwd=ROOT,
+                start_new_session=True,  # an interrupt is for the fuzzer, which reports
             )
         return self.process
 

@@ -7,7 +7,7 @@ the row of the table that explains them, and rows that explained nothing are nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tools.fuzz_tf.case import Case, program
@@ -31,6 +31,8 @@ class Report:
     """What a run has found so far."""
 
     table: tuple[Known, ...]
+    #: told of each group when it is found: runs take minutes
+    notify: Callable[[str], None] = lambda line: None
     cases: int = 0
     agreed: int = 0
     unsupported: int = 0
@@ -56,6 +58,10 @@ class Report:
 
     def _file(self, case: Case, kind: str, detail: str) -> None:
         key = (case.function, kind, case.dtype)
+        if key not in self.groups:
+            self.notify(
+                f"case {case.number}: {case.function}: {kind}, {case.dtype}: {detail[:150]}"
+            )
         group = self.groups.setdefault(key, Group(*key, case, detail))
         group.count += 1
         if case.size < group.case.size:

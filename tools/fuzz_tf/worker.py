@@ -19,6 +19,7 @@ from tools.fuzz_tf import wire
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # its kernels quantize by rules of their own
 
 
 class Thalweg:
