@@ -128,6 +128,8 @@ class Oracle:
         full = self.full(body, variables)
         axes = tuple(self.axes[v] for v in variables)
         if kind[:3] == "arg":
+            if full.dtype.kind == "f":  # NaN is never the most extreme
+                full = np.where(np.isnan(full), worst(kind[3:], full.dtype), full)
             return (np.argmax if kind == "argmax" else np.argmin)(full, axes[0], keepdims=True)
         options: dict[str, Any] = {}
         if kind in ("max", "min"):

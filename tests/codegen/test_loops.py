@@ -72,7 +72,7 @@ def test_reductions_along_and_across(dtype: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["max", "min", "argmax", "argmin", "sum"])
-def test_nan_wins(kind: str) -> None:
+def test_nan_wins_but_for_its_place(kind: str) -> None:
     values = numbers((6, 77), np.float32)
     values[1, 5] = values[1, 60] = values[2, 76] = values[3, 0] = np.nan
     values[4] = -np.inf

@@ -16,6 +16,7 @@ import pytest
 import thalweg as tf
 from thalweg.graph.op import REGISTRY
 from thalweg.ops import (
+    crops,
     division,
     indexing,
     quantize,
@@ -102,6 +103,11 @@ CASES: dict[str, Case] = {
     "GatherSegments": Case(segment.GatherSegments(), (ROWS, whole(0, -1)), {1: whole(0, 4)}),
     "CropAndResize": Case(
         lambda x, box, which: tf.image.crop_and_resize(x, box, which, [2, 2]),
+        (ROWS.reshape(1, 4, 3, 1), np.array([[0, 0, 1, 1]], np.float32), whole(0)),
+        {2: whole(1)},
+    ),
+    "CropSlope": Case(
+        lambda x, box, which: crops.CropSlope(slopes=(0,))(x, box, which, [2, 2]),
         (ROWS.reshape(1, 4, 3, 1), np.array([[0, 0, 1, 1]], np.float32), whole(0)),
         {2: whole(1)},
     ),

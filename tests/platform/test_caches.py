@@ -52,6 +52,7 @@ REGISTRIES = {
     "ops/library.py:_loaded": "modules that users load",
     "ops/saving.py:_deferred": "files that are not written yet",
     "platform/caches.py:_functions": "functions that are memoized",
+    "platform/disk_cache.py:_refused": "folders that were warned of",
     "platform/depth.py:_depths": "those that are inside now",
     "platform/spans.py:_watchers": "those that watch now",
     "platform/spans.py:_lasting": "what lasts now",
