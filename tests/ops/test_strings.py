@@ -168,6 +168,12 @@ def test_unsorted_segment_join() -> None:
     )
 
 
+def test_a_separator_never_comes_first() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        joined = tf.strings.unsorted_segment_join(["", "a", "", "b", ""], [1, 1, 1, 1, 0], 3, ":")
+        assert session.run(joined).tolist() == [b"", b"a::b", b""]
+
+
 @pytest.mark.parametrize("number", [-1, 3])
 def test_unsorted_segments_are_in_range(number: int) -> None:
     joined = tf.strings.unsorted_segment_join(["a", "b"], [0, number], 3)

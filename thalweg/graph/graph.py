@@ -10,7 +10,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import CodeType
 from typing import Any, ClassVar, cast
 
@@ -173,7 +173,8 @@ class Graph:
         annotations = {**self._annotations, **(given or {})}
         if self._colocation:
             groups = {g for node in self._colocation for g in node.colocation_groups()}
-            annotations["_class"] = sorted(groups | set(annotations.get("_class", ())))
+            # Beside a peer, a node is in the peer's group whatever group a scope asks for.
+            annotations["_class"] = sorted(groups | set((given or {}).get("_class", ())))
         return {name: value for name, value in annotations.items() if value is not None}
 
     def _place(self, node: Node) -> None:
@@ -277,13 +278,10 @@ class Graph:
         block = _Controls(self._graph_nodes(given), outer, clears=control_inputs is None)
         block.waits = bool(given)  # inside a sub-graph, perhaps for nodes around it alone
         self._controls = block.stack
-        with ExitStack() as cleared:
-            if control_inputs is None:
-                cleared.enter_context(self._without_colocation())
-            try:
-                yield
-            finally:
-                self._controls = outer
+        try:
+            yield
+        finally:
+            self._controls = outer
 
     def reads_here(self) -> dict[Tensor, Tensor] | None:
         """The values of variables that were read inside the open control dependencies; None where
@@ -295,7 +293,7 @@ class Graph:
         """New nodes come after nothing, beside nothing, and anywhere."""
         saved, self._devices = self._devices, []
         try:
-            with self.control_dependencies(None):
+            with self.control_dependencies(None), self._without_colocation():
                 yield
         finally:
             self._devices = saved

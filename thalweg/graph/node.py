@@ -137,12 +137,16 @@ class Node:
         return groups or [b"loc:@" + self.name.encode()]
 
     def get_attr(self, name: str) -> Any:
-        """The value of a GraphDef attribute: a field, a bound dtype, a length or an annotation."""
+        """The value of a GraphDef attribute: a field, a bound dtype, a length or an annotation.
+
+        Strings are bytes, as GraphDefs hold them.
+        """
         names = self.op.graphdef_names
         found = {names.get(key, key): value for key, value in self.attributes().items()}
         if name not in found:
             raise ValueError(f"No attr named '{name}' in op '{self.name}' ({self.type})")
-        return found[name]
+        value = found[name]
+        return value.encode() if isinstance(value, str) else value
 
     def attributes(self) -> dict[str, Any]:
         """All GraphDef attributes: fields, bound dtypes, list lengths, annotations."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import dropwhile
 from typing import Any
 
 import numpy as np
@@ -488,7 +489,9 @@ class UnsortedSegmentJoin(StringOp):
             message = f"segment_ids must be in [0, {int(num_segments)}): {flat.tolist()}"
             raise errors.InvalidArgumentError(None, None, message)
         groups = [rows[flat == segment] for segment in range(int(num_segments))]
-        joined = (glue.join(column) for group in groups for column in group.T.tolist())
+        # A separator stands only behind something: not behind empty strings that come first.
+        columns = (column for group in groups for column in group.T.tolist())
+        joined = (glue.join(dropwhile(lambda part: not part, column)) for column in columns)
         return text_of(joined, (int(num_segments), *rest))
 
 

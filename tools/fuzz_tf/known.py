@@ -161,7 +161,44 @@ TABLE: tuple[Known, ...] = (
         "TensorFlow of 2016, to whose tests Thalweg is held, joins over all axes for an empty list "
         "and refuses axes of size 0",
     ),
+    Known(
+        "angle",
+        "accepts",
+        _OF_2_21 + "the angle of an integer was 0",
+        dtype="int*|uint*",
+        detail="TypeError: Expected u?int",
+    ),
+    Known(
+        "log1p|math.log1p",
+        "nan",
+        _THEIR_BUG + "the logarithm of a complex 0 has NaN for an angle",
+        dtype="complex*",
+        detail=r"-inf\+0j",
+    ),
+    Known(
+        "unravel_index",
+        "tensorflow crash",
+        _THEIR_BUG + "it dies of an empty list of numbers",
+    ),
+    Known(
+        "image.convert_image_dtype",
+        "value",
+        "16-bit floats are scaled in float32 here: a product just below an integer stays below",
+        dtype="float16|bfloat16",
+    ),
     # Derivatives that are only here, or only right here
+    Known(
+        "nn.swish",
+        "gradient nan",
+        "the gradient is that of x sigmoid(x), in which dy x overflows for the largest floats",
+        when=lambda case: bool((np.abs(case.arrays[0]) > 1e38).any()),
+    ),
+    Known(
+        "sort|argsort|nn.top_k",
+        "gradient accepts",
+        _THEIR_BUG + "there is no gradient of nothing sorted",
+        detail="Requires delta != 0",
+    ),
     Known(
         "image.hsv_to_rgb",
         "gradient none",
@@ -213,6 +250,13 @@ TABLE: tuple[Known, ...] = (
     ),
     Known(
         "saturate_cast",
+        "value",
+        "NaN has no value in the integers",
+        dtype="float*|bfloat16",
+        when=lambda case: bool(np.isnan(case.arrays[0].astype(np.float64)).any()),
+    ),
+    Known(
+        "saturate_cast",
         "gradient value",
         "NaN is within no bounds: nothing flows back to it here, all of the gradient there",
         when=lambda case: bool(np.isnan(case.arrays[0].astype(np.float64)).any()),
@@ -221,7 +265,8 @@ TABLE: tuple[Known, ...] = (
         "gather_nd",
         "gradient accepts",
         _THEIR_BUG + "the gradient scatters into an empty shape and refuses",
-        detail="empty output shape|Shape must be at least rank 1 but is rank 0",
+        detail="empty output shape|Shape must be at least rank 1 but is rank 0|"
+        "must match dimensions",
     ),
     Known(
         "image.rot90|image.flip_*|image.transpose*",
