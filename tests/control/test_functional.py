@@ -218,3 +218,13 @@ def test_no_gradient_where_none_is_wanted() -> None:
 def test_bad_arguments(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 0), (3, 0)])
+def test_maps_and_scans_of_empty_elements(shape: tuple[int, ...]) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, None)
+        mapped = tf.map_fn(tf.tanh, x)
+        scanned = tf.scan(lambda a, b: a + b, x)
+        found = session.run([mapped, scanned], {x: np.zeros(shape, np.float32)})
+    assert [value.shape for value in found] == [shape, shape]

@@ -181,4 +181,6 @@ def element_of(value: Tensor, node: Node) -> Shape:
     shape = value.shape.whole
     if shape is None:
         raise NotCompiled(node, "the shape of the list's elements is known only when it ran")
+    if 0 in shape:
+        raise NotCompiled(node, "the elements of the list are empty: no kernel would write them")
     return shape

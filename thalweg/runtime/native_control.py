@@ -105,7 +105,9 @@ class NativeControl:
         for place, value in enumerate(values):
             one = given(place, value)
             if one is None:
-                self.reason = "a list holds elements of several shapes, or lists that do"
+                self.reason = (
+                    "a list holds elements of several shapes, or empty ones, or such lists"
+                )
                 return None
             inputs.append(one)
         try:

@@ -87,7 +87,7 @@ def given(place: int, value: Any) -> Given | None:
 def _given_list(place: int, value: ListValue, depth: int = 0) -> Rows | None:
     if not value.dtype.is_numpy_compatible:
         return _given_lists(place, value, depth)
-    if value.shapes.others:
+    if value.shapes.others or 0 in (_element(value) or ()):
         return None
     rows = Rows(value.dtype, value.size(), _element(value), Where.INPUT)
     rows.value = _known_rows(value)

@@ -176,6 +176,35 @@ TABLE: tuple[Known, ...] = (
         detail=r"-inf\+0j",
     ),
     Known(
+        "divide|div|truediv|realdiv",
+        "gradient nan",
+        "16-bit floats are computed in float32 inside a kernel: what overflows there need not here",
+        dtype="float16",
+    ),
+    Known(
+        "nn.selu",
+        "value",
+        _THEIR_BUG + "bfloat16 is rounded before 1 is taken off the exponential",
+        dtype="bfloat16",
+    ),
+    Known(
+        "math.divide_no_nan|div_no_nan",
+        "raises",
+        _OF_2_21 + "there was no kernel for integers",
+        dtype="int*|uint*",
+    ),
+    Known(
+        "sparse_merge",
+        "value|gradient value",
+        "of equal places the first comes first here; TensorFlow's sort is not stable",
+    ),
+    Known(
+        "saturate_cast",
+        "value",
+        _THEIR_BUG + "the bounds of 64-bit integers are compared as floats",
+        dtype="int64|uint64",
+    ),
+    Known(
         "unravel_index",
         "tensorflow crash",
         _THEIR_BUG + "it dies of an empty list of numbers",
