@@ -251,7 +251,7 @@ class Spread:
         b, kind = self.b, I32.of(MAGNITUDES_A_LINE)
         outputs, taps = self.stage.blocks.outputs, self.stage.window.taps
         lines = [
-            b.load(kind, self.stage.element(base, self.frame.integer(i * MAGNITUDES_A_LINE)), 4)
+            b.load(kind, self.stage.element(base, self.frame.integer(i * MAGNITUDES_A_LINE)))
             for i in range(self.size)
         ]
         down = [self._largest(lines[i : i + taps]) for i in range(outputs)]
