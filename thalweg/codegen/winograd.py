@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, prod
 
-from thalweg.codegen.builder import Module, Value, constant
+from thalweg.codegen.builder import I1, Module, Value, constant
 from thalweg.codegen.contraction_form import NotContraction
 from thalweg.codegen.contraction_schedule import SLOTS, Schedule
 from thalweg.codegen.emitted import Emitted
@@ -18,9 +18,10 @@ from thalweg.codegen.frame import Frame
 from thalweg.codegen.machine import Target
 from thalweg.codegen.microkernel import Factors, Level, MicroKernel
 from thalweg.codegen.winograd_form import window_of
-from thalweg.codegen.winograd_plan import Layout, blocks_in
+from thalweg.codegen.winograd_plan import blocks_in, layout_of
 from thalweg.codegen.winograd_results import Results
-from thalweg.codegen.winograd_transforms import Inputs, Stage, filters_of
+from thalweg.codegen.winograd_spread import Spread
+from thalweg.codegen.winograd_transforms import Inputs, MeasuredInputs, Stage, filters_of
 from thalweg.loops.kernel import Contraction
 
 _ITEM = 4  # the bytes of an element
@@ -34,12 +35,15 @@ def emit_winograd(kernel: Contraction, target: Target, schedule: Schedule) -> Em
     window = window_of(kernel)
     if window is None:
         raise NotContraction("minimal filtering is for small filters of stride 1")
-    module, layout = Module(target.halves), Layout(blocks_in(schedule), target.lanes, window.taps)
+    module = Module(target.halves)
+    layout = layout_of(window, blocks_in(schedule), target.lanes)
 
     def frame(name: str, given: int = 0) -> Frame:
         return Frame(module, name, window.kernel, True, given)
 
     stages = [
+        MeasuredInputs(window, layout, frame("measured_inputs", 3), target.fma),
+        Spread(window, layout, frame("spread", 2), target.fma),
         Inputs(window, layout, frame("inputs", 3), target.fma),
         filters_of(window)(window, layout, frame("filters", 2), target.fma),
         _Products(window, layout, frame("products", 3), target.fma),
@@ -64,8 +68,11 @@ class _Pieces(Stage):
         start, stop = frame.share(frame.integer(tiles * columns), SLOTS)
         with self.b.loop(start, stop, frame.integer(1)) as loop:
             column, block = frame.parts(loop.index, map(frame.integer, (columns, tiles)))
+            is_new = self.b.compare("slt", loop.index, frame.add(start, frame.integer(tiles)))
             self._piece(
-                frame.multiply(block, blocks.tiles), frame.multiply(column, self.layout.columns)
+                frame.multiply(block, blocks.tiles),
+                frame.multiply(column, self.layout.columns),
+                is_new,
             )
         self.b.ret()
 
@@ -73,20 +80,26 @@ class _Pieces(Stage):
         with self.steps(count, self.lanes) as index:
             self.b.store(constant(self.kind, 0), self.element(base, index))
 
-    def _piece(self, first: Value, column: Value) -> None:
-        """Tiles from the first, columns from one on."""
+    def _piece(self, first: Value, column: Value, is_new: Value) -> None:
+        """Tiles from the first, columns from one on. What differs too much in magnitude is found
+        when this thread comes to the tiles for the first time."""
         frame, channels, width = self.frame, int(self.window.channel.extent), self.layout.width
-        inputs, filters, products, results = self.stages
+        measured, spread, inputs, filters, products, results = self.stages
         count = self._rest(first, prod(self.extents), self.blocks.tiles)
         columns = self._rest(column, int(self.window.lane.extent), self.layout.columns)
         panels = frame.ceiling(columns, width)
         if channels > self.blocks.depth:
             self._clear(self.sums, self.layout.parts[3])
         with self.steps(channels, self.blocks.depth) as channel:
-            frame.run(inputs, first, count, channel)
+            with self.b.when(is_new):
+                frame.run(measured, first, count, channel)
+            with self.b.when(self.b.compare("eq", is_new, constant(I1, False))):
+                frame.run(inputs, first, count, channel)
             with self.steps(panels) as panel:
                 frame.run(filters, channel, frame.add(column, frame.multiply(panel, width)))
                 frame.run(products, count, channel, panel)
+        with self.b.when(is_new):
+            frame.run(spread, first, count)
         with self.steps(panels) as panel:
             here = frame.add(column, frame.multiply(panel, width))
             frame.run(results, first, count, panel, here)
