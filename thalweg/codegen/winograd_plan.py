@@ -104,6 +104,12 @@ class Layout:
         return self.height * self.width + 16
 
     @property
+    def is_guarded(self) -> bool:
+        """Whether inputs of very different magnitude must be found. In tiles of two outputs a side
+        no output takes a product of an input that it does not see."""
+        return self.blocks.outputs > 2
+
+    @property
     def cells(self) -> int:
         """How many cells a tile has along an axis: see `MeasuredInputs`."""
         return self.filtering.size // 2
@@ -113,11 +119,12 @@ class Layout:
         """Nothing but zeros, the transformed inputs, the transformed filters, the sums; how large
         the inputs of each tile's cells are, and a byte for every tile: whether it must be summed
         plainly."""
-        products, tiles = self.filtering.products, self.blocks.tiles
+        products, cells = self.filtering.products, self.cells**2 * self.lanes
         planes = self.plane_a, self.plane_b, self.blocks.panels * self.plane_c
         a, b, c = (products * plane for plane in planes)
-        flags = ceil(self.tiles / 64) * 16
-        return self.blocks.depth, a, b, c, tiles * self.cells**2 * self.lanes, flags
+        if not self.is_guarded:
+            return self.blocks.depth, a, b, c, 0, 0
+        return self.blocks.depth, a, b, c, self.blocks.tiles * cells, ceil(self.tiles / 64) * 16
 
     @property
     def busy(self) -> int:

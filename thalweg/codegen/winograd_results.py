@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-from thalweg.codegen.builder import FLOAT, I8, Value, constant
+from thalweg.codegen.builder import FLOAT, I1, I8, Value, constant
 from thalweg.codegen.contraction_form import argument_of
 from thalweg.codegen.frame import Leaves
 from thalweg.codegen.microkernel import multiply_add
@@ -35,11 +35,16 @@ class Results(Stage):
         with self.steps(count) as tile:
             at = self.place_of(frame.add(first, tile))
             row = self.element(sums, frame.multiply(tile, layout.width))
-            flag = self.b.load(I8, self.flag(frame.add(first, tile)))
-            self.is_spread = self.b.compare("ne", flag, constant(I8, 0))
+            self.is_spread = self._is_spread(frame.add(first, tile))
             with self.steps(layout.width, self.lanes) as vector:
                 self._results(self.element(row, vector), at, frame.add(column, vector))
         self.b.ret()
+
+    def _is_spread(self, tile: Value) -> Value:
+        """Whether a tile's inputs differ too much in magnitude for transforms."""
+        if not self.layout.is_guarded:
+            return constant(I1, False)
+        return self.b.compare("ne", self.b.load(I8, self.flag(tile)), constant(I8, 0))
 
     def _results(self, base: Value, at: At, column: Value) -> None:
         lane = self.window.lane

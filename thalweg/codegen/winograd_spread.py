@@ -67,24 +67,21 @@ class Spread(Stage):
 
     def _least_needed(self, energies: Sequence[Value], at: At) -> Value:
         """What the least of the cells is at least, as a sum of magnitudes, among those whose
-        outputs the image has."""
-        b, none, groups = self.b, constant(FLOAT, float("inf")), self._groups()
+        outputs the image has: outputs 2n and 2n + 1 of a line see all of cell n + 1."""
+        b, none, numbers = self.b, constant(FLOAT, float("inf")), range(1, self.layout.cells)
         least = none
-        for (i, down), (j, across) in product(enumerate(groups), repeat=2):
-            parts = [energies[v * self.layout.cells + u] for u in down for v in across]
-            total = self._total([b.intrinsic("sqrt", self._sum(parts))])
-            there = b.binary("and", self._has(0, at, 2 * i), self._has(1, at, 2 * j))
+        for down, across in product(numbers, repeat=2):
+            energy = energies[across * self.layout.cells + down]
+            total = self._total([b.intrinsic("sqrt", energy)])
+            there = b.binary(
+                "and", self._has(0, at, 2 * down - 2), self._has(1, at, 2 * across - 2)
+            )
             least = b.intrinsic("minnum", least, b.select(there, total, none))
         return least
 
     def _scaled(self, least: Value) -> Value:
         most = most_spread(int(self.window.channel.extent))
         return self.b.binary("fmul", least, constant(FLOAT, most))
-
-    def _groups(self) -> list[range]:
-        """Cells along an axis, such that outputs 2n and 2n + 1 both see all of group n."""
-        inner = range(1, self.layout.cells)
-        return [inner] if self.blocks.outputs == 2 else [range(n, n + 1) for n in inner]
 
     def _has(self, axis: int, at: At, number: int) -> Value:
         """Whether the image has an output of a tile."""
