@@ -71,6 +71,14 @@ def test_transforms_filter_a_line_exactly(taps, outputs):
     np.testing.assert_allclose(results @ ((filters @ taps) * (inputs @ elements)), want, rtol=1e-9)
 
 
+@pytest.mark.parametrize("taps", [3, 5])
+def test_two_outputs_take_no_product_of_an_input_that_they_do_not_see(taps):
+    made = filtering(2, taps)  # which is why such tiles need no guard against large inputs
+    inputs, results = (np.array(m, float) != 0 for m in (made.of_inputs, made.of_outputs))
+    seen = [[i <= element < i + taps for element in range(made.size)] for i in range(2)]
+    np.testing.assert_array_equal(results @ inputs, seen)
+
+
 @pytest.mark.parametrize("outputs", [2, 4])
 @pytest.mark.parametrize("pad", [(0, 0), (1, 1), (2, 1), (0, 2)])
 @pytest.mark.parametrize(

@@ -7,23 +7,26 @@ into scratch memory and multiplied there; the finished sums are transformed back
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from math import ceil, prod
 
-from thalweg.codegen.builder import Module, Value, constant
+from thalweg.codegen.builder import I1, Module, Value, constant
 from thalweg.codegen.contraction_form import NotContraction
 from thalweg.codegen.contraction_schedule import SLOTS, Schedule
 from thalweg.codegen.emitted import Emitted
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.machine import Target
 from thalweg.codegen.microkernel import Factors, Level, MicroKernel
-from thalweg.codegen.winograd_form import window_of
-from thalweg.codegen.winograd_plan import Layout, blocks_in
+from thalweg.codegen.winograd_form import Window, window_of
+from thalweg.codegen.winograd_plan import Layout, blocks_in, layout_of
 from thalweg.codegen.winograd_results import Results
-from thalweg.codegen.winograd_transforms import Inputs, Stage, filters_of
+from thalweg.codegen.winograd_spread import Spread
+from thalweg.codegen.winograd_transforms import Inputs, MeasuredInputs, Stage, filters_of
 from thalweg.loops.kernel import Contraction
 
 _ITEM = 4  # the bytes of an element
+_YES = constant(I1, True)
 
 
 def emit_winograd(kernel: Contraction, target: Target, schedule: Schedule) -> Emitted:
@@ -34,27 +37,41 @@ def emit_winograd(kernel: Contraction, target: Target, schedule: Schedule) -> Em
     window = window_of(kernel)
     if window is None:
         raise NotContraction("minimal filtering is for small filters of stride 1")
-    module, layout = Module(target.halves), Layout(blocks_in(schedule), target.lanes, window.taps)
+    module = Module(target.halves)
+    layout = layout_of(window, blocks_in(schedule), target.lanes)
 
     def frame(name: str, given: int = 0) -> Frame:
         return Frame(module, name, window.kernel, True, given)
 
-    stages = [
-        Inputs(window, layout, frame("inputs", 3), target.fma),
-        filters_of(window)(window, layout, frame("filters", 2), target.fma),
-        _Products(window, layout, frame("products", 3), target.fma),
-        Results(window, layout, frame("results", 4), target.fma),
-    ]
-    for stage in stages:
-        stage.emit()
-    _Pieces(window, layout, frame("convolve"), target.fma).emit(*(stage.frame for stage in stages))
+    kinds = {
+        "inputs": (Inputs, 3),
+        "measured_inputs": (MeasuredInputs, 3),
+        "spread": (Spread, 2),
+        "filters": (filters_of(window), 2),
+        "products": (_Products, 3),
+        "results": (Results, 4),
+    }
+    stages = dict[str, Frame]()
+    for name in _needed(window, layout):
+        kind, given = kinds[name]
+        stages[name] = frame(name, given)
+        kind(window, layout, stages[name], target.fma).emit()
+    _Pieces(window, layout, frame("convolve"), target.fma).emit(stages)
     return Emitted(("convolve",), module.text, SLOTS * layout.size * _ITEM, "tiles")
+
+
+def _needed(window: Window, layout: Layout) -> list[str]:
+    """The stages of a convolution. Where tiles are guarded, inputs are measured when a thread
+    transforms them for the first time, which may be the only one."""
+    guards = ["measured_inputs", "spread"] if layout.is_guarded else []
+    inputs = ["inputs"] if not guards or window.lane.extent > layout.columns else []
+    return [*inputs, *guards, "filters", "products", "results"]
 
 
 class _Pieces(Stage):
     """The phase: all pieces of a thread, stage by stage."""
 
-    def emit(self, *stages: Frame) -> None:
+    def emit(self, stages: Mapping[str, Frame]) -> None:
         """All pieces of a thread; those of the same columns follow each other."""
         frame, blocks = self.frame, self.blocks
         self.stages = stages
@@ -64,8 +81,11 @@ class _Pieces(Stage):
         start, stop = frame.share(frame.integer(tiles * columns), SLOTS)
         with self.b.loop(start, stop, frame.integer(1)) as loop:
             column, block = frame.parts(loop.index, map(frame.integer, (columns, tiles)))
+            is_new = self.b.compare("slt", loop.index, frame.add(start, frame.integer(tiles)))
             self._piece(
-                frame.multiply(block, blocks.tiles), frame.multiply(column, self.layout.columns)
+                frame.multiply(block, blocks.tiles),
+                frame.multiply(column, self.layout.columns),
+                is_new,
             )
         self.b.ret()
 
@@ -73,23 +93,38 @@ class _Pieces(Stage):
         with self.steps(count, self.lanes) as index:
             self.b.store(constant(self.kind, 0), self.element(base, index))
 
-    def _piece(self, first: Value, column: Value) -> None:
-        """Tiles from the first, columns from one on."""
+    def _piece(self, first: Value, column: Value, is_new: Value) -> None:
+        """Tiles from the first, columns from one on. What differs too much in magnitude is found
+        when this thread comes to the tiles for the first time."""
         frame, channels, width = self.frame, int(self.window.channel.extent), self.layout.width
-        inputs, filters, products, results = self.stages
         count = self._rest(first, prod(self.extents), self.blocks.tiles)
         columns = self._rest(column, int(self.window.lane.extent), self.layout.columns)
         panels = frame.ceiling(columns, width)
         if channels > self.blocks.depth:
             self._clear(self.sums, self.layout.parts[3])
         with self.steps(channels, self.blocks.depth) as channel:
-            frame.run(inputs, first, count, channel)
+            self._transform(is_new, first, count, channel)
             with self.steps(panels) as panel:
-                frame.run(filters, channel, frame.add(column, frame.multiply(panel, width)))
-                frame.run(products, count, channel, panel)
+                here = frame.add(column, frame.multiply(panel, width))
+                self._run("filters", channel, here)
+                self._run("products", count, channel, panel)
+        if "spread" in self.stages:
+            with self.b.when(is_new):
+                self._run("spread", first, count)
         with self.steps(panels) as panel:
             here = frame.add(column, frame.multiply(panel, width))
-            frame.run(results, first, count, panel, here)
+            self._run("results", first, count, panel, here)
+
+    def _run(self, stage: str, *given: Value) -> None:
+        self.frame.run(self.stages[stage], *given)
+
+    def _transform(self, is_new: Value, *given: Value) -> None:
+        """Transform inputs, and measure them where they are new."""
+        ways = {"measured_inputs": is_new, "inputs": self.b.compare("ne", is_new, _YES)}
+        ways = {stage: when for stage, when in ways.items() if stage in self.stages}
+        for stage, when in ways.items():
+            with self.b.when(when) if len(ways) > 1 else nullcontext():
+                self._run(stage, *given)
 
     def _rest(self, start: Value, end: int, most: int) -> Value:
         left = self.frame.subtract(self.frame.integer(end), start)

@@ -20,10 +20,6 @@ from thalweg.codegen.minimal_filter import WAYS, Filtering, filtering
 from thalweg.codegen.winograd_form import Window, window_of
 from thalweg.loops.kernel import Contraction
 
-#: Of a tile: the largest magnitude at each of its elements, 8 to a line; then whether they differ
-#: too much for transforms.
-ABOUT_TILE, MAGNITUDES_A_LINE, IS_SPREAD = 64, 8, 56
-
 
 @dataclass(frozen=True)
 class Blocks:
@@ -70,6 +66,7 @@ class Layout:
     blocks: Blocks
     lanes: int
     taps: int
+    tiles: int  # of the whole convolution
 
     @property
     def filtering(self) -> Filtering:
@@ -107,18 +104,42 @@ class Layout:
         return self.height * self.width + 16
 
     @property
-    def parts(self) -> tuple[int, int, int, int, int]:
-        """Nothing but zeros, the transformed inputs, the transformed filters, the sums, and how
-        large the inputs of a tile are, `ABOUT_TILE` numbers each."""
-        products = self.filtering.products
+    def is_guarded(self) -> bool:
+        """Whether inputs of very different magnitude must be found. In tiles of two outputs a side
+        no output takes a product of an input that it does not see."""
+        return self.blocks.outputs > 2
+
+    @property
+    def cells(self) -> int:
+        """How many cells a tile has along an axis: see `MeasuredInputs`."""
+        return self.filtering.size // 2
+
+    @property
+    def parts(self) -> tuple[int, int, int, int, int, int]:
+        """Nothing but zeros, the transformed inputs, the transformed filters, the sums; how large
+        the inputs of each tile's cells are, and a byte for every tile: whether it must be summed
+        plainly."""
+        products, cells = self.filtering.products, self.cells**2 * self.lanes
         planes = self.plane_a, self.plane_b, self.blocks.panels * self.plane_c
         a, b, c = (products * plane for plane in planes)
-        return self.blocks.depth, a, b, c, self.blocks.tiles * ABOUT_TILE
+        if not self.is_guarded:
+            return self.blocks.depth, a, b, c, 0, 0
+        return self.blocks.depth, a, b, c, self.blocks.tiles * cells, ceil(self.tiles / 64) * 16
+
+    @property
+    def busy(self) -> int:
+        """What should stay in a cache: the parts that are used again and again."""
+        return sum(self.parts[:4])
 
     @property
     def size(self) -> int:
         """All of a thread's part."""
         return sum(self.parts)
+
+
+def layout_of(window: Window, blocks: Blocks, lanes: int) -> Layout:
+    """The scratch memory of a convolution in some blocks."""
+    return Layout(blocks, lanes, window.taps, prod(window.tiles(blocks.outputs)))
 
 
 # What blocks cost, in cycles, measured: a vector of a transformed input, filter or sum, whose lines
@@ -181,7 +202,7 @@ def _choices(window: Window, target: Target) -> Iterator[Blocks]:
         for tiles, panels in product(_parts(prod(window.tiles(outputs))), widths):
             rows = _height(tiles, (target.registers - 1 - vectors) // vectors)
             blocks = Blocks(outputs, tiles, panels, depth, rows, vectors)
-            if Layout(blocks, lanes, window.taps).size <= room:
+            if layout_of(window, blocks, lanes).busy <= room:
                 yield blocks
 
 
@@ -213,7 +234,7 @@ class _Work:
     @cached_property
     def layout(self) -> Layout:
         """The scratch memory."""
-        return Layout(self.blocks, self.target.lanes, self.window.taps)
+        return layout_of(self.window, self.blocks, self.target.lanes)
 
     @cached_property
     def cost(self) -> float:

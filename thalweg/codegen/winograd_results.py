@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-from thalweg.codegen.builder import FLOAT, I32, Value, constant
+from thalweg.codegen.builder import FLOAT, I1, I8, Value, constant
 from thalweg.codegen.contraction_form import argument_of
 from thalweg.codegen.frame import Leaves
 from thalweg.codegen.microkernel import multiply_add
 from thalweg.codegen.minimal_filter import Square, on_both_axes
 from thalweg.codegen.multiply import store_sums
 from thalweg.codegen.winograd_form import Axis
-from thalweg.codegen.winograd_plan import ABOUT_TILE, IS_SPREAD
 from thalweg.codegen.winograd_transforms import At, Stage
 from thalweg.loops.loop import Variable
 
@@ -36,16 +35,16 @@ class Results(Stage):
         with self.steps(count) as tile:
             at = self.place_of(frame.add(first, tile))
             row = self.element(sums, frame.multiply(tile, layout.width))
-            self.is_spread = self._flag(tile)
+            self.is_spread = self._is_spread(frame.add(first, tile))
             with self.steps(layout.width, self.lanes) as vector:
                 self._results(self.element(row, vector), at, frame.add(column, vector))
         self.b.ret()
 
-    def _flag(self, tile: Value) -> Value:
+    def _is_spread(self, tile: Value) -> Value:
         """Whether a tile's inputs differ too much in magnitude for transforms."""
-        place = self.frame.add(self.frame.multiply(tile, ABOUT_TILE), self.frame.integer(IS_SPREAD))
-        flag = self.b.load(I32, self.element(self.magnitudes, place))
-        return self.b.compare("ne", flag, constant(I32, 0))
+        if not self.layout.is_guarded:
+            return constant(I1, False)
+        return self.b.compare("ne", self.b.load(I8, self.flag(tile)), constant(I8, 0))
 
     def _results(self, base: Value, at: At, column: Value) -> None:
         lane = self.window.lane

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 
-from thalweg.codegen.builder import FLOAT, I32, POINTER, Type, Value, constant, suffix
+from thalweg.codegen.builder import FLOAT, I8, POINTER, Type, Value, constant
 from thalweg.codegen.contraction_form import argument_of
 from thalweg.codegen.frame import Frame
+from thalweg.codegen.microkernel import multiply_add
 from thalweg.codegen.minimal_filter import Square, applied, on_both_axes
 from thalweg.codegen.packing import transposed
 from thalweg.codegen.winograd_form import Axis, Window
-from thalweg.codegen.winograd_plan import ABOUT_TILE, IS_SPREAD, MAGNITUDES_A_LINE, Layout
+from thalweg.codegen.winograd_plan import Layout
 from thalweg.loops.loop import Variable
 
 At = dict[Variable, Value]
-
-#: How many times larger than all that an output sees another input of its tile may be.
-MOST_SPREAD = 64.0
 
 
 class Stage:
@@ -36,13 +33,17 @@ class Stage:
         self.kind = FLOAT.of(self.lanes)
         self.extents = window.tiles(self.blocks.outputs)
         start = self.element(frame.scratch, frame.multiply(frame.thread, layout.size))
-        self.zeros, self.a, self.filters, self.sums, self.magnitudes = (
-            self.element(start, frame.integer(sum(layout.parts[:number]))) for number in range(5)
+        self.zeros, self.a, self.filters, self.sums, self.energies, self.flags = (
+            self.element(start, frame.integer(sum(layout.parts[:number]))) for number in range(6)
         )
 
     def element(self, base: Value, place: Value) -> Value:
         """The address of an element."""
         return base if place.text == "0" else self.b.element(base, FLOAT.scalar, place)
+
+    def flag(self, tile: Value) -> Value:
+        """Where it stands whether a tile must be summed plainly."""
+        return self.b.element(self.flags, I8.scalar, tile)
 
     @contextmanager
     def steps(self, count: int | Value, step: int = 1) -> Generator[Value]:
@@ -126,31 +127,34 @@ class Inputs(Stage):
         frame, size = self.frame, self.filtering.size
         first, count, channel = frame.given
         self.sources, self.kept = self.b.stack(POINTER, size**2), self.b.stack(self.kind, size**2)
-        self.seen = self.b.stack(I32.of(self.lanes), size**2)
         with self.steps(count) as tile:
-            at = self.place_of(frame.add(first, tile))
-            self._find(at, channel)
-            spread = Spread(self, at)
-            self.spread = spread
+            self._find(self.place_of(frame.add(first, tile)), channel)
             row = frame.multiply(tile, self.blocks.depth)
+            self.begin(tile, channel)
             with self.steps(self.depth(channel), self.lanes) as vector:
-                with self.steps(size) as column:
-                    self._down(column, channel, vector)
+                self.all_down(channel, vector)
                 with self.steps(size) as line:
                     self._across(line, self.element(self.a, frame.add(row, vector)))
-            spread.judge(tile, channel)
         self.b.ret()
 
-    def _down(self, column: Value, channel: Value, vector: Value) -> None:
-        """Transform a column of the elements."""
+    def begin(self, tile: Value, channel: Value) -> None:
+        """Prepare for the channels of a tile from one on."""
+
+    def all_down(self, channel: Value, vector: Value) -> None:
+        """Transform all columns."""
+        with self.steps(self.filtering.size) as column:
+            self.down(column, channel, vector)
+
+    def down(self, column: Value, channel: Value, vector: Value) -> list[Value]:
+        """Transform a column of the elements, and give those."""
         elements, here = list[Value](), self.frame.add(channel, vector)
         for i in range(self.filtering.size):
             address = self.b.load(POINTER, self._at(self.sources, POINTER, i, column))
             elements.append(self.channels_at(self.element(address, vector), here))
-            self.spread.see(i, column, elements[-1])
         made = applied(self.frame, self.fma, self.filtering.of_inputs, elements)
         for i, value in enumerate(made):
             self.b.store(value, self._at(self.kept, self.kind, i, column))
+        return elements
 
     def _across(self, line: Value, base: Value) -> None:
         """Transform a line of what that gave."""
@@ -184,88 +188,47 @@ class Inputs(Stage):
                 b.store(source, b.element(self.sources, POINTER.scalar, number))
 
 
-class Spread:
-    """How much the inputs of a tile differ in magnitude, over all channels.
+class MeasuredInputs(Inputs):
+    """The same, and the sums of the squares of the elements of each tile's cells.
 
-    Transforms round every result of a tile as the largest input makes it. Results whose own inputs
-    are much smaller would have that error, though the large one is none of theirs: such tiles are
-    told to the stage that gives results. Magnitudes are compared as integers, NaN being largest.
+    Cells are lines and columns {0, last}, {1, 2}, {3, 4}; sums are kept by channel modulo lanes.
     """
 
-    def __init__(self, stage: Inputs, at: At) -> None:
-        self.stage, self.at, self.b, self.frame = stage, at, stage.b, stage.frame
-        self.kind, self.size = I32.of(stage.lanes), stage.filtering.size
-        with stage.steps(self.size**2) as number:
-            self.b.store(constant(self.kind, 0), self._seen(number))
+    def begin(self, tile: Value, channel: Value) -> None:
+        """Forget about the tile that was there before."""
+        frame, count = self.frame, self.layout.cells**2
+        self.cells = self.element(self.energies, frame.multiply(tile, count * self.lanes))
+        with self.b.when(self.b.compare("eq", channel, frame.integer(0))):
+            for number in range(count):
+                self.b.store(constant(self.kind, 0), self._cell(frame.integer(number)))
 
-    def _seen(self, number: Value) -> Value:
-        return self.b.element(self.stage.seen, str(self.kind), number)
+    def all_down(self, channel: Value, vector: Value) -> None:
+        """Transform all columns, and measure them."""
+        frame, rim = self.frame, self._cell(self.frame.integer(0))
+        first, last, step = (frame.integer(n) for n in (0, self.filtering.size, 1))
+        with self.b.loop(first, last, step, [self.b.load(self.kind, rim)]) as loop:
+            elements = self.down(loop.index, channel, vector)
+            self._measure(loop.index, elements[1:-1])
+            loop.next = [self._energy(loop.carried[0], (elements[0], elements[-1]))]
+        self.b.store(loop.results[0], rim)
 
-    def see(self, line: int, column: Value, value: Value) -> None:
-        """Take note of channels of an element."""
-        b = self.b
-        bits = b.convert("bitcast", value, "i32")
-        magnitude = b.binary("and", bits, constant(self.kind, 0x7FFFFFFF))
-        place = self._seen(self.frame.add(column, self.frame.integer(line * self.size)))
-        b.store(b.intrinsic("smax", b.load(self.kind, place), magnitude), place)
+    def _measure(self, column: Value, elements: Sequence[Value]) -> None:
+        """Add the squares of a column, but for its ends."""
+        frame, cells = self.frame, self.layout.cells
+        half = self.b.binary("lshr", frame.add(column, frame.integer(1)), frame.integer(1))
+        across = frame.multiply(self.b.binary("urem", half, frame.integer(cells)), cells)
+        for down in range(1, cells):
+            place = self._cell(frame.add(across, frame.integer(down)))
+            pair = elements[2 * down - 2 : 2 * down]
+            self.b.store(self._energy(self.b.load(self.kind, place), pair), place)
 
-    def judge(self, tile: Value, channel: Value) -> None:
-        """Merge what was seen with the channels before, and say whether magnitudes differ much."""
-        b, stage, frame = self.b, self.stage, self.frame
-        base = stage.element(stage.magnitudes, frame.multiply(tile, ABOUT_TILE))
-        is_first = b.compare("eq", channel, frame.integer(0))
-        with stage.steps(self.size) as line, stage.steps(self.size) as column:
-            number = frame.add(frame.multiply(line, self.size), column)
-            seen = b.load(self.kind, self._seen(number))
-            most = b.call(f"llvm.vector.reduce.smax.{suffix(self.kind)}", I32, seen)
-            place = frame.add(frame.multiply(line, MAGNITUDES_A_LINE), column)
-            address = stage.element(base, place)
-            before = b.select(is_first, constant(I32, 0), b.load(I32, address))
-            b.store(b.intrinsic("smax", before, most), address)
-        flag = b.convert("zext", self._is_spread(base), "i32")
-        b.store(flag, stage.element(base, frame.integer(IS_SPREAD)))
+    def _energy(self, total: Value, values: Sequence[Value]) -> Value:
+        for value in values:
+            total = multiply_add(self.frame, self.fma, value, value, total)
+        return total
 
-    def _is_spread(self, base: Value) -> Value:
-        """Whether the inputs of some output are small beside the largest one of the tile."""
-        b, windows = self.b, self._windows(base)
-        outputs = windows[0].type
-        most, least = constant(outputs, 0), constant(outputs, 0x7FFFFFFF)
-        down, across = (axis.output for axis in self.stage.window.axes)
-        exist = self.frame.below(self.at[across], self.frame.integer(across.extent), outputs.lanes)
-        left = self.frame.subtract(self.frame.integer(down.extent), self.at[down])
-        for number, window in enumerate(windows):
-            most = b.intrinsic("smax", most, window)
-            there = b.compare("sgt", left, self.frame.integer(number))
-            own = b.binary("and", exist, b.splat(there, outputs.lanes))
-            least = b.select(own, b.intrinsic("smin", least, window), least)
-        name = suffix(outputs)
-        largest, smallest = (
-            b.convert("bitcast", b.call(f"llvm.vector.reduce.{how}.{name}", I32, value), "float")
-            for how, value in (("smax", most), ("smin", least))
-        )
-        reach = b.binary("fmul", smallest, constant(FLOAT, MOST_SPREAD))
-        return b.compare("ugt", largest, reach)
-
-    def _windows(self, base: Value) -> list[Value]:
-        """The largest magnitude that each output of the tile sees, line by line."""
-        b, kind = self.b, I32.of(MAGNITUDES_A_LINE)
-        outputs, taps = self.stage.blocks.outputs, self.stage.window.taps
-        lines = [
-            b.load(kind, self.stage.element(base, self.frame.integer(i * MAGNITUDES_A_LINE)))
-            for i in range(self.size)
-        ]
-        down = [self._largest(lines[i : i + taps]) for i in range(outputs)]
-        return [self._largest([self._from(v, j, outputs) for j in range(taps)]) for v in down]
-
-    def _largest(self, values: Sequence[Value]) -> Value:
-        return reduce(lambda one, other: self.b.intrinsic("smax", one, other), values)
-
-    def _from(self, vector: Value, first: int, count: int) -> Value:
-        """Some lanes of a vector."""
-        numbers = ", ".join(f"i32 {first + lane}" for lane in range(count))
-        kind = vector.type.of(count)
-        mask = f"<{count} x i32> <{numbers}>"
-        return self.b.emit(kind, f"shufflevector {vector}, {vector.type} poison, {mask}")
+    def _cell(self, number: Value) -> Value:
+        return self.element(self.cells, self.frame.multiply(number, self.lanes))
 
 
 class Filters(Stage):
