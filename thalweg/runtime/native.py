@@ -8,6 +8,7 @@ and runs it; any number of calls may be in flight, each in its own frame.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -137,6 +138,9 @@ class NativeStep:
         self.streams = [(region.nodes[stream.node], stream.values) for stream in image.streams]
         self.written = [place for place, reference in self.references if reference.written]
         self.exclusive = _exclusive_places(region)
+        # One element is read in one operation: such a step sees nothing that is half written.
+        sizes = [math.prod(reference.shape) for _, reference in self.references]
+        self.shares = bool(self.written) or any(size > 1 for size in sizes)
         self._list = listing
         self._pool = default_pool()
         self._frames: deque[Frame] = deque()
@@ -168,36 +172,54 @@ class NativeStep:
             frame = self._frames.pop()
         except IndexError:
             frame = Frame(self)
-        words, use, uses = frame.words, frame.use, USES.uses
-        fresh: dict[VariableCell, Array] = {}
-        results: list[Any] = []
-        fault, is_bound = 1, True
-        try:
-            if self.references:
-                use.cells = cells
-                uses.append(use)
-                if uses[0] is not use:
-                    USES.wait(use, context.cancellation)
-                with USES.mutex:
-                    is_bound = self._lend(words, use, fresh)
-            if is_bound:
-                held = self._enter(words, values) if self.inputs else None
-                results = self._results(words, cells)
-                if self.streams:
-                    self._draw(frame, context)
-                fault = self._pool.run(frame.program)
-                if fault or fresh:
-                    fault = self._settled(frame, fault, fresh, context)
-                for place, scalar in frame.scalars:
-                    results[place] = scalar[()]
-                del held  # until here the arrays had to live
-        finally:
-            if self.references:
-                uses.remove(use)
-                use.cells = use.buffers = ()
-                if USES.waiting:
-                    USES.wake()
+        if self.shares:
+            results = self._run_shared(frame, context, values, cells)
+        else:
+            results = self._run(frame, context, values, cells)
         self._frames.append(frame)  # unless it was left half way, stopped by a signal or a check
+        return results
+
+    def _run_shared(
+        self, frame: Frame, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
+    ) -> list[Any] | None:
+        """Run where other steps may use the variables at the same time."""
+        use, uses = frame.use, USES.uses
+        use.cells = cells
+        try:
+            uses.append(use)
+            if uses[0] is not use:
+                USES.wait(use, context.cancellation)
+            return self._run(frame, context, values, cells)
+        finally:
+            uses.remove(use)
+            use.cells = use.buffers = ()
+            if USES.waiting:
+                USES.wake()
+
+    def _run(
+        self, frame: Frame, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
+    ) -> list[Any] | None:
+        words = frame.words
+        fresh: dict[VariableCell, Array] = {}
+        lent: list[Array] = []
+        if self.written:
+            with USES.mutex:
+                frame.use.buffers = lent
+                is_bound = self._lend(words, cells, lent, fresh)
+        else:
+            is_bound = not self.references or self._lend(words, cells, lent, fresh)
+        if not is_bound:
+            return None
+        held = self._enter(words, values) if self.inputs else None
+        results = self._results(words, cells)
+        if self.streams:
+            self._draw(frame, context)
+        fault = self._pool.run(frame.program)
+        if fault or fresh:
+            fault = self._settled(frame, fault, fresh, context)
+        for place, scalar in frame.scalars:
+            results[place] = scalar[()]
+        del held, lent  # until here the arrays had to live
         return None if fault else results
 
     def release_memory(self) -> None:
@@ -281,15 +303,18 @@ class NativeStep:
                 words[word] = address + shift
         return held
 
-    def _lend(self, words: Any, use: Use[VariableCell], fresh: dict[VariableCell, Array]) -> bool:
+    def _lend(
+        self,
+        words: Any,
+        cells: Sequence[VariableCell],
+        lent: list[Array],
+        fresh: dict[VariableCell, Array],
+    ) -> bool:
         """Put the addresses of the variables in place; whether these are as expected.
 
-        Their buffers must live meanwhile. Variables that get their first value here are noted in
-        `fresh`, with its memory.
+        Their buffers are gathered: they must live meanwhile. Variables that get their first value
+        here are noted in `fresh`, with its memory.
         """
-        cells = use.cells
-        buffers: list[Array] = []
-        use.buffers = buffers
         for place, (targets, written, is_set_first, shape) in self.references:
             cell = cells[place]
             buffer = cell.buffer
@@ -301,7 +326,7 @@ class NativeStep:
                 buffer = None
                 buffer = cell.lend_to_write()
             address = address_of(buffer)
-            buffers.append(buffer)
+            lent.append(buffer)
             for word, shift in targets:
                 words[word] = address + shift
         return True
