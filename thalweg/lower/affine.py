@@ -341,6 +341,20 @@ def is_index(expression: Any) -> bool:
     return True
 
 
+def upper_border(condition: Any) -> tuple[Atom, int] | None:
+    """The index that must be below a number for a condition to hold, and that number."""
+    if not isinstance(condition, Expr) or condition.function != "lt":
+        return None
+    left, border = condition.arguments
+    if not is_index(left) or not isinstance(border, int):
+        return None
+    place = affine(left)
+    if place.constant or list(place.terms.values()) != [1]:
+        return None
+    (atom,) = place.terms
+    return atom, border
+
+
 def expressed(value: Affine) -> Any:
     """A sum as an expression over indices that code generators know."""
     result: Any = value.constant if value.constant or not value.terms else None

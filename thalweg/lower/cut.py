@@ -15,7 +15,7 @@ from typing import Any
 from thalweg.loops.expr import Expr, select
 from thalweg.loops.loop import Variable
 from thalweg.loops.types import dtype_of
-from thalweg.lower.affine import affine, is_index, number, row_major
+from thalweg.lower.affine import number, row_major, upper_border
 from thalweg.lower.affine import variable as index_of
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.cost import MOST_PARTS, MOST_STREAMS
@@ -202,17 +202,11 @@ def _is_choice(part: Any) -> bool:
 
 
 def _border(condition: Any) -> tuple[Variable, int] | None:
-    """The index that must be below a number for a condition to hold, and that number."""
-    if not isinstance(condition, Expr) or condition.function != "lt":
+    """The variable that must be below a number for a condition to hold, and that number."""
+    found = upper_border(condition)
+    if found is None or not isinstance(found[0], Variable):
         return None
-    left, border = condition.arguments
-    if not is_index(left) or not isinstance(border, int):
-        return None
-    place = affine(left)
-    if place.constant or list(place.terms.values()) != [1]:
-        return None
-    (atom,) = place.terms
-    return (atom, border) if isinstance(atom, Variable) else None
+    return found[0], found[1]
 
 
 def _groups(ranges: Iterator[_Range]) -> Iterator[list[_Range]]:

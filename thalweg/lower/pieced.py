@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from thalweg.loops.expr import Expr
 from thalweg.loops.loop import Variable
-from thalweg.lower.affine import Affine, Digit, affine, is_index
+from thalweg.lower.affine import Affine, Digit, upper_border
 from thalweg.lower.buffers import Buffer, Kind
 from thalweg.lower.drafts import Draft, Nest, Write
 from thalweg.lower.stack import Pieces
@@ -132,15 +132,10 @@ def _leaves(value: Any, limits: Limits) -> list[tuple[Any, Limits]]:
 
 def _border(condition: Any) -> tuple[Variable, int] | None:
     """The index that must be below a number for a condition to hold, and that number."""
-    if not isinstance(condition, Expr) or condition.function != "lt":
+    found = upper_border(condition)
+    if found is None:
         return None
-    left, border = condition.arguments
-    if not is_index(left) or not isinstance(border, int):
-        return None
-    place = affine(left)
-    if place.constant or list(place.terms.values()) != [1]:
-        return None
-    (atom,) = place.terms
+    atom, border = found
     if isinstance(atom, Variable):
         return atom, border
     if not isinstance(atom, Digit) or atom.modulus or not _is_one_variable(atom.number):
