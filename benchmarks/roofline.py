@@ -18,8 +18,8 @@ from systems import graph_net
 from works import STEPS_OF_MODELS, Work, named
 
 import thalweg as tf
-from thalweg.runtime.peaks import arithmetic_peak, copy_peak
-from thalweg.runtime.pool import default_threads
+from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak
+from thalweg.device.cpu.pool import default_threads
 
 PAGE = Path(__file__).with_name("ROOFLINE.md")
 _SECONDS = 2.0  # of profiling a step

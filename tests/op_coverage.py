@@ -16,7 +16,7 @@ from thalweg.autodiff import gradients
 from thalweg.graph.node import Node
 from thalweg.graph.op import REGISTRY
 from thalweg.graph.subgraph import bodies_of, needed
-from thalweg.lower import control
+from thalweg.lower.control import builder
 from thalweg.runtime import plan
 from thalweg.testing import gradient_checker
 
@@ -111,7 +111,7 @@ def gradient_check(second: bool = False) -> Iterator[None]:
 def watch() -> None:
     """Record from now on what is planned and differentiated in this process."""
     plan._instruction = _noting_runs(plan._instruction)
-    control.lower = _noting_parts(control.lower)
+    builder.lower = _noting_parts(builder.lower)
     gradients.gradient_function = _noting_gradients(gradients.gradient_function)
     gradient_checker._gradient = _checking(gradient_checker._gradient)
 

@@ -8,13 +8,13 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from thalweg.codegen.builder import I64, POINTER, Builder, Module, Value, constant
-from thalweg.codegen.elements import Evaluator, from_memory, storage_type, to_memory
+from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Value, constant
 from thalweg.codegen.machine import named
-from thalweg.loops.expr import Expr
-from thalweg.loops.kernel import Argument, Offset
-from thalweg.loops.loop import Variable
-from thalweg.loops.types import dtype_of
+from thalweg.codegen.math.elements import Evaluator, from_memory, storage_type, to_memory
+from thalweg.ir.expr import Expr
+from thalweg.ir.kernel import Argument, Offset
+from thalweg.ir.loop import Variable
+from thalweg.ir.types import dtype_of
 
 TRIPLES = {"aarch64": "aarch64-unknown-linux-gnu"}
 

@@ -10,11 +10,11 @@ import ml_dtypes
 import numpy as np
 
 from thalweg.codegen.cache import load
-from thalweg.codegen.loops import emit_loops
+from thalweg.codegen.loops.kernel import emit_loops
 from thalweg.codegen.machine import named, runs_here
-from thalweg.loops.expr import FUNCTIONS, Expr
-from thalweg.loops.kernel import Argument, Dynamic, Loops, Offset
-from thalweg.loops.loop import Variable
+from thalweg.ir.expr import FUNCTIONS, Expr
+from thalweg.ir.kernel import Argument, Dynamic, Loops, Offset
+from thalweg.ir.loop import Variable
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 TARGETS = [t for t in ("native", "x86-64-v3", "x86-64-v2", "aarch64") if runs_here(named(t))]

@@ -15,7 +15,7 @@ import pytest
 import thalweg as tf
 from thalweg.codegen import cache
 from thalweg.codegen.cache import Kernels, Loaded
-from thalweg.codegen.emitted import Emitted, Request
+from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.machine import Target
 
 Feeds = Mapping[Any, np.ndarray]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen.steps import STEPS, emitted, kernels_of
-from thalweg.codegen.compile import assembly, object_code
-from thalweg.codegen.emitted import Emitted
+from thalweg.codegen.llvm.compile import assembly, object_code
+from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.codegen.llvm.object_file import ObjectFile
 from thalweg.codegen.machine import named
-from thalweg.codegen.object_file import ObjectFile
-from thalweg.codegen.walker import emit_pool
-from thalweg.platform import checksum
+from thalweg.device.cpu.table_interpreter import emit_pool
+from thalweg.platform.files import checksum
 
 ARM = named("aarch64")
 

@@ -16,19 +16,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.codegen.contractions import matmul
+from tests.codegen.contraction.contractions import matmul
 from thalweg.codegen import cache, parallel, progress
 from thalweg.codegen.cache import Kernels, Loaded, as_request
-from thalweg.codegen.compile import object_code
-from thalweg.codegen.emitted import Emitted, Request
 from thalweg.codegen.kernels import emit, request
+from thalweg.codegen.llvm.compile import object_code
+from thalweg.codegen.llvm.emitted import Emitted, Request
+from thalweg.codegen.llvm.object_file import ObjectFile
 from thalweg.codegen.machine import named
-from thalweg.codegen.object_file import ObjectFile
-from thalweg.loops.expr import Expr, call
-from thalweg.loops.kernel import Argument, Loops, Offset, Store
-from thalweg.loops.loop import Variable
-from thalweg.loops.parametric import with_dynamic
-from thalweg.loops.types import Unsupported
+from thalweg.ir.expr import Expr, call
+from thalweg.ir.kernel import Argument, Loops, Offset, Store
+from thalweg.ir.loop import Variable
+from thalweg.ir.parametric import with_dynamic
+from thalweg.ir.types import Unsupported
 from thalweg.platform.disk_cache import Disk, disk_of_environment
 
 NATIVE = named("native")
@@ -76,7 +76,7 @@ from pathlib import Path
 from thalweg.codegen import cache, parallel
 from thalweg.codegen.cache import Kernels, as_request
 from thalweg.platform.disk_cache import Disk
-from thalweg.codegen.emitted import Emitted
+from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import named
 def answer(number):
     text = f"define i64 @kernel() {{{{\\n  ret i64 {{number}}\\n}}}}\\n"

@@ -9,8 +9,8 @@ import pytest
 from tests.codegen.claims import findings, unfounded
 from tests.codegen.steps import STEPS, emitted, kernels_of
 from thalweg.codegen.machine import named
-from thalweg.codegen.walker import emit_pool
-from thalweg.platform import checksum
+from thalweg.device.cpu.table_interpreter import emit_pool
+from thalweg.platform.files import checksum
 
 TARGETS = ("native", "x86-64-v4", "x86-64-v3", "x86-64-v2", "aarch64")
 

@@ -19,14 +19,14 @@ import numpy as np
 import thalweg as tf
 from tests.codegen.guarded import Guarded, Numpy
 from tests.codegen.steps import STEPS
-from thalweg.ops import context
-from thalweg.runtime import native, native_control
+from thalweg.device.cpu import control_program, program
+from thalweg.ops.core import context
 
 def run(name, memory):
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(1)
         fetches, feeds = STEPS[name]()
-        for module in (native, native_control, context):
+        for module in (program, control_program, context):
             module.np = np if memory is None else Numpy(memory)
         session.run(tf.global_variables_initializer())
         if memory is not None:

@@ -13,12 +13,12 @@ import thalweg as tf
 from tests.codegen.steps import STEPS
 from thalweg.codegen import cache
 from thalweg.codegen.cache import Kernels, Loaded
-from thalweg.codegen.emitted import Request
+from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.machine import Target
-from thalweg.loops.kernel import Argument, Dynamic, Kernel
+from thalweg.device.cpu.pool import Entry, Pool, StepTable, default_pool
+from thalweg.ir.kernel import Argument, Dynamic, Kernel
 from thalweg.platform.disk_cache import disk_of_environment
-from thalweg.runtime import lowerings, remembered
-from thalweg.runtime.pool import Entry, Pool, Program, default_pool
+from thalweg.runtime import lowering_cache, program_cache
 
 
 class Known(Kernels):
@@ -62,11 +62,11 @@ def test_what_a_kernel_writes_is_in_no_other_buffer_of_it(
     default_pool()
     seen: list[Entry] = []
     monkeypatch.setitem(cache._process, "kernels", known := Known())
-    for module in (remembered, lowerings):  # a program that is found names its kernels only
+    for module in (program_cache, lowering_cache):  # a program that is found names its kernels only
         monkeypatch.setattr(module, "shared_disk", lambda: None)
     run = Pool.run
 
-    def watched(self: Pool, program: Program) -> int:
+    def watched(self: Pool, program: StepTable) -> int:
         for entry in program.entries:
             kernel = known.at.get(entry.function) if isinstance(entry, Entry) else None
             if kernel is not None and hasattr(kernel, "arguments"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.runtime.tokens import Kind
+from thalweg.runtime.tokens import VertexKind
 
 pytestmark = pytest.mark.usefixtures("on_executor")
 
@@ -275,9 +275,9 @@ class TestTokenGraphs:
         result = tf.cond(x > 1.0, lambda: x * 2.0, lambda: x)
         sess.run(result)
         kinds = [vertex.kind for vertex in token_graph(sess, result).vertices]
-        assert kinds.count(Kind.MERGE) == 1
-        assert Kind.SWITCH in kinds
-        assert Kind.ENTER not in kinds
+        assert kinds.count(VertexKind.MERGE) == 1
+        assert VertexKind.SWITCH in kinds
+        assert VertexKind.ENTER not in kinds
 
     def test_a_loop_is_a_frame(self, sess):
         x = tf.placeholder_with_default(2.0, [])
@@ -285,9 +285,14 @@ class TestTokenGraphs:
         sess.run(result)
         graph = token_graph(sess, result)
         kinds = [vertex.kind for vertex in graph.vertices]
-        for kind in (Kind.MERGE, Kind.EXIT, Kind.NEXT_ITERATION, Kind.LOOP_COND):
+        for kind in (
+            VertexKind.MERGE,
+            VertexKind.EXIT,
+            VertexKind.NEXT_ITERATION,
+            VertexKind.LOOP_COND,
+        ):
             assert kinds.count(kind) == 1
-        enters = [vertex for vertex in graph.vertices if vertex.kind is Kind.ENTER]
+        enters = [vertex for vertex in graph.vertices if vertex.kind is VertexKind.ENTER]
         assert [enter.is_constant for enter in enters] == [False, True]
         assert not enters[0].loop.sequential
         assert "NEXT_ITERATION" in str(graph)

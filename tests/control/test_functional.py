@@ -10,7 +10,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check_gradient
-from thalweg.runtime import controlled
+from thalweg.runtime import control_region
 
 R = np.random.default_rng(3)
 ROWS = R.normal(size=(4, 3))
@@ -24,7 +24,7 @@ def graph() -> Iterator[None]:
 
 @pytest.fixture(params=[True, False], ids=["native", "executor"])
 def lowering(request: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(controlled, "NATIVE", request.param)
+    monkeypatch.setattr(control_region, "NATIVE", request.param)
 
 
 def run(values: Any, feeds: Any = None) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.control.lists import ListValue
-from thalweg.runtime.native_control import NativeControl
+from thalweg.device.cpu.control_program import NativeControl
 
 X = np.array([0.3, -0.7, 1.1])
 Loop = Callable[[Callable[[Any], Any], Callable[..., Any], list[Any]], list[Any]]

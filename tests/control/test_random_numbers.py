@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.lower import control
-from thalweg.ops.philox import Philox
-from thalweg.ops.random import SkipRandom
-from thalweg.runtime import controlled
+from thalweg.lower.control import builder
+from thalweg.ops.random.philox import Philox
+from thalweg.ops.random.random import SkipRandom
+from thalweg.runtime import control_region
 
 
 def draws(monkeypatch: Any, native: bool) -> list[Any]:
-    monkeypatch.setattr(controlled, "NATIVE", native)
+    monkeypatch.setattr(control_region, "NATIVE", native)
     with tf.Graph().as_default(), tf.Session() as session:
         choice = tf.placeholder(tf.bool, [])
         _, rows = tf.while_loop(
@@ -43,13 +43,13 @@ def test_native_loops_draw_what_the_executor_draws(monkeypatch: pytest.MonkeyPat
 
 def test_a_stream_moves_on_by_what_a_turn_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    lower = control.lower
+    lower = builder.lower
 
     def noted(region: Any, *rest: Any) -> Any:
         made.extend(node.op for node in region.nodes if isinstance(node.op, SkipRandom))
         return lower(region, *rest)
 
-    monkeypatch.setattr(control, "lower", noted)
+    monkeypatch.setattr(builder, "lower", noted)
     draws(monkeypatch, True)
     in_loop, *in_branches = [op.blocks for op in made]
     assert [2 * in_loop] * 2 == [3 * blocks for blocks in in_branches]  # of three, two, two numbers

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import thalweg as tf
-from thalweg.runtime import controlled
+from thalweg.runtime import control_region
 
 COUNT = 3  # of vectors
 WIDTH = 4
@@ -199,7 +199,7 @@ def twice(machine: Any, program: Any, starts: Any, session: Any) -> list[Any]:
 def check_native(session: Any, fetches: Any) -> None:
     """Check that a step that ran left no loop to the executor."""
     loops = [c for c in session.plan(fetches).controls if c.unit.node.type == "While"]
-    reasons = [loop.reason for loop in loops if loop.was_native is not controlled.NATIVE]
+    reasons = [loop.reason for loop in loops if loop.was_native is not control_region.NATIVE]
     assert not reasons
 
 
@@ -210,11 +210,11 @@ def run(program: Any, seed: int, results: Any = results) -> None:
         starts = [tf.constant(value) for value in values]
         wanted = results(Unrolled(session), program, starts, session)
         for native in (True, False):
-            before, controlled.NATIVE = controlled.NATIVE, native
+            before, control_region.NATIVE = control_region.NATIVE, native
             try:
                 found = results(Graphed(), program, starts, session)
             finally:
-                controlled.NATIVE = before
+                control_region.NATIVE = before
             for a, b in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 

@@ -8,27 +8,27 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.codegen.compile import optimised
-from thalweg.codegen.loops import Turn
+from thalweg.codegen.llvm.compile import optimised
+from thalweg.codegen.loops.kernel import Iteration
 from thalweg.codegen.machine import host
-from thalweg.runtime import native_parts
+from thalweg.device.cpu import control_parts
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[Iteration]:
     """Those that are made meanwhile, which run three times at most in one call."""
-    made: list[Turn] = []
-    request = native_parts.turn_request
+    made: list[Iteration] = []
+    request = control_parts.turn_request
 
     def noted(turn, target):
         made.append(replace(turn, most=3))
         return request(made[-1], target)
 
-    monkeypatch.setattr(native_parts, "turn_request", noted)
+    monkeypatch.setattr(control_parts, "turn_request", noted)
     return made
 
 
-def test_a_counter_counts(turns: list[Turn]) -> None:
+def test_a_counter_counts(turns: list[Iteration]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         most = tf.placeholder(tf.int32, [])
         count = tf.while_loop(lambda i: i < most, lambda i: i + 1, [tf.constant(0)])
@@ -37,7 +37,7 @@ def test_a_counter_counts(turns: list[Turn]) -> None:
     assert turns
 
 
-def test_a_vector_is_carried_from_call_to_call(turns: list[Turn]) -> None:
+def test_a_vector_is_carried_from_call_to_call(turns: list[Iteration]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float64, [5])
         _, y = tf.while_loop(
@@ -50,7 +50,7 @@ def test_a_vector_is_carried_from_call_to_call(turns: list[Turn]) -> None:
     np.testing.assert_allclose(found, given * (2 - 0.5**9))
 
 
-def test_a_turn_of_several_kernels_is_one_function(turns: list[Turn]) -> None:
+def test_a_turn_of_several_kernels_is_one_function(turns: list[Iteration]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         rows = tf.placeholder(tf.float64, [None, 6])
         factor = tf.placeholder(tf.float64, [6])
@@ -139,13 +139,13 @@ def test_steps_of_any_size_end_where_they_should(step, start) -> None:
 
 def test_a_loop_that_only_counts_is_no_loop_in_machine_code(monkeypatch) -> None:
     requests = []
-    request = native_parts.turn_request
+    request = control_parts.turn_request
 
     def noted(*given):
         requests.append(request(*given))
         return requests[-1]
 
-    monkeypatch.setattr(native_parts, "turn_request", noted)
+    monkeypatch.setattr(control_parts, "turn_request", noted)
     assert _after(np.int32, 3, lambda i: i < 1_000_000, lambda i: i + 1) == 1_000_000
     (module,) = [one.make() for one in requests]
     text = optimised(module.text, host(), module.passes)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.runtime import controlled
+from thalweg.runtime import control_region
 
 W = np.array([[0.5, -0.3, 0.2], [0.1, 0.4, -0.6], [-0.2, 0.3, 0.7]])
 
@@ -31,7 +31,7 @@ def looped(w: Any, x: Any, turns: Any) -> Any:
 def test_first_and_second_order(
     monkeypatch: pytest.MonkeyPatch, native: bool, rows: int | None
 ) -> None:
-    monkeypatch.setattr(controlled, "NATIVE", native)
+    monkeypatch.setattr(control_region, "NATIVE", native)
     with tf.Graph().as_default(), tf.Session() as session:
         w = tf.constant(W)
         x = tf.placeholder(tf.float64, [rows, 3])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import thalweg as tf
 from tests.data.pipelines import Dataset, assert_batches_hold_the_elements, elements, pairs
-from thalweg.runtime.native import NativeStep
+from thalweg.device.cpu.program import Program
 
 TABLE = np.arange(12, dtype=np.float32).reshape(6, 2)
 FUNCTIONS = {
@@ -25,13 +25,13 @@ FUNCTIONS = {
 @pytest.fixture
 def counted(monkeypatch):
     """How many rows went through `by_rows`, up to now."""
-    counts, by_rows = [], NativeStep.by_rows
+    counts, by_rows = [], Program.by_rows
 
     def noted(self, values, is_row, count):
         counts.append(count)
         return by_rows(self, values, is_row, count)
 
-    monkeypatch.setattr(NativeStep, "by_rows", noted)
+    monkeypatch.setattr(Program, "by_rows", noted)
     return counts
 
 

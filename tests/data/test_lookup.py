@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import thalweg as tf
 from thalweg.graph import dtypes
-from thalweg.ops.table_state import Table
+from thalweg.ops.state.table_state import Table
 
 lookup = tf.contrib.lookup
 

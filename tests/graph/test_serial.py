@@ -11,7 +11,7 @@ from google.protobuf import text_format
 
 import thalweg as tf
 from thalweg.graph import attributes, serial
-from thalweg.graph.attributes import Kind
+from thalweg.graph.attributes import AttributeKind
 from thalweg.graph.op import REGISTRY
 
 
@@ -93,8 +93,8 @@ VALUES = [
     ((0.5,), "list", None),
     (("a", "b"), "list", None),
     ((tf.int32, tf.string), "list", None),
-    ((), "list", Kind("i", is_list=True)),
-    (b"\xff", "s", Kind("s", is_text=False)),
+    ((), "list", AttributeKind("i", is_list=True)),
+    (b"\xff", "s", AttributeKind("s", is_text=False)),
 ]
 
 

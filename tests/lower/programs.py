@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import thalweg as tf
+from thalweg.device.cpu.program import Program, make_program
 from thalweg.graph.node import Node, Tensor
+from thalweg.inspect.kernel_info import kernels_of
+from thalweg.lower.dynamic_shapes import Varying
 from thalweg.lower.lowering import Lowered, lower
 from thalweg.lower.specialise import Region
-from thalweg.lower.varying import Varying
 from thalweg.place.placer import local_devices
-from thalweg.runtime.compiled import CompiledRegion
-from thalweg.runtime.native import NativeStep, native_step
+from thalweg.runtime.compiled import Executable
 from thalweg.runtime.plan import Plan, Step, plan
-from thalweg.runtime.planned import kernels_of
 
 
 def planned(*fetches: Any) -> Plan:
@@ -28,7 +28,7 @@ def planned(*fetches: Any) -> Plan:
 def units(*fetches: Any) -> list[Any]:
     """What a step runs in turn: host nodes by their type, regions by the types of their nodes."""
     return [
-        sorted(node.type for node in i.nodes) if isinstance(i.call, CompiledRegion) else i.node.type
+        sorted(node.type for node in i.nodes) if isinstance(i.call, Executable) else i.node.type
         for i in planned(*fetches).instructions
     ]
 
@@ -36,7 +36,7 @@ def units(*fetches: Any) -> list[Any]:
 def regions_of(*fetches: Any) -> list[Region]:
     """The regions of a step."""
     calls = [instruction.call for instruction in planned(*fetches).instructions]
-    return [call.region for call in calls if isinstance(call, CompiledRegion)]
+    return [call.region for call in calls if isinstance(call, Executable)]
 
 
 def lowered(*fetches: Any) -> Lowered:
@@ -50,10 +50,10 @@ def shape(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape.as_list())
 
 
-def native(*fetches: Any, threads: int = 1) -> NativeStep:
+def native(*fetches: Any, threads: int = 1) -> Program:
     """The one region of a step, compiled."""
     made = lowered(*fetches)
-    return native_step(made, Varying().adapt(made.launches), threads)
+    return make_program(made, Varying().adapt(made.launches), threads)
 
 
 def kernels(*fetches: Any) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from thalweg.loops.expr import Expr, call
-from thalweg.loops.loop import Operand, Place, reduce, scatter
+from thalweg.ir.expr import Expr, call
+from thalweg.ir.loop import IndexTuple, Operand, reduce, scatter
 from thalweg.lower.cost import (
     FAR,
     LOAD,
@@ -78,7 +78,7 @@ def operand(*shape: int) -> Operand:
 
 def test_every_part_counts_once() -> None:
     x = operand(4)
-    (i,) = Place.over((4,))
+    (i,) = IndexTuple.over((4,))
     value = x[i].exp()
     form = analysed(value + value)
     assert form.cost == analysed(value).cost + 1
@@ -87,7 +87,7 @@ def test_every_part_counts_once() -> None:
 
 def test_a_reduction_counts_what_it_repeats() -> None:
     x = operand(4, 10)
-    (i,) = Place.over((4,))
+    (i,) = IndexTuple.over((4,))
     form = analysed(reduce("sum", [10], lambda k: x[i, k] * x[i, k]))
     assert form.reduces and form.loads == {x: 20.0}
     assert form.cost >= 10
@@ -95,14 +95,14 @@ def test_a_reduction_counts_what_it_repeats() -> None:
 
 def test_arithmetic_on_indices_is_free() -> None:
     x = operand(12)
-    at = Place.over((3, 4))
+    at = IndexTuple.over((3, 4))
     form = analysed(x[at[0] * 4 + at[1],])
     assert form.cost == 0 and form.moves_only
 
 
 def test_an_index_from_memory_is_read() -> None:
     x, places = operand(12), operand(5)
-    (i,) = Place.over((5,))
+    (i,) = IndexTuple.over((5,))
     form = analysed(x[places[i],])
     assert set(form.loads) == {x, places}
     assert not form.moves_only

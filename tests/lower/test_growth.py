@@ -10,8 +10,8 @@ import pytest
 import thalweg as tf
 from tests.lower.programs import lowered
 from tests.soak import rounds
-from thalweg.codegen.loop_facts import postorder
-from thalweg.loops.kernel import Contraction
+from thalweg.codegen.loops.facts import postorder
+from thalweg.ir.kernel import Contraction
 from thalweg.lower.cost import MOST_PARTS, MOST_STREAMS
 
 MANY = 20_000

@@ -10,8 +10,8 @@ import pytest
 
 import thalweg as tf
 from tests.lower.programs import kernels, lowered, native
-from thalweg.loops.kernel import Contraction, Loops
-from thalweg.lower.buffers import Kind
+from thalweg.ir.kernel import Contraction, Loops
+from thalweg.lower.memory.buffers import BufferKind
 
 
 def given(*shape: int, dtype: Any = tf.float32) -> Any:
@@ -192,8 +192,10 @@ def test_adam_is_part_of_the_gradients_product() -> None:
         updates = [
             call.launch for call in step.calls if isinstance(call.launch.kernel, Contraction)
         ]
-        (update,) = [u for u in updates if any(b.kind is Kind.VARIABLE for b in u.written)]
-        assert sum(b.kind is Kind.VARIABLE for b in update.written) == 3  # the weights, two moments
+        (update,) = [u for u in updates if any(b.kind is BufferKind.VARIABLE for b in u.written)]
+        assert (
+            sum(b.kind is BufferKind.VARIABLE for b in update.written) == 3
+        )  # the weights, two moments
 
 
 def test_a_loss_and_its_gradient_come_from_one_read_of_the_logits() -> None:

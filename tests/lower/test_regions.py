@@ -11,7 +11,7 @@ import pytest
 import thalweg as tf
 from tests.lower.programs import planned, regions_of, units
 from thalweg.runtime import session as sessions
-from thalweg.runtime.compiled import CompiledRegion
+from thalweg.runtime.compiled import Executable
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +140,7 @@ def test_without_compilation_there_are_no_regions() -> None:
     with mock.patch.object(sessions, "COMPILES", False), tf.Session() as session:
         session.run(y, {y.op.inputs[0]: np.zeros(3, np.float32)})
         (step,) = session._plans.values()
-        assert not any(isinstance(i.call, CompiledRegion) for i in step.instructions)
+        assert not any(isinstance(i.call, Executable) for i in step.instructions)
 
 
 def test_every_node_is_in_one_unit_and_after_what_it_needs() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import thalweg as tf
 from tests.ops.harness import check_gradient
-from thalweg.runtime import controlled
+from thalweg.runtime import control_region
 
 R = np.random.default_rng(4)
 TIME, BATCH, DEPTH, UNITS = 5, 3, 2, 4
@@ -26,7 +26,7 @@ def graph() -> Iterator[None]:
 
 @pytest.fixture(params=[True, False], ids=["native", "executor"])
 def lowering(request: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(controlled, "NATIVE", request.param)
+    monkeypatch.setattr(control_region, "NATIVE", request.param)
 
 
 def run(values: Any, feeds: Any = None) -> Any:

@@ -17,8 +17,8 @@ import numpy as np
 
 import thalweg as tf
 from tests.op_coverage import gradient_check
-from thalweg.loops.interpret import run_loop
-from thalweg.loops.loop import Operand
+from thalweg.ir.interpret import run_loop
+from thalweg.ir.loop import Operand
 from thalweg.runtime import session as sessions
 
 _STEP = 1e-5

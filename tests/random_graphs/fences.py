@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 
-from thalweg.runtime import native
+from thalweg.device.cpu import program
 
 _WIDTH = 256
 _MARK = 0xA5
@@ -44,6 +44,6 @@ class _Fenced:
 def fenced() -> Iterator[None]:
     """Fail where native code wrote outside the results and arenas it was given."""
     fences = _Fenced()
-    with mock.patch.object(native, "np", fences):
+    with mock.patch.object(program, "np", fences):
         yield
     fences.check()

@@ -21,8 +21,8 @@ from tests.random_graphs.agreement import assert_agree, bits, tremblings, widene
 from tests.random_graphs.fences import fenced
 from tests.random_graphs.layers import COMPILED
 from tests.random_graphs.sketch import Seeded, Sketch, interpret
-from thalweg.lower import schedule
-from thalweg.runtime import native
+from thalweg.device.cpu import program
+from thalweg.lower.memory import barriers
 
 
 @st.composite
@@ -50,9 +50,9 @@ def sharing_everything() -> Iterator[None]:
     """Kernels are shared by all threads, however small they are."""
     with ExitStack() as stack:
         stack.enter_context(
-            mock.patch.object(native, "threads_for", lambda _, threads, __: threads)
+            mock.patch.object(program, "threads_for", lambda _, threads, __: threads)
         )
-        stack.enter_context(mock.patch.object(schedule, "SMALL", 0.0))
+        stack.enter_context(mock.patch.object(barriers, "SMALL", 0.0))
         yield
 
 

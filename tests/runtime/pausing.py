@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from thalweg.codegen import walker
+from thalweg.device.cpu import table_interpreter
+from thalweg.device.cpu.pool import Pool, default_pool
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.pool import Pool, default_pool
 
-_PATIENCE = (walker.BUDGET, walker.SLICE, walker.EARLIEST)
+_PATIENCE = (table_interpreter.BUDGET, table_interpreter.SLICE, table_interpreter.EARLIEST)
 
 
 @contextmanager

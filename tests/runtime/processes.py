@@ -13,9 +13,9 @@ import pytest
 
 import thalweg as tf
 from thalweg.codegen import cache
-from thalweg.codegen import tune as tuned
 from thalweg.codegen.cache import Kernels
-from thalweg.codegen.tune import Winners
+from thalweg.codegen.contraction import tune as tuned
+from thalweg.codegen.contraction.tune import Winners
 from thalweg.lower.lowering import lower
 from thalweg.platform.disk_cache import Disk
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.device.cpu.program import Program
 from thalweg.runtime import compiled
 from thalweg.runtime import session as sessions
-from thalweg.runtime.compiled import CompiledRegion
-from thalweg.runtime.native import NativeStep
+from thalweg.runtime.compiled import Executable
 
 
 @pytest.fixture
@@ -22,10 +22,10 @@ def session() -> Any:
         yield session
 
 
-def regions(session: Any) -> list[CompiledRegion]:
+def regions(session: Any) -> list[Executable]:
     """The regions of all steps the session has planned."""
     calls = [i.call for step in session._plans.values() for i in step.instructions]
-    return [call for call in calls if isinstance(call, CompiledRegion)]
+    return [call for call in calls if isinstance(call, Executable)]
 
 
 def test_what_both_sides_of_a_choice_read_is_there_when_only_one_is_taken(session: Any) -> None:
@@ -49,7 +49,7 @@ def test_every_set_of_shapes_has_a_program(session: Any) -> None:
         np.testing.assert_allclose(session.run(y, {x: np.zeros(size)}), np.ones(size))
     (region,) = regions(session)
     assert sorted(region.steps) == [((3,),), ((5,),)]
-    assert all(isinstance(step, NativeStep) for step in region.steps.values())
+    assert all(isinstance(step, Program) for step in region.steps.values())
 
 
 def test_programs_of_shapes_long_gone_are_dropped(session: Any) -> None:

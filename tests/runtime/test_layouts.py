@@ -11,7 +11,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops.context import VariableCell
+from thalweg.ops.core.context import VariableCell
 
 SHAPE = (7, 37)
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int64, np.int8, np.complex64]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.ops import saving
-from thalweg.platform.durable import BLOCK
+from thalweg.ops.io import saving
+from thalweg.platform.files.durable import BLOCK
 from thalweg.runtime import session as sessions
 from thalweg.runtime.plan import Step, plan
 from thalweg.runtime.restoring import Restoring

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.ops import state
-from thalweg.runtime.timeline import Timeline
+from thalweg.inspect.timeline import Timeline
+from thalweg.ops.state import state
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ import pytest
 import thalweg as tf
 from tests.runtime.pausing import Pauses, impatient
 from thalweg import errors
-from thalweg.runtime.native import NativeStep
+from thalweg.device.cpu.program import Program
 
 COUNTERS = 12
 SHAPE = (40, 30)
@@ -196,13 +196,13 @@ class TestStraightLine:
     def test_frames_of_stopped_steps_are_not_used_again(
         self, session: tf.Session, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        steps, made = list[NativeStep](), NativeStep.__init__
+        steps, made = list[Program](), Program.__init__
 
-        def noted(step: NativeStep, *arguments: Any) -> None:
+        def noted(step: Program, *arguments: Any) -> None:
             made(step, *arguments)
             steps.append(step)
 
-        monkeypatch.setattr(NativeStep, "__init__", noted)
+        monkeypatch.setattr(Program, "__init__", noted)
         chain = Chain(session)
         chain.run()
         for _ in range(5):

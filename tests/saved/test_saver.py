@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.platform import checkpoint_files, durable
-from thalweg.platform.safetensors import Piece
+from thalweg.platform.files import checkpoint_files, durable
+from thalweg.platform.files.safetensors import Piece
 from thalweg.saved import saver as saver_module
 from thalweg.saved.saver_builder import BaseSaverBuilder
 

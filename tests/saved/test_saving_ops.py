@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.ops import saving
+from thalweg.ops.io import saving
 
 
 def run(*fetches):

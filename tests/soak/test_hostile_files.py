@@ -20,15 +20,15 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.test_parsing import example, floats, ints, sequence, strings
+from tests.ops.examples.test_parsing import example, floats, ints, sequence, strings
 from tests.soak import SOAKING, rounds
-from thalweg.ops import tensor_format
-from thalweg.ops.example_format import BadMessage, Messages, OtherKind, keys_of
-from thalweg.ops.parse_example import ParseExample, ParseSingleExample
-from thalweg.ops.parse_sequence import ParseSequenceExample, ParseSingleSequenceExample
-from thalweg.ops.text import text_of
-from thalweg.platform import checksum
-from thalweg.platform.records import framed
+from thalweg.ops.examples.example_format import BadMessage, Messages, OtherKind, keys_of
+from thalweg.ops.examples.parse_example import ParseExample, ParseSingleExample
+from thalweg.ops.examples.parse_sequence import ParseSequenceExample, ParseSingleSequenceExample
+from thalweg.ops.io import tensor_format
+from thalweg.ops.text.text import text_of
+from thalweg.platform.files import checksum
+from thalweg.platform.files.records import framed
 
 pytestmark = pytest.mark.timeout(1800)
 

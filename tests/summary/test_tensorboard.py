@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.ops.summaries import bucket_limits
+from thalweg.ops.io.summaries import bucket_limits
 
 accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 loaders = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")

@@ -88,7 +88,7 @@ def test_a_full_disk_stops_no_training(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("thalweg.platform.checkpoint_files.save", full)
+    monkeypatch.setattr("thalweg.platform.files.checkpoint_files.save", full)
     with supervisor.managed_session() as session:
         saver.done.wait()
         assert session.run(v) == 1

@@ -15,8 +15,8 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
-from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Place
+from thalweg.ir.expr import Expr
+from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.public import public
 
 _numbers = itertools.count()
@@ -33,7 +33,7 @@ class CustomGradient(Op):
     def numpy(self, outputs: list[Any], arguments: list[Any]) -> list[Any]:
         return outputs
 
-    def loop(self, at: Place, outputs: list[Operand], arguments: list[Operand]) -> Expr:
+    def loop(self, at: IndexTuple, outputs: list[Operand], arguments: list[Operand]) -> Expr:
         return outputs[at.output][at]
 
 

@@ -22,8 +22,10 @@ from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.origin import is_passed_over, user_frame
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.subgraph import SubGraph, depth, is_body
-from thalweg.ops import arithmetic, basic, casting, filling, joining, shaping
-from thalweg.platform.collector import uncollected
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import basic, casting, filling, shaping
+from thalweg.ops.math import arithmetic
+from thalweg.platform.collector import gc_paused
 from thalweg.public import public
 
 Gradient = Tensor | IndexedSlices
@@ -193,7 +195,7 @@ class _Backward:
                 self._found[y].append(self._seed(y, seed))
         before = _colocates.set(self._colocate)
         try:
-            with uncollected(), get_default_graph().at_line(user_frame()):
+            with gc_paused(), get_default_graph().at_line(user_frame()):
                 for node in self._between():
                     self._visit(node)
                 return [self._sum(x) for x in self._xs]

@@ -17,10 +17,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
-from thalweg.codegen.compile import place
-from thalweg.codegen.emitted import Emitted, Request
+from thalweg.codegen.llvm.compile import place
+from thalweg.codegen.llvm.emitted import Emitted, Request
+from thalweg.codegen.llvm.object_file import ObjectFile
 from thalweg.codegen.machine import Target
-from thalweg.codegen.object_file import ObjectFile
 from thalweg.codegen.parallel import Compiled, compile_all
 from thalweg.codegen.progress import progress
 from thalweg.platform import tf_logging

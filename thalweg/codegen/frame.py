@@ -11,18 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from thalweg.codegen.builder import I64, POINTER, VOID, Builder, Module, Type, Value, constant
-from thalweg.codegen.contraction_form import Product, loads_of, offsets_of
-from thalweg.codegen.elements import (
+from thalweg.codegen.contraction.form import Product, loads_of, offsets_of
+from thalweg.codegen.llvm.builder import I64, POINTER, VOID, Builder, Module, Type, Value, constant
+from thalweg.codegen.math.elements import (
     Evaluator,
     from_memory,
     register_type,
     storage_type,
     to_memory,
 )
-from thalweg.loops.expr import Expr
-from thalweg.loops.kernel import Argument, Contraction, Dynamic, Offset
-from thalweg.loops.loop import Variable
+from thalweg.ir.expr import Expr
+from thalweg.ir.kernel import Argument, Contraction, Dynamic, Offset
+from thalweg.ir.loop import Variable
 from thalweg.platform.caches import memoized
 
 At = Mapping[Variable, Value]

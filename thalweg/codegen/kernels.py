@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from functools import cache, partial
 
-from thalweg.codegen.contraction import emit_contraction
-from thalweg.codegen.contraction_form import NotContraction
-from thalweg.codegen.contraction_schedule import Schedule
-from thalweg.codegen.emitted import Emitted, Request
-from thalweg.codegen.loops import Turn, emit_loops, emit_turn
+from thalweg.codegen.contraction.form import NotContraction
+from thalweg.codegen.contraction.kernel import emit_contraction
+from thalweg.codegen.contraction.schedule import Schedule
+from thalweg.codegen.contraction.tune import winners
+from thalweg.codegen.llvm.emitted import Emitted, Request
+from thalweg.codegen.loops.kernel import Iteration, emit_loops, emit_turn
 from thalweg.codegen.machine import Target
 from thalweg.codegen.sources import own_digest
-from thalweg.codegen.tune import winners
-from thalweg.codegen.winograd_plan import ENABLED
-from thalweg.loops.expr import Expr, call
-from thalweg.loops.kernel import Access, Contraction, Dynamic, Kernel, Loops, Offset, Store
-from thalweg.loops.loop import Variable
-from thalweg.loops.parametric import integers, shape_of
+from thalweg.codegen.winograd.plan import ENABLED
+from thalweg.ir.expr import Expr, call
+from thalweg.ir.kernel import Access, Contraction, Dynamic, Kernel, Loops, Offset, Store
+from thalweg.ir.loop import Variable
+from thalweg.ir.parametric import integers, shape_of
 
 #: About what a kernel takes to make and compile, measured.
 _SECONDS = {Contraction: 20e-3, Loops: 8e-3}
@@ -38,7 +38,7 @@ def request(kernel: Kernel, target: Target, schedule: Schedule | None = None) ->
     return Request(chosen, partial(emit, kernel, target, schedule), cost, passes)
 
 
-def turn_request(turn: Turn, target: Target) -> Request:
+def turn_request(turn: Iteration, target: Target) -> Request:
     """A turn that repeats itself, as the cache is asked for it."""
     keys = [key_of(kernel) for kernel in turn.kernels]
     rest = turn.starts, turn.memory, sorted(turn.overlapping), turn.deciding, turn.most
@@ -66,7 +66,7 @@ def key_of(kernel: Kernel) -> str:
 def _generators() -> str:
     """A digest of the code that makes code, and what was switched off of it: kernels made by other
     versions of it do not count."""
-    return own_digest(("codegen", "loops")) + ("" if ENABLED else " plain")
+    return own_digest(("codegen", "ir")) + ("" if ENABLED else " plain")
 
 
 def emit(kernel: Kernel, target: Target, schedule: Schedule | None = None) -> Emitted:

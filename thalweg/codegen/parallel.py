@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from thalweg.codegen.compile import object_code
-from thalweg.codegen.emitted import Emitted, Request
-from thalweg.codegen.llvm_threads import release_tools
+from thalweg.codegen.llvm.compile import object_code
+from thalweg.codegen.llvm.emitted import Emitted, Request
+from thalweg.codegen.llvm.threads import release_tools
 from thalweg.codegen.machine import Target, llvm
 from thalweg.platform.memory import hand_back_own_heap
 

@@ -28,14 +28,25 @@ def _own_folder(folder: str) -> bytes:
 
 
 def _digest(package: Path, folder: str) -> bytes:
-    with os.scandir(package / folder) as entries:
-        paths = sorted(entry.path for entry in entries if entry.name.endswith(".py"))
     parts: list[bytes] = []
-    for path in paths:
+    for path in _python_files(os.fspath(package / folder)):
         with open(path, "rb", buffering=0) as file:
             content = file.read()
-        parts += f"{folder}/{path.rpartition('/')[2]} {len(content)}\n".encode(), content
+        name = path[len(os.fspath(package)) + 1 :]
+        parts += f"{name} {len(content)}\n".encode(), content
     return sha256(b"".join(parts)).digest()  # in one go: by files takes longer
+
+
+def _python_files(folder: str) -> list[str]:
+    """The Python files of a folder and of those in it, in one order."""
+    found: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                found.append(entry.path)
+            elif entry.name != "__pycache__" and entry.is_dir():
+                found += _python_files(entry.path)
+    return sorted(found)
 
 
 def _together(digests: Iterable[bytes]) -> str:

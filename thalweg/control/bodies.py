@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from thalweg.control.effects import has_host_effects, written_places
-from thalweg.control.rereads import reread, stale_reads
+from thalweg.control.reload_variables import reread, stale_reads
 from thalweg.control.structure import tensors_of
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph

@@ -22,7 +22,7 @@ from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import Body, SubGraph, is_body
-from thalweg.ops import casting, filling, shaping
+from thalweg.ops.core import casting, filling, shaping
 from thalweg.public import public
 
 

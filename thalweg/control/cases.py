@@ -13,7 +13,9 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import casting, checks, compare, joining, reduce
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import casting, checks
+from thalweg.ops.math import compare, reduce
 from thalweg.public import public
 
 Function = Callable[[], Any]

@@ -19,7 +19,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops import basic, shaping
+from thalweg.ops.core import basic, shaping
 from thalweg.public import public
 
 Function = Callable[..., Any]

@@ -10,7 +10,8 @@ from thalweg.control.functional import map_fn
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import filling, joining, shaping
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import filling, shaping
 from thalweg.public import public
 
 

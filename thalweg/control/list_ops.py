@@ -21,7 +21,7 @@ from thalweg.graph.known import constant_elements
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
-from thalweg.ops import basic, shaping
+from thalweg.ops.core import basic, shaping
 
 Array = NDArray[Any]
 

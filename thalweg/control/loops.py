@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
 from thalweg.control.bodies import Draft, after_outer_nodes, draft, settle
-from thalweg.control.hoisted import Hoisted, hoisted
 from thalweg.control.list_ops import TensorArrayRead
+from thalweg.control.sink_invariant_gradients import Hoisted, hoisted
 from thalweg.control.structure import rebuilt, tensors_of
 from thalweg.control.traces import LoopCount, LoopTrace, here, is_argument, known_here, traced
 from thalweg.graph import nest
@@ -28,8 +28,9 @@ from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape, scalar
 from thalweg.graph.subgraph import Body, SubGraph, needed
-from thalweg.ops import basic, compare
-from thalweg.ops.arithmetic import AddN
+from thalweg.ops.core import basic
+from thalweg.ops.math import compare
+from thalweg.ops.math.arithmetic import AddN
 from thalweg.public import public
 
 

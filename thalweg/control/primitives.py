@@ -17,7 +17,8 @@ from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
-from thalweg.ops import basic, compare
+from thalweg.ops.core import basic
+from thalweg.ops.math import compare
 from thalweg.public import public
 
 

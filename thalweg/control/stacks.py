@@ -16,7 +16,7 @@ from thalweg.graph.dtypes import DType, string
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape, vector
-from thalweg.ops.context import Context, VariableCell
+from thalweg.ops.core.context import Context, VariableCell
 
 Array = NDArray[Any]
 

@@ -14,7 +14,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import user_line
-from thalweg.ops import basic
+from thalweg.ops.core import basic
 
 
 def tensors_of(structure: Any, what: str) -> list[Tensor]:

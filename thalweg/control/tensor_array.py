@@ -38,7 +38,7 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape, as_shape, unknown_shape
-from thalweg.ops import basic, casting
+from thalweg.ops.core import basic, casting
 from thalweg.public import public
 
 Array = NDArray[Any]

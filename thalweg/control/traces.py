@@ -16,7 +16,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.graph.subgraph import Argument, SubGraph
-from thalweg.ops import basic
+from thalweg.ops.core import basic
 
 
 class Trace(Op, abstract=True):

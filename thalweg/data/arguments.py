@@ -12,7 +12,7 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import get_seed
 from thalweg.graph.shapes import TensorShape, as_shape, scalar
-from thalweg.ops import casting
+from thalweg.ops.core import casting
 
 
 def number(value: Any, dtype: DType) -> Tensor:

@@ -9,9 +9,9 @@ from thalweg import errors
 from thalweg.data.columns import frozen
 from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Stage, Staged
 from thalweg.data.state_code import decode, encode, packed_elements, unpacked_elements
-from thalweg.ops import text
-from thalweg.platform.durable import file_errors
-from thalweg.platform.records import RecordReader, framed
+from thalweg.ops.text import text
+from thalweg.platform.files.durable import file_errors
+from thalweg.platform.files.records import RecordReader, framed
 
 
 class Store:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.composite import SparseTensorValue
-from thalweg.ops import text
+from thalweg.ops.text import text
 
 Array = NDArray[Any]
 

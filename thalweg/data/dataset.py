@@ -56,8 +56,9 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import root
-from thalweg.ops import checks, files, shaping
-from thalweg.ops.python_call import functions
+from thalweg.ops.core import checks, shaping
+from thalweg.ops.core.python_call import functions
+from thalweg.ops.io import files
 from thalweg.public import public, publish_value
 
 _LARGEST = 2**63 - 1

@@ -16,7 +16,7 @@ from thalweg.functions.steps import resources
 from thalweg.functions.tensors import known
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import scalar
-from thalweg.ops.context import VariableCell
+from thalweg.ops.core.context import VariableCell
 from thalweg.public import public
 
 

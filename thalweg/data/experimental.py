@@ -16,7 +16,7 @@ from thalweg.data.structure import DatasetSpec
 from thalweg.functions.tensor_spec import TensorSpec
 from thalweg.graph.dtypes import as_dtype, int64, string
 from thalweg.graph.node import Tensor
-from thalweg.ops import casting
+from thalweg.ops.core import casting
 from thalweg.public import public
 from thalweg.saved.saveables import SaveableObject, SaveSpec
 

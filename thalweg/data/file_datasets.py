@@ -16,7 +16,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import string
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
-from thalweg.ops import shaping
+from thalweg.ops.core import shaping
 from thalweg.public import public
 
 

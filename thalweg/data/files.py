@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from thalweg.data.columns import invalid
 from thalweg.data.flow import Element, Flow, Rows, Stage
-from thalweg.ops import text
-from thalweg.platform.records import PackedFile, PlainFile, RecordReader, opened
+from thalweg.ops.text import text
+from thalweg.platform.files.records import PackedFile, PlainFile, RecordReader, opened
 
 _BLOCK: Final = 1 << 18
 

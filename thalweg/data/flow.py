@@ -19,7 +19,7 @@ from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.node import Node
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
-from thalweg.ops.philox import Stream
+from thalweg.ops.random.philox import Stream
 from thalweg.platform import spans
 from thalweg.runtime.kernels import Context, located
 from thalweg.runtime.resources import Resources

@@ -18,21 +18,21 @@ from thalweg.control.effects import bodies_of
 from thalweg.data import structure
 from thalweg.data.columns import as_array
 from thalweg.data.flow import Element, Pipeline, Run, Stage
+from thalweg.device.cpu.program import Program
 from thalweg.functions.tensors import EagerTensor
 from thalweg.graph.attributes import FunctionName
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.functions import Lambda
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body
-from thalweg.ops.basic import Identity
-from thalweg.ops.context import VariableCell
-from thalweg.ops.random import Random
-from thalweg.ops.state import VariableV2
+from thalweg.ops.core.basic import Identity
+from thalweg.ops.core.context import VariableCell
+from thalweg.ops.random.random import Random
+from thalweg.ops.state.state import VariableV2
 from thalweg.place.placer import local_devices
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import CompiledRegion
+from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, located, run
-from thalweg.runtime.native import NativeStep
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.session import COMPILES
 
@@ -221,15 +221,15 @@ class Call:
         if self._region is None:
             return not self._plan.instructions
         steps = list(self._region.steps.values())
-        return bool(steps) and all(isinstance(step, NativeStep) and step.brief for step in steps)
+        return bool(steps) and all(isinstance(step, Program) and step.brief for step in steps)
 
 
-def _only_region(plan: Plan) -> tuple[CompiledRegion | None, list[int]]:
+def _only_region(plan: Plan) -> tuple[Executable | None, list[int]]:
     """The region that is all of a plan, and which of its values are its inputs."""
     if len(plan.instructions) != 1:
         return None, []
     (only,) = plan.instructions
-    if not isinstance(only.call, CompiledRegion) or only.call.region.references:
+    if not isinstance(only.call, Executable) or only.call.region.references:
         return None, []
     return only.call, list(only.inputs)
 

@@ -26,7 +26,7 @@ from thalweg.graph.functions import Lambda
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body, SubGraph, needed
-from thalweg.ops.basic import Placeholder
+from thalweg.ops.core.basic import Placeholder
 from thalweg.public import public
 
 

@@ -15,7 +15,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
-from thalweg.ops import text
+from thalweg.ops.text import text
 from thalweg.runtime.kernels import Context
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from thalweg import errors
 from thalweg.data.flow import Element, Flow, Interrupted, Pipeline, Puller, Run
 from thalweg.data.state_code import decode, encode
-from thalweg.ops.context import Cancellation
+from thalweg.ops.core.context import Cancellation
 from thalweg.runtime.resources import Resources
 
 _CANCELLED = errors.CancelledError(None, None, "the step was cancelled")

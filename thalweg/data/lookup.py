@@ -19,8 +19,9 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, unknown_shape
-from thalweg.ops import lookup, shaping
-from thalweg.ops.lookup import LINE_NUMBER, WHOLE_LINE
+from thalweg.ops.core import shaping
+from thalweg.ops.state import lookup
+from thalweg.ops.state.lookup import LINE_NUMBER, WHOLE_LINE
 from thalweg.public import public
 from thalweg.saved.saveables import SaveableObject, SaveSpec
 

@@ -15,8 +15,8 @@ from thalweg.data.flow import Counted, Element, Flow, Rows, Stage
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.dtypes import DType, as_dtype, string
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops import text
-from thalweg.ops.python_call import functions
+from thalweg.ops.core.python_call import functions
+from thalweg.ops.text import text
 from thalweg.platform.compat import as_bytes
 
 

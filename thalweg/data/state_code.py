@@ -18,7 +18,7 @@ from thalweg import errors
 from thalweg.data.flow import Kept
 from thalweg.graph.composite import SparseTensorValue
 from thalweg.graph.dtypes import as_dtype
-from thalweg.ops import text
+from thalweg.ops.text import text
 
 Array = NDArray[Any]
 

@@ -19,10 +19,11 @@ from thalweg.data.file_datasets import TextLineDataset, TFRecordDataset
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, float32, float64, int32, int64, string
 from thalweg.graph.node import Tensor
-from thalweg.ops import decoding, shaping
-from thalweg.ops.parsing import parse_example
-from thalweg.platform import gfile
-from thalweg.platform.records import opened
+from thalweg.ops.core import shaping
+from thalweg.ops.examples.parsing import parse_example
+from thalweg.ops.text import decoding
+from thalweg.platform.files import gfile
+from thalweg.platform.files.records import opened
 from thalweg.public import public
 
 _BLOCK = 1 << 20

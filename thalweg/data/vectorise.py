@@ -20,12 +20,12 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph, needed
-from thalweg.ops import basic, shaping
-from thalweg.ops.choosing import Select
-from thalweg.ops.decoding import AsString, DecodeCSV, DecodeRaw, StringToNumber
-from thalweg.ops.indexing import OneHot
-from thalweg.ops.parse_example import ParseExample, ParseSingleExample
-from thalweg.ops.shaping import ExpandDims, Reshape, Squeeze
+from thalweg.ops.arrays.indexing import OneHot
+from thalweg.ops.core import basic, shaping
+from thalweg.ops.core.choosing import Select
+from thalweg.ops.core.shaping import ExpandDims, Reshape, Squeeze
+from thalweg.ops.examples.parse_example import ParseExample, ParseSingleExample
+from thalweg.ops.text.decoding import AsString, DecodeCSV, DecodeRaw, StringToNumber
 
 
 class NoRule(Exception):

@@ -20,8 +20,11 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int64, string
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import basic, casting, choosing, compare, decoding, filling, hashing, shaping
-from thalweg.ops.lookup import LINE_NUMBER, WHOLE_LINE
+from thalweg.ops.core import basic, casting, choosing, filling, shaping
+from thalweg.ops.math import compare
+from thalweg.ops.rare import hashing
+from thalweg.ops.state.lookup import LINE_NUMBER, WHOLE_LINE
+from thalweg.ops.text import decoding
 from thalweg.public import public, publish_value
 
 # How words beyond a vocabulary find their bucket

@@ -18,7 +18,9 @@ from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape
-from thalweg.ops import arithmetic, basic, joining, reduce, shaping, transcendental
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import basic, shaping
+from thalweg.ops.math import arithmetic, reduce, transcendental
 from thalweg.public import public, publish_value
 
 

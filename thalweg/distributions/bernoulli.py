@@ -11,8 +11,10 @@ from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph import dtypes
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import casting, checks, filling, random, transcendental
-from thalweg.ops.activation import softplus
+from thalweg.ops.core import casting, checks, filling
+from thalweg.ops.math import transcendental
+from thalweg.ops.nn.activation import softplus
+from thalweg.ops.random import random
 from thalweg.public import public
 
 

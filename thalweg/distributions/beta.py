@@ -10,8 +10,10 @@ from thalweg.distributions.parameters import after, defined, floats, new_seed, t
 from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import arithmetic, checks, compare, random_parametric, transcendental
-from thalweg.ops.special import betainc, digamma, lgamma
+from thalweg.ops.core import checks
+from thalweg.ops.math import arithmetic, compare, transcendental
+from thalweg.ops.math.special import betainc, digamma, lgamma
+from thalweg.ops.random import random_parametric
 from thalweg.public import public
 
 

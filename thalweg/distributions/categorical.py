@@ -13,19 +13,11 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, scalar
-from thalweg.ops import (
-    casting,
-    checks,
-    filling,
-    indexing,
-    joining,
-    random,
-    searching,
-    shaping,
-    softmax,
-    transposing,
-)
-from thalweg.ops.transcendental import multiply_no_nan
+from thalweg.ops.arrays import indexing, joining, searching, transposing
+from thalweg.ops.core import casting, checks, filling, shaping
+from thalweg.ops.math.transcendental import multiply_no_nan
+from thalweg.ops.nn import softmax
+from thalweg.ops.random import random
 from thalweg.public import public
 
 

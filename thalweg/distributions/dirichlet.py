@@ -11,9 +11,11 @@ from thalweg.distributions.parameters import after, defined, floats
 from thalweg.distributions.vector import VectorDistribution, column
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import arithmetic, casting, checks, filling, random_parametric, reduce, shaping
-from thalweg.ops.special import digamma, lbeta
-from thalweg.ops.transcendental import xlogy
+from thalweg.ops.core import casting, checks, filling, shaping
+from thalweg.ops.math import arithmetic, reduce
+from thalweg.ops.math.special import digamma, lbeta
+from thalweg.ops.math.transcendental import xlogy
+from thalweg.ops.random import random_parametric
 from thalweg.public import public
 
 

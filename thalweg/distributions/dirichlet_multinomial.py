@@ -11,8 +11,10 @@ from thalweg.distributions.parameters import after, floats, is_count, new_seed
 from thalweg.distributions.vector import VectorDistribution, column
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import arithmetic, filling, random_parametric, shaping, transcendental
-from thalweg.ops.special import lbeta
+from thalweg.ops.core import filling, shaping
+from thalweg.ops.math import arithmetic, transcendental
+from thalweg.ops.math.special import lbeta
+from thalweg.ops.random import random_parametric
 from thalweg.public import public
 
 

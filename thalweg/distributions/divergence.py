@@ -10,7 +10,8 @@ from typing import Any
 
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import basic, checks, compare, reduce
+from thalweg.ops.core import basic, checks
+from thalweg.ops.math import compare, reduce
 from thalweg.public import public
 
 Formula = Callable[..., Tensor]

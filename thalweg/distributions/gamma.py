@@ -12,8 +12,10 @@ from thalweg.distributions.parameters import after, defined, floats
 from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import arithmetic, checks, filling, random, random_parametric, transcendental
-from thalweg.ops.special import digamma, igamma, igammac, lgamma
+from thalweg.ops.core import checks, filling
+from thalweg.ops.math import arithmetic, transcendental
+from thalweg.ops.math.special import digamma, igamma, igammac, lgamma
+from thalweg.ops.random import random, random_parametric
 from thalweg.public import public
 
 

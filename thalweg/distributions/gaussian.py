@@ -7,7 +7,7 @@ import math
 from thalweg.distributions.parameters import choose
 from thalweg.graph import dtypes
 from thalweg.graph.node import Tensor
-from thalweg.ops import arithmetic, special, transcendental
+from thalweg.ops.math import arithmetic, special, transcendental
 
 LOG_SQRT_TWO_PI = 0.5 * math.log(2 * math.pi)
 

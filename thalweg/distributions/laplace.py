@@ -12,7 +12,9 @@ from thalweg.distributions.parameters import after, choose, floats
 from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import arithmetic, checks, random, transcendental
+from thalweg.ops.core import checks
+from thalweg.ops.math import arithmetic, transcendental
+from thalweg.ops.random import random
 from thalweg.public import public
 
 

@@ -10,8 +10,10 @@ from thalweg.distributions.parameters import after, floats, is_count, logits_and
 from thalweg.distributions.vector import VectorDistribution, column
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import filling, shaping, softmax, transposing
-from thalweg.ops.transcendental import multiply_no_nan
+from thalweg.ops.arrays import transposing
+from thalweg.ops.core import filling, shaping
+from thalweg.ops.math.transcendental import multiply_no_nan
+from thalweg.ops.nn import softmax
 from thalweg.public import public
 
 

@@ -11,16 +11,9 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import (
-    basic,
-    checks,
-    choosing,
-    filling,
-    reduce,
-    rounding,
-    softmax,
-    transcendental,
-)
+from thalweg.ops.core import basic, checks, choosing, filling
+from thalweg.ops.math import reduce, rounding, transcendental
+from thalweg.ops.nn import softmax
 
 
 def floats(*values: Any) -> list[Tensor]:

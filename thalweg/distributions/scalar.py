@@ -11,7 +11,8 @@ from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, broadcast_shapes, scalar
-from thalweg.ops import broadcast, joining, shaping
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import broadcast, shaping
 
 
 class ScalarDistribution(Distribution):

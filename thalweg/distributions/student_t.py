@@ -10,8 +10,10 @@ from thalweg.distributions.parameters import after, choose, defined, floats, new
 from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import arithmetic, checks, random, random_parametric, transcendental
-from thalweg.ops.special import betainc, digamma, lgamma
+from thalweg.ops.core import checks
+from thalweg.ops.math import arithmetic, transcendental
+from thalweg.ops.math.special import betainc, digamma, lgamma
+from thalweg.ops.random import random, random_parametric
 from thalweg.public import public
 
 

@@ -10,7 +10,9 @@ from thalweg.distributions.parameters import after, choose, floats
 from thalweg.distributions.scalar import ScalarDistribution
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import arithmetic, checks, compare, filling, random, transcendental
+from thalweg.ops.core import checks, filling
+from thalweg.ops.math import arithmetic, compare, transcendental
+from thalweg.ops.random import random
 from thalweg.public import public
 
 

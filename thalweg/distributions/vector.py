@@ -13,19 +13,11 @@ from thalweg.distributions.parameters import after, is_count
 from thalweg.graph import dtypes
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops import (
-    arithmetic,
-    casting,
-    checks,
-    diagonal,
-    filling,
-    indexing,
-    joining,
-    random,
-    reduce,
-    shaping,
-)
-from thalweg.ops.special import lgamma
+from thalweg.ops.arrays import diagonal, indexing, joining
+from thalweg.ops.core import casting, checks, filling, shaping
+from thalweg.ops.math import arithmetic, reduce
+from thalweg.ops.math.special import lgamma
+from thalweg.ops.random import random
 
 
 class VectorDistribution(Distribution):

@@ -15,23 +15,23 @@ from typing import Any, cast
 
 from thalweg.autodiff.gradients import aggregate, gradients
 from thalweg.functions.eager import EAGER, GHOST, parts_of
-from thalweg.functions.segment import Segment
+from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
-from thalweg.functions.trace import NO_LEAF, REFERENCE, VALUE, Place
+from thalweg.functions.trace import NO_LEAF, REFERENCE, VALUE, TraceNode
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Node, Tensor
-from thalweg.ops import filling
+from thalweg.ops.core import filling
 from thalweg.variables.variable import Variable
 
 
 class Piece:
     """A stretch of recorded work that a tape saw: from one place in the tree to another."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: LazyTrace) -> None:
         self.segment = segment
         self.start = segment.place
-        self._end: Place | None = None
+        self._end: TraceNode | None = None
         self.saved: dict[Tensor, Any] = {}
 
     def close(self) -> None:
@@ -40,16 +40,16 @@ class Piece:
             self._end = self.segment.place
 
     @property
-    def end(self) -> Place:
+    def end(self) -> TraceNode:
         """The last place."""
         return self.segment.place if self._end is None else self._end
 
     @property
-    def key(self) -> tuple[Place, Place]:
+    def key(self) -> tuple[TraceNode, TraceNode]:
         """What tells pieces apart."""
         return self.start, self.end
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[TraceNode]:
         """Where ops were recorded."""
         return [place for place in self.end.path(self.start) if place.leaf == NO_LEAF]
 
@@ -78,7 +78,7 @@ class Stage:
     like it, whose outputs get the values that were computed then.
     """
 
-    def __init__(self, segment: Segment, pieces: Sequence[Piece]) -> None:
+    def __init__(self, segment: LazyTrace, pieces: Sequence[Piece]) -> None:
         self.segment = segment
         self._pieces = pieces
         self.is_open = segment is EAGER.segment and not segment.done
@@ -187,7 +187,7 @@ class EagerGradient:
         return tensor
 
     def _key(
-        self, segment: Segment, ys: list[Any], xs: list[Any], seeds: list[Any], is_zero: bool
+        self, segment: LazyTrace, ys: list[Any], xs: list[Any], seeds: list[Any], is_zero: bool
     ) -> Any:
         """The structure of the question; None if it reaches into work that ran."""
         parts: list[Any] = ["gradient", is_zero]
@@ -233,7 +233,7 @@ class EagerGradient:
         return results
 
     def _stages(self) -> list[Stage]:
-        by_segment: dict[Segment, list[Piece]] = {}
+        by_segment: dict[LazyTrace, list[Piece]] = {}
         for piece in self._pieces:
             by_segment.setdefault(piece.segment, []).append(piece)
         return [Stage(segment, pieces) for segment, pieces in by_segment.items()]

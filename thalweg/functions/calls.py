@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from thalweg.device.cpu.program import Program
+from thalweg.device.cpu.program_template import Output
 from thalweg.functions.eager import EAGER
 from thalweg.functions.steps import PlannedStep
 from thalweg.functions.tensors import EagerTensor, known
@@ -22,35 +24,33 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import Body, inline
-from thalweg.ops.basic import Placeholder
-from thalweg.ops.random import Random
+from thalweg.ops.core.basic import Placeholder
+from thalweg.ops.random.random import Random
 from thalweg.runtime.fetches import feed_value
-from thalweg.runtime.image import Output
-from thalweg.runtime.native import NativeStep
 from thalweg.runtime.plan import Step
 from thalweg.variables.variable import variable_of
 
 #: (arrays, in the order of the arguments) -> the results, or None where that must be found out
-Program = Callable[[list[Any]], list[Any] | None]
+Runner = Callable[[list[Any]], list[Any] | None]
 Kinds = list[tuple[DType, TensorShape]]  # of what a program gives
 
 
 class FunctionStep(PlannedStep):
     """The plan of a body."""
 
-    def native(self, arrays: Sequence[Any]) -> NativeStep | None:
+    def native(self, arrays: Sequence[Any]) -> Program | None:
         """Native code for arrays of these shapes, if there is some that takes them as they come."""
         region = self.region
         if region is None or self.inputs != list(range(len(arrays))):
             return None
         found: Any = region.steps.get(tuple([array.shape for array in arrays]))
-        return found if type(found) is NativeStep else None
+        return found if type(found) is Program else None
 
-    def outputs(self, native: NativeStep) -> list[Output]:
+    def outputs(self, native: Program) -> list[Output]:
         """What native code gives for the fetched tensors."""
         return [native.outputs[place] for place in self._fetches]
 
-    def program(self, native: NativeStep, captured: list[Any], cells: Sequence[Any]) -> Program:
+    def program(self, native: Program, captured: list[Any], cells: Sequence[Any]) -> Runner:
         """A function that runs native code on variables and values from outside."""
         variables, context = [cells[number] for number in self.cells], self.context
         if self._is_whole and not captured:
@@ -117,7 +117,7 @@ class EagerCall:
         """Results as tensors."""
         return [_tensor(r, dtype) for r, dtype in zip(results, self.dtypes, strict=True)]
 
-    def program(self, tensors: Sequence[Any]) -> tuple[Program, Kinds] | None:
+    def program(self, tensors: Sequence[Any]) -> tuple[Runner, Kinds] | None:
         """Native code for arguments like these, which ran before, and what it gives."""
         if self._step is None or self._randoms or any(map(_is_pending, tensors)):
             return None

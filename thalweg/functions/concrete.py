@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.control.structure import components
-from thalweg.functions.calls import EagerCall, Kinds, Program
+from thalweg.functions.calls import EagerCall, Kinds, Runner
 from thalweg.functions.eager import EAGER
 from thalweg.functions.function_graph import FunctionGraph
 from thalweg.functions.signature import (
@@ -35,7 +35,7 @@ from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph, inline
-from thalweg.ops import basic
+from thalweg.ops.core import basic
 from thalweg.variables.variable import Variable
 
 
@@ -191,7 +191,7 @@ class ConcreteFunction:
             eager = self._eager = EagerCall(self.body, self.captured_inputs, self.results.packed)
         return eager(tensors)
 
-    def program(self, tensors: Sequence[Any]) -> tuple[Program, Kinds] | None:
+    def program(self, tensors: Sequence[Any]) -> tuple[Runner, Kinds] | None:
         """What runs calls like one that just ran in eager code, if native code does."""
         return None if self._eager is None else self._eager.program(tensors)
 

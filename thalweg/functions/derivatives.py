@@ -14,7 +14,7 @@ from thalweg.functions.tape import GradientTape
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
-from thalweg.ops import filling
+from thalweg.ops.core import filling
 from thalweg.public import public, publish_value
 from thalweg.variables.variable import Variable
 

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from thalweg.autodiff import registry
 from thalweg.autodiff.custom import CustomGradient
 from thalweg.functions.bare_graph import BareGraph
-from thalweg.functions.kinds import Kind, kinds
-from thalweg.functions.segment import Segment, careful
+from thalweg.functions.kinds import OutputKind, kinds
+from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.steps import frozen, resources
 from thalweg.functions.tensors import EagerTensor, home, known, literal, looks
-from thalweg.functions.trace import NO_LEAF, Held, Place, Trace, consulting
+from thalweg.functions.trace import NO_LEAF, Held, Trace, TraceNode, consulting
 from thalweg.graph import build
 from thalweg.graph import op as ops
 from thalweg.graph.composite import IndexedSlices
@@ -35,11 +35,11 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.subgraph import root
-from thalweg.ops.basic import Const
-from thalweg.ops.context import VariableCell
-from thalweg.ops.philox import Stream
-from thalweg.ops.python_call import PyFunc, functions
-from thalweg.ops.random import Random
+from thalweg.ops.core.basic import Const
+from thalweg.ops.core.context import VariableCell
+from thalweg.ops.core.python_call import PyFunc, functions
+from thalweg.ops.random.philox import Stream
+from thalweg.ops.random.random import Random
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.kernels import Context, located
 
@@ -63,7 +63,7 @@ class EagerGraph(threading.local, BareGraph):
     def __init__(self) -> None:
         super().__init__()
         self.trace = Trace(self)
-        self.segment = Segment(self.trace)
+        self.segment = LazyTrace(self.trace)
         self.tapes: list[Any] = []
         self._counter = 0
         self._seed: int | None = None
@@ -101,7 +101,7 @@ class EagerGraph(threading.local, BareGraph):
             return made[0]
         return child.result(made)
 
-    def _entered(self, segment: Segment, argument: Any) -> Any:
+    def _entered(self, segment: LazyTrace, argument: Any) -> Any:
         """The number of an argument from outside, or numbers; None if it is no tensor yet."""
         if type(argument) is EagerTensor:
             return self.enter(segment, argument)
@@ -113,8 +113,13 @@ class EagerGraph(threading.local, BareGraph):
         return tuple([self.enter(segment, value) for value in values])
 
     def _child(
-        self, segment: Segment, op: Op, parts: list[Any], arguments: Sequence[Any], name: str | None
-    ) -> Place:
+        self,
+        segment: LazyTrace,
+        op: Op,
+        parts: list[Any],
+        arguments: Sequence[Any],
+        name: str | None,
+    ) -> TraceNode:
         """Where an op leads: to a place that is known, or to a new one."""
         if self._gradient_overrides:
             parts.append(self._override(op))
@@ -131,7 +136,7 @@ class EagerGraph(threading.local, BareGraph):
         override = self.gradient_override(op.type_name)
         return "" if override is not None and isinstance(op, CustomGradient) else override
 
-    def _follow_up(self, segment: Segment, child: Place) -> None:
+    def _follow_up(self, segment: LazyTrace, child: TraceNode) -> None:
         """What only some ops need."""
         for node in child.randoms:
             segment.streams.append(self._stream(node.op))
@@ -149,16 +154,16 @@ class EagerGraph(threading.local, BareGraph):
             node.annotations = {**node.annotations, "_gradient_op_type": name}
             registry.forget(str(before))
 
-    def enter(self, segment: Segment, tensor: EagerTensor) -> int:
+    def enter(self, segment: LazyTrace, tensor: EagerTensor) -> int:
         """The number of a tensor in a segment: other threads' work on it comes first."""
-        other: Segment | None = tensor._segment
+        other: LazyTrace | None = tensor._segment
         if other is None or other is segment or other.done:
             return segment.position(tensor)
         if tensor._array is None or type(tensor._array) is VariableCell:
             other.finish()
         return segment.position(tensor)
 
-    def run_if_long(self, segment: Segment, child: Place, origin: MadeAt) -> None:
+    def run_if_long(self, segment: LazyTrace, child: TraceNode, origin: MadeAt) -> None:
         """Run work that nobody looks at: where its loop begins again, so that the next piece will
         be like this one."""
         if child.size < _LONG and not EagerGraph.sync:
@@ -167,15 +172,15 @@ class EagerGraph(threading.local, BareGraph):
             segment.finish()
 
     def _new(
-        self, segment: Segment, op: Op, arguments: Sequence[Any], name: str | None, key: Any
-    ) -> Place:
+        self, segment: LazyTrace, op: Op, arguments: Sequence[Any], name: str | None, key: Any
+    ) -> TraceNode:
         """Make the node of an op that was not recorded here before."""
         start = len(segment.trace.nodes)
         with graphs.pushed(segment.trace), consulting() as consulted:
             given = tuple(_templates(segment, argument) for argument in arguments)
             node = build.add_node(segment.trace, op, given, _node_name(name))
         nodes = tuple(segment.trace.nodes[start:])
-        child = Place(segment.place, nodes, node.outputs, NO_LEAF)
+        child = TraceNode(segment.place, nodes, node.outputs, NO_LEAF)
         child.result = _result(node)
         child.is_plain = (
             child.result is None
@@ -261,13 +266,13 @@ class EagerGraph(threading.local, BareGraph):
         return items[-1] if root(items[-1]) is self else self
 
     def record_special(self, kind: int, op: Op, arguments: Sequence[Any], name: str | None) -> Any:
-        if kind == Kind.CONSTANT:
+        if kind == OutputKind.CONSTANT:
             return _constant(cast("Const", op))
-        if kind == Kind.RANDOM:
+        if kind == OutputKind.RANDOM:
             return self._record_random(cast("Random", op), arguments, name)
-        if kind == Kind.PYTHON:
+        if kind == OutputKind.PYTHON:
             return self._call_python(cast("PyFunc", op), arguments)
-        if kind == Kind.FORBIDDEN:
+        if kind == OutputKind.FORBIDDEN:
             raise RuntimeError(
                 "tf.placeholder() is not compatible with eager execution: use the value itself, "
                 "or build a graph inside `with tf.Graph().as_default()`."
@@ -282,22 +287,22 @@ class EagerGraph(threading.local, BareGraph):
 
     # What comes from the piece that is recorded
 
-    def begin(self) -> Segment:
+    def begin(self) -> LazyTrace:
         """Start a new piece of work."""
-        before: Segment = self.segment
+        before: LazyTrace = self.segment
         if before.closed:
             before.finish()
         trace = self.trace
         if len(trace.nodes) > _MOST_NODES:
             trace = self.trace = Trace(self)
-        self.segment = segment = Segment(trace)
+        self.segment = segment = LazyTrace(trace)
         for tape in self.tapes:
             tape.follow(segment)
         return segment
 
-    def current(self) -> Segment:
+    def current(self) -> LazyTrace:
         """The piece of work that is recorded now."""
-        segment: Segment = self.segment
+        segment: LazyTrace = self.segment
         return self.begin() if segment.closed else segment
 
     def flush(self) -> None:
@@ -346,7 +351,7 @@ class EagerGraph(threading.local, BareGraph):
             segment.finish()
         return child.result(made)
 
-    def built(self, segment: Segment, key: Any, make: Callable[[], Sequence[Any]]) -> Place:
+    def built(self, segment: LazyTrace, key: Any, make: Callable[[], Sequence[Any]]) -> TraceNode:
         """Build nodes in the hidden graph, and keep them under a key."""
         start = len(segment.trace.nodes)
         before = segment.place
@@ -356,7 +361,7 @@ class EagerGraph(threading.local, BareGraph):
         made = [node for node in segment.trace.nodes[start:] if node not in entered]
         nodes = tuple(node for node in made if GHOST not in node.annotations)
         outputs = [tensor for result in results for tensor in parts_of(result)]
-        child = Place(segment.place, nodes, tuple(outputs), NO_LEAF)
+        child = TraceNode(segment.place, nodes, tuple(outputs), NO_LEAF)
         child.result = _layout(results)
         if key is not None and segment.place is before:
             segment.keep(key, child, consulted)
@@ -402,12 +407,12 @@ class EagerGraph(threading.local, BareGraph):
     @contextmanager
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Generator[None]:
         """Ops recorded inside use the registered gradient `op_type_map[type]` for their type."""
-        careful[0] += 1
+        fast_path_disabled[0] += 1
         try:
             with super().gradient_override_map(op_type_map):
                 yield
         finally:
-            careful[0] -= 1
+            fast_path_disabled[0] -= 1
 
     # Python functions
 
@@ -432,7 +437,7 @@ def _node_name(name: str | None) -> str | None:
     return own if own[:1].isalnum() else None
 
 
-def _templates(segment: Segment, argument: Any) -> Any:
+def _templates(segment: LazyTrace, argument: Any) -> Any:
     """What stands for an argument, or for a list of them."""
     if isinstance(argument, list):
         return [_templates(segment, part) for part in cast("list[Any]", argument)]
@@ -506,7 +511,7 @@ def recorded(op: Op, arguments: tuple[Any, ...], name: str | None, depth: int) -
     kind = type(op)
     if kinds[kind]:
         return EAGER.record_special(kinds[kind], op, arguments, name)
-    segment: Segment = EAGER.segment
+    segment: LazyTrace = EAGER.segment
     if segment.closed:
         segment = EAGER.begin()
     attributes = op.__dict__
@@ -522,7 +527,7 @@ def recorded(op: Op, arguments: tuple[Any, ...], name: str | None, depth: int) -
         child = segment.place.children.get(tuple(key))
     except TypeError:
         child = None
-    if type(child) is not Place or not child.is_plain or careful[0]:
+    if type(child) is not TraceNode or not child.is_plain or fast_path_disabled[0]:
         return EAGER.record(op, attributes.values(), arguments, name, depth)
     tensor = segment.take(child, user_frame(depth))
     if segment.closed:  # another thread wanted a value meanwhile, perhaps without this one

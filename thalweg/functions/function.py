@@ -13,10 +13,10 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any, cast
 
+from thalweg.functions.call_cache import MISSED, CallCache
 from thalweg.functions.concrete import ConcreteFunction
 from thalweg.functions.eager import EAGER
 from thalweg.functions.function_cache import Report, Traces
-from thalweg.functions.recent import MISSED, Recent
 from thalweg.functions.signature import Arguments, Parameters, arguments_of
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.origin import user_line
@@ -32,7 +32,7 @@ class Function:
         name: str | None = None,
         input_signature: Any = None,
         relaxes: bool = True,
-        state: tuple[Traces, Recent] | None = None,
+        state: tuple[Traces, CallCache] | None = None,
     ) -> None:
         self._python_function = python_function
         self._given = (name, input_signature, relaxes)
@@ -125,7 +125,7 @@ class Function:
             state = self._state_by_identity(instance, method)
         return Function(method, *self._given, state=state)
 
-    def _state_by_identity(self, instance: Any, method: Any) -> tuple[Traces, Recent]:
+    def _state_by_identity(self, instance: Any, method: Any) -> tuple[Traces, CallCache]:
         known: dict[Any, Any] = self.__dict__.setdefault("_by_identity", {})
         found = known.get(id(instance))
         if found is None:
@@ -139,8 +139,8 @@ class Function:
 
 def _state(
     function: Callable[..., Any], name: str | None, input_signature: Any, relaxes: bool
-) -> tuple[Traces, Recent]:
-    recent = Recent()
+) -> tuple[Traces, CallCache]:
+    recent = CallCache()
     traces = Traces(name or _name(function), Parameters(function, input_signature), relaxes)
     traces.forget = recent.clear
     return traces, recent

@@ -20,8 +20,8 @@ from thalweg.graph.names import Names
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.subgraph import Argument, SubGraph
-from thalweg.ops.basic import Identity, NoOp
-from thalweg.ops.random import Random
+from thalweg.ops.core.basic import Identity, NoOp
+from thalweg.ops.random.random import Random
 from thalweg.variables.scope import SCOPES_KEY, STORE_KEY
 from thalweg.variables.variable import Variable, variable_of
 

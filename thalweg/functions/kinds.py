@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import IntEnum
 
 from thalweg.graph.op import Op
-from thalweg.ops.basic import Const, Placeholder
-from thalweg.ops.python_call import PyFunc
-from thalweg.ops.random import Random
+from thalweg.ops.core.basic import Const, Placeholder
+from thalweg.ops.core.python_call import PyFunc
+from thalweg.ops.random.random import Random
 
 
-class Kind(IntEnum):
+class OutputKind(IntEnum):
     """What is particular about recording an op."""
 
     PLAIN = 0
@@ -21,21 +21,21 @@ class Kind(IntEnum):
     FORBIDDEN = 5  # means nothing without a step
 
 
-def _kind(op: type[Op]) -> Kind:
+def _kind(op: type[Op]) -> OutputKind:
     if issubclass(op, Const):
-        return Kind.CONSTANT
+        return OutputKind.CONSTANT
     if issubclass(op, Random):
-        return Kind.RANDOM
+        return OutputKind.RANDOM
     if issubclass(op, PyFunc):
-        return Kind.PYTHON
+        return OutputKind.PYTHON
     if issubclass(op, Placeholder):
-        return Kind.FORBIDDEN
+        return OutputKind.FORBIDDEN
     is_source = not op.parsed.inputs and op.stateful
-    return Kind.NAMED if is_source and "shared_name" in op.fields else Kind.PLAIN
+    return OutputKind.NAMED if is_source and "shared_name" in op.fields else OutputKind.PLAIN
 
 
-class _Kinds(dict[type[Op], Kind]):
-    def __missing__(self, op: type[Op]) -> Kind:
+class _Kinds(dict[type[Op], OutputKind]):
+    def __missing__(self, op: type[Op]) -> OutputKind:
         found = self[op] = _kind(op)
         return found
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from thalweg.functions.eager import EAGER, EagerGraph
-from thalweg.functions.segment import careful
+from thalweg.functions.lazy_trace import fast_path_disabled
 from thalweg.graph import graph as graph_module
 from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.graph.subgraph import root
@@ -64,7 +64,7 @@ def graph_mode() -> AbstractContextManager[Graph]:
 def set_eager_sync(sync: bool) -> None:
     """Run each op at once, so that an error comes at its line: slow, for debugging."""
     EAGER.flush()
-    careful[0] += bool(sync) - EagerGraph.sync
+    fast_path_disabled[0] += bool(sync) - EagerGraph.sync
     EagerGraph.sync = bool(sync)
 
 

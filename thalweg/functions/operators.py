@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from thalweg.functions.eager import EAGER, recorded
-from thalweg.functions.segment import Segment, careful
+from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, class_of
-from thalweg.functions.trace import LITERAL, Place
+from thalweg.functions.trace import LITERAL, TraceNode
 from thalweg.functions.variables import EagerVariable
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
@@ -23,7 +23,7 @@ from thalweg.graph.graph import Graph, get_default_graph, global_graph, graphs
 from thalweg.graph.node import Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import unknown_shape
-from thalweg.ops.basic import Placeholder
+from thalweg.ops.core.basic import Placeholder
 from thalweg.platform.caches import Bounded
 from thalweg.variables.variable import Variable
 
@@ -58,7 +58,7 @@ def _only_op(symbol: str, dtype: DType) -> Op | None:
     return made[0].op if is_one else None
 
 
-class Way:
+class OperatorPath:
     """What an operator does to tensors of one dtype."""
 
     __slots__ = ("_dtype", "_is_whole", "_numbers", "op")
@@ -96,12 +96,12 @@ class Way:
 def _general(method: str, symbol: str) -> Callable[[Any, Any], Any]:
     """What an operator does wherever it is used first."""
     on_graphs = getattr(Tensor, method)
-    ways: dict[int, Way] = {}  # by the identity of dtypes, of which there is one each
+    ways: dict[int, OperatorPath] = {}  # by the identity of dtypes, of which there is one each
 
     def operate(x: EagerTensor, y: Any) -> Any:
         way = ways.get(id(x.dtype))
         if way is None:
-            way = ways[id(x.dtype)] = Way(symbol, x.dtype)
+            way = ways[id(x.dtype)] = OperatorPath(symbol, x.dtype)
         if way.op is None or get_default_graph() is not EAGER:
             return on_graphs(x, y)
         try:
@@ -121,7 +121,7 @@ def _operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
     between = f"{method} of tensors"
 
     def operate(x: EagerTensor, y: Any) -> Any:
-        segment: Segment = EAGER.segment
+        segment: LazyTrace = EAGER.segment
         if (x._segment is not segment or segment.closed) and not _enter(x):
             return general(x, y)
         segment = x._segment
@@ -144,9 +144,9 @@ def _operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
             template, number = end.outputs[0], end.count - 1
             dtype, shape = template.dtype, template._shape
             place.ahead = (name, x._position, other, dtype, shape, number, end)
-        if careful[0] or (segment.graphs or global_graph)[-1] is not EAGER:
+        if fast_path_disabled[0] or (segment.graphs or global_graph)[-1] is not EAGER:
             return general(x, y)
-        # As `Segment.take`, without looking at the place and its template.
+        # As `LazyTrace.take`, without looking at the place and its template.
         made = _new(EagerTensor)
         made.dtype = dtype
         made._shape = shape
@@ -166,13 +166,15 @@ _new = EagerTensor.__new__
 
 def _enter(x: EagerTensor) -> bool:
     """Make a tensor part of the piece that is recorded now, if eager code is what runs."""
-    if careful[0] or (graphs.items or global_graph)[-1] is not EAGER:
+    if fast_path_disabled[0] or (graphs.items or global_graph)[-1] is not EAGER:
         return False
     EAGER.position(x)
     return True
 
 
-def _note(key: tuple[Any, ...], x: EagerTensor, made: Any, segment: Segment, place: Place) -> None:
+def _note(
+    key: tuple[Any, ...], x: EagerTensor, made: Any, segment: LazyTrace, place: TraceNode
+) -> None:
     """Remember where an operator led: to the next place, or to one behind a constant.
 
     Operators on integers can fail, which must be said of the line that failed: they go the general

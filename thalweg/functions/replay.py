@@ -19,9 +19,9 @@ from typing import Any, cast
 from thalweg import public
 from thalweg.functions import tensors
 from thalweg.functions.eager import EAGER
-from thalweg.functions.segment import Segment, careful
+from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor
-from thalweg.functions.trace import LITERAL, NO_LEAF, Place
+from thalweg.functions.trace import LITERAL, NO_LEAF, TraceNode
 from thalweg.functions.variables import EagerVariable
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import global_graph, graphs
@@ -40,13 +40,17 @@ _PLAIN = frozenset((int, float, bool, str, bytes, type(None), DType, TensorShape
 Function = Callable[..., Any]
 
 
-class Way:
+class CachedPath:
     """The way that a call took: where to, past which tensors, and which of them it returned."""
 
     __slots__ = ("end", "is_step", "ops", "pack", "results", "templates")
 
     def __init__(
-        self, start: Place, end: Place, results: Sequence[int], pack: Callable[[Any], Any] | None
+        self,
+        start: TraceNode,
+        end: TraceNode,
+        results: Sequence[int],
+        pack: Callable[[Any], Any] | None,
     ) -> None:
         path = end.path(start)
         self.end = end
@@ -62,7 +66,7 @@ def replayed(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if (graphs.items or global_graph)[-1] is not EAGER or careful[0]:
+        if (graphs.items or global_graph)[-1] is not EAGER or fast_path_disabled[0]:
             return function(*args, **kwargs)
         segment = EAGER.current()
         parts: list[Any] = [function]
@@ -72,7 +76,7 @@ def replayed(function: Function) -> Function:
             return function(*args, **kwargs)
         key, place = tuple(parts), segment.place
         way = place.children.get(key)
-        if type(way) is not Way:
+        if type(way) is not CachedPath:
             return _explore(key, segment, place, function, args, kwargs)
         made = _follow(way, segment)
         return function(*args, **kwargs) if made is None else made
@@ -80,7 +84,7 @@ def replayed(function: Function) -> Function:
     return call
 
 
-def _describe(values: Sequence[Any], key: list[Any], segment: Segment) -> bool:
+def _describe(values: Sequence[Any], key: list[Any], segment: LazyTrace) -> bool:
     """Add what tells arguments apart to a key; whether they are all plain."""
     for value in values:
         kind = tensors.class_of(value)
@@ -101,14 +105,14 @@ def _describe(values: Sequence[Any], key: list[Any], segment: Segment) -> bool:
     return True
 
 
-def _describe_named(values: Mapping[str, Any], key: list[Any], segment: Segment) -> bool:
+def _describe_named(values: Mapping[str, Any], key: list[Any], segment: LazyTrace) -> bool:
     if not values:
         return True
     key += values
     return _describe(tuple(values.values()), key, segment)
 
 
-def _follow(way: Way, segment: Segment) -> Any:
+def _follow(way: CachedPath, segment: LazyTrace) -> Any:
     """Take a way; what the call returns, or None if another thread wanted a value meanwhile."""
     origin, end = user_frame(2), way.end
     if way.is_step:
@@ -127,8 +131,8 @@ def _follow(way: Way, segment: Segment) -> Any:
 
 def _explore(
     key: Any,
-    segment: Segment,
-    place: Place,
+    segment: LazyTrace,
+    place: TraceNode,
     function: Function,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -143,18 +147,18 @@ def _explore(
         return result
     found = _positions(result, segment, start)
     if found is not None:
-        place.children[key] = Way(place, segment.place, *found)
+        place.children[key] = CachedPath(place, segment.place, *found)
     return result
 
 
-def _is_repeatable(place: Place) -> bool:
+def _is_repeatable(place: TraceNode) -> bool:
     if place.leaf != NO_LEAF:
         return place.leaf == LITERAL
     return not (place.is_special or place.has_effects or place.consulted)
 
 
 def _positions(
-    result: Any, segment: Segment, start: int
+    result: Any, segment: LazyTrace, start: int
 ) -> tuple[list[int], Callable[[Any], Any] | None] | None:
     """Which tensors a call returned, and how; None if that is not all it returned."""
     kind = cast("Any", type(result))

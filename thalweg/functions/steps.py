@@ -15,7 +15,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.functions.trace import REFERENCE, VALUE, Leaf, Place, Reference, has_effect
+from thalweg.device.cpu.program import Program
+from thalweg.functions.trace import REFERENCE, VALUE, Leaf, Reference, TraceNode, has_effect
 from thalweg.functions.trace import steps as recorded
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph
@@ -23,15 +24,14 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import Body, needed
 from thalweg.lower.regions import reference_roots
-from thalweg.ops.basic import Const, Placeholder
+from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.place.placer import local_devices
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import CompiledRegion
+from thalweg.runtime.compiled import Executable
 from thalweg.runtime.config import ConfigProto
 from thalweg.runtime.executor import execute
 from thalweg.runtime.kernels import Context
-from thalweg.runtime.native import NativeStep
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.session import COMPILES
@@ -81,13 +81,13 @@ class PlannedStep:
         self.context = Context(
             step.fetches[0].op if step.fetches else step.targets[0], resources, Cancellation()
         )
-        self.region: CompiledRegion | None = None
+        self.region: Executable | None = None
         self._direct(step, references)
 
     def _direct(self, step: Step, references: Sequence[Tensor]) -> None:
         """Note how to run a step that is one region, without slots."""
         instructions = self._plan.instructions
-        if len(instructions) != 1 or not isinstance(instructions[0].call, CompiledRegion):
+        if len(instructions) != 1 or not isinstance(instructions[0].call, Executable):
             return
         (instruction,), call = instructions, instructions[0].call
         first, count = instruction.output, instruction.output_count
@@ -119,7 +119,7 @@ class PlannedStep:
 
     def run_region(
         self,
-        region: CompiledRegion,
+        region: Executable,
         context: Context | None,
         arrays: Sequence[Any],
         variables: Sequence[Any],
@@ -128,7 +128,7 @@ class PlannedStep:
         context = context or self.context
         step = region.steps.get(tuple([array.shape for array in arrays]))
         results = None
-        if type(step) is NativeStep:
+        if type(step) is Program:
             results = step(context, arrays, variables)
         if results is None:
             with np.errstate(all="ignore"):
@@ -137,11 +137,11 @@ class PlannedStep:
         results = [cast("Any", np.asarray(r)) if isinstance(r, np.generic) else r for r in results]
         return results if self._is_whole else [results[place] for place in self._fetches]
 
-    def native(self, arrays: Sequence[Any]) -> NativeStep | None:
+    def native(self, arrays: Sequence[Any]) -> Program | None:
         """The machine code for inputs like these, if its results are just what is wanted."""
         region = self.region
         step = region and region.steps.get(tuple([array.shape for array in arrays]))
-        if not isinstance(step, NativeStep) or not self._is_whole:
+        if not isinstance(step, Program) or not self._is_whole:
             return None
         has_numbers = any(not shape for _, shape, _, _ in step.outputs)  # which become arrays
         return None if has_numbers else step
@@ -162,7 +162,7 @@ class RecordedStep:
         """Where the step is one region and nothing more: which leaves the region takes."""
         step = self.step
         self._region = None if step is None or self.randoms or self.cells else step.region
-        self._native: NativeStep | None = None
+        self._native: Program | None = None
         if step is not None and self._region is not None:
             self._inputs = [self.values[number] for number in step.inputs]
             self._cells = [self.references[number] for number in step.cells]
@@ -197,7 +197,7 @@ _steps = Bounded[Any, "tuple[PlannedStep, list[Node]]"]("plans of eager code", _
 _lock = threading.Lock()
 
 
-def record_step(place: Place, wanted: Sequence[Tensor], values: Sequence[Any]) -> RecordedStep:
+def record_step(place: TraceNode, wanted: Sequence[Tensor], values: Sequence[Any]) -> RecordedStep:
     """A step that gives the wanted tensors of a piece, and has its effects."""
     return _Piece(place, values).step(wanted)
 
@@ -205,7 +205,7 @@ def record_step(place: Place, wanted: Sequence[Tensor], values: Sequence[Any]) -
 class _Piece:
     """The nodes and leaves of a piece of work."""
 
-    def __init__(self, place: Place, values: Sequence[Any]) -> None:
+    def __init__(self, place: TraceNode, values: Sequence[Any]) -> None:
         path = place.path()
         self._values = [p.outputs[0] for p in path if p.leaf == VALUE]
         self._references = [p.outputs[0] for p in path if p.leaf == REFERENCE]

@@ -17,13 +17,14 @@ from thalweg.autodiff.gradients import gradients
 from thalweg.functions.backward import EagerGradient, Piece
 from thalweg.functions.eager import EAGER
 from thalweg.functions.function_graph import FunctionGraph
-from thalweg.functions.segment import Segment
+from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.ops import filling, joining, shaping
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import filling, shaping
 from thalweg.public import public
 from thalweg.variables.variable import Variable
 
@@ -85,7 +86,7 @@ class GradientTape:
         else:
             self._spans[-1].close()
 
-    def follow(self, segment: Segment) -> None:
+    def follow(self, segment: LazyTrace) -> None:
         """Go on in another piece of work."""
         piece = Piece(segment)
         self._pieces.append(piece)

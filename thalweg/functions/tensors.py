@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops.context import VariableCell
+from thalweg.ops.core.context import VariableCell
 
 Array = NDArray[Any]
 

@@ -25,8 +25,8 @@ from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.signature import parse
 from thalweg.graph.subgraph import SubGraph, bodies_of
-from thalweg.ops.basic import NoOp
-from thalweg.ops.random import Random
+from thalweg.ops.core.basic import NoOp
+from thalweg.ops.random.random import Random
 
 Array = NDArray[Any]
 
@@ -42,7 +42,7 @@ _Ahead = tuple[str | None, int, Any, Any, Any, int, Any]
 _NOTHING_AHEAD: _Ahead = (None, -1, None, None, None, -1, None)
 
 
-class Place:
+class TraceNode:
     """A piece of work: what came before, and what its last op added."""
 
     __slots__ = (
@@ -71,7 +71,11 @@ class Place:
     )
 
     def __init__(
-        self, parent: Place | None, nodes: tuple[Node, ...], outputs: tuple[Tensor, ...], leaf: int
+        self,
+        parent: TraceNode | None,
+        nodes: tuple[Node, ...],
+        outputs: tuple[Tensor, ...],
+        leaf: int,
     ) -> None:
         self.parent = parent
         self.nodes = nodes
@@ -95,14 +99,16 @@ class Place:
         self.is_plain = False  # a single tensor and nothing else comes of it
         before = None if parent is None else parent.first
         is_op = leaf == NO_LEAF and parent is not None
-        self.first: Place | None = before or (self if is_op else None)  # the first op on the way
+        self.first: TraceNode | None = before or (
+            self if is_op else None
+        )  # the first op on the way
         self.count: int = len(outputs) + (0 if parent is None else parent.count)  # of positions
         self.size: int = len(nodes) + (0 if parent is None else parent.size)
 
-    def path(self, start: Place | None = None) -> list[Place]:
+    def path(self, start: TraceNode | None = None) -> list[TraceNode]:
         """The places after `start` (all if None) up to here, in order."""
-        found: list[Place] = []
-        place: Place | None = self
+        found: list[TraceNode] = []
+        place: TraceNode | None = self
         while place is not None and place is not start:
             found.append(place)
             place = place.parent
@@ -223,7 +229,7 @@ class Trace(SubGraph):
     def __init__(self, eager: Any) -> None:
         super().__init__(eager, "eager code")
         self.eager = eager
-        self.root = Place(None, (), (), NO_LEAF)
+        self.root = TraceNode(None, (), (), NO_LEAF)
 
     def _share(self, outer: Graph) -> None:
         """Names are this graph's own: nobody sees them but in errors."""
@@ -281,6 +287,6 @@ class Trace(SubGraph):
         return self.add(op, (), [dtype.as_ref], [shape], "variable").outputs[0]
 
 
-def steps(path: Sequence[Place]) -> Iterator[Place]:
+def steps(path: Sequence[TraceNode]) -> Iterator[TraceNode]:
     """The places of a path that ops were recorded at."""
     return (place for place in path if place.leaf == NO_LEAF and place.parent is not None)

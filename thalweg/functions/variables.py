@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from numpy.typing import NDArray
 
 from thalweg.functions.eager import EAGER, recorded
-from thalweg.functions.segment import Segment, careful
+from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.tensors import EagerTensor, known
 from thalweg.graph.convert import convert_to_tensor, stand_ins
 from thalweg.graph.dtypes import DType
@@ -23,8 +23,9 @@ from thalweg.graph.graph import Graph, get_default_graph, graphs
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import root
-from thalweg.ops import basic, state
-from thalweg.ops.context import VariableCell
+from thalweg.ops.core import basic
+from thalweg.ops.core.context import VariableCell
+from thalweg.ops.state import state
 from thalweg.public import public, publish_value
 from thalweg.variables import variable as graph_variables
 from thalweg.variables.scope import STORE_KEY, get_variable_scope, variable_scope
@@ -84,13 +85,13 @@ class EagerVariable(Variable):
             EAGER.segment.reads[self] = found
         return found
 
-    def _read(self, segment: Segment) -> EagerTensor:
+    def _read(self, segment: LazyTrace) -> EagerTensor:
         """Record that the value is read; where that led the last time is found again."""
         reference = self._reference
         position = EAGER.enter(segment, reference)
         place = segment.place
         shortcut = place.shortcuts.get(position)
-        if shortcut is not None and not careful[0]:
+        if shortcut is not None and not fast_path_disabled[0]:
             found = segment.take(shortcut)
             if not segment.closed:  # no other thread wanted a value meanwhile
                 return found

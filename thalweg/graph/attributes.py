@@ -56,7 +56,7 @@ _OP_DEF_TYPES = {"b": "bool", "i": "int", "f": "float", "s": "string"}
 
 
 @dataclass(frozen=True)
-class Kind:
+class AttributeKind:
     """What an attribute holds: the field of AttrValue, and whether it is a list of them."""
 
     field: str
@@ -71,9 +71,9 @@ class Kind:
 
 
 @memoized(5_000)
-def kinds(op: type[Op]) -> dict[str, Kind]:
+def kinds(op: type[Op]) -> dict[str, AttributeKind]:
     """The kinds of an op's fields, by name; those whose annotation says none are left out."""
-    found: dict[str, Kind | None] = {}
+    found: dict[str, AttributeKind | None] = {}
     for base in reversed(op.__mro__):
         names = vars(sys.modules[base.__module__])
         for name, annotation in inspect.get_annotations(base).items():
@@ -81,34 +81,34 @@ def kinds(op: type[Op]) -> dict[str, Kind]:
     return {name: kind for name in op.fields if (kind := found.get(name)) is not None}
 
 
-def _annotated(annotation: str, names: Mapping[str, Any]) -> Kind | None:
+def _annotated(annotation: str, names: Mapping[str, Any]) -> AttributeKind | None:
     """The kind that an annotation in a module with such names stands for."""
     inner = re.fullmatch(r"(?:tuple|list|Sequence)\[(\w+).*\]", annotation)
     word = inner[1] if inner else annotation.partition(" ")[0]
     named = names.get(word)
     if isinstance(named, type) and issubclass(named, Op):
-        return Kind("func", inner is not None)
+        return AttributeKind("func", inner is not None)
     if word not in _FIELDS:
         return None
-    return Kind(_FIELDS[word], inner is not None, word != "bytes")
+    return AttributeKind(_FIELDS[word], inner is not None, word != "bytes")
 
 
-def kind_of(value: Any) -> Kind:
+def kind_of(value: Any) -> AttributeKind:
     """The kind of a value."""
     if isinstance(value, list | tuple):
         items = cast("Sequence[Any]", value)
-        return Kind(kind_of(items[0]).field if items else "s", is_list=True)
+        return AttributeKind(kind_of(items[0]).field if items else "s", is_list=True)
     field = next((field for types, field in _TYPES if isinstance(value, types)), None)
     if field is None:
         raise TypeError(f"A {type(value).__name__} cannot be written to a GraphDef: {value!r}")
-    return Kind(field)
+    return AttributeKind(field)
 
 
-def encode(value: Any, kind: Kind | None = None) -> Any:
+def encode(value: Any, kind: AttributeKind | None = None) -> Any:
     """A value as an AttrValue."""
     kind = kind or kind_of(value)
     if isinstance(value, FunctionName):
-        kind = Kind("func")
+        kind = AttributeKind("func")
     proto = message("attr_value", "AttrValue")()
     if not kind.is_list:
         _set(proto, kind.field, _encode_item(value, kind.field))
@@ -151,7 +151,7 @@ def _op_proto(op: Op | FunctionName) -> Any:
     return proto
 
 
-def decode(proto: Any, kind: Kind | None = None) -> Any:
+def decode(proto: Any, kind: AttributeKind | None = None) -> Any:
     """The value of an AttrValue: lists as tuples, text as str unless the kind says bytes."""
     field = proto.WhichOneof("value")
     if field is None:

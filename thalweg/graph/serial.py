@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from thalweg.graph import attributes
-from thalweg.graph.attributes import Kind
+from thalweg.graph.attributes import AttributeKind
 from thalweg.graph.dtypes import DType
 from thalweg.graph.functions import body_name, function_def, held_by
 from thalweg.graph.graph import Graph
@@ -143,18 +143,18 @@ def _argument(op: type[Op], argument: Argument) -> Any:
     return proto
 
 
-def _attribute_kinds(op: type[Op]) -> Iterator[tuple[str, Kind]]:
+def _attribute_kinds(op: type[Op]) -> Iterator[tuple[str, AttributeKind]]:
     """Types, lengths and fields, each once."""
-    found: dict[str, Kind] = {}
+    found: dict[str, AttributeKind] = {}
     for argument in op.parsed.inputs + op.parsed.outputs:
         if argument.count:
-            found[argument.count] = Kind("i")
+            found[argument.count] = AttributeKind("i")
         if argument.fixed is None:
-            found.setdefault(argument.type, Kind("type", argument.is_mixed))
+            found.setdefault(argument.type, AttributeKind("type", argument.is_mixed))
     yield from (found | attributes.kinds(op)).items()
 
 
-def _attribute(op: type[Op], name: str, kind: Kind) -> Any:
+def _attribute(op: type[Op], name: str, kind: AttributeKind) -> Any:
     proto = message("op_def", "OpDef").AttrDef(
         name=op.graphdef_names.get(name, name), type=kind.op_def_type
     )

@@ -14,7 +14,8 @@ from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node
 from thalweg.graph.protos import message
 from thalweg.graph.shapes import TensorShape
-from thalweg.platform import gfile, tf_logging
+from thalweg.platform import tf_logging
+from thalweg.platform.files import gfile
 from thalweg.public import public
 
 _VARIABLES = ("Variable", "VariableV2")
@@ -87,7 +88,7 @@ def convert_variables_to_constants(
 def _constant(variable: Any, value: Any) -> Any:
     node = message("node_def", "NodeDef")(op="Const", name=variable.name, device=variable.device)
     node.attr["dtype"].CopyFrom(variable.attr["dtype"])
-    node.attr["value"].CopyFrom(attributes.encode(value, attributes.Kind("tensor")))
+    node.attr["value"].CopyFrom(attributes.encode(value, attributes.AttributeKind("tensor")))
     return node
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
-from thalweg.ops import basic, checks, compare, reduce, shaping
+from thalweg.ops.core import basic, checks, shaping
+from thalweg.ops.math import compare, reduce
 
 
 def require(condition: Any, message: str) -> list[Node]:

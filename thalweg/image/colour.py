@@ -10,20 +10,11 @@ from thalweg.graph.dtypes import as_dtype, float32
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.image.checks import after, require, require_image, sizes_of
-from thalweg.ops import (
-    arithmetic,
-    basic,
-    casting,
-    colour,
-    compare,
-    division,
-    filling,
-    joining,
-    random,
-    reduce,
-    shaping,
-    transcendental,
-)
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import basic, casting, filling, shaping
+from thalweg.ops.image import colour
+from thalweg.ops.math import arithmetic, compare, division, reduce, transcendental
+from thalweg.ops.random import random
 from thalweg.public import public
 
 _LUMINANCE = (0.2989, 0.5870, 0.1140)

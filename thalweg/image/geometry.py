@@ -18,20 +18,11 @@ from thalweg.image.checks import (
     sizes_of,
     static,
 )
-from thalweg.ops import (
-    arithmetic,
-    casting,
-    choosing,
-    compare,
-    filling,
-    joining,
-    padding,
-    random,
-    shaping,
-    slicing,
-    transposing,
-)
-from thalweg.ops.turning import TurnQuarters
+from thalweg.ops.arrays import joining, padding, slicing, transposing
+from thalweg.ops.core import casting, choosing, filling, shaping
+from thalweg.ops.image.rotation import TurnQuarters
+from thalweg.ops.math import arithmetic, compare
+from thalweg.ops.random import random
 from thalweg.public import public
 
 

@@ -9,7 +9,7 @@ from thalweg.graph.dtypes import float32
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.image.colour import convert_image_dtype
-from thalweg.ops import arithmetic, reduce, transcendental
+from thalweg.ops.math import arithmetic, reduce, transcendental
 from thalweg.public import public
 
 _LN10 = 2.302585092994046

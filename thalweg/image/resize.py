@@ -13,14 +13,16 @@ from thalweg.graph.scopes import name_scope
 from thalweg.image import colour
 from thalweg.image.checks import after, require_image, require_positive
 from thalweg.image.geometry import as_image, pad_to_bounding_box
-from thalweg.ops import arithmetic, casting, joining, reduce, rounding, shaping
-from thalweg.ops.codecs import DecodeImage
-from thalweg.ops.resizing import (
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import casting, shaping
+from thalweg.ops.image.codecs import DecodeImage
+from thalweg.ops.image.resizing import (
     resize_area,
     resize_bicubic,
     resize_bilinear,
     resize_nearest_neighbor,
 )
+from thalweg.ops.math import arithmetic, reduce, rounding
 from thalweg.public import public
 
 

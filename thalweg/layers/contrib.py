@@ -15,7 +15,8 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies, name_scope
 from thalweg.layers import convolutional, core, normalization, pooling
-from thalweg.ops import activation, basic
+from thalweg.ops.core import basic
+from thalweg.ops.nn import activation
 from thalweg.public import public
 from thalweg.variables.initializers import Zeros, xavier_initializer
 from thalweg.variables.scope import variable_scope

@@ -12,8 +12,9 @@ from thalweg.layers import sizes
 from thalweg.layers.functional import functional
 from thalweg.nn import convolutions
 from thalweg.nn.layer import InputSpec, Layer, resolve_activation
-from thalweg.ops import bias as bias_ops
-from thalweg.ops import joining, shaping
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import shaping
+from thalweg.ops.nn import bias as bias_ops
 from thalweg.public import public
 from thalweg.variables.initializers import Zeros
 

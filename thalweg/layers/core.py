@@ -12,17 +12,12 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.functional import functional
 from thalweg.nn.layer import InputSpec, Layer, resolve_activation
-from thalweg.ops import (
-    basic,
-    bias,
-    choosing,
-    matmul,
-    shaping,
-    tensordot,
-    transposing,
-)
-from thalweg.ops import dropout as dropout_ops
-from thalweg.ops import sparse as sparse_ops
+from thalweg.ops.arrays import transposing
+from thalweg.ops.core import basic, choosing, shaping
+from thalweg.ops.linalg import matmul, tensordot
+from thalweg.ops.nn import bias
+from thalweg.ops.nn import dropout as dropout_ops
+from thalweg.ops.sparse import sparse as sparse_ops
 from thalweg.public import public
 from thalweg.variables.initializers import Zeros
 

@@ -14,19 +14,11 @@ from thalweg.graph.shapes import TensorShape, as_shape
 from thalweg.layers.core import static_bool
 from thalweg.nn import normalisation
 from thalweg.nn.layer import InputSpec, Layer
-from thalweg.ops import (
-    arithmetic,
-    basic,
-    casting,
-    choosing,
-    filling,
-    joining,
-    reduce,
-    shaping,
-    state,
-    transcendental,
-)
-from thalweg.ops import normalisation as fused_ops
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import basic, casting, choosing, filling, shaping
+from thalweg.ops.math import arithmetic, reduce, transcendental
+from thalweg.ops.nn import normalisation as fused_ops
+from thalweg.ops.state import state
 from thalweg.public import public
 from thalweg.variables.initializers import Ones, Zeros
 

@@ -11,7 +11,7 @@ from thalweg.layers import sizes
 from thalweg.layers.convolutional import Conv
 from thalweg.layers.functional import functional
 from thalweg.nn import convolutions
-from thalweg.ops import shaping
+from thalweg.ops.core import shaping
 from thalweg.public import public
 from thalweg.variables.initializers import Zeros
 

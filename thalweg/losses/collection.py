@@ -6,7 +6,8 @@ from typing import Any
 
 from thalweg.graph.collections import GraphKeys, add_to_collection, get_collection
 from thalweg.graph.node import Tensor
-from thalweg.ops import arithmetic, basic
+from thalweg.ops.core import basic
+from thalweg.ops.math import arithmetic
 from thalweg.public import public
 
 

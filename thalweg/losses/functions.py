@@ -27,19 +27,9 @@ from thalweg.losses.reduction import (
     sum_per_example,
 )
 from thalweg.nn.losses import sigmoid_cross_entropy_with_logits
-from thalweg.ops import (
-    activation,
-    arithmetic,
-    basic,
-    casting,
-    choosing,
-    compare,
-    division,
-    reduce,
-    shaping,
-    softmax,
-    transcendental,
-)
+from thalweg.ops.core import basic, casting, choosing, shaping
+from thalweg.ops.math import arithmetic, compare, division, reduce, transcendental
+from thalweg.ops.nn import activation, softmax
 from thalweg.public import public, publish_value
 
 _LOSSES = GraphKeys.LOSSES

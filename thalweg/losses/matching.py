@@ -14,7 +14,8 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops import broadcast, casting, compare, shaping
+from thalweg.ops.core import broadcast, casting, shaping
+from thalweg.ops.math import compare
 from thalweg.public import public
 
 

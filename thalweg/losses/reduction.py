@@ -11,7 +11,8 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.losses.collection import add_loss
 from thalweg.losses.matching import align_weights, broadcast_weights
-from thalweg.ops import casting, compare, division, filling, reduce, shaping
+from thalweg.ops.core import casting, filling, shaping
+from thalweg.ops.math import compare, division, reduce
 from thalweg.public import public
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import arithmetic, casting, compare, division, reduce, shaping
-from thalweg.ops.softmax import sparse_softmax_cross_entropy_with_logits
+from thalweg.ops.core import casting, shaping
+from thalweg.ops.math import arithmetic, compare, division, reduce
+from thalweg.ops.nn.softmax import sparse_softmax_cross_entropy_with_logits
 from thalweg.public import public
 
 LossFunction = Callable[..., Any]

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.graph.node import Tensor
-from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Operand, Scatter
+from thalweg.ir.expr import Expr
+from thalweg.ir.loop import Operand, Scatter
 
 LOAD = 2.0
 STORE = 3.0

@@ -15,7 +15,7 @@ from thalweg.lower.specialise import Region, Shape
 
 Lower = Callable[[Region, Mapping[Tensor, Shape]], Lowered]
 
-#: What lowers, or finds a lowering; set by `thalweg.runtime.lowerings`, which knows the disk.
+#: What lowers, or finds a lowering; set by `thalweg.runtime.lowering_cache`, which knows the disk.
 keeper: list[Lower] = [lowering.lower]
 
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from thalweg.loops.expr import Expr
-from thalweg.loops.loop import Variable
-from thalweg.lower.affine import Affine, Digit
-from thalweg.lower.buffers import Buffer
+from thalweg.ir.expr import Expr
+from thalweg.ir.index import Affine, FloorMod
+from thalweg.ir.loop import Variable
+from thalweg.lower.memory.buffers import Buffer
 
 
 def structure(part: Any, variables: Sequence[Variable]) -> bytes:
@@ -44,7 +44,7 @@ class _Digest:
         if isinstance(part, Variable):
             number = self._numbers.setdefault(part, len(self._numbers))
             return f"v{number}:{part.extent}".encode()
-        if isinstance(part, Digit):
+        if isinstance(part, FloorMod):
             return _hash(self.of(part.number), f"{part.divisor},{part.modulus}".encode())
         if isinstance(part, Buffer):
             return f"b{id(part)}".encode()

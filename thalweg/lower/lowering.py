@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.lower.buffers import Buffer
-from thalweg.lower.build import Drafting
-from thalweg.lower.cut import in_pieces, in_steps
-from thalweg.lower.finish import Launch, finish
-from thalweg.lower.fuse import fuse
-from thalweg.lower.memory import in_place
-from thalweg.lower.order import sooner
-from thalweg.lower.pieced import pieced
-from thalweg.lower.recompute import recomputed
+from thalweg.lower.memory.arena import in_place
+from thalweg.lower.memory.buffers import Buffer
+from thalweg.lower.nests.bufferize import Launch, finish
+from thalweg.lower.nests.builder import NestBuilder
+from thalweg.lower.nests.split import in_pieces, in_steps
+from thalweg.lower.passes.alias_concat import alias_concat
+from thalweg.lower.passes.concat_in_place import concat_in_place
+from thalweg.lower.passes.fuse import fuse
+from thalweg.lower.passes.hoist_consumers import hoist_consumers
+from thalweg.lower.passes.merge_reductions import Pieces, merge_reductions
+from thalweg.lower.passes.pretranspose import pretranspose
+from thalweg.lower.passes.rematerialize import rematerialize
 from thalweg.lower.specialise import Region, Shape, Specialised, specialise
-from thalweg.lower.stack import Pieces, stacked
-from thalweg.lower.turned import turned
-from thalweg.lower.woven import woven
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Lowered:
 def lower(region: Region, shapes: Mapping[Tensor, Shape]) -> Lowered:
     """Shapes made concrete, nodes drafted as loops, drafts fused, kernels finished."""
     spec, kinds = specialise(region, shapes, {})
-    drafting = Drafting(spec, kinds)
+    drafting = NestBuilder(spec, kinds)
     drafting.run()
     buffers, streams, drafted = drafting.buffers, drafting.streams, len(drafting.drafts)
     pieces: Pieces = {}
-    drafts = in_steps(stacked(pieced(drafting.drafts, pieces), pieces))
+    drafts = in_steps(merge_reductions(alias_concat(drafting.drafts, pieces), pieces))
     del drafting, kinds  # what it knows of every tensor is more than all that is kept
     drafts = fuse(drafts)
-    drafts = turned(recomputed(sooner(recomputed(drafts, pieces)), pieces))
-    drafts = in_pieces(woven(drafts, pieces))
+    drafts = pretranspose(rematerialize(hoist_consumers(rematerialize(drafts, pieces)), pieces))
+    drafts = in_pieces(concat_in_place(drafts, pieces))
     launches, checked = finish(drafts, in_place(drafts, pieces))
     return Lowered(spec, tuple(launches), tuple(checked), buffers, streams, pieces, drafted)

@@ -18,11 +18,11 @@ from thalweg.control.traces import Trace
 from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.lower.specialise import Controlled, Region
-from thalweg.ops.basic import Const, Identity, NoOp
+from thalweg.lower.specialise import ControlRegion, Region
+from thalweg.ops.core.basic import Const, Identity, NoOp
 from thalweg.platform.caches import memoized
 
-Unit = Node | Region | Controlled
+Unit = Node | Region | ControlRegion
 
 _KINDS = frozenset("biuf")
 
@@ -65,7 +65,7 @@ def with_traces(nodes: Sequence[Node], fetches: Collection[Tensor]) -> list[Unit
     return [controls.get(node, node) for node in nodes if not isinstance(node.op, Trace)]
 
 
-def _controls(nodes: Sequence[Node], fetches: Collection[Tensor]) -> dict[Node, Controlled]:
+def _controls(nodes: Sequence[Node], fetches: Collection[Tensor]) -> dict[Node, ControlRegion]:
     """The control nodes, each with its traces and without what nothing needs of it."""
     held = [node for node in nodes if is_control(node)]
     if not held:
@@ -77,26 +77,26 @@ def _controls(nodes: Sequence[Node], fetches: Collection[Tensor]) -> dict[Node, 
     plain = [node for node in nodes if not isinstance(node.op, Trace) and not is_control(node)]
     read = {*fetches, *(tensor for node in plain for tensor in node.inputs)}
     read |= {t for node in nodes for n in node.controls for t in n.outputs}
-    found: dict[Node, Controlled] = {}
+    found: dict[Node, ControlRegion] = {}
     for node in reversed(held):  # all that takes something of it has been seen
         found[node] = _controlled(node, traces[node], read)
         read.update(found[node].inputs)
     return found
 
 
-def _taken(node: Node, controls: Mapping[Node, Controlled]) -> tuple[Tensor, ...]:
+def _taken(node: Node, controls: Mapping[Node, ControlRegion]) -> tuple[Tensor, ...]:
     """What a node takes, as far as it matters."""
     return controls[node].inputs if node in controls else node.inputs
 
 
-def _controlled(node: Node, traces: Sequence[Node], read: Collection[Tensor]) -> Controlled:
+def _controlled(node: Node, traces: Sequence[Node], read: Collection[Tensor]) -> ControlRegion:
     own = [tensor for tensor in node.outputs if tensor in read]
     if not own and not traces:
         own = node.outputs
     inner = [tensor for trace in traces for tensor in looked_into(trace)]
     thin = thinned(node, {*own, *inner})
     traced = [trace.outputs[0] for trace in traces]
-    return Controlled(thin, (node, *traces), thin.inputs, (*own, *traced))
+    return ControlRegion(thin, (node, *traces), thin.inputs, (*own, *traced))
 
 
 def _is_loose(node: Node) -> bool:
@@ -335,7 +335,7 @@ def _apart(taken: list[Node], awaited: Mapping[Node, int]) -> list[Node | list[N
 def _leaving(
     units: list[Node | list[Node]],
     fetches: Iterable[Tensor],
-    controls: Mapping[Node, Controlled],
+    controls: Mapping[Node, ControlRegion],
 ) -> dict[int, dict[Tensor, None]]:
     """By the number of a unit: what others take from it, in the order in which they do."""
     homes: dict[Node, int] = {}

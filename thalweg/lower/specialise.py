@@ -19,9 +19,9 @@ from thalweg.graph.dtypes import FLOATING, as_dtype
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
-from thalweg.lower.kinds import Kinds
-from thalweg.ops.basic import Const, Placeholder
-from thalweg.ops.state import VariableV2
+from thalweg.lower.node_class import Kinds
+from thalweg.ops.core.basic import Const, Placeholder
+from thalweg.ops.state.state import VariableV2
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -52,7 +52,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Controlled:
+class ControlRegion:
     """A conditional or a loop of a step, with the traces that the step needs of it."""
 
     node: Node  # without the variables, inputs and outputs that do not matter for the step

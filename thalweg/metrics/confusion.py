@@ -10,22 +10,10 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.losses.matching import match, remove_squeezable_dimensions
 from thalweg.metrics.local import Metric, accumulate, metric_variable, published, ratio, spread
-from thalweg.ops import (
-    arithmetic,
-    basic,
-    casting,
-    checks,
-    choosing,
-    compare,
-    diagonal,
-    division,
-    filling,
-    indexing,
-    joining,
-    reduce,
-    scatter,
-    shaping,
-)
+from thalweg.ops.arrays import diagonal, indexing, joining
+from thalweg.ops.core import basic, casting, checks, choosing, filling, shaping
+from thalweg.ops.math import arithmetic, compare, division, reduce
+from thalweg.ops.state import scatter
 from thalweg.public import public
 from thalweg.variables.scope import variable_scope
 

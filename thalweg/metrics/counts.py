@@ -9,7 +9,8 @@ from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.node import Tensor
 from thalweg.losses.matching import match
 from thalweg.metrics.local import Metric, count_condition, published, ratio
-from thalweg.ops import casting, compare
+from thalweg.ops.core import casting
+from thalweg.ops.math import compare
 from thalweg.public import public
 from thalweg.variables.scope import variable_scope
 

@@ -13,7 +13,9 @@ from thalweg.graph.collections import GraphKeys, add_to_collections
 from thalweg.graph.dtypes import float32
 from thalweg.graph.node import Tensor
 from thalweg.losses.matching import assert_broadcastable, broadcast_weights
-from thalweg.ops import arithmetic, basic, casting, division, filling, reduce, state
+from thalweg.ops.core import basic, casting, filling
+from thalweg.ops.math import arithmetic, division, reduce
+from thalweg.ops.state import state
 from thalweg.variables.variable import Variable
 
 #: The value of a metric and the op that updates it.

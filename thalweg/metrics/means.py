@@ -17,16 +17,8 @@ from thalweg.metrics.local import (
     ratio,
     spread,
 )
-from thalweg.ops import (
-    arithmetic,
-    casting,
-    choosing,
-    compare,
-    filling,
-    reduce,
-    shaping,
-    transcendental,
-)
+from thalweg.ops.core import casting, choosing, filling, shaping
+from thalweg.ops.math import arithmetic, compare, reduce, transcendental
 from thalweg.public import public
 from thalweg.variables.scope import variable_scope
 

@@ -10,20 +10,9 @@ from thalweg.graph.dtypes import float32, int32
 from thalweg.graph.node import Tensor
 from thalweg.losses.matching import match
 from thalweg.metrics.local import Metric, accumulate, metric_variable, published, spread
-from thalweg.ops import (
-    arithmetic,
-    basic,
-    casting,
-    checks,
-    choosing,
-    compare,
-    division,
-    filling,
-    reduce,
-    searching,
-    shaping,
-    transcendental,
-)
+from thalweg.ops.arrays import searching
+from thalweg.ops.core import basic, casting, checks, choosing, filling, shaping
+from thalweg.ops.math import arithmetic, compare, division, reduce, transcendental
 from thalweg.public import public
 from thalweg.variables.scope import variable_scope
 

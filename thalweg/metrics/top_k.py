@@ -26,19 +26,10 @@ from thalweg.metrics.local import (
     ratio,
     spread,
 )
-from thalweg.ops import (
-    arithmetic,
-    casting,
-    choosing,
-    compare,
-    division,
-    filling,
-    reduce,
-    scan,
-    searching,
-    shaping,
-    sparse,
-)
+from thalweg.ops.arrays import scan, searching
+from thalweg.ops.core import casting, choosing, filling, shaping
+from thalweg.ops.math import arithmetic, compare, division, reduce
+from thalweg.ops.sparse import sparse
 from thalweg.public import public
 
 _ABSENT = np.iinfo(np.int64).min  # pads the labels of examples that have fewer than others

@@ -12,9 +12,11 @@ from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.nn import dilation
-from thalweg.ops import convolution as ops
-from thalweg.ops import depthwise, joining, shaping
-from thalweg.ops.convolution import one_of
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import shaping
+from thalweg.ops.nn import convolution as ops
+from thalweg.ops.nn import depthwise
+from thalweg.ops.nn.convolution import one_of
 from thalweg.public import public
 
 _FORMATS = {1: ("NWC", "NCW"), 2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}

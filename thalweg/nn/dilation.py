@@ -12,7 +12,8 @@ from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Tensor
-from thalweg.ops import indexing, joining, rearranging, shaping
+from thalweg.ops.arrays import indexing, joining, rearranging
+from thalweg.ops.core import shaping
 from thalweg.public import public
 
 Array = NDArray[Any]

@@ -22,18 +22,9 @@ from thalweg.graph.scopes import control_dependencies
 from thalweg.graph.shapes import TensorShape
 from thalweg.nn.recurrent import frozen
 from thalweg.nn.rnn_cell import assert_like_rnncell, zero_states
-from thalweg.ops import (
-    arithmetic,
-    basic,
-    casting,
-    checks,
-    compare,
-    filling,
-    joining,
-    reduce,
-    shaping,
-    transposing,
-)
+from thalweg.ops.arrays import joining, transposing
+from thalweg.ops.core import basic, casting, checks, filling, shaping
+from thalweg.ops.math import arithmetic, compare, reduce
 from thalweg.public import public
 from thalweg.variables.scope import variable_scope
 

@@ -12,26 +12,10 @@ from thalweg.graph.nest import as_list
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops import (
-    arithmetic,
-    basic,
-    casting,
-    choosing,
-    compare,
-    counting,
-    division,
-    filling,
-    indexing,
-    joining,
-    partitioning,
-    reduce,
-    segment,
-    shaping,
-    sparse,
-    sparse_pieces,
-    sparse_segment,
-    transcendental,
-)
+from thalweg.ops.arrays import counting, indexing, joining, partitioning, segment
+from thalweg.ops.core import basic, casting, choosing, filling, shaping
+from thalweg.ops.math import arithmetic, compare, division, reduce, transcendental
+from thalweg.ops.sparse import sparse, sparse_pieces, sparse_segment
 from thalweg.public import public
 from thalweg.variables.partitioned import PartitionedVariable
 

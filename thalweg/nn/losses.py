@@ -9,17 +9,9 @@ from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import (
-    activation,
-    arithmetic,
-    casting,
-    choosing,
-    compare,
-    filling,
-    reduce,
-    softmax,
-    transcendental,
-)
+from thalweg.ops.core import casting, choosing, filling
+from thalweg.ops.math import arithmetic, compare, reduce, transcendental
+from thalweg.ops.nn import activation, softmax
 from thalweg.public import public
 
 

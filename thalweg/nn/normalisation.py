@@ -12,17 +12,10 @@ from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import (
-    arithmetic,
-    basic,
-    casting,
-    filling,
-    indexing,
-    reduce,
-    shaping,
-    transcendental,
-)
-from thalweg.ops.convolution import one_of
+from thalweg.ops.arrays import indexing
+from thalweg.ops.core import basic, casting, filling, shaping
+from thalweg.ops.math import arithmetic, reduce, transcendental
+from thalweg.ops.nn.convolution import one_of
 from thalweg.public import public
 
 

@@ -11,7 +11,8 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.nn import dilation
-from thalweg.ops import pooling, pooling3d, shaping, windows
+from thalweg.ops.core import shaping
+from thalweg.ops.nn import pooling, pooling3d, windows
 from thalweg.public import public
 
 Pool = Callable[..., Tensor]

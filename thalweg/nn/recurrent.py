@@ -16,7 +16,9 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies
 from thalweg.graph.shapes import TensorShape
 from thalweg.nn.rnn_cell import assert_like_rnncell, zero_states
-from thalweg.ops import basic, casting, choosing, compare, joining, shaping, transposing
+from thalweg.ops.arrays import joining, transposing
+from thalweg.ops.core import basic, casting, choosing, shaping
+from thalweg.ops.math import compare
 from thalweg.public import public
 from thalweg.variables.scope import variable_scope
 

@@ -16,16 +16,11 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.nn.layer import InputSpec, Layer, resolve_activation
-from thalweg.ops import (
-    arithmetic,
-    bias,
-    casting,
-    filling,
-    joining,
-    matmul,
-    shaping,
-    transcendental,
-)
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import casting, filling, shaping
+from thalweg.ops.linalg import matmul
+from thalweg.ops.math import arithmetic, transcendental
+from thalweg.ops.nn import bias
 from thalweg.public import public
 from thalweg.variables.initializers import Constant, Zeros
 from thalweg.variables.partitions import fixed_size_partitioner

@@ -16,9 +16,13 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.nn import embedding
 from thalweg.nn.layer import resolve_activation
 from thalweg.nn.rnn_cell import LSTMStateTuple, RNNCell, assert_like_rnncell
-from thalweg.ops import bias as bias_ops
-from thalweg.ops import dropout as dropout_ops
-from thalweg.ops import joining, matmul, random, rounding, shaping
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import shaping
+from thalweg.ops.linalg import matmul
+from thalweg.ops.math import rounding
+from thalweg.ops.nn import bias as bias_ops
+from thalweg.ops.nn import dropout as dropout_ops
+from thalweg.ops.random import random
 from thalweg.public import public
 from thalweg.variables.initializers import Constant, RandomUniform
 from thalweg.variables.scope import get_variable, get_variable_scope, variable_scope

@@ -15,19 +15,12 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.nn.embedding import embedding_lookup
 from thalweg.nn.losses import sigmoid_cross_entropy_with_logits
-from thalweg.ops import (
-    basic,
-    candidate_sampling,
-    casting,
-    filling,
-    joining,
-    matmul,
-    reduce,
-    shaping,
-    softmax,
-    sparse,
-    transcendental,
-)
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import basic, casting, filling, shaping
+from thalweg.ops.linalg import matmul
+from thalweg.ops.math import reduce, transcendental
+from thalweg.ops.nn import candidate_sampling, softmax
+from thalweg.ops.sparse import sparse
 from thalweg.public import public
 
 

@@ -1,4 +1,4 @@
-"""What each operation means: one file per family, one block per op.
+"""What each operation means: a folder per subject, a file per family, a block per op.
 
 Importing this package registers every op and its public names.
 """
@@ -8,5 +8,5 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

@@ -3,17 +3,8 @@
 Nothing here knows what a tensor is; everything above may use it.
 """
 
-from thalweg.platform import (
-    app,
-    compat,
-    examples,
-    flags,
-    gfile,
-    io_gfile,
-    records,
-    resource_loader,
-    tf_logging,
-)
+from thalweg.platform import app, compat, flags, tf_logging
+from thalweg.platform.files import examples, gfile, io_gfile, records, resource_loader
 
 __all__ = [
     "app",

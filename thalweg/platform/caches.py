@@ -44,9 +44,10 @@ class Bounded(dict[K, V]):
         _bounded[id(self)] = self
 
     def __setitem__(self, key: K, value: V) -> None:
-        if len(self) >= self.limit and key not in self:
-            self._make_room()
         super().__setitem__(key, value)
+        # After the entry, not before it: of threads that add at once, the last one trims.
+        while len(self) > self.limit:
+            self._drop_oldest()
 
     def setdefault(self, key: K, default: V) -> V:
         """The entry of a key, which is made if there is none."""
@@ -58,8 +59,8 @@ class Bounded(dict[K, V]):
         """Have an entry go last of those that are there now."""
         super().__setitem__(key, self.pop(key))
 
-    def _make_room(self) -> None:
-        """Let the oldest entry go; another thread may do so at the same time."""
+    def _drop_oldest(self) -> None:
+        """Remove the oldest entry; another thread may do so at the same time."""
         try:
             self.pop(next(iter(self)), None)
         except (RuntimeError, StopIteration):

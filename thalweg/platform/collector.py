@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Generator[None]:
+def gc_paused() -> Generator[None]:
     """Without the collector: making a graph, its gradients or its lowered form makes many objects,
     of which nearly all live on, and up to a tenth of the time went into looking through them.
     Emitting code is another matter: it leaves cycles, which would take up memory if nobody looked.

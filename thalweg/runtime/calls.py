@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
-from thalweg.runtime.compiled import CompiledRegion, InParts
+from thalweg.runtime.compiled import Executable, InParts
 
 
 class Call(NamedTuple):
@@ -42,7 +42,7 @@ class Instruction(NamedTuple):
 def call_of(unit: Node | Region, fed: Collection[Tensor], threads: int, in_parts: InParts) -> Call:
     """The call that computes a node on its NumPy kernel, or a region as compiled code."""
     if isinstance(unit, Region):
-        function = CompiledRegion(unit, threads, in_parts)
+        function = Executable(unit, threads, in_parts)
         return Call(function, True, (), unit.nodes[-1], unit.nodes)
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.device.cpu import program as native
+from thalweg.device.cpu.program import Listing, Program, listed, make_program
 from thalweg.graph.node import Node, Tensor
+from thalweg.lower.dynamic_shapes import Form, Varying, adapted
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled, Region
-from thalweg.lower.varying import Form, Varying, adapted
-from thalweg.ops.context import VariableCell
+from thalweg.ops.core.context import VariableCell
 from thalweg.platform.caches import Bounded
-from thalweg.platform.collector import uncollected
+from thalweg.platform.collector import gc_paused
 from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import renewed_after_fork
-from thalweg.runtime import native
-from thalweg.runtime.native import Listing, NativeStep, listed, native_step
-from thalweg.runtime.remembered import Recalled, Remembered
+from thalweg.runtime.program_cache import Recalled, Remembered
 
 #: (region, the node to run on its NumPy kernel or None for all, threads) -> a function that runs it
 InParts = Callable[[Region, Node | None, int], Callable[..., list[Any]]]
@@ -35,7 +35,7 @@ _MAX_WITH_MEMORY = 8
 _MOST_STEPS = 128  # sets of shapes that a region keeps programs for; the oldest ones go first
 
 
-class CompiledRegion:
+class Executable:
     """The kernel of a region: native programs by the shapes that came in."""
 
     def __init__(self, region: Region, threads: int, in_parts: InParts) -> None:
@@ -70,7 +70,7 @@ class CompiledRegion:
         kinds = zip(values, is_row, strict=True)
         key = tuple([np.shape(value)[is_row:] for value, is_row in kinds])
         step = self.steps.get(key) or self.compiled(key, ())
-        return step.by_rows(values, is_row, count) if isinstance(step, NativeStep) else None
+        return step.by_rows(values, is_row, count) if isinstance(step, Program) else None
 
     def _settled(self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]) -> Any:
         """The region on its reference kernels, which say what native code cannot."""
@@ -91,7 +91,7 @@ class CompiledRegion:
     def _release_memory(self) -> None:
         """Let programs of shapes that came long ago give back the memory they run in."""
         for step in list(self.steps.values())[:-_MAX_WITH_MEMORY]:
-            if isinstance(step, NativeStep):
+            if isinstance(step, Program):
                 step.release_memory()
 
     def _compiled(self, key: Any, cells: Sequence[VariableCell]) -> Callable[..., Any]:
@@ -105,36 +105,36 @@ class CompiledRegion:
         except NotCompiled as failure:
             return self._in_parts(self.region, failure.node, self._threads)
 
-    def _recalled(self, shapes: Mapping[Tensor, Any]) -> NativeStep | None:
+    def _recalled(self, shapes: Mapping[Tensor, Any]) -> Program | None:
         """The program that an earlier process made."""
-        with uncollected():
+        with gc_paused():
             found = None if native.TUNES else self._remembered.find(list(shapes.values()))
         if found is None:
             return None
         self._not_restored.append(found.form)
         listing = partial(_listed, self.region, shapes, found)
-        return NativeStep(found.image, found.loaded, self.region, listing)
+        return Program(found.image, found.loaded, self.region, listing)
 
-    def _made(self, shapes: Mapping[Tensor, Any]) -> NativeStep:
+    def _made(self, shapes: Mapping[Tensor, Any]) -> Program:
         for form in self._not_restored:
             self._varying.restore(form())
         self._not_restored.clear()
         try:
-            with uncollected():
+            with gc_paused():
                 lowered = lower(self.region, shapes)
         except NotCompiled as failure:
             self._remembered.keep_failure(failure)
             raise
         form = self._varying.see(lowered.launches)
         self._remembered.saw(list(shapes.values()))
-        step = native_step(lowered, adapted(lowered.launches, form), self._threads)
+        step = make_program(lowered, adapted(lowered.launches, form), self._threads)
         self._remembered.keep(step.image, form)
         return step
 
 
 def _listed(region: Region, shapes: Mapping[Tensor, Any], found: Recalled) -> Listing:
     """What a program from an earlier process was made of: the region is lowered after all."""
-    with uncollected(), deep_calls():
+    with gc_paused(), deep_calls():
         lowered = lower(region, shapes)
         launches = adapted(lowered.launches, found.form())
         return listed(lowered, launches, [found.loaded[c.kernel] for c in found.image.calls])

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from thalweg.device.cpu.program import Program
 from thalweg.graph.node import Node, Tensor
-from thalweg.ops.context import VariableCell
+from thalweg.ops.core.context import VariableCell
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import CompiledRegion
+from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context
-from thalweg.runtime.native import NativeStep
 from thalweg.runtime.plan import Plan, Step
 from thalweg.runtime.resources import Resources
 
@@ -31,7 +31,7 @@ class DirectStep:
         self,
         plan: Plan,
         step: Step,
-        region: CompiledRegion,
+        region: Executable,
         resources: Resources,
         convert: Convert,
         cancellation: Cancellation,
@@ -59,7 +59,7 @@ class DirectStep:
         context, cells = self._context, self._cells
         step = self._region.steps.get(tuple([array.shape for array in arrays]))
         results = None
-        if type(step) is NativeStep:
+        if type(step) is Program:
             results = step(context, arrays, cells)
         else:  # shapes not seen before, or not to be compiled as one
             for tensor, value in zip(self._feeds, values, strict=True):
@@ -99,10 +99,10 @@ def direct_step(
 
     All its runs share a cancellation, which has them stop for good.
     """
-    compiled = [i for i in plan.instructions if isinstance(i.call, CompiledRegion)]
+    compiled = [i for i in plan.instructions if isinstance(i.call, Executable)]
     if len(compiled) != 1 or plan.may_block:
         return None
-    region: CompiledRegion = compiled[0].call  # pyright: ignore[reportAssignmentType] - seen above
+    region: Executable = compiled[0].call  # pyright: ignore[reportAssignmentType] - seen above
     others = [i.node for i in plan.instructions if i.call is not region]
     variables = {tensor.op for tensor in region.region.references}
     made = range(compiled[0].output, compiled[0].output + compiled[0].output_count)

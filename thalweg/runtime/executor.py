@@ -10,7 +10,7 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.graph.node import Node
-from thalweg.ops.context import VariableCell
+from thalweg.ops.core.context import VariableCell
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.dataflow import run_by_readiness

@@ -25,7 +25,8 @@ from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.subgraph import Argument, Body, needed
 from thalweg.lower.regions import ordered
-from thalweg.ops import arithmetic, basic, compare
+from thalweg.ops.core import basic
+from thalweg.ops.math import arithmetic, compare
 from thalweg.runtime.unfold import is_sequential
 
 Order = Mapping[Node, Iterable[Node]]

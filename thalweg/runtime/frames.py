@@ -19,7 +19,7 @@ from thalweg import errors
 from thalweg.graph.node import Node
 from thalweg.runtime.calls import Call
 from thalweg.runtime.kernels import Context, located, outputs_of
-from thalweg.runtime.tokens import Kind, Source, TokenGraph
+from thalweg.runtime.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.wiring import EMPTY, Edges, FrameWiring, Step, Wiring
 
 
@@ -111,20 +111,20 @@ class _Run:
         self._blocked: list[tuple[_Iteration, Step, list[Any]]] = []
         self._out: set[threading.Thread] = set()
         self._done: SimpleQueue[_Done] = SimpleQueue()
-        fires: dict[Kind, Callable[[_Iteration, Step], None]] = {
-            Kind.CALL: self._call,
-            Kind.SWITCH: self._switch,
-            Kind.MERGE: self._merge,
-            Kind.ENTER: self._enter,
-            Kind.EXIT: self._exit,
-            Kind.NEXT_ITERATION: self._next,
-            Kind.LOOP_COND: self._pass,
-            Kind.PASS: self._pass,
-            Kind.COLLECT: self._collect,
-            Kind.COUNT: _nothing,
-            Kind.TRIGGER: self._trigger,
+        fires: dict[VertexKind, Callable[[_Iteration, Step], None]] = {
+            VertexKind.CALL: self._call,
+            VertexKind.SWITCH: self._switch,
+            VertexKind.MERGE: self._merge,
+            VertexKind.ENTER: self._enter,
+            VertexKind.EXIT: self._exit,
+            VertexKind.NEXT_ITERATION: self._next,
+            VertexKind.LOOP_COND: self._pass,
+            VertexKind.PASS: self._pass,
+            VertexKind.COLLECT: self._collect,
+            VertexKind.COUNT: _nothing,
+            VertexKind.TRIGGER: self._trigger,
         }
-        self._fires = [fires[kind] for kind in Kind]
+        self._fires = [fires[kind] for kind in VertexKind]
 
     def run(self, feeds: Sequence[Any], graph: TokenGraph) -> list[Any]:
         root = _Frame(self._wiring.frames[0], 0, None)

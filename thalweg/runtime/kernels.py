@@ -29,7 +29,7 @@ _TRANSLATED: tuple[tuple[type[BaseException], type[errors.OpError]], ...] = (
 
 @dataclass(slots=True)
 class Context:
-    """The step as a kernel sees it (see `thalweg.ops.context`)."""
+    """The step as a kernel sees it (see `thalweg.ops.core.context`)."""
 
     node: Node
     resources: Resources

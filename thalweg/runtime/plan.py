@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 from thalweg.control.liveness import needed
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, ordered, regions, with_traces
-from thalweg.lower.specialise import Controlled, Region
+from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.place.placer import Placement, place
 from thalweg.runtime.calls import Instruction, call_of, dereferenced
-from thalweg.runtime.compiled import CompiledRegion
-from thalweg.runtime.controlled import Whole, controlled_call
+from thalweg.runtime.compiled import Executable
+from thalweg.runtime.control_region import DataflowStep, controlled_call
 from thalweg.runtime.restoring import Restoring, reordered, restorings
 from thalweg.runtime.unfold import has_primitives
 
-_Unit = Unit | Whole | Restoring
+_Unit = Unit | DataflowStep | Restoring
 
 
 class Step(NamedTuple):
@@ -101,7 +101,7 @@ def plan(
     units: Sequence[_Unit]
     if has_primitives(nodes):
         fetched = [t for t in dict.fromkeys(step.fetches) if t not in step.feeds]
-        units = [Whole(tuple(nodes), step.feeds, tuple(fetched))]
+        units = [DataflowStep(tuple(nodes), step.feeds, tuple(fetched))]
     elif compiled:
         units = _units(nodes, wanted, step.feeds, order)
     else:
@@ -197,9 +197,9 @@ def _instruction(
     threads: int,
     compiled: bool,
 ) -> Instruction:
-    if isinstance(unit, Controlled):
+    if isinstance(unit, ControlRegion):
         call = controlled_call(unit, fed, threads, compiled, _in_parts)
-    elif isinstance(unit, Whole):
+    elif isinstance(unit, DataflowStep):
         call = unit.call(threads, _in_parts)
     elif isinstance(unit, Restoring):
         call = unit.call()
@@ -232,7 +232,7 @@ def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..
     # A reference that comes in is read when it is used, unlike a value that was fed in its place.
     instructions = tuple(
         instruction
-        if isinstance(instruction.call, CompiledRegion)
+        if isinstance(instruction.call, Executable)
         else instruction._replace(references=dereferenced(instruction.node, region.inputs))
         for instruction in step.instructions
     )

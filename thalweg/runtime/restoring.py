@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.ops.context import VariableCell
-from thalweg.ops.saving import RestoreV2
-from thalweg.ops.state import Assign, VariableV2
+from thalweg.ops.core.context import VariableCell
+from thalweg.ops.io.saving import RestoreV2
+from thalweg.ops.state.state import Assign, VariableV2
 from thalweg.runtime.calls import Call
 
 Order = Mapping[Node, Collection[Node]]

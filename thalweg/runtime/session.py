@@ -1,5 +1,6 @@
 """Sessions: a graph, the state of its variables, and steps that run.
 
+The public classes, which can also explain and trace steps, are in `thalweg.inspect.session`.
 `Session.run` on a step seen before converts the feeds, runs the cached plan and wraps the fetches;
 planning happens once per set of fetches and feeds. Any number of threads may run steps at once.
 """
@@ -17,30 +18,28 @@ from typing import Any, cast
 
 from thalweg import errors
 from thalweg.graph import context
-from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.util import extract_sub_graph
 from thalweg.place.placer import local_devices
 from thalweg.platform import spans
 from thalweg.platform.caches import Bounded
 from thalweg.public import public
-from thalweg.runtime import trace
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import ConfigProto, RunOptions, as_config
 from thalweg.runtime.direct import DirectStep, direct_step
 from thalweg.runtime.executor import execute
-from thalweg.runtime.explain import StepPlan, explain
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.stats import RunMetadata, store_stats
+from thalweg.runtime.stats import RunMetadata
 
 #: THALWEG_COMPILE=0 runs everything on the reference kernels.
 _MOST_PLANS = 1_000  # steps that a session keeps plans for
 COMPILES = os.environ.get("THALWEG_COMPILE", "1") != "0"
 
-_live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
+live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
 
 
 class KnownStep:
@@ -58,7 +57,7 @@ class KnownStep:
 
 
 class BaseSession:
-    """What Session and InteractiveSession share."""
+    """Plans and runs steps: what Session and InteractiveSession share."""
 
     def __init__(
         self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
@@ -94,7 +93,7 @@ class BaseSession:
         self._closing = Cancellation()  # of the direct steps, which have none of their own
         self._steps: set[Cancellation] = set()
         self._lock = threading.Lock()
-        _live.add(self)
+        live.add(self)
 
     @property
     def graph(self) -> Graph:
@@ -141,16 +140,6 @@ class BaseSession:
         if key is not None and len(step.feeds) == len(feed_dict or ()):
             self._remember(key, parsed, step)
         return parsed.result(values)
-
-    def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> StepPlan:
-        """How a step would run: an object to print and to measure. No state changes."""
-        self._check_open()
-        parsed = Fetches(self._graph, fetches)
-        feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
-        step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
-        size, threads = len(self._graph.nodes), self._config.intra_op_parallelism_threads
-        planned, values = self._plan(step), list(feeds.values())
-        return explain(planned, step, values, self._resources, size, threads)
 
     def _partition(self, step: Step) -> Any:
         """The nodes that a step needs, as a GraphDef."""
@@ -209,13 +198,8 @@ class BaseSession:
     def _execute_traced(
         self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata
     ) -> list[Any]:
-        timing, recorder = trace.Trace(step), spans.Recorder()
-        since_epoch = time.time_ns() - time.perf_counter_ns()
-        try:
-            with recorder:
-                return execute(timing.plan, feeds, self._resources, cancellation, timing)
-        finally:
-            store_stats(metadata, trace.step_stats(timing, recorder, since_epoch))
+        """Run a step and record it in `metadata`; sessions that can do so say how."""
+        raise NotImplementedError
 
     def _start_timer(
         self, cancellation: Cancellation, options: RunOptions | None
@@ -314,7 +298,7 @@ class BaseSession:
         self._resources = Resources()
         self._plans.clear()
         self._direct.clear()
-        _live.discard(self)
+        live.discard(self)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -329,68 +313,6 @@ class BaseSession:
     def list_devices(self) -> list[str]:
         """The devices of this session."""
         return list(self._devices)
-
-
-@public("Session")
-class Session(BaseSession):
-    """Runs steps of a graph. `with tf.Session() as sess: sess.run(...)`."""
-
-    def __init__(
-        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
-    ) -> None:
-        super().__init__(target, graph, config)
-        self._entered = False
-
-    def __enter__(self) -> Session:
-        if self._entered:
-            raise RuntimeError(
-                "Session context managers are not re-entrant. Use `Session.as_default()` if you "
-                "want to enter a session multiple times."
-            )
-        self._entered = True
-        graphs.items.append(self._graph)
-        context.sessions.items.append(self)
-        return self
-
-    def __exit__(self, exec_type: Any, exec_value: Any, exec_tb: Any) -> None:
-        context.sessions.items.pop()
-        graphs.items.pop()
-        self.close()
-
-    @staticmethod
-    def reset(
-        target: str = "",
-        containers: Sequence[str] | None = None,
-        config: ConfigProto | None = None,
-    ) -> None:
-        """Clear the state in some containers (all if None) and close the sessions that use them."""
-        for session in list(_live):
-            if containers is not None:
-                session.resources.clear(containers)
-            session.close()
-
-
-@public("InteractiveSession")
-class InteractiveSession(BaseSession):
-    """A session that makes itself and its graph the default ones until it is closed."""
-
-    def __init__(
-        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
-    ) -> None:
-        super().__init__(target, graph, config)
-        self._explicit_graph = graph
-        if graph is not None:
-            graphs.items.append(graph)
-        context.sessions.items.append(self)
-
-    def close(self) -> None:
-        """End the session and restore the defaults."""
-        super().close()
-        if self in context.sessions.items:
-            context.sessions.items.remove(self)
-        if self._explicit_graph is not None and self._explicit_graph in graphs.items:
-            graphs.items.remove(self._explicit_graph)
-            self._explicit_graph = None
 
 
 @public("get_default_session")

@@ -16,7 +16,7 @@ from thalweg.graph.node import Node
 from thalweg.runtime.calls import Call
 
 
-class Kind(IntEnum):
+class VertexKind(IntEnum):
     """What a vertex does with its inputs."""
 
     CALL = 0  # computes
@@ -60,7 +60,7 @@ class Loop:
 class Vertex(NamedTuple):
     """One vertex, and where its inputs come from."""
 
-    kind: Kind
+    kind: VertexKind
     inputs: tuple[Input, ...] = ()
     controls: tuple[int, ...] = ()  # vertices that have to fire before
     outputs: int = 1

@@ -24,30 +24,30 @@ from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.regions import Unit, ordered, regions, with_traces
-from thalweg.lower.specialise import Controlled, Region
-from thalweg.ops.basic import Const
+from thalweg.lower.specialise import ControlRegion, Region
+from thalweg.ops.core.basic import Const
 from thalweg.runtime.calls import Call, call_of, dereferenced
 from thalweg.runtime.compiled import InParts
-from thalweg.runtime.tokens import Input, Kind, Known, Loop, Source, TokenGraph, Vertex
+from thalweg.runtime.tokens import Input, Known, Loop, Source, TokenGraph, Vertex, VertexKind
 
 Order = Mapping[Node, Iterable[Node]]
 
 _KINDS = {
-    "Switch": Kind.SWITCH,
-    "Merge": Kind.MERGE,
-    "Enter": Kind.ENTER,
-    "Exit": Kind.EXIT,
-    "NextIteration": Kind.NEXT_ITERATION,
-    "LoopCond": Kind.LOOP_COND,
-    "ControlTrigger": Kind.TRIGGER,
+    "Switch": VertexKind.SWITCH,
+    "Merge": VertexKind.MERGE,
+    "Enter": VertexKind.ENTER,
+    "Exit": VertexKind.EXIT,
+    "NextIteration": VertexKind.NEXT_ITERATION,
+    "LoopCond": VertexKind.LOOP_COND,
+    "ControlTrigger": VertexKind.TRIGGER,
 }
 
 
-Nested = Callable[[Controlled], Call]
+Nested = Callable[[ControlRegion], Call]
 
 
 def unfold(
-    unit: Controlled,
+    unit: ControlRegion,
     compiled: bool,
     threads: int,
     in_parts: InParts,
@@ -58,7 +58,7 @@ def unfold(
     unfolder = Unfolder(compiled, threads, in_parts, nested=nested)
     around = Section()
     for tensor in unit.inputs:
-        around.values[tensor] = unfolder.add(around, Kind.PASS, node=tensor.op)
+        around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
     unfolder.control(unit, around, {})
     fetches = tuple(around.values[tensor] for tensor in unit.outputs)
     if not fetches:
@@ -78,7 +78,7 @@ def unfold_step(
     unfolder = Unfolder(False, threads, in_parts, feeds)
     around = Section()
     for tensor in feeds:
-        around.values[tensor] = unfolder.add(around, Kind.PASS, node=tensor.op)
+        around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
     order = {node: node.control_inputs for node in nodes}
     for unit in with_traces(nodes, fetches):
         unfolder.unit(unit, around, order)
@@ -131,7 +131,7 @@ class Unfolder:
     def add(
         self,
         section: Section,
-        kind: Kind,
+        kind: VertexKind,
         inputs: Sequence[Input] = (),
         controls: Iterable[int] = (),
         **more: Any,
@@ -150,7 +150,7 @@ class Unfolder:
         """A value as a token that is alive where its section is."""
         if isinstance(source, Source) and source.vertex not in self._constants:
             return source
-        return self.add(section, Kind.PASS, (source,))
+        return self.add(section, VertexKind.PASS, (source,))
 
     def done(self, section: Section, node: Node) -> int:
         """A vertex that fires when a node of a section is done with all it does."""
@@ -176,7 +176,7 @@ class Unfolder:
 
     def unit(self, unit: Unit, section: Section, order: Order) -> None:
         """A node, a region or a control node."""
-        if isinstance(unit, Controlled):
+        if isinstance(unit, ControlRegion):
             self._inner(unit, section, order)
         elif isinstance(unit, Node) and isinstance(unit.op, Const) and not unit.control_inputs:
             section.values.setdefault(unit.outputs[0], Known(unit.op.numpy()))
@@ -191,7 +191,7 @@ class Unfolder:
         call = call_of(unit, self._fed, self._threads, self._in_parts)
         self._add_call(call, unit, taken, section, order)
 
-    def _inner(self, unit: Controlled, section: Section, order: Order) -> None:
+    def _inner(self, unit: ControlRegion, section: Section, order: Order) -> None:
         """A control node inside another one. Only dead tokens can say that a trace of a branch has
         no value: branches are unfolded."""
         op = unit.node.op
@@ -206,7 +206,7 @@ class Unfolder:
         inputs = [section.values[tensor] for tensor in taken]
         made = self.add(
             section,
-            Kind.CALL,
+            VertexKind.CALL,
             inputs,
             self._before(unit, section, order),
             outputs=len(unit.outputs),
@@ -265,7 +265,7 @@ class Unfolder:
         if place not in dereferenced(node, self._fed):
             return source
         call = Call(_same, False, (0,), node, (node,))
-        return self.add(section, Kind.CALL, (source,), node=node, call=call)
+        return self.add(section, VertexKind.CALL, (source,), node=node, call=call)
 
     def close_loops(self, nodes: Iterable[Node], section: Section) -> None:
         """Have merges take what was made after them."""
@@ -278,7 +278,7 @@ class Unfolder:
 
     # Conditionals
 
-    def control(self, unit: Controlled, section: Section, order: Order) -> None:
+    def control(self, unit: ControlRegion, section: Section, order: Order) -> None:
         """A conditional or a loop, with its traces."""
         controls = self._before(unit, section, order)
         if isinstance(unit.node.op, Branching):
@@ -288,7 +288,7 @@ class Unfolder:
         for node in unit.nodes:
             section.ends[node] = section.ends[unit.node]
 
-    def _conditional(self, unit: Controlled, section: Section, controls: Sequence[int]) -> None:
+    def _conditional(self, unit: ControlRegion, section: Section, controls: Sequence[int]) -> None:
         node, op = unit.node, cast("Branching", unit.node.op)
         chosen = self._choice(node, len(op.branches), section, controls)
         switched: dict[Tensor, Source] = {}
@@ -305,7 +305,7 @@ class Unfolder:
                 self._alive(part.values[body.outputs[place]], part)
                 for part, body in zip(parts, op.branches, strict=True)
             ]
-            section.values[tensor] = self.add(section, Kind.MERGE, ends, node=node)
+            section.values[tensor] = self.add(section, VertexKind.MERGE, ends, node=node)
         section.ends[node] = lambda: self._joined(parts, section)
 
     def _choice(self, node: Node, count: int, section: Section, controls: Sequence[int]) -> Source:
@@ -313,7 +313,7 @@ class Unfolder:
         references = (0,) if node.inputs[0].dtype.is_ref_dtype else ()
         call = Call(_Choice(count, node.type == "If"), False, references, node, (node,))
         source = section.values[node.inputs[0]]
-        return self.add(section, Kind.CALL, (source,), controls, node=node, call=call)
+        return self.add(section, VertexKind.CALL, (source,), controls, node=node, call=call)
 
     def _branch(
         self,
@@ -329,8 +329,10 @@ class Unfolder:
         count = len(cast("Branching", node.op).branches)
 
         def pivot() -> int:
-            switch = self.add(section, Kind.SWITCH, (chosen, chosen), outputs=count, node=node)
-            return self.add(section, Kind.PASS, (Source(switch.vertex, number),)).vertex
+            switch = self.add(
+                section, VertexKind.SWITCH, (chosen, chosen), outputs=count, node=node
+            )
+            return self.add(section, VertexKind.PASS, (Source(switch.vertex, number),)).vertex
 
         part = Section(pivot)
         used = _used(body, wanted)
@@ -343,7 +345,7 @@ class Unfolder:
                 continue
             if outer not in switched:
                 switched[outer] = self.add(
-                    section, Kind.SWITCH, (source, chosen), outputs=count, node=node
+                    section, VertexKind.SWITCH, (source, chosen), outputs=count, node=node
                 )
             part.values[argument] = Source(switched[outer].vertex, number)
         self.body(body, wanted, part)
@@ -351,20 +353,24 @@ class Unfolder:
 
     def _joined(self, parts: Sequence[Section], section: Section) -> int:
         """A vertex that fires when all of the branch that was taken is done."""
-        ends = [self.add(part, Kind.PASS, (Known(None),), self._all_done(part)) for part in parts]
-        return self.add(section, Kind.MERGE, ends).vertex
+        ends = [
+            self.add(part, VertexKind.PASS, (Known(None),), self._all_done(part)) for part in parts
+        ]
+        return self.add(section, VertexKind.MERGE, ends).vertex
 
     def _all_done(self, section: Section) -> list[int]:
         return [self.done(section, node) for node in list(section.ends)]
 
     # Loops
 
-    def _loop(self, unit: Controlled, section: Section, controls: Sequence[int]) -> None:
+    def _loop(self, unit: ControlRegion, section: Section, controls: Sequence[int]) -> None:
         node, op = unit.node, cast("While", unit.node.op)
         loop = Loop(node.name, op.parallel_iterations, is_sequential(node))
         count = len(node.outputs)
         enters = [
-            self.add(section, Kind.ENTER, (section.values[t],), controls, node=node, loop=loop)
+            self.add(
+                section, VertexKind.ENTER, (section.values[t],), controls, node=node, loop=loop
+            )
             for t in node.inputs[:count]
         ]
         merges = [self._merge_of(enter, node) for enter in enters]
@@ -376,7 +382,8 @@ class Unfolder:
         self.body(op.condition, op.condition.outputs, test)
         truth = self._truth(op.condition, node, test)
         switches = [
-            self.add(test, Kind.SWITCH, (merge, truth), outputs=2, node=node) for merge in merges
+            self.add(test, VertexKind.SWITCH, (merge, truth), outputs=2, node=node)
+            for merge in merges
         ]
         part = Section(lambda: self._goes_on(truth, test))
         inside = [Source(switch.vertex, 1) for switch in switches]
@@ -384,14 +391,14 @@ class Unfolder:
         part.values |= _by_argument(op.body, count, invariants)
         self.body(op.body, [*op.body.outputs, *traced], part)
         for merge, enter, tensor in zip(merges, enters, op.body.outputs, strict=True):
-            back = self.add(part, Kind.NEXT_ITERATION, (part.values[tensor],), node=node)
+            back = self.add(part, VertexKind.NEXT_ITERATION, (part.values[tensor],), node=node)
             self.vertices[merge.vertex] = self.vertices[merge.vertex]._replace(inputs=(enter, back))
         for tensor, switch in zip(node.outputs, switches, strict=True):
-            section.values[tensor] = self.add(test, Kind.EXIT, (switch,), node=node)
+            section.values[tensor] = self.add(test, VertexKind.EXIT, (switch,), node=node)
         self._loop_traces(unit, section, part, truth)
 
     def _merge_of(self, enter: Source, node: Node) -> Source:
-        return self.add(Section(), Kind.MERGE, (enter,), node=node)
+        return self.add(Section(), VertexKind.MERGE, (enter,), node=node)
 
     def _truth(self, condition: Body, node: Node, test: Section) -> Source:
         """What decides whether the loop goes on."""
@@ -400,13 +407,13 @@ class Unfolder:
         source = test.values[tensor]
         if references:
             call = Call(_same, False, references, node, (node,))
-            source = self.add(test, Kind.CALL, (source,), node=node, call=call)
-        return self.add(test, Kind.LOOP_COND, (source,), node=node)
+            source = self.add(test, VertexKind.CALL, (source,), node=node, call=call)
+        return self.add(test, VertexKind.LOOP_COND, (source,), node=node)
 
     def _goes_on(self, truth: Source, test: Section) -> int:
         """A vertex that is alive in the iterations in which the body runs."""
-        switch = self.add(test, Kind.SWITCH, (truth, truth), outputs=2)
-        return self.add(test, Kind.PASS, (Source(switch.vertex, 1),)).vertex
+        switch = self.add(test, VertexKind.SWITCH, (truth, truth), outputs=2)
+        return self.add(test, VertexKind.PASS, (Source(switch.vertex, 1),)).vertex
 
     def _invariants(
         self,
@@ -432,7 +439,7 @@ class Unfolder:
             if tensor not in entered:
                 entered[tensor] = self.add(
                     section,
-                    Kind.ENTER,
+                    VertexKind.ENTER,
                     (source,),
                     controls,
                     node=node,
@@ -444,12 +451,12 @@ class Unfolder:
         return found
 
     def _loop_traces(
-        self, unit: Controlled, section: Section, part: Section, truth: Source
+        self, unit: ControlRegion, section: Section, part: Section, truth: Source
     ) -> None:
         """What is known of a loop when it is done: how many iterations, and values of each."""
 
         def counted() -> Source:
-            return self.add(Section(), Kind.COUNT, (truth,), collects=_count, node=unit.node)
+            return self.add(Section(), VertexKind.COUNT, (truth,), collects=_count, node=unit.node)
 
         section.ends[unit.node] = lambda: counted().vertex
         for trace in unit.nodes[1:]:
@@ -459,7 +466,9 @@ class Unfolder:
             else:
                 tensor = _traced(trace)
                 source, collects = part.values[tensor], _Collected(tensor)
-                made = self.add(part, Kind.COLLECT, (source,), collects=collects, node=unit.node)
+                made = self.add(
+                    part, VertexKind.COLLECT, (source,), collects=collects, node=unit.node
+                )
             section.values[trace.outputs[0]] = made
 
 

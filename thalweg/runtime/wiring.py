@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from thalweg import errors
 from thalweg.graph.node import Node
 from thalweg.runtime.calls import Call
-from thalweg.runtime.tokens import Kind, Known, Loop, Source, TokenGraph, Vertex
+from thalweg.runtime.tokens import Known, Loop, Source, TokenGraph, Vertex, VertexKind
 
 EMPTY: Any = object()  # a slot that no token has come to
-_LEAVING = frozenset({Kind.EXIT, Kind.COLLECT, Kind.COUNT})
-_ENDS_DEAD = _LEAVING | {Kind.NEXT_ITERATION}  # a dead token has nothing to say there
+_LEAVING = frozenset({VertexKind.EXIT, VertexKind.COLLECT, VertexKind.COUNT})
+_ENDS_DEAD = _LEAVING | {VertexKind.NEXT_ITERATION}  # a dead token has nothing to say there
 _MERGE_SLOTS = (EMPTY, 0, 0)  # the value, the input it came by, and how many inputs were dead
 
 
@@ -168,14 +168,14 @@ class Wiring:
             for number, source in enumerate(vertex.inputs):
                 if isinstance(source, Known):
                     continue
-                if vertex.kind is Kind.MERGE:
+                if vertex.kind is VertexKind.MERGE:
                     merges[source].append((step.place, step.first, number, len(vertex.inputs)))
                     continue
                 plain[source].append((step.place, step.first + number))
                 if vertex.kind not in _ENDS_DEAD:
                     dead[source].append(step.place)
             for control in dict.fromkeys(vertex.controls):
-                found = triggers if vertex.kind is Kind.TRIGGER else controls
+                found = triggers if vertex.kind is VertexKind.TRIGGER else controls
                 found[control].append(step.place)
         for slot, source in zip(self.fetches, graph.fetches, strict=True):
             if isinstance(source, Source):
@@ -199,7 +199,7 @@ def _before(vertex: Vertex) -> Iterator[int]:
 
 
 def _initial(vertex: Vertex) -> Sequence[Any]:
-    if vertex.kind is Kind.MERGE:
+    if vertex.kind is VertexKind.MERGE:
         return _MERGE_SLOTS
     return [source.value if isinstance(source, Known) else None for source in vertex.inputs]
 
@@ -207,7 +207,7 @@ def _initial(vertex: Vertex) -> Sequence[Any]:
 def _wait_count(vertex: Vertex) -> int:
     """How many tokens a vertex waits for: a merge for one that is alive, or that all are dead."""
     controls = len(set(vertex.controls))
-    if vertex.kind is Kind.MERGE:
+    if vertex.kind is VertexKind.MERGE:
         return controls + 1
     return controls + sum(isinstance(source, Source) for source in vertex.inputs)
 

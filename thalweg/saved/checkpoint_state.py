@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from thalweg.platform import checkpoint_files, gfile, tf_logging
-from thalweg.platform.durable import replace_file
+from thalweg.platform import tf_logging
+from thalweg.platform.files import checkpoint_files, gfile
+from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
 from thalweg.saved.messages import checkpoint_state
 

@@ -13,12 +13,14 @@ from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.util import set_cpu0
-from thalweg.ops import saving, state
-from thalweg.platform import gfile, tf_logging
-from thalweg.platform.checkpoints import open_checkpoint
+from thalweg.ops.io import saving
+from thalweg.ops.state import state
+from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_str
-from thalweg.platform.safetensors import Piece
-from thalweg.platform.tf_bundle_writer import write_bundle
+from thalweg.platform.files import gfile
+from thalweg.platform.files.checkpoints import open_checkpoint
+from thalweg.platform.files.safetensors import Piece
+from thalweg.platform.files.tf_bundle_writer import write_bundle
 from thalweg.public import public
 from thalweg.saved.checkpoint_state import latest_checkpoint
 from thalweg.variables.partitioned import PartitionedVariable

@@ -10,9 +10,9 @@ from thalweg.graph.graph import Graph
 from thalweg.graph.importer import import_graph_def
 from thalweg.graph.protos import message
 from thalweg.graph.util import convert_variables_to_constants, remove_training_nodes
-from thalweg.platform.durable import replace_file
+from thalweg.inspect.session import Session
+from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
-from thalweg.runtime.session import Session
 from thalweg.saved.checkpoint_state import checkpoint_exists
 from thalweg.saved.checkpoints import CheckpointReader
 from thalweg.saved.messages import saver_def

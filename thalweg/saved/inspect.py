@@ -21,10 +21,10 @@ from thalweg import errors
 from thalweg.graph.attributes import shape_from_proto
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.protos import message
-from thalweg.platform.checkpoint_files import exists
-from thalweg.platform.checkpoints import open_checkpoint
-from thalweg.platform.safetensors import NUMPY
-from thalweg.platform.tensor_slices import Checkpoint, Entry
+from thalweg.platform.files.checkpoint_files import exists
+from thalweg.platform.files.checkpoints import open_checkpoint
+from thalweg.platform.files.safetensors import NUMPY
+from thalweg.platform.files.tensor_slices import Checkpoint, Entry
 from thalweg.saved.checkpoint_state import get_checkpoint_state
 from thalweg.saved.checkpoints import export_tensorflow_checkpoint
 from thalweg.saved.messages import meta_graph_def

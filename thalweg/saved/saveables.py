@@ -13,7 +13,8 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.ops import shaping, state
+from thalweg.ops.core import shaping
+from thalweg.ops.state import state
 from thalweg.variables.partitioned import PartitionedVariable
 from thalweg.variables.variable import Variable
 

@@ -16,10 +16,11 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.protos import message
-from thalweg.ops import basic
-from thalweg.platform import gfile, tf_logging
+from thalweg.ops.core import basic
+from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_bytes, as_str
-from thalweg.platform.durable import replace_file
+from thalweg.platform.files import gfile
+from thalweg.platform.files.durable import replace_file
 from thalweg.public import public, publish_value
 from thalweg.saved.messages import saved_model
 from thalweg.saved.meta_graph import read_proto

@@ -20,10 +20,11 @@ import numpy as np
 from thalweg import errors
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
-from thalweg.ops import saving
-from thalweg.platform import checkpoint_files, gfile, tf_logging
+from thalweg.ops.io import saving
+from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_str
-from thalweg.platform.durable import replace_file
+from thalweg.platform.files import checkpoint_files, gfile
+from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
 from thalweg.saved import checkpoint_state
 from thalweg.saved.collection_protos import register_proto_function

@@ -16,7 +16,9 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.util import set_cpu0
-from thalweg.ops import basic, saving, shaping, strings
+from thalweg.ops.core import basic, shaping
+from thalweg.ops.io import saving
+from thalweg.ops.text import strings
 from thalweg.saved.messages import saver_def
 from thalweg.saved.saveables import (
     SaveableObject,

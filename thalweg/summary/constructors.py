@@ -18,10 +18,10 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.protos import message
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import summaries
+from thalweg.ops.io import summaries
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_bytes, as_str_any
-from thalweg.platform.wire import bytes_field
+from thalweg.platform.files.wire import bytes_field
 from thalweg.public import public
 
 _NOT_IN_A_TAG = re.compile(r"[^-/\w.]", re.ASCII)

@@ -12,8 +12,8 @@ import time
 import weakref
 from typing import Any
 
-from thalweg.platform import gfile
 from thalweg.platform.compat import as_str_any, path_to_str
+from thalweg.platform.files import gfile
 from thalweg.platform.forks import renewed_after_fork
 from thalweg.public import public
 from thalweg.summary.events import EventsWriter

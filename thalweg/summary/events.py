@@ -16,9 +16,9 @@ from typing import Any
 from thalweg import errors
 from thalweg.graph.protos import message
 from thalweg.platform.compat import as_str_any
+from thalweg.platform.files.records import RecordReader, framed
+from thalweg.platform.files.wire import bytes_field, double_field, integer_field
 from thalweg.platform.forks import renewed_after_fork
-from thalweg.platform.records import RecordReader, framed
-from thalweg.platform.wire import bytes_field, double_field, integer_field
 from thalweg.public import public
 
 VERSION = b"brain.Event:2"

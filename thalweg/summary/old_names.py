@@ -13,7 +13,7 @@ from thalweg.graph.collections import GraphKeys, add_to_collection, get_collecti
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import summaries
+from thalweg.ops.io import summaries
 from thalweg.public import public
 from thalweg.summary.constructors import collect, tag_tensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from thalweg.platform import gfile
+from thalweg.platform.files import gfile
 from thalweg.public import public
 
 FILE_NAME = "projector_config.pbtxt"

@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.protos import message
-from thalweg.ops.summaries import METADATA, value_tag
+from thalweg.ops.io.summaries import METADATA, value_tag
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_bytes
-from thalweg.platform.wire import bytes_field, fields
+from thalweg.platform.files.wire import bytes_field, fields
 from thalweg.public import public
 from thalweg.summary import events
 from thalweg.summary.event_queue import EventFileWriter

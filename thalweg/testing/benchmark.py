@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from thalweg.inspect.timeline import Timeline
 from thalweg.public import public
 from thalweg.runtime.config import RunOptions
 from thalweg.runtime.stats import RunMetadata
-from thalweg.runtime.timeline import Timeline
 
 
 @public("test.Benchmark")

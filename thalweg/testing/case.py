@@ -17,9 +17,9 @@ from thalweg.graph import context
 from thalweg.graph.device import canonical_name
 from thalweg.graph.graph import Graph, get_default_graph, reset_default_graph
 from thalweg.graph.scopes import DEFAULT_GRAPH_SEED
+from thalweg.inspect.session import Session
 from thalweg.public import public
 from thalweg.runtime.config import ConfigProto
-from thalweg.runtime.session import Session
 from thalweg.testing import program
 from thalweg.testing.assertions import ArrayAssertions
 from thalweg.testing.graphs import GraphAssertions

@@ -17,7 +17,7 @@ from thalweg.autodiff.gradients import gradients
 from thalweg.graph import context
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.node import Tensor
-from thalweg.ops import basic
+from thalweg.ops.core import basic
 from thalweg.public import public
 
 Array = NDArray[Any]

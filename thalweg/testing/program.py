@@ -12,9 +12,9 @@ import unittest
 from typing import Any, NoReturn
 
 from thalweg.graph.graph import Graph
+from thalweg.inspect.session import Session
 from thalweg.platform import app
 from thalweg.public import public
-from thalweg.runtime.session import Session
 from thalweg.testing import benchmark
 
 

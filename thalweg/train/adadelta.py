@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from thalweg.graph.node import Tensor
-from thalweg.ops.transcendental import sqrt
+from thalweg.ops.math.transcendental import sqrt
 from thalweg.public import public
 from thalweg.train.parts import ElementwiseOptimizer, Part
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from thalweg.graph.node import Tensor
-from thalweg.ops import basic
-from thalweg.ops.transcendental import sqrt
+from thalweg.ops.core import basic
+from thalweg.ops.math.transcendental import sqrt
 from thalweg.public import public
 from thalweg.train.parts import ElementwiseOptimizer, Part
 from thalweg.train.proximal import shrink

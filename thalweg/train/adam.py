@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
-from thalweg.ops import basic, scatter, state
-from thalweg.ops.transcendental import sqrt
+from thalweg.ops.core import basic
+from thalweg.ops.math.transcendental import sqrt
+from thalweg.ops.state import scatter, state
 from thalweg.public import public
 from thalweg.train.parts import ElementwiseOptimizer, Part
 

@@ -15,8 +15,10 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import basic, casting, division, filling, state
-from thalweg.ops.arithmetic import minimum
+from thalweg.ops.core import basic, casting, filling
+from thalweg.ops.math import division
+from thalweg.ops.math.arithmetic import minimum
+from thalweg.ops.state import state
 from thalweg.public import public
 from thalweg.train import slots
 from thalweg.variables.collections import (

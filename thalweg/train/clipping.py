@@ -9,8 +9,10 @@ from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import arithmetic, basic, casting, choosing, filling, joining, reduce, shaping
-from thalweg.ops.transcendental import rsqrt, sqrt
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import basic, casting, choosing, filling, shaping
+from thalweg.ops.math import arithmetic, reduce
+from thalweg.ops.math.transcendental import rsqrt, sqrt
 from thalweg.public import public
 
 

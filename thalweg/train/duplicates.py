@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from thalweg.graph.composite import IndexedSlices
-from thalweg.ops import counting, segment, shaping
+from thalweg.ops.arrays import counting, segment
+from thalweg.ops.core import shaping
 
 
 def deduplicate(slices: IndexedSlices) -> IndexedSlices:

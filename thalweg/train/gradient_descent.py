@@ -6,7 +6,8 @@ from typing import Any
 
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.node import Tensor
-from thalweg.ops import casting, scatter
+from thalweg.ops.core import casting
+from thalweg.ops.state import scatter
 from thalweg.public import public
 from thalweg.train.parts import ElementwiseOptimizer, Part
 

@@ -13,9 +13,11 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import basic, casting, checks, filling, indexing, random, shaping
-from thalweg.ops.files import matching_files
-from thalweg.ops.queues import FIFOQueue
+from thalweg.ops.arrays import indexing
+from thalweg.ops.core import basic, casting, checks, filling, shaping
+from thalweg.ops.io.files import matching_files
+from thalweg.ops.random import random
+from thalweg.ops.state.queues import FIFOQueue
 from thalweg.public import public
 from thalweg.summary.constructors import scalar as scalar_summary
 from thalweg.train.queue_runner import QueueRunner, add_queue_runner

@@ -18,10 +18,12 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, as_shape
-from thalweg.ops import arithmetic, casting, choosing, filling, indexing, shaping
-from thalweg.ops.densify import convert_to_tensor_or_sparse_tensor
-from thalweg.ops.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
-from thalweg.ops.sparse import sparse_expand_dims
+from thalweg.ops.arrays import indexing
+from thalweg.ops.core import casting, choosing, filling, shaping
+from thalweg.ops.core.densify import convert_to_tensor_or_sparse_tensor
+from thalweg.ops.math import arithmetic
+from thalweg.ops.sparse.sparse import sparse_expand_dims
+from thalweg.ops.state.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
 from thalweg.public import public
 from thalweg.summary.constructors import scalar as scalar_summary
 from thalweg.train import input_sparse

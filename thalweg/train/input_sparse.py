@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.node import Node, Tensor
-from thalweg.ops import casting, indexing, joining, reduce, scan, shaping
-from thalweg.ops.serializing import (
+from thalweg.ops.arrays import indexing, joining, scan
+from thalweg.ops.core import casting, shaping
+from thalweg.ops.io.serializing import (
     add_many_sparse_to_tensors_map,
     add_sparse_to_tensors_map,
     take_many_sparse_from_tensors_map,
 )
-from thalweg.ops.sparse_pieces import sparse_retain
+from thalweg.ops.math import reduce
+from thalweg.ops.sparse.sparse_pieces import sparse_retain
 
 
 class SparseKind(NamedTuple):

@@ -22,7 +22,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import root
-from thalweg.ops import basic, filling, state
+from thalweg.ops.core import basic, filling
+from thalweg.ops.state import state
 from thalweg.public import public
 from thalweg.train import slots
 from thalweg.train.duplicates import deduplicate

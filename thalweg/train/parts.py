@@ -10,7 +10,9 @@ from typing import Any
 
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.node import Tensor
-from thalweg.ops import basic, casting, indexing, scatter, state
+from thalweg.ops.arrays import indexing
+from thalweg.ops.core import basic, casting
+from thalweg.ops.state import scatter, state
 from thalweg.train.optimizer import Optimizer
 
 

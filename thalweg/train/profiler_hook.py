@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from thalweg.platform import gfile, tf_logging
+from thalweg.inspect.timeline import Timeline
+from thalweg.platform import tf_logging
+from thalweg.platform.files import gfile
 from thalweg.public import public
 from thalweg.runtime.config import RunOptions
-from thalweg.runtime.timeline import Timeline
 from thalweg.train.disk_trouble import survived
 from thalweg.train.event_files import event_writer
 from thalweg.train.global_steps import global_step

@@ -10,7 +10,7 @@ from typing import Any
 
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
-from thalweg.ops.basic import group
+from thalweg.ops.core.basic import group
 from thalweg.platform import tf_logging
 from thalweg.public import public
 from thalweg.saved.saver import Saver

@@ -12,13 +12,14 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import basic, casting, random, shaping
-from thalweg.ops.arithmetic import add, minimum, multiply
-from thalweg.ops.choosing import where
-from thalweg.ops.compare import equal
-from thalweg.ops.division import divide
-from thalweg.ops.rounding import ceil, floor
-from thalweg.ops.transcendental import cos, exp, log, sqrt
+from thalweg.ops.core import basic, casting, shaping
+from thalweg.ops.core.choosing import where
+from thalweg.ops.math.arithmetic import add, minimum, multiply
+from thalweg.ops.math.compare import equal
+from thalweg.ops.math.division import divide
+from thalweg.ops.math.rounding import ceil, floor
+from thalweg.ops.math.transcendental import cos, exp, log, sqrt
+from thalweg.ops.random import random
 from thalweg.public import public
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.inspect.session import Session
 from thalweg.platform import tf_logging
 from thalweg.public import public
-from thalweg.runtime.session import Session
 from thalweg.saved.checkpoint_state import get_checkpoint_state
 from thalweg.train import clock
 from thalweg.train.disk_trouble import survived

@@ -13,7 +13,7 @@ from typing import Any
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops import filling, shaping
+from thalweg.ops.core import filling, shaping
 from thalweg.variables.initializers import Zeros
 from thalweg.variables.save_slice import SaveSliceInfo
 from thalweg.variables.scope import get_variable, get_variable_scope, variable_scope

@@ -12,7 +12,7 @@ from typing import Any
 from thalweg import errors
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.ops.basic import group
+from thalweg.ops.core.basic import group
 from thalweg.platform import tf_logging
 from thalweg.public import public
 from thalweg.saved.saver import Saver

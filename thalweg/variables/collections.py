@@ -12,7 +12,10 @@ from thalweg.graph.dtypes import string
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import basic, choosing, compare, indexing, joining, shaping, state
+from thalweg.ops.arrays import indexing, joining
+from thalweg.ops.core import basic, choosing, shaping
+from thalweg.ops.math import compare
+from thalweg.ops.state import state
 from thalweg.public import public
 
 

@@ -17,16 +17,11 @@ from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import as_shape
-from thalweg.ops import (
-    arithmetic,
-    basic,
-    decomposition,
-    diagonal,
-    filling,
-    random,
-    shaping,
-    transposing,
-)
+from thalweg.ops.arrays import diagonal, transposing
+from thalweg.ops.core import basic, filling, shaping
+from thalweg.ops.linalg import decomposition
+from thalweg.ops.math import arithmetic
+from thalweg.ops.random import random
 from thalweg.public import public
 
 Shape = Any

@@ -10,7 +10,8 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops import basic, joining
+from thalweg.ops.arrays import joining
+from thalweg.ops.core import basic
 from thalweg.public import public
 from thalweg.variables.save_slice import SaveSliceInfo
 from thalweg.variables.variable import Variable

@@ -11,7 +11,8 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
-from thalweg.ops import arithmetic, basic, reduce
+from thalweg.ops.core import basic
+from thalweg.ops.math import arithmetic, reduce
 from thalweg.public import public
 
 Regularizer = Callable[[Any], Tensor | None]

@@ -18,7 +18,7 @@ from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape, as_shape
-from thalweg.ops import slicing
+from thalweg.ops.arrays import slicing
 from thalweg.platform.caches import memoized
 from thalweg.public import publish_value
 from thalweg.variables.initializers import GlorotUniform, Initializer, Zeros

@@ -22,7 +22,9 @@ from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.protos import message
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import around, lifted, root
-from thalweg.ops import basic, indexing, scatter, state
+from thalweg.ops.arrays import indexing
+from thalweg.ops.core import basic
+from thalweg.ops.state import scatter, state
 from thalweg.public import public
 from thalweg.variables.save_slice import SaveSliceInfo, strip_scope, with_scope
 

@@ -69,7 +69,7 @@ FACADES: dict[str, tuple[str, ...]] = {
     "python.ops.variable_scope": ("", "thalweg.variables"),
     "python.platform.app": ("app", "thalweg.platform.app"),
     "python.platform.flags": ("flags", "thalweg.platform.flags"),
-    "python.platform.gfile": ("gfile", "thalweg.platform.gfile"),
+    "python.platform.gfile": ("gfile", "thalweg.platform.files.gfile"),
     "python.platform.googletest": ("test", "thalweg.testing"),
     "python.platform.resource_loader": ("resource_loader",),
     "python.platform.test": ("test", "thalweg.testing"),

@@ -1,0 +1,303 @@
+"""Dtypes of expressions, conversions, and how an evaluator goes through an expression."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.codegen.jit import assembly, module_text, run, variable_loads
+from thalweg.codegen.llvm.builder import FLOAT, I64, Module, Value
+from thalweg.codegen.machine import named
+from thalweg.codegen.math.elements import (
+    Evaluator,
+    from_memory,
+    register_type,
+    storage_type,
+    to_memory,
+)
+from thalweg.ir.expr import FUNCTIONS, Expr, call, select
+from thalweg.ir.kernel import Argument, Offset
+from thalweg.ir.loop import Variable
+from thalweg.ir.philox import philox_words
+from thalweg.ir.types import Unsupported, dtype_of
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+SIZED = [np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)]
+NUMBERS = [np.dtype(bool), *SIZED, *map(np.dtype, ("f2", "f4", "f8")), BFLOAT16]
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def load(dtype: Any) -> Expr:
+    return variable_loads(np.zeros(1, dtype))[0]
+
+
+def one(array: Any) -> Any:
+    """An array with its loading expression."""
+    return variable_loads(array)[0]
+
+
+def test_types_in_registers_and_memory() -> None:
+    assert str(register_type(np.bool_, 8)) == "<8 x i1>"
+    assert str(storage_type(np.bool_, 8)) == "<8 x i8>"
+    assert str(register_type(np.float16, 4)) == str(register_type(BFLOAT16, 4)) == "<4 x float>"
+    assert str(storage_type(np.float16)) == str(storage_type(BFLOAT16)) == "i16"
+    assert str(register_type(np.uint64)) == "i64"
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.object_, np.dtype("S3")])
+def test_other_types_are_unsupported(dtype: Any) -> None:
+    with pytest.raises(Unsupported):
+        register_type(dtype)
+
+
+@pytest.mark.parametrize("x", NUMBERS, ids=str)
+@pytest.mark.parametrize("y", NUMBERS, ids=str)
+def test_dtypes_promote_as_in_numpy(x: Any, y: Any) -> None:
+    a, b = np.ones(1, x), np.ones(1, y)
+    assert dtype_of(load(x) + load(y)) == (a + b).dtype
+    assert dtype_of(load(x) / load(y)) == (a / b).dtype
+    assert dtype_of(load(x) < load(y)) == np.bool_
+    chosen = select(load(x), load(x), load(y))
+    try:
+        wanted = np.where(a, a, b).dtype
+    except TypeError:
+        with pytest.raises(Unsupported):
+            dtype_of(chosen)
+    else:
+        assert dtype_of(chosen) == wanted
+
+
+@pytest.mark.parametrize("x", NUMBERS, ids=str)
+def test_python_numbers_give_way(x: Any) -> None:
+    a = np.ones(1, x)
+    assert dtype_of(load(x) + 1) == (a + 1).dtype
+    assert dtype_of(load(x) * 2.0) == (a * 2.0).dtype
+    assert dtype_of(load(x).exp()) == np.exp(a).dtype
+    assert dtype_of(load(x) + np.float64(1)) == (a + np.float64(1)).dtype
+
+
+def test_dtypes_of_leaves() -> None:
+    index = Expr("index", (Variable.fresh(3),))
+    assert dtype_of(index) == np.int64
+    assert dtype_of(Expr("sum", ()), np.float64) == np.float64
+    assert dtype_of(Expr("sum", ()) + load(np.float32)) == np.float32
+    assert dtype_of(Expr("reduce", ("argmax", (), load(np.float32)))) == np.int64
+    assert dtype_of(Expr("reduce", ("any", (), load(np.bool_)))) == np.bool_
+    assert dtype_of(Expr("reduce", ("sum", (), load(np.int8)))) == np.int8
+    assert dtype_of(3) == np.int64 and dtype_of(True) == np.bool_
+
+
+def test_what_numpy_refuses_is_unsupported() -> None:
+    with pytest.raises(Unsupported):
+        dtype_of(load(np.bool_) - load(np.bool_))
+    with pytest.raises(Unsupported):
+        dtype_of(call("complex", load(np.float32), load(np.float32)))
+
+
+def sample(dtype: Any) -> Any:
+    rng = np.random.default_rng(0)
+    if dtype == np.bool_:
+        return rng.integers(0, 2, 500).astype(bool)
+    bits = rng.integers(0, 256, (500, dtype.itemsize), np.uint8).view(dtype)[:, 0]
+    small = rng.integers(0, 100, 500).astype(dtype)
+    return np.concatenate([bits, small])
+
+
+@pytest.mark.parametrize("cpu", ["native", "x86-64-v2"])
+@pytest.mark.parametrize("old", NUMBERS, ids=str)
+@pytest.mark.parametrize("new", NUMBERS, ids=str)
+def test_casts(old: Any, new: Any, cpu: str) -> None:
+    x = sample(old)
+    if new.kind in "iu" and old.kind not in "iub":  # beyond its range a cast is not defined
+        limits = np.iinfo(new)
+        wide = x.astype(np.float64)
+        x = x[(wide > float(limits.min) - 1) & (wide < float(limits.max))]
+    got, wanted = run(one(x).cast(new), [x], 8, cpu), x.astype(new)
+    assert got.dtype == new
+    if new.kind not in "iub":
+        got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_casts_out_of_range_are_the_machines() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 1e10, -1e30, 300.0, -1.0], np.float32)
+    np.testing.assert_array_equal(
+        run(one(x).cast(np.int32), [x], 1),
+        np.array([-(2**31)] * 5 + [300, -1], np.int32),
+    )
+    np.testing.assert_array_equal(run(one(x).cast(np.uint8), [x], 8)[-2:], [300 % 256, 255])
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
+@pytest.mark.parametrize("cpu", ["native", "x86-64-v2"])
+def test_short_floats_round_trip(dtype: Any, cpu: str) -> None:
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    got = run(one(x), [x], 16, cpu)
+    number = ~np.isnan(x)
+    np.testing.assert_array_equal(got.view(np.uint16)[number], x.view(np.uint16)[number])
+    assert np.all(np.isnan(got[~number]))
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
+@pytest.mark.parametrize("cpu", ["native", "x86-64-v2"])
+def test_halves_round_to_even(dtype: Any, cpu: str) -> None:
+    rng = np.random.default_rng(0)
+    edges = np.arange(1 << 15, dtype=np.uint16).view(dtype).astype(np.float32)
+    middles = (edges[:-1] + edges[1:]) / 2
+    x = np.concatenate([middles, np.nextafter(middles, 0), -middles, rng.normal(size=999)])
+    x = x[~np.isnan(x)].astype(np.float32)
+    np.testing.assert_array_equal(
+        run(one(x).cast(dtype), [x], cpu=cpu).view(np.uint16), x.astype(dtype).view(np.uint16)
+    )
+
+
+def test_bitcasts() -> None:
+    x = np.random.default_rng(0).normal(size=33).astype(np.float32)
+    np.testing.assert_array_equal(run(one(x).bitcast(np.uint32), [x]), x.view(np.uint32))
+    half = x.astype(np.float16)
+    np.testing.assert_array_equal(run(one(half).bitcast(np.int16), [half]), half.view(np.int16))
+    with pytest.raises(Unsupported):
+        run(one(x).bitcast(np.uint64), [x])
+
+
+@pytest.mark.parametrize("number", [1 << 63, (1 << 64) - 1, 7])
+def test_large_constants(number: int) -> None:
+    x = np.arange(20, dtype=np.uint64)
+    np.testing.assert_array_equal(run(one(x).bit_xor(number), [x]), x ^ np.uint64(number))
+
+
+@pytest.mark.parametrize("number", [-1, 0, 255, 256, 1 << 70, -(1 << 70)])
+@pytest.mark.parametrize("comparison", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_comparisons_with_numbers_out_of_range(comparison: str, number: int) -> None:
+    x = np.arange(256).astype(np.uint8)
+    wanted = [getattr(operator, comparison)(int(element), number) for element in x]
+    np.testing.assert_array_equal(run(call(comparison, one(x), number), [x]), wanted)
+
+
+@pytest.mark.parametrize("comparison", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_comparisons_of_signed_with_unsigned(comparison: str) -> None:
+    ends = [0, 1, (1 << 63) - 1]
+    signed = np.repeat(np.array([*ends, -1, -(1 << 63)], np.int64), 5)
+    unsigned = np.tile(np.array([*ends, 1 << 63, (1 << 64) - 1], np.uint64), 5)
+    for x, y in ((signed, unsigned), (unsigned, signed)):
+        got = run(call(comparison, *variable_loads(x, y)), [x, y])
+        np.testing.assert_array_equal(got, FUNCTIONS[comparison](x, y))
+
+
+def test_numbers_meet_elements() -> None:
+    x = np.linspace(-2, 2, 37).astype(np.float32)
+    a = one(x)
+    np.testing.assert_array_equal(run(1 - a * 2, [x]), 1 - x * 2)
+    np.testing.assert_array_equal(run(a.max(True), [x]), np.maximum(x, True))
+    np.testing.assert_array_equal(run(a + np.float64(0.1), [x]), x + np.float64(0.1))
+    np.testing.assert_array_equal(run(select(a > 0, 1, 0), [x]), np.where(x > 0, 1, 0))
+    np.testing.assert_array_equal(run(select(True, a, 0.5), [x]), x)
+
+
+def test_zero_divisors_fault_only_where_they_count() -> None:
+    x, y = np.arange(40, dtype=np.int32), np.arange(40, dtype=np.int32) % 5
+    a, b = variable_loads(x, y)
+    _, faulted = run(a // b, [x, y], faults=True)
+    assert faulted
+    guarded = select(b.ne(0), a // b, -1)
+    for lanes in (1, 8):
+        got, faulted = run(guarded, [x, y], lanes, faults=True)
+        np.testing.assert_array_equal(got, np.where(y != 0, x // np.maximum(y, 1), -1))
+        assert not faulted
+
+
+def masks_of(expr: Expr, lanes: int = 8) -> list[tuple[Expr, Value | None]]:
+    """What an evaluator asks of its leaves."""
+    b = Module().function("f", [register_type(np.float32, lanes)])
+    asked: list[tuple[Expr, Value | None]] = []
+
+    def leaf(found: Expr, mask: Value | None) -> Value:
+        asked.append((found, mask))
+        return b.parameters[0]
+
+    Evaluator(b, lanes, leaf).value(expr)
+    return asked
+
+
+def test_branches_of_a_select_are_masked() -> None:
+    a, b, c = load(np.float32), load(np.float32), load(np.float32)
+    asked = dict(masks_of(select(a > 0, b, c)))
+    assert asked[a] is None
+    yes, no = asked[b], asked[c]
+    assert yes is not None and no is not None and yes.text != no.text
+    assert yes.type.lanes == no.type.lanes == 8
+
+
+def test_what_is_known_without_a_mask_is_not_asked_again() -> None:
+    a, b = load(np.float32), load(np.float32)
+    asked = masks_of(select(a > 0, select(b > 0, a, b), a + 1))
+    assert [leaf for leaf, _ in asked].count(a) == 1
+    assert [leaf for leaf, _ in asked].count(b) == 1
+
+
+def test_fixed_places_need_no_mask() -> None:
+    place = Expr("load", (Argument(0, np.dtype(np.float32), 4), Offset(3)))
+    asked = dict(masks_of(select(load(np.float32) > 0, place, 0)))
+    assert asked[place] is None
+
+
+def test_scalars_stay_scalar() -> None:
+    x, scale = np.linspace(-1, 1, 50).astype(np.float32), np.array([2.5] * 50, np.float32)
+    fixed = Expr("load", (Argument(1, np.dtype(np.float32), 50), Offset(0)))
+    expr = one(x) * (fixed.exp() + 1)
+    assert "fmul float" in module_text(expr, 2, 16)
+    np.testing.assert_allclose(run(expr, [x, scale]), x * (np.exp(scale) + 1), rtol=1e-6)
+
+
+def test_random_words_in_linear_code() -> None:
+    x = np.arange(64, dtype=np.uint64)
+    a = one(x)
+    words = philox_words((a, 7), (a, a + 1, a + 2, a + 3))
+    expr = select(a.bit_and(1).eq(0), words[0], words[2]) + words[1] * words[3]
+    assert module_text(expr, 1, 8).count("\n") < 800
+    wanted = _reference(expr, {id(a): x})
+    np.testing.assert_array_equal(run(expr, [x], 8), wanted)
+
+
+def _reference(expr: Any, known: dict[int, Any]) -> Any:
+    if not isinstance(expr, Expr):
+        return expr
+    if id(expr) not in known:
+        parts = [_reference(part, known) for part in expr.arguments]
+        known[id(expr)] = FUNCTIONS[expr.function](*parts)
+    return known[id(expr)]
+
+
+def test_deep_expressions() -> None:
+    x = np.zeros(16, np.int32)
+    expr = one(x)
+    depth = 3 * sys.getrecursionlimit()
+    for _ in range(depth):
+        expr = expr + 1
+    np.testing.assert_array_equal(run(expr, [x]), x + depth)
+
+
+def test_values_as_a_dtype() -> None:
+    module = Module()
+    b = module.function("f", [FLOAT])
+    evaluator = Evaluator(b, 4, lambda expr, mask: b.parameters[0])
+    assert str(evaluator.value_as(3, np.float32).type) == "<4 x float>"
+    assert evaluator.value_as(load(np.float32), np.int64).type == I64.of(4)
+    raw = to_memory(b, evaluator.value(load(np.float32)), np.float32)
+    assert from_memory(b, raw, np.float32) == raw
+
+
+def test_processors_convert_halves_themselves_where_they_can() -> None:
+    x = np.zeros(16, np.float16)
+    texts = [
+        assembly(module_text(call("sin", one(x)), 1, 16, halves=named(cpu).halves), cpu)
+        for cpu in ("x86-64-v3", "x86-64-v2", "aarch64")
+    ]
+    assert ["vcvtph2ps" in texts[0], "fcvtl" in texts[2]] == [True, True]
+    assert not any("__extendhfsf2" in text or "__truncsfhf2" in text for text in texts)

@@ -1,0 +1,649 @@
+"""Step programs on the pool: order, barriers, owners, faults, busy pools, forks and ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime.pausing import impatient
+from thalweg.codegen.llvm.compile import assembly, object_code, place
+from thalweg.codegen.machine import host, named
+from thalweg.device.cpu import pool as pools
+from thalweg.device.cpu import table_interpreter
+from thalweg.device.cpu.pool import MOST_THREADS, Entry, Pool, StepTable, default_threads
+
+SIZE = 37
+
+# turn: to[i] = from[size - 1 - i] + 1 over the thread's share, so that an entry reads what other
+# threads wrote in the one before. fail: the last thread of its call sets the fault word. note:
+# counts the call, and keeps its thread numbers.
+KERNELS = """
+define void @turn(ptr %words, i64 %thread, i64 %threads) {
+entry:
+  %from.at = getelementptr i64, ptr %words, i64 1
+  %from = load ptr, ptr %from.at
+  %to.at = getelementptr i64, ptr %words, i64 2
+  %to = load ptr, ptr %to.at
+  %size.at = getelementptr i64, ptr %words, i64 3
+  %size = load i64, ptr %size.at
+  %begin.n = mul i64 %size, %thread
+  %begin = udiv i64 %begin.n, %threads
+  %following = add i64 %thread, 1
+  %end.n = mul i64 %size, %following
+  %end = udiv i64 %end.n, %threads
+  br label %head
+head:
+  %i = phi i64 [%begin, %entry], [%next, %body]
+  %more = icmp slt i64 %i, %end
+  br i1 %more, label %body, label %done
+body:
+  %next = add i64 %i, 1
+  %mirror = sub i64 %size, %next
+  %source = getelementptr i64, ptr %from, i64 %mirror
+  %value = load i64, ptr %source
+  %sum = add i64 %value, 1
+  %sink = getelementptr i64, ptr %to, i64 %i
+  store i64 %sum, ptr %sink
+  br label %head
+done:
+  ret void
+}
+define void @fail(ptr %words, i64 %thread, i64 %threads) {
+  %next = add i64 %thread, 1
+  %last = icmp eq i64 %next, %threads
+  br i1 %last, label %set, label %done
+set:
+  %fault = load ptr, ptr %words
+  store atomic i64 7, ptr %fault monotonic, align 8
+  br label %done
+done:
+  ret void
+}
+define void @note(ptr %words, i64 %thread, i64 %threads) {
+  %notes.at = getelementptr i64, ptr %words, i64 1
+  %notes = load ptr, ptr %notes.at
+  %old = atomicrmw add ptr %notes, i64 1 monotonic
+  %thread.at = getelementptr i64, ptr %notes, i64 1
+  store atomic i64 %thread, ptr %thread.at monotonic, align 8
+  %threads.at = getelementptr i64, ptr %notes, i64 2
+  store atomic i64 %threads, ptr %threads.at monotonic, align 8
+  ret void
+}
+"""
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+@cache
+def kernels() -> dict[str, int]:
+    names = ("turn", "fail", "note")
+    return dict(zip(names, place(object_code(KERNELS, host()), names, host()), strict=True))
+
+
+class Step:
+    """A program under construction, with the memory that it works on."""
+
+    def __init__(self) -> None:
+        self.fault = np.zeros(1, np.int64)
+        self.buffers = np.zeros((2, SIZE), np.int64)
+        self.buffers[0] = np.arange(SIZE)
+        self.turns = 0
+        self.entries: list[Entry] = []
+        self.kept: list[Any] = []
+
+    def call(
+        self,
+        function: int,
+        *words: int,
+        barrier: bool = True,
+        owner: int = -1,
+        held: bool = False,
+    ) -> None:
+        arguments = np.array([self.fault.ctypes.data, *words], np.int64)
+        self.kept.append(arguments)
+        self.entries.append(Entry(function, arguments.ctypes.data, barrier, owner, held))
+
+    def turn(self, owner: int = -1, held: bool = False) -> None:
+        source, sink = self.buffers[self.turns % 2], self.buffers[1 - self.turns % 2]
+        self.turns += 1
+        words = source.ctypes.data, sink.ctypes.data, SIZE
+        self.call(kernels()["turn"], *words, owner=owner, held=held)
+
+    def note(self, barrier: bool = True, owner: int = -1) -> np.ndarray:
+        notes = np.zeros(3, np.int64)
+        self.kept.append(notes)
+        self.call(kernels()["note"], notes.ctypes.data, barrier=barrier, owner=owner)
+        return notes
+
+    def fail(self) -> None:
+        self.call(kernels()["fail"])
+
+    def python(self, function: Callable[..., object]) -> None:
+        callback = CALLBACK(function)
+        self.kept.append(callback)
+        self.call(ctypes.cast(callback, ctypes.c_void_p).value or 0, owner=0)
+
+    def program(self, pool: Pool, threads: int, brief: bool = False) -> StepTable:
+        return StepTable(pool, self.entries, self.fault.ctypes.data, threads, brief)
+
+    def check(self, runs: int = 1) -> None:
+        """After an even number of turns, the first buffer is as it was plus their number."""
+        assert self.turns % 2 == 0
+        np.testing.assert_array_equal(self.buffers[0], np.arange(SIZE) + runs * self.turns)
+
+
+def turning(count: int) -> Step:
+    step = Step()
+    for _ in range(count):
+        step.turn()
+    return step
+
+
+def word(pool: Pool, offset: int) -> int:
+    return ctypes.c_int32.from_address(pool.address + offset).value
+
+
+def until_asleep(pool: Pool, offset: int) -> None:
+    while not word(pool, offset) & table_interpreter.ASLEEP:
+        os.sched_yield()
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    made = Pool(4)
+    yield made
+    made.close()
+
+
+threads_1_to_4 = pytest.mark.parametrize("threads", [1, 2, 3, 4])
+
+
+@threads_1_to_4
+@pytest.mark.parametrize("brief", [False, True])
+def test_barriers_order_entries(pool: Pool, threads: int, brief: bool) -> None:
+    step = turning(50)
+    program = step.program(pool, threads, brief)
+    for _ in range(20):
+        assert pool.run(program) == 0
+    step.check(runs=20)
+
+
+@threads_1_to_4
+def test_an_empty_program_does_nothing(pool: Pool, threads: int) -> None:
+    assert pool.run(Step().program(pool, threads)) == 0
+
+
+@threads_1_to_4
+def test_all_threads_take_part(pool: Pool, threads: int) -> None:
+    step = Step()
+    notes = step.note()
+    pool.run(step.program(pool, threads))
+    assert notes[0] == notes[2] == threads
+
+
+def test_the_pool_decides_on_threads_where_the_program_does_not(pool: Pool) -> None:
+    step = Step()
+    notes = step.note()
+    program = step.program(pool, 0)
+    pool.run(program)
+    assert program.threads == notes[0] == 4
+
+
+def test_no_more_threads_than_the_most(pool: Pool) -> None:
+    assert Step().program(pool, 1000).threads == MOST_THREADS
+
+
+@threads_1_to_4
+def test_an_owner_calls_alone(pool: Pool, threads: int) -> None:
+    step = Step()
+    notes = [step.note(barrier=False, owner=owner) for owner in range(7)]
+    step.turn(owner=5)
+    step.turn(owner=2)
+    pool.run(step.program(pool, threads))
+    assert [list(note) for note in notes] == [[1, 0, 1]] * 7
+    step.check()
+
+
+@threads_1_to_4
+def test_a_fault_ends_the_step_at_the_next_barrier(pool: Pool, threads: int) -> None:
+    step = Step()
+    before = step.note()
+    step.fail()
+    beside = step.note(barrier=False)
+    after = step.note()
+    program = step.program(pool, threads)
+    for run in range(1, 50):
+        step.fault[0] = 0
+        assert pool.run(program) == 7
+        assert (before[0], beside[0], after[0]) == (run * threads, run * threads, 0)
+
+
+@threads_1_to_4
+def test_a_fault_in_the_last_entry_is_told(pool: Pool, threads: int) -> None:
+    step = Step()
+    step.fail()
+    program = step.program(pool, threads)
+    assert pool.run(program) == 7
+    after = turning(2)
+    assert pool.run(after.program(pool, threads)) == 0
+    after.check()
+
+
+def test_a_program_needs_a_fault_word(pool: Pool) -> None:
+    with pytest.raises(ValueError, match="fault word"):
+        StepTable(pool, [], 0)
+
+
+def test_a_step_within_a_step_runs_alone(pool: Pool) -> None:
+    inner, outer = turning(4), turning(4)
+    notes = inner.note()
+    program = inner.program(pool, 3)
+    outer.python(lambda *_: pool.run(program))
+    outer.turn()
+    outer.turn()
+    assert pool.run(outer.program(pool, 3)) == 0
+    inner.check()
+    outer.check()
+    assert list(notes) == [1, 0, 1]
+
+
+def test_a_busy_pool_does_not_hold_up_other_steps(pool: Pool) -> None:
+    entered, leave = threading.Event(), threading.Event()
+    slow, quick = turning(2), turning(2)
+    slow.python(lambda *_: (entered.set(), leave.wait()))
+    thread = threading.Thread(target=pool.run, args=[slow.program(pool, 2)])
+    thread.start()
+    entered.wait()
+    notes = quick.note()
+    assert pool.run(quick.program(pool, 2)) == 0
+    leave.set()
+    thread.join()
+    assert list(notes) == [1, 0, 1]
+    quick.check()
+    slow.check()
+
+
+def test_sleeping_workers_wake(pool: Pool) -> None:
+    step = turning(4)
+    program = step.program(pool, 3)
+    pool.run(program)
+    for run in range(2, 12):
+        until_asleep(pool, table_interpreter.MAILBOXES)
+        until_asleep(pool, table_interpreter.MAILBOXES + table_interpreter.SPACING)
+        pool.run(program)
+        step.check(runs=run)
+
+
+def test_those_asleep_at_a_barrier_wake(pool: Pool) -> None:
+    step = turning(2)
+    step.python(lambda *_: until_asleep(pool, table_interpreter.GATE))
+    step.turn()
+    step.turn()
+    program = step.program(pool, 3)
+    for run in range(1, 11):
+        assert pool.run(program) == 0
+        step.check(runs=run)
+
+
+def test_barriers_outlast_their_number(pool: Pool) -> None:
+    """The gate's number begins anew after 2**30 barriers."""
+    step = turning(10)
+    program = step.program(pool, 2)
+    pool.run(program)
+    ctypes.c_int32.from_address(pool.address + table_interpreter.GATE).value = -16
+    pool.run(program)
+    step.check(runs=2)
+    assert word(pool, table_interpreter.GATE) > 0
+
+
+@threads_1_to_4
+def test_times_of_entries(pool: Pool, threads: int) -> None:
+    step = turning(6)
+    alone = step.note(owner=1)
+    before = time.monotonic_ns()
+    times = pool.timed(step.program(pool, threads))
+    after = time.monotonic_ns()
+    step.check()
+    assert alone[0] == 1
+    assert times.shape == (7, threads, 2)
+    shared, owned = times[:6], times[6]
+    assert (before <= shared).all()
+    assert (shared <= after).all()
+    assert (shared[..., 0] <= shared[..., 1]).all()
+    assert (shared[:-1, :, 1].max(1) <= shared[1:, :, 0].min(1)).all()  # the barrier is between
+    ran = owned.any(1)
+    assert list(ran) == [thread == 1 % threads for thread in range(threads)]
+
+
+def test_times_of_what_a_fault_left_out(pool: Pool) -> None:
+    step = Step()
+    step.fail()
+    step.note()
+    times = pool.timed(step.program(pool, 2))
+    assert times[0].all()
+    assert not times[1].any()
+
+
+class Stopped(Exception):
+    pass
+
+
+def run_paused(
+    pool: Pool, program: StepTable, check: Callable[[], None] | None = None
+) -> list[int]:
+    """Run a program to its end, which must go well; the entries before which it paused."""
+    places: list[int] = []
+
+    def note() -> None:
+        places.append(int(program.words[table_interpreter.PROGRAM_START // 8]))
+        if check is not None:
+            check()
+
+    with impatient(pool):
+        assert pool.run_on(program, pool.run(program), note) == 0
+    return places
+
+
+@threads_1_to_4
+def test_a_program_goes_on_where_it_paused(pool: Pool, threads: int) -> None:
+    step = turning(50)
+    program = step.program(pool, threads)
+    for run in range(1, 5):
+        places = run_paused(pool, program)
+        assert places == [*range(1, 50)]
+        step.check(runs=run)
+    assert pool.run(program) == 0
+    step.check(runs=5)
+
+
+@threads_1_to_4
+def test_a_program_does_not_pause_before_held_entries(pool: Pool, threads: int) -> None:
+    step = Step()
+    for number in range(30):
+        step.turn(held=number % 3 > 0)
+    assert run_paused(pool, step.program(pool, threads)) == [*range(3, 30, 3)]
+    step.check()
+
+
+@threads_1_to_4
+def test_threads_that_are_apart_pause_where_they_meet(pool: Pool, threads: int) -> None:
+    step = Step()
+    notes = [step.note(barrier=number % 5 == 0) for number in range(20)]
+    places = run_paused(pool, step.program(pool, threads))
+    assert places == ([*range(1, 20)] if threads == 1 else [5, 10, 15])
+    assert [int(note[0]) for note in notes] == [threads] * 20
+
+
+@threads_1_to_4
+def test_a_program_that_is_stopped_leaves_the_pool_in_order(pool: Pool, threads: int) -> None:
+    for pause in range(1, 10):
+        step = turning(20)
+        left = [pause]
+
+        def check(left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            run_paused(pool, step.program(pool, threads), check)
+        assert step.buffers[pause % 2, 0] in (pause, pause + SIZE - 1)
+        after = turning(4)
+        assert pool.run(after.program(pool, threads)) == 0
+        after.check()
+
+
+@threads_1_to_4
+def test_a_fault_in_a_program_that_pauses_is_told(pool: Pool, threads: int) -> None:
+    step = turning(4)
+    step.fail()
+    after = step.note()
+    program = step.program(pool, threads)
+    with impatient(pool):
+        assert pool.run_on(program, pool.run(program)) == 7
+    assert after[0] == 0
+    step.fault[0] = 0
+    with impatient(pool):
+        assert pool.run_on(program, pool.run(program)) == 7  # it began at the first entry
+    step.check(runs=2)
+
+
+def test_a_pause_after_the_last_barrier_is_the_end(pool: Pool) -> None:
+    step = Step()
+    notes = [step.note(barrier=False) for _ in range(10)]
+    program = step.program(pool, 2)
+    with impatient(pool):
+        for run in range(1, 5):
+            assert pool.run(program) == 0
+            assert all(note[0] == 2 * run for note in notes)
+
+
+def test_others_run_steps_while_one_pauses(pool: Pool) -> None:
+    """It may go on with fewer threads than it began with."""
+    step, other = turning(20), turning(4)
+    entered, leave = threading.Event(), threading.Event()
+    busy = turning(2)
+    busy.python(lambda *_: (entered.set(), leave.wait()))
+    held = busy.program(pool, 2)
+    thread = threading.Thread(target=lambda: pool.run_on(held, pool.run(held)))
+    program = other.program(pool, 2)
+
+    def look() -> None:
+        assert pool.run_on(program, pool.run(program)) == 0
+        if not entered.is_set():
+            thread.start()
+            entered.wait()
+
+    run_paused(pool, step.program(pool, 3), look)
+    leave.set()
+    thread.join()
+    step.check()
+
+
+def test_times_of_a_program_that_pauses(pool: Pool) -> None:
+    step = turning(10)
+    with impatient(pool):
+        times = pool.timed(step.program(pool, 2))
+    step.check()
+    assert times.all()
+
+
+def test_steps_of_many_threads_at_once(pool: Pool) -> None:
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        try:
+            for _ in range(40):
+                step = turning(2 * int(random.integers(0, 8)))
+                program = step.program(pool, int(random.integers(1, 5)), bool(random.integers(2)))
+                runs = int(random.integers(1, 30))
+                assert not any(pool.run(program) for _ in range(runs))
+                step.check(runs)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=[seed]) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_many_short_steps(pool: Pool) -> None:
+    step = turning(2)
+    programs = [step.program(pool, threads) for threads in (2, 3, 2, 1, 4)]
+    for _ in range(1000):
+        for program in programs:
+            pool.run(program)
+    step.check(runs=5000)
+
+
+def test_a_closed_pool_runs_on_its_callers(pool: Pool) -> None:
+    step = turning(2)
+    program = step.program(pool, 3)
+    pool.run(program)
+    pool.close()
+    pool.close()
+    notes = step.note()
+    pool.run(program)
+    assert pool.run(step.program(pool, 3)) == 0
+    step.check(runs=3)
+    assert list(notes) == [1, 0, 1]
+
+
+def test_a_system_without_more_threads(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *_: 11)
+    create = ctypes.cast(refuse, ctypes.c_void_p).value
+    ctypes.c_int64.from_address(pool.address + table_interpreter.CREATE).value = create or 0
+    step = turning(2)
+    notes = step.note()
+    assert pool.run(step.program(pool, 3)) == 0
+    step.check()
+    assert list(notes) == [1, 0, 1]
+
+
+def in_child(function: Callable[[], object]) -> None:
+    """Run a function in a forked child, which must end well."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            function()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def run_in_child(pool: Pool) -> None:
+    step = turning(10)
+    notes = step.note()
+    program = step.program(pool, 3)
+    for _ in range(100):
+        assert pool.run(program) == 0
+    step.check(runs=100)
+    assert list(notes[[0, 2]]) == [300, 3]
+
+
+forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@forks
+def test_a_child_has_workers_of_its_own(pool: Pool) -> None:
+    run_in_child(pool)
+    in_child(lambda: run_in_child(pool))
+    in_child(lambda: in_child(lambda: run_in_child(pool)))
+    run_in_child(pool)
+
+
+@forks
+def test_a_fork_in_the_middle_of_a_step(pool: Pool) -> None:
+    ended = threading.Event()
+    step = turning(200)
+    program = step.program(pool, 3)
+    runs = 0
+
+    def work() -> None:
+        nonlocal runs
+        while not ended.is_set():
+            pool.run(program)
+            runs += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(10):
+        in_child(lambda: run_in_child(pool))
+    ended.set()
+    thread.join()
+    step.check(runs)
+
+
+ENDING = """
+import threading
+from tests.device.cpu.test_pool import turning
+from thalweg.device.cpu.pool import default_pool
+pool = default_pool()
+step = turning(40)
+program = step.program(pool, 3)
+pool.run(program)
+step.check()
+begun = threading.Event()
+def work():
+    while True:
+        pool.run(program)
+        begun.set()
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+print("ends", flush=True)
+"""
+
+
+def test_a_process_ends_in_the_middle_of_steps() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
+
+
+def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("THALWEG_THREADS", raising=False)
+    monkeypatch.setattr(pools, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)), raising=False)
+    assert default_threads() == 3
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(500)), raising=False)
+    assert default_threads() == MOST_THREADS
+    for quota, threads in {"max": MOST_THREADS, "250000": 2, "50000": 1}.items():
+        (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+        assert default_threads() == threads
+    monkeypatch.setenv("THALWEG_THREADS", "5")
+    assert default_threads() == 5
+    assert Pool().threads == 5
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "two"])
+def test_a_bad_number_of_threads(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.setenv("THALWEG_THREADS", asked)
+    with pytest.raises(ValueError, match="THALWEG_THREADS"):
+        default_threads()
+
+
+def test_one_pool_for_all() -> None:
+    assert pools.default_pool() is pools.default_pool()
+
+
+def test_aarch64_has_the_pool_too() -> None:
+    target = named("aarch64")
+    text = assembly(table_interpreter.emit_pool(target).text, target)
+    assert "thalweg_run:" in text
+    assert "isb" in text
+    assert "\tbl\t__" not in text  # no helper functions: nothing to link
+
+
+def test_without_a_futex_sleepers_nap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_interpreter, "has_futex", lambda _: False)
+    pool = Pool(3)
+    step = turning(2)
+    step.python(lambda *_: until_asleep(pool, table_interpreter.GATE))
+    step.turn()
+    step.turn()
+    program = step.program(pool, 3)
+    for _ in range(5):
+        assert pool.run(program) == 0
+        until_asleep(pool, table_interpreter.MAILBOXES)
+    step.check(runs=5)
+    pool.close()

@@ -1,0 +1,119 @@
+"""Timelines: the events of a traced step, its arrows, and the memory it held."""
+
+import importlib
+import json
+from typing import Any
+
+import pytest
+
+import thalweg as tf
+from thalweg.inspect.timeline import Timeline
+from thalweg.runtime.stats import StepStats
+
+
+def traced(devices: int = 1) -> Any:
+    """The metadata of a step of four nodes, spread over devices."""
+    config = tf.ConfigProto(device_count={"CPU": devices})
+    metadata = tf.RunMetadata()
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        a = tf.constant([1.0, 2.0], name="a")
+        with tf.device(f"/cpu:{devices - 1}"):
+            b = tf.constant([3.0, 4.0], name="b")
+            total = tf.add(a, b, name="total")
+        session.run(tf.negative(total, name="result"), options=options, run_metadata=metadata)
+    return metadata
+
+
+def events(trace: str, phase: str) -> list[Any]:
+    return [event for event in json.loads(trace)["traceEvents"] if event["ph"] == phase]
+
+
+def test_a_step_that_is_not_traced_has_no_stats():
+    assert not tf.RunMetadata().HasField("step_stats")
+    assert traced().HasField("step_stats")
+
+
+def test_every_node_is_an_event_that_names_its_line():
+    trace = Timeline(traced().step_stats).generate_chrome_trace_format()
+    ran = {event["args"]["name"]: event for event in events(trace, "X")}
+    assert ran.keys() == {"a", "b", "total", "result"}
+    assert ran["total"]["name"] == "Add"
+    assert ran["total"]["args"]["input1"] == "b"
+    assert all(__file__ in event["args"]["line"] for event in ran.values())
+
+
+def test_devices_are_rows():
+    trace = Timeline(traced(devices=2).step_stats).generate_chrome_trace_format()
+    rows = [event["args"]["name"] for event in events(trace, "M")]
+    for index in range(2):
+        assert f"/job:localhost/replica:0/task:0/device:CPU:{index} Compute" in rows
+
+
+def test_arrows_go_from_device_to_device():
+    stats = traced(devices=2).step_stats
+    trace = Timeline(stats).generate_chrome_trace_format()
+    starts, ends = events(trace, "s"), events(trace, "t")
+    assert {event["name"] for event in starts} == {"a", "total"}
+    assert [event["id"] for event in starts] == [event["id"] for event in ends]
+    plain = Timeline(stats).generate_chrome_trace_format(show_dataflow=False)
+    assert not events(plain, "s")
+
+
+def test_memory():
+    analysis = Timeline(traced().step_stats).analyze_step_stats()
+    most = analysis.allocator_maximums["cpu"]
+    assert {"a", "b", "total"} <= most.tensors
+    assert most.num_bytes == 8 * len(most.tensors)
+    assert most.timestamp > 0
+    trace = analysis.chrome_trace.format_to_string()
+    assert len(events(trace, "N")) == len(events(trace, "D")) == 4
+    assert events(trace, "C")
+
+
+def test_nodes_that_overlap_get_lanes_of_their_own():
+    stats = StepStats()
+    device = stats.dev_stats.add(device="/cpu:0")
+    for start in (0, 5, 10):
+        device.node_stats.add(
+            node_name="n", timeline_label="n = Op()", all_start_micros=start, all_end_rel_micros=8
+        )
+    trace = Timeline(stats).generate_chrome_trace_format()
+    assert [event["tid"] for event in events(trace, "X")] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "op"), [("RecvTensor", "from a to b", "RecvTensor"), ("x", "?", "unknown")]
+)
+def test_labels_of_other_forms(name: str, label: str, op: str):
+    stats = StepStats()
+    stats.dev_stats.add(device="/cpu:0").node_stats.add(node_name=name, timeline_label=label)
+    (event,) = events(Timeline(stats).generate_chrome_trace_format(), "X")
+    assert event["name"] == op
+
+
+def test_the_messages_of_tensorflow_work_too():
+    stats = importlib.import_module("tensorboard.compat.proto.step_stats_pb2").StepStats()
+    node = stats.dev_stats.add(device="/cpu:0").node_stats.add(node_name="a")
+    node.timeline_label = "a = Const()"
+    (event,) = events(Timeline(stats).generate_chrome_trace_format(), "X")
+    assert event["name"] == "Const"
+
+
+def test_metadata_as_bytes():
+    protos = importlib.import_module("tensorboard.compat.proto.config_pb2")
+    read = protos.RunMetadata.FromString(traced().SerializeToString())
+    (device,) = read.step_stats.dev_stats
+    (a,) = [node for node in device.node_stats if node.node_name == "a"]
+    assert a.all_end_rel_micros > 0
+    assert [dim.size for dim in a.output[0].tensor_description.shape.dim] == [2]
+    assert a.output[0].tensor_description.allocation_description.requested_bytes == 8
+
+
+def test_a_message_copies_another():
+    metadata = traced()
+    other = tf.RunMetadata()
+    other.CopyFrom(metadata)
+    assert other == metadata
+    other.step_stats.dev_stats[0].node_stats.add(node_name="more")
+    assert other != metadata

@@ -1,0 +1,188 @@
+"""Index arithmetic in normal form against plain evaluation, over all values of the variables."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.random_graphs import examples
+from thalweg.ir.expr import Expr, call
+from thalweg.ir.index import affine, compared, expressed, floor_mod, is_index, number, variable
+from thalweg.ir.loop import IndexTuple, Variable, ravel, unravel
+from thalweg.lower.nests.inline_producers import flat
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+    "floor_div": operator.floordiv,
+    "remainder": operator.mod,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+COMPARISONS: dict[str, Callable[..., Any]] = {
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
+
+
+def index(loop: Variable) -> Expr:
+    return Expr("index", (loop,))
+
+
+def grid(variables: Sequence[Variable]) -> dict[Variable, Any]:
+    """All values of the variables together."""
+    ranges = [range(v.extent) for v in variables]
+    places = np.array(list(itertools.product(*ranges)), np.int64).reshape(-1, len(variables))
+    return {v: places[:, i] for i, v in enumerate(variables)}
+
+
+def plain(part: Any, values: dict[Variable, Any]) -> Any:
+    """An index expression by definition."""
+    if not isinstance(part, Expr):
+        return part
+    if part.function == "index":
+        return values[part.arguments[0]]
+    return FUNCTIONS[part.function](*(plain(piece, values) for piece in part.arguments))
+
+
+@st.composite
+def expressions(draw: Any) -> tuple[list[Variable], Any]:
+    """Some variables and an index expression over them."""
+    variables = [Variable.fresh(draw(st.integers(1, 7))) for _ in range(draw(st.integers(1, 3)))]
+    parts: list[Any] = [index(v) for v in variables]
+    for _ in range(draw(st.integers(1, 8))):
+        one, other = draw(st.sampled_from(parts)), draw(st.sampled_from(parts))
+        match draw(st.sampled_from(["sum", "scale", "divide", "extreme", "reshape"])):
+            case "sum":
+                parts.append(call(draw(st.sampled_from(["add", "sub"])), one, other))
+            case "scale":
+                parts.append(call("add", call("mul", one, draw(factors)), draw(factors)))
+            case "divide":
+                function = draw(st.sampled_from(["floor_div", "remainder"]))
+                parts.append(call(function, one, draw(st.integers(1, 12))))
+            case "extreme":
+                function = draw(st.sampled_from(["min", "max"]))
+                parts.append(call(function, one, draw(st.one_of(factors, st.just(other)))))
+            case _:
+                shape = draw(shapes)
+                parts += [p for p in unravel(one, shape) if isinstance(p, Expr)]
+    return variables, parts[-1]
+
+
+factors = st.integers(-6, 12)
+shapes = st.lists(st.integers(1, 5), min_size=1, max_size=3)
+
+
+@examples(400)
+@given(expressions())
+def test_a_normal_form_has_the_values_of_the_expression(case: tuple[list[Variable], Any]) -> None:
+    variables, expression = case
+    values = grid(variables)
+    form = affine(expression)
+    wanted = np.broadcast_to(plain(expression, values), values[variables[0]].shape)
+    np.testing.assert_array_equal(
+        np.broadcast_to(plain(expressed(form), values), wanted.shape), wanted
+    )
+    low, high = form.bounds
+    assert low <= wanted.min() and wanted.max() <= high
+
+
+@examples(300)
+@given(expressions(), st.integers(-3, 20), st.sampled_from(sorted(COMPARISONS)))
+def test_a_comparison_that_is_settled_is_settled_rightly(
+    case: tuple[list[Variable], Any], limit: int, function: str
+) -> None:
+    variables, expression = case
+    known = compared(function, affine(expression), number(limit))
+    if known is not None:
+        found = COMPARISONS[function](plain(expression, grid(variables)), limit)
+        assert np.all(found == known)
+
+
+@examples(300)
+@given(st.lists(shapes, min_size=1, max_size=4), st.data())
+def test_a_chain_of_reshapes_back_to_the_start_is_no_arithmetic(
+    chain: list[list[int]], data: Any
+) -> None:
+    size = data.draw(st.sampled_from([1, 12, 24, 30, 36, 60]))
+    start = data.draw(st.sampled_from(factorings(size)))
+    at = IndexTuple.over(start)
+    indices: Sequence[Any] = tuple(at)
+    shape: Sequence[int] = start
+    for _ in chain:
+        through = data.draw(st.sampled_from(factorings(size)))
+        indices, shape = unravel(ravel(indices, shape), through), through
+    back = [affine(i) for i in unravel(ravel(indices, shape), start)]
+    assert back == [variable(v) for v in at.variables]
+    assert flat(back, start) == flat([affine(i) for i in at], start)
+
+
+def factorings(size: int) -> list[tuple[int, ...]]:
+    """Shapes of one size."""
+    pairs = [(n, size // n) for n in range(1, size + 1) if size % n == 0]
+    triples = [(a, b, c) for a, rest in pairs for b, c in factor_pairs(rest)]
+    return [(size,), *pairs, *triples]
+
+
+def factor_pairs(size: int) -> list[tuple[int, int]]:
+    return [(n, size // n) for n in range(1, size + 1) if size % n == 0]
+
+
+i, j = Variable.fresh(6), Variable.fresh(4)
+one = Variable.fresh(1)
+
+SIMPLER: dict[str, tuple[Any, Any]] = {
+    "a variable of one value is 0": (index(one) + index(i), index(i)),
+    "digits join": ((index(i) // 3) * 3 + index(i) % 3, index(i)),
+    "a row and a column": ((index(i) * 4 + index(j)) // 4, index(i)),
+    "the column": ((index(i) * 4 + index(j)) % 4, index(j)),
+    "multiples come out": ((index(i) * 8 + index(j)) // 4, index(i) * 2),
+    "what cancels is gone": (index(i) - index(i), 0),
+    "a quotient of a quotient": ((index(i) * 5 // 2) // 3, index(i) * 5 // 6),
+    "a range within the modulus": (index(i) % 6, index(i)),
+    "an offset beyond the modulus": ((index(i) + 6) % 6, index(i)),
+    "minimum beyond reach": (index(i).min(5), index(i)),
+    "maximum that always wins": (index(i).max(7), 7),
+    "a cast of an index": (index(i).cast(np.int32), index(i)),
+    "a product by nothing": (index(i) * 0, 0),
+}
+
+
+@pytest.mark.parametrize("case", SIMPLER)
+def test_it_becomes_simpler(case: str) -> None:
+    long, short = SIMPLER[case]
+    assert affine(long) == affine(short)
+
+
+def test_what_is_not_settled_stays_open() -> None:
+    assert compared("lt", variable(i), number(3)) is None
+    assert compared("lt", variable(i), number(6)) is True
+    assert compared("ge", variable(i), number(6)) is False
+    assert compared("eq", variable(i), variable(i)) is True
+
+
+def test_an_index_from_memory_may_be_anything_until_it_is_clamped() -> None:
+    loaded = Expr("load", (object(), number(0)))
+    assert affine(loaded).bounds == (-np.inf, np.inf)
+    assert affine(loaded.max(0).min(9)).bounds == (0, 9)
+    assert not is_index(loaded + index(i))
+
+
+def test_sums_are_values() -> None:
+    once, again = (affine(index(i) * 4 + index(j)) for _ in range(2))
+    assert once == again and hash(once) == hash(again) and once is not again
+    assert once != affine(index(i) * 4)
+    assert floor_mod(once, 4, 0) == variable(i)

@@ -1,0 +1,160 @@
+"""Stacks whose parts are made in place, and weights that many small products share turned round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.lower.programs import native
+from thalweg.ir.kernel import Contraction
+from thalweg.runtime import session as sessions
+
+compiled_only = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
+
+
+def products(x: Any, count: int) -> list[Any]:
+    """Tensors that are worth storing, each made of the one before."""
+    rng = np.random.default_rng(1)
+    made: list[Any] = []
+    for _ in range(count):
+        w = tf.constant(rng.standard_normal((24, 24)).astype(np.float32) / 5)
+        x = tf.tanh(tf.matmul(x, w))
+        made.append(x)
+    return made
+
+
+def both(make: Any, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a step of an input gives, on the reference kernels and compiled."""
+    data = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
+    found: list[Any] = []
+    for compiles in (False, True):
+        monkeypatch.setattr(sessions, "COMPILES", compiles)
+        with tf.Graph().as_default(), tf.Session() as session:
+            x = tf.placeholder(tf.float32, shape)
+            fetches = make(x)
+            session.run(tf.global_variables_initializer())
+            found.append(session.run(fetches, {x: data}))
+    return found
+
+
+def check(make: Any, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold what is compiled to the reference kernels."""
+    reference, compiled = both(make, shape, monkeypatch)
+    for ours, theirs in zip(compiled, reference, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+
+
+def stack_and_parts(x: Any) -> list[Any]:
+    """A stack that something else might take the place of while its parts are read again."""
+    parts = products(x, 4)
+    whole = tf.reshape(tf.stack(parts), [24, 24])
+    changed = whole * tf.transpose(tf.matmul(whole, whole))
+    last = tf.matmul(changed, changed)
+    return [last, tf.matmul(parts[1], last), tf.matmul(parts[2], changed)]
+
+
+def rows_of_different_heights(x: Any) -> list[Any]:
+    parts = products(x, 3)
+    whole = tf.concat([parts[0][:2] * 2.0, parts[1], tf.matmul(tf.ones([5, 6]), parts[2])], 0)
+    return [tf.matmul(whole, tf.ones([24, 4])), tf.reduce_max(parts[1])]
+
+
+def a_part_twice(x: Any) -> list[Any]:
+    a, b = products(x, 2)
+    return [tf.matmul(tf.concat([a, b, a], 0), tf.ones([24, 4]))]
+
+
+def columns(x: Any) -> list[Any]:
+    a, b = products(x, 2)
+    return [tf.matmul(tf.concat([a, b], 1), tf.ones([48, 4])), tf.reduce_sum(a)]
+
+
+def stacks_of_stacks(x: Any) -> list[Any]:
+    a, b, c, d = products(x, 4)
+    inner = tf.stack([a, b]), tf.stack([c, d])
+    whole = tf.reshape(tf.concat(inner, 0), [24, 24])
+    return [tf.matmul(whole, whole), tf.matmul(tf.reshape(inner[0], [12, 24]), tf.ones([24, 3]))]
+
+
+CASES = [stack_and_parts, rows_of_different_heights, a_part_twice, columns, stacks_of_stacks]
+
+
+@pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
+def test_stacks_agree_with_the_reference_kernels(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(make, (6, 24), monkeypatch)
+
+
+@compiled_only
+def test_parts_of_a_stack_are_made_inside_it() -> None:
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, [6, 24])
+        whole = tf.reshape(tf.stack(products(x, 4)), [24, 24])
+        step = native(tf.matmul(whole, tf.ones([24, 8])))
+        assert len(step.lowered.pieces) == 4
+        assert len(step.calls) == 5  # four parts and the product of the whole
+        assert all(isinstance(call.launch.kernel, Contraction) for call in step.calls)
+
+
+def backwards(x: Any, steps: int) -> list[Any]:
+    """The gradients of a small recurrent network with respect to its input and its weights."""
+    rng = np.random.default_rng(3)
+    w = tf.Variable(rng.standard_normal((40, 40)).astype(np.float32) / 5)
+    state = x
+    for _ in range(steps):
+        state = tf.tanh(tf.matmul(state, w))
+    return tf.gradients(tf.reduce_sum(state), [x, w])
+
+
+@compiled_only
+@pytest.mark.parametrize(
+    ("rows", "steps", "is_turned"),
+    [
+        (16, 2, False),
+        (16, 11, False),
+        (16, 12, True),
+        (48, 20, True),
+        (4, 20, False),
+        (64, 20, False),
+    ],
+)
+def test_weights_are_turned_once_for_many_products(rows: int, steps: int, is_turned: bool) -> None:
+    with tf.Graph().as_default():
+        slope, _ = backwards(tf.placeholder(tf.float32, [rows, 40]), steps)
+        step = native(slope)
+        copies = [c for c in step.calls if not isinstance(c.launch.kernel, Contraction)]
+        turned = [c for c in copies if [b.size for b in c.launch.buffers] == [1600, 1600]]
+        assert len(turned) == is_turned
+
+
+def weights_that_change_in_between(x: Any) -> list[Any]:
+    w = tf.Variable(np.linspace(-1, 1, 400, dtype=np.float32).reshape(20, 20))
+    state, weights = x, w.read_value()
+    for step in range(30):
+        state = tf.tanh(tf.matmul(state, weights, transpose_b=True))
+        if step == 15:
+            with tf.control_dependencies([state]):
+                change = tf.assign(w, w * 0.5 + 0.1)
+            with tf.control_dependencies([change]):
+                weights = w.read_value()
+    return [state]
+
+
+@compiled_only
+def test_weights_that_change_in_between_are_not_kept_turned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check(weights_that_change_in_between, (16, 20), monkeypatch)
+
+
+@compiled_only
+def test_gradients_through_turned_weights_agree_with_the_reference_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check(partial(backwards, steps=14), (16, 40), monkeypatch)

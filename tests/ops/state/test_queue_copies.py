@@ -1,0 +1,62 @@
+"""What goes through a queue is copied once: into the batch."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from thalweg.ops.state.queue_state import Queue
+
+SIZE, COUNT = 1 << 18, 8
+BYTES = 4 * SIZE
+SLACK = BYTES // 4  # Python objects of a step
+
+
+@pytest.fixture
+def session():
+    with tf.Graph().as_default(), tf.Session() as session:
+        yield session
+
+
+@pytest.fixture
+def traced():
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def most_added(call):
+    """How many bytes a call allocated at most, over those at its beginning."""
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    call()
+    return tracemalloc.get_traced_memory()[1] - before
+
+
+def test_a_megabyte_is_copied_into_the_batch_alone(session, traced):
+    queue = tf.FIFOQueue(COUNT, [tf.float32], shapes=[[SIZE]])
+    variable = tf.Variable(tf.ones([SIZE]))
+    session.run(tf.global_variables_initializer())
+    put = session.make_callable(queue.enqueue(variable + 1.0))
+    take = session.make_callable(queue.dequeue_many(COUNT))
+    for _ in range(2):  # the first time plans and compiles
+        added = [most_added(put) for _ in range(COUNT)]
+        batch = most_added(take)
+    assert all(BYTES <= each < BYTES + SLACK for each in added)  # what the kernel made
+    assert COUNT * BYTES <= batch < COUNT * BYTES + SLACK
+
+
+def test_from_queue_to_queue_an_element_is_the_same_memory(session, monkeypatch):
+    taken, dequeue = [], Queue.dequeue
+
+    def noted(self, *arguments):
+        taken.append(dequeue(self, *arguments))
+        return taken[-1]
+
+    monkeypatch.setattr(Queue, "dequeue", noted)
+    first, second = (tf.FIFOQueue(2, [tf.float32], shapes=[[SIZE]]) for _ in range(2))
+    session.run(first.enqueue(tf.random_uniform([SIZE])))
+    session.run(second.enqueue(first.dequeue()))
+    session.run(second.dequeue())
+    assert np.shares_memory(*(element for (element,) in taken))

@@ -1,0 +1,361 @@
+"""Programs that an earlier process made: found, not found after any change, damaged, shared."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tests.lower.programs import regions_of
+from tests.runtime.processes import Processes
+from thalweg.codegen import cache
+from thalweg.codegen.contraction import tune as tuned
+from thalweg.codegen.machine import host
+from thalweg.codegen.sources import code_digest
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape
+from thalweg.lower.fingerprint import identity
+from thalweg.lower.lowering import lower
+from thalweg.lower.specialise import NotCompiled
+from thalweg.runtime import compiled, program_cache
+from thalweg.runtime import session as sessions
+
+pytestmark = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
+    return Processes(tmp_path, monkeypatch, compiled)
+
+
+def batch(size: int) -> Any:
+    return np.random.default_rng(size).normal(size=(size, 20)).astype(np.float32)
+
+
+def layer(x: Any, scale: float = 0.5, axis: int = 1) -> Any:
+    w = tf.constant(np.linspace(-1, 1, 600, dtype=np.float32).reshape(20, 30))
+    return tf.reduce_sum(tf.nn.relu(tf.matmul(x, w) * scale), axis)
+
+
+def test_a_second_process_lowers_nothing(processes: Processes) -> None:
+    first = processes.run(layer, batch(7))
+    assert processes.lowered == 1
+    second = processes.run(layer, batch(7))
+    assert processes.lowered == 0
+    np.testing.assert_array_equal(first, second)
+
+
+def train(session: Any, steps: int = 3, optimizer: Any = None) -> list[Any]:
+    x = tf.placeholder(tf.float32, [None, 20])
+    w = tf.Variable(np.linspace(-1, 1, 60, dtype=np.float32).reshape(20, 3))
+    noise = tf.random_normal([3], seed=5)
+    loss = tf.reduce_mean(tf.square(tf.tanh(tf.matmul(x, w)) - noise))
+    update = (optimizer or tf.train.AdamOptimizer(0.1)).minimize(loss)
+    session.run(tf.global_variables_initializer())
+    losses = [session.run([loss, update], {x: batch(4)})[0] for _ in range(steps)]
+    return [*losses, session.run(w)]
+
+
+def test_training_is_the_same_to_the_bit(processes: Processes) -> None:
+    with processes.next() as session:
+        first = train(session)
+    with processes.next() as session:
+        second = train(session)
+    assert processes.lowered == 0
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def outputs_of_many_kinds(x: Any) -> Any:
+    total = tf.reduce_sum(x)
+    known = tf.range(4) * 3
+    best = tf.argmax(x, 1)
+    half = tf.cast(x, tf.bfloat16)
+    return [total, known, best, tf.cast(half, tf.float32), x > 0, tf.gather(known, best % 4)]
+
+
+def test_results_of_every_kind_come_back(processes: Processes) -> None:
+    (first,) = processes.run(outputs_of_many_kinds, batch(5))
+    (second,) = processes.run(outputs_of_many_kinds, batch(5))
+    assert processes.lowered == 0
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert np.asarray(one).dtype == np.asarray(other).dtype
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "attribute": lambda x: layer(tf.matmul(x, x, transpose_a=True)),
+    "constant": lambda x: layer(x, scale=0.25),
+    "axis": lambda x: layer(x, axis=0),
+    "op": lambda x: tf.negative(layer(x)),
+    "wiring": lambda x: layer(x) - layer(x + 1),
+    "dtype": lambda x: tf.cast(layer(x), tf.float64),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_another_region_is_lowered(processes: Processes, change: Callable[[Any], Any]) -> None:
+    processes.run(layer, batch(7))
+    processes.run(change, batch(7))
+    assert processes.lowered == 1
+
+
+def test_another_shape_is_lowered(processes: Processes) -> None:
+    processes.run(layer, batch(7))
+    processes.run(layer, batch(8))
+    assert processes.lowered == 1
+
+
+def test_attributes_constants_and_wiring_make_an_identity() -> None:
+    def of(build: Callable[[Any, Any], Any]) -> bytes | None:
+        with tf.Graph().as_default():
+            x, y = (tf.placeholder(tf.float32, [4, 4]) for _ in range(2))
+            (region,) = regions_of(build(x, y))
+            return identity(region)
+
+    with_bytes = np.arange(100, dtype=np.float32)
+    other_bytes = np.where(with_bytes == 57, 58, with_bytes).astype(np.float32)
+    programs: list[Callable[[Any, Any], Any]] = [
+        lambda x, y: tf.matmul(x, y) + x,
+        lambda x, y: tf.matmul(x, y) + y,
+        lambda x, y: tf.matmul(x, y, transpose_b=True),
+        lambda x, y: tf.matmul(x, y) + 1.0,
+        lambda x, y: tf.matmul(x, y) + 1.5,
+        lambda x, y: tf.reduce_sum(x - y) + tf.constant(with_bytes),
+        lambda x, y: tf.reduce_sum(x - y) + tf.constant(other_bytes),
+        lambda x, y: tf.reduce_sum(x - y) + tf.constant(with_bytes.reshape(10, 10)),
+        lambda x, y: tf.concat([x, y], 0),
+        lambda x, y: tf.concat([x, y], 1),
+        lambda x, y: tf.random_normal([3], seed=1) + tf.reduce_sum(x - y),
+        lambda x, y: tf.random_normal([3], seed=2) + tf.reduce_sum(x - y),
+    ]
+    found = [of(program) for program in programs]
+    assert None not in found
+    assert len(set(found)) == len(found)
+    assert [of(program) for program in programs] == found
+
+
+def test_what_only_this_process_knows_has_no_identity() -> None:
+    class Odd(Op, name="OddOfATest"):
+        signature = "x: float32 -> y: float32"
+        elementwise = True
+
+        def shape(self, x: Any) -> TensorShape:
+            return x.shape
+
+        def numpy(self, x: Any) -> Any:
+            return x
+
+        def element(self, x: Any) -> Any:
+            return x
+
+    with tf.Graph().as_default():
+        (region,) = regions_of(Odd()(tf.placeholder(tf.float32, [3])))
+        assert identity(region) is None
+
+
+@pytest.mark.parametrize("what", ["threads", "target", "schedules", "code"])
+def test_other_surroundings_are_lowered_for(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    processes.run(layer, batch(7))
+    with processes.next() as session:
+        if what == "threads":
+            session = tf.Session(config=tf.ConfigProto(intra_op_parallelism_threads=1))
+        elif what == "target":
+            program_cache.surroundings.cache_clear()
+            before = host()
+            monkeypatch.setenv("THALWEG_TARGET", "x86-64")
+            assert host() != before
+        elif what == "schedules":
+            tuned.winners()._state = "others"
+        else:
+            monkeypatch.setattr(program_cache, "surroundings", lambda: "other code")
+        x = tf.placeholder(tf.float32, [None, 20])
+        session.run(layer(x), {x: batch(7)})
+    monkeypatch.undo()
+    program_cache.surroundings.cache_clear()
+    assert processes.lowered == 1
+
+
+def test_every_line_of_code_counts(tmp_path: Path) -> None:
+    for folder in program_cache.FOLDERS:
+        assert (ROOT / "thalweg" / folder).is_dir()
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.py").write_text("x = 1\n")
+    found = {code_digest(tmp_path, program_cache.FOLDERS)}
+    for folder in program_cache.FOLDERS:
+        (tmp_path / folder / "a.py").write_text("x = 2\n")
+        found.add(code_digest(tmp_path, program_cache.FOLDERS))
+    assert len(found) == len(program_cache.FOLDERS) + 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
+def test_a_damaged_entry_is_made_again(processes: Processes, damage: str) -> None:
+    (first,) = processes.run(layer, batch(7))
+    for path in processes.files():
+        if damage == "foreign":
+            processes.forge(path, b"\x10\0\0\0\0\0\0\0[1, 2, 3, 4, 56]and more")
+            continue
+        content = path.read_bytes()
+        middle = len(content) // 2
+        path.write_bytes(
+            {
+                "cut": content[:middle],
+                "flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+                "empty": b"",
+            }[damage]
+        )
+    (second,) = processes.run(layer, batch(7))
+    assert processes.lowered == 1
+    np.testing.assert_array_equal(first, second)
+    processes.run(layer, batch(7))
+    assert processes.lowered == 0
+
+
+def test_an_entry_under_another_name_is_not_believed(processes: Processes) -> None:
+    processes.run(layer, batch(7))
+    mine = set(processes.files()) - processes.kernels()
+    processes.run(lambda x: layer(x, 0.25), batch(7))
+    (other,) = set(processes.files()) - processes.kernels() - mine
+    for path in mine:
+        path.write_bytes(other.read_bytes())
+    (found,) = processes.run(layer, batch(7))
+    assert processes.lowered == 1
+    w = np.linspace(-1, 1, 600, dtype=np.float32).reshape(20, 30)
+    np.testing.assert_allclose(found, np.maximum(batch(7) @ w * 0.5, 0).sum(1), rtol=1e-5)
+
+
+def test_a_missing_kernel_is_made_again(processes: Processes) -> None:
+    processes.run(layer, batch(7))
+    for path in processes.kernels():
+        path.unlink()
+    processes.run(layer, batch(7))
+    assert processes.lowered == 1
+
+
+def test_a_folder_that_cannot_be_written_to_does_not_matter(processes: Processes) -> None:
+    processes.folder = processes.folder / "file"
+    processes.folder.write_text("not a folder")
+    for _ in range(2):
+        processes.run(layer, batch(7))
+        assert processes.lowered == 1
+
+
+def test_sizes_that_vary(processes: Processes) -> None:
+    """Shapes that came in the same order are found; others go on from what was found."""
+    first = processes.run(layer, batch(7), batch(9), batch(11))
+    assert processes.lowered == 3
+    second = processes.run(layer, batch(7), batch(9), batch(11))
+    assert processes.lowered == 0
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+    (_, _, third) = processes.run(layer, batch(7), batch(9), batch(13))
+    assert processes.lowered == 1
+    assert cache.statistics().misses == 0  # the kernels that were found take any size
+    (alone,) = processes.run(layer, batch(13))
+    np.testing.assert_allclose(third, alone, rtol=1e-5)
+
+
+def test_a_node_that_cannot_be_compiled_is_remembered(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(region: Any, shapes: Any) -> Any:
+        node = next((n for n in region.nodes if n.type == "Relu"), None)
+        if node is not None:
+            processes.lowered += 1
+            raise NotCompiled(node, "of the test")
+        return lower(region, shapes)
+
+    monkeypatch.setattr(compiled, "lower", refused)
+    first = processes.run(layer, batch(7))
+    assert processes.lowered
+    second = processes.run(layer, batch(7))
+    assert not processes.lowered
+    np.testing.assert_array_equal(first, second)
+    with processes.next() as session:
+        x = tf.placeholder(tf.float32, [None, 20])
+        assert "of the test" in str(session.plan(layer(x), {x: batch(7)}))
+
+
+def picked(x: Any, index: int) -> Any:
+    return tf.gather(x, tf.cast(x[0, :1], tf.int32) + index, name="picking")
+
+
+def test_errors_name_the_op_and_the_line(processes: Processes) -> None:
+    def failure() -> str:
+        with processes.next() as session:
+            x = tf.placeholder(tf.float32, [None, 20])
+            y = picked(x, 0)
+            session.run(y, {x: np.zeros((7, 20), np.float32)})
+            with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+                session.run(y, {x: np.full((7, 20), 7, np.float32)})
+            return str(caught.value)
+
+    first = failure()
+    assert processes.lowered == 1
+    assert failure() == first
+    assert processes.lowered == 0
+    line = picked.__code__.co_firstlineno + 1
+    assert "picking" in first and f"{Path(__file__).name}:{line}" in first
+
+
+def told(session: Any, x: Any, y: Any) -> str:
+    plan = session.plan(y, {x: batch(7)})
+    code = "\n".join(kernel.llvm + kernel.asm for kernel in plan.kernels)
+    lines = [f"{row.ops} {row.lines}" for row in plan.profile(2).rows]
+    return re.sub(r"compiled in .*", "", f"{plan}\n{code}\n{sorted(lines)}")
+
+
+def test_plans_kernels_and_profiles_are_told_as_before(processes: Processes) -> None:
+    def describe() -> str:
+        with processes.next() as session:
+            x = tf.placeholder(tf.float32, [None, 20])
+            y = layer(x)
+            session.run(y, {x: batch(7)})
+            assert processes.lowered == lowered
+            return told(session, x, y)
+
+    lowered = 1
+    first = describe()
+    lowered = 0
+    assert describe() == first
+
+
+_PROGRAM = """
+import numpy as np, thalweg as tf
+from thalweg.runtime import compiled
+from tests.runtime.test_program_cache import train
+count, lower = [0], compiled.lower
+def noted(*arguments):
+    count[0] += 1
+    return lower(*arguments)
+compiled.lower = noted
+with tf.Session() as session:
+    found = train(session)
+print(count[0], np.concatenate([np.ravel(x) for x in found]).tobytes().hex())
+"""
+
+
+def test_processes_at_the_same_time(tmp_path: Path) -> None:
+    environment = {**os.environ, "THALWEG_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+
+    def started() -> Any:
+        command = [sys.executable, "-c", _PROGRAM]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    together = [process.communicate()[0].split() for process in [started() for _ in range(3)]]
+    later = started().communicate()[0].split()
+    assert later[0] == "0"
+    assert {result for _, result in together} == {later[1]}
+    assert not list(tmp_path.rglob("*.tmp"))

@@ -1,0 +1,1 @@
+"""Machine code for contractions: packing, micro-kernel, GEMM, AMX."""

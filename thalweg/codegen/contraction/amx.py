@@ -1,0 +1,411 @@
+"""Products of bfloat16 numbers on the matrix unit of a processor (AMX): tiles of 16 by 16 sums.
+
+What comes in is a contraction whose factors are bfloat16 numbers, and a schedule; what goes out is
+LLVM text. The unit multiplies 16 rows of 32 numbers by 16 columns of as many, which lie in pairs:
+a phase, or every piece of work, packs the columns so. Sums go through memory to what is done with
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from thalweg.codegen.contraction.amx_plan import DEPTH, SIDE, roles_of
+from thalweg.codegen.contraction.form import is_static, variables_of
+from thalweg.codegen.contraction.gemm import store_sums
+from thalweg.codegen.contraction.packing import Bound, Copy, Span, dense, tiled, transposed
+from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, spans_of_rows
+from thalweg.codegen.frame import Frame, Leaves
+from thalweg.codegen.llvm.builder import I64, VOID, Builder, Module, Type, Value, constant
+from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.ir.loop import Variable
+from thalweg.ir.types import BFLOAT16
+
+_ITEM = 2  # the bytes of an element
+_I8, _I16, _I32 = Type("i8"), Type("i16"), Type("i32")
+_SUMS = Type("float", SIDE)
+
+At = Mapping[Variable, Value]
+
+
+def emit_matrix(setting: Setting, made: Schedule) -> Emitted:
+    """The code of a contraction on the matrix unit."""
+    module, names = Module(setting.target.halves), ["multiply"]
+    layout = _Layout(setting, made)
+    kernel = layout.roles.form.kernel
+    if made.copy_b == "shared":
+        names.insert(0, "pack")
+        _Pack(layout, Frame(module, "pack", kernel, True)).emit()
+    _Multiply(layout, Frame(module, "multiply", kernel, True)).emit()
+    return Emitted(tuple(names), module.text, layout.size * _ITEM, "tiles")
+
+
+def configure(b: Builder) -> None:
+    """All eight tiles are 16 rows of 64 bytes, until they are released."""
+    words = [1, 0, *[0x0040004000400040] * 2, 0, 0, 0x1010101010101010, 0]
+    memory = b.stack(I64, len(words))
+    for number, word in enumerate(words):
+        b.store(constant(I64, word), b.element(memory, "i64", constant(I64, number)))
+    instruct(b, "ldtilecfg", memory)
+
+
+def instruct(b: Builder, name: str, *arguments: Value | int) -> None:
+    """An instruction of the unit; integers are the numbers of tiles."""
+    values = [constant(_I8, a) if isinstance(a, int) else a for a in arguments]
+    b.call(f"llvm.x86.{name}", VOID, *values)
+
+
+class _Layout:
+    """How the factors lie in scratch memory, in elements.
+
+    Sums go by steps of 32 numbers of one variable, for all values of the others in turn. A step of
+    the rows' factor has all rows of a piece side by side; one of the columns' has 16 pairs of all
+    columns of a panel.
+    """
+
+    def __init__(self, setting: Setting, made: Schedule) -> None:
+        roles = roles_of(setting.form)
+        assert roles
+        self.roles, self.made, self.form = roles, made, setting.form
+        self.width = setting.width(made)
+        self.panels = setting.panels(made)
+        self.rows = prod(spans_of_rows(setting.form, made).values()) if setting.form.rows else 1
+        self.others = [v for v in setting.form.reduced if v is not roles.hot]
+        self.chunks = ceil(roles.hot.extent / DEPTH)
+        self.steps = self.chunks * prod(int(v.extent) for v in self.others)
+        self.panel = self.steps * DEPTH * self.width
+
+    @property
+    def _parts(self) -> tuple[int, int]:
+        """What a thread has for either factor. The last tile of rows may go beyond them."""
+        a = (self.steps * self.rows + self.made.tile) * DEPTH if self.made.copy_a else 0
+        return a, self.made.panels * self.panel if self.made.copy_b == "block" else 0
+
+    @property
+    def _shared(self) -> int:
+        return self.panels * self.panel if self.made.copy_b == "shared" else 0
+
+    @property
+    def size(self) -> int:
+        """All of it."""
+        return self._shared + SLOTS * sum(self._parts)
+
+    def parts(self, frame: Frame) -> tuple[Value, Value]:
+        """Where a thread has the rows' factor and the columns'."""
+        a, b = self._parts
+        start = frame.add(frame.integer(self._shared), frame.multiply(frame.thread, a + b))
+        rows = frame.b.element(frame.scratch, "i16", start)
+        if self.made.copy_b == "shared":
+            return rows, frame.scratch
+        return rows, frame.b.element(rows, "i16", frame.integer(a))
+
+
+class _Columns:
+    """The loops that pack panels of the columns' factor."""
+
+    def __init__(self, layout: _Layout, frame: Frame) -> None:
+        self.layout, self.frame, self.b = layout, frame, frame.b
+        self.access = layout.roles.b
+        self.lane, self.hot = layout.form.lane, layout.roles.hot
+
+    def emit(self, at: At, column: Value, chunk: Value, destination: Value) -> None:
+        """A panel from a column on: the chunk of the sum of that number, for all other variables.
+
+        `destination` is where the panel starts.
+        """
+        frame, layout, others = self.frame, self.layout, self.layout.others
+        count = prod(int(v.extent) for v in others)
+        first = frame.multiply(chunk, count)
+        with self.b.loop(frame.integer(0), frame.integer(count), frame.integer(1)) as loop:
+            places = frame.parts(loop.index, [frame.integer(v.extent) for v in others])
+            here = {**at, **dict(zip(others, places, strict=True)), self.lane: column}
+            start = frame.multiply(chunk, DEPTH)
+            step = frame.multiply(frame.add(first, loop.index), DEPTH * layout.width)
+            base = self.b.element(destination, "i16", step)
+            if self._lies_across():
+                self._turned(here, start, base)
+            else:
+                self._pairs(here, start, base)
+
+    def _lies_across(self) -> bool:
+        """Whether the numbers of a sum lie side by side: squares of pairs are then turned round."""
+        value = self.access.value
+        if value.function != "load" or self.access.bounds:
+            return False
+        offset = value.arguments[1]
+        is_plain = all(isinstance(term, Variable) for _, term in offset.terms)
+        return is_plain and offset.factor(self.hot) == 1
+
+    def _turned(self, at: At, start: Value, base: Value) -> None:
+        """Pairs of 16 columns at a time, as numbers of 32 bits."""
+        frame, b = self.frame, self.b
+        argument, offset = self.access.value.arguments
+        whole = self.hot.extent % DEPTH == 0
+        mask = None if whole else frame.below(start, frame.integer(self.hot.extent), DEPTH)
+        step, last = offset.factor(self.lane), frame.integer(self.lane.extent - 1)
+        for first in range(0, self.layout.width, SIDE):
+            rows: list[Value] = []
+            for number in range(first, first + SIDE):
+                column = frame.add(at[self.lane], frame.integer(number))
+                # Beyond the last column that one stands again; nobody looks at the sums.
+                column = frame.subtract(frame.least(column, last), at[self.lane])
+                place = frame.place(offset, {**at, self.hot: start})
+                place = frame.add(place, frame.multiply(column, step))
+                address = b.element(frame.pointers[argument], "i16", place)
+                kind = _I16.of(DEPTH)
+                raw = b.load_masked(kind, address, mask) if mask else b.load(kind, address)
+                rows.append(b.emit(_I32.of(SIDE), f"bitcast {raw} to {_I32.of(SIDE)}"))
+            for pair, vector in enumerate(transposed(b, rows)):
+                place = frame.integer(2 * (pair * self.layout.width + first))
+                b.store(vector, b.element(base, "i16", place))
+
+    def _pairs(self, at: At, start: Value, base: Value) -> None:
+        """Vectors along the columns, two at a time."""
+        frame, b, width = self.frame, self.b, self.layout.width
+        with b.loop(frame.integer(0), frame.integer(DEPTH // 2), frame.integer(1)) as loop:
+            number = frame.add(start, frame.multiply(loop.index, 2))
+            for first in range(0, width, SIDE):
+                column = frame.add(at[self.lane], frame.integer(first))
+                pair = [
+                    self._values(
+                        {**at, self.lane: column, self.hot: frame.add(number, frame.integer(k))}
+                    )
+                    for k in range(2)
+                ]
+                place = frame.multiply(
+                    frame.add(frame.multiply(loop.index, width), frame.integer(first)), 2
+                )
+                b.store(self._interleaved(*pair), b.element(base, "i16", place))
+
+    def _values(self, at: At) -> Value:
+        """The numbers of 16 columns as they lie in memory; zeros where there are none."""
+        frame, b = self.frame, self.b
+        mask = self._mask(at)
+        leaves = Leaves(frame, at, self.lane, SIDE, whole=mask)
+        raw = leaves.bits(self.access.value, BFLOAT16, mask)
+        return raw if mask is None else b.select(mask, raw, constant(raw.type, 0))
+
+    def _mask(self, at: At) -> Value | None:
+        frame, b, masks = self.frame, self.b, list[Value]()
+        if self.lane.extent % self.layout.width:
+            masks.append(frame.below(at[self.lane], frame.integer(self.lane.extent), SIDE))
+        if self.hot.extent % DEPTH:
+            there = b.compare("slt", at[self.hot], frame.integer(self.hot.extent))
+            masks.append(b.splat(there, SIDE))
+        masks += [self._between(bound, at) for bound in self.access.bounds]
+        result = None
+        for mask in masks:
+            result = mask if result is None else b.binary("and", result, mask)
+        return result
+
+    def _between(self, bound: Bound, at: At) -> Value:
+        b, frame = self.b, self.frame
+        low, offset, high = bound
+        value = b.splat(frame.place(offset, at), SIDE)
+        if self.lane in variables_of(offset):
+            step = b.splat(frame.integer(offset.factor(self.lane)), SIDE)
+            value = b.binary("add", value, b.binary("mul", frame.lane_numbers(SIDE), step))
+        least, end = (b.splat(frame.integer(limit), SIDE) for limit in (low, high))
+        return b.binary("and", b.compare("sge", value, least), b.compare("slt", value, end))
+
+    def _interleaved(self, first: Value, second: Value) -> Value:
+        order = ", ".join(f"i32 {lane + half * SIDE}" for lane in range(SIDE) for half in range(2))
+        kind = _I16.of(2 * SIDE)
+        return self.b.emit(kind, f"shufflevector {first}, {second}, <{2 * SIDE} x i32> <{order}>")
+
+
+class _Pack:
+    """The phase that packs the columns' factor for all threads."""
+
+    def __init__(self, layout: _Layout, frame: Frame) -> None:
+        self.layout, self.frame = layout, frame
+
+    def emit(self) -> None:
+        """Every chunk of every panel of a thread."""
+        frame, layout = self.frame, self.layout
+        extents = layout.panels, layout.chunks
+        start, stop = frame.share(frame.integer(prod(extents)), SLOTS)
+        with frame.b.loop(start, stop, frame.integer(1)) as loop:
+            panel, chunk = frame.parts(loop.index, map(frame.integer, extents))
+            base = frame.b.element(frame.scratch, "i16", frame.multiply(panel, layout.panel))
+            column = frame.multiply(panel, layout.width)
+            _Columns(layout, frame).emit({}, column, chunk, base)
+        frame.b.ret()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A block of rows: the values of all variables outside, its own, and where they lie."""
+
+    at: At
+    variables: Sequence[Variable]
+    count: Value
+    base: Value
+    apart: int  # elements from row to row
+
+
+class _Multiply:
+    """The phase that multiplies, in the making."""
+
+    def __init__(self, layout: _Layout, frame: Frame) -> None:
+        self.layout, self.frame, self.b = layout, frame, frame.b
+        self.form, self.made, self.roles = layout.form, layout.made, layout.roles
+        self.copy_a, self.packed_b = layout.parts(frame)
+        self.sums = self.b.stack(_SUMS, self.made.tile * self.made.vectors)
+
+    def emit(self) -> None:
+        """All pieces of work of a thread."""
+        frame, form, made = self.frame, self.form, self.made
+        configure(self.b)
+        before = form.rows[: made.block_at]
+        extents = [frame.integer(v.extent) for v in (*form.outer, *before)]
+        extents += [self._blocks(), frame.integer(ceil(self.layout.panels / made.panels))]
+        count = frame.integer(1)
+        for extent in extents:
+            count = extent if count.text == "1" else self.b.binary("mul", count, extent)
+        start, stop = frame.share(count, SLOTS)
+        with self.b.loop(start, stop, frame.integer(1)) as loop:
+            *places, block, columns = frame.parts(loop.index, extents)
+            at = dict(zip((*form.outer, *before), places, strict=True))
+            self._piece(at, block, frame.multiply(columns, made.panels))
+        instruct(self.b, "tilerelease")
+        self.b.ret()
+
+    def _blocks(self) -> Value:
+        if not self.form.rows:
+            return self.frame.integer(1)
+        extent = self.form.rows[self.made.block_at].extent
+        if is_static(extent):
+            return self.frame.integer(ceil(extent / self.made.block))
+        most = self.frame.add(self.frame.integer(extent), self.frame.integer(self.made.block - 1))
+        return self.b.binary("udiv", most, self.frame.integer(self.made.block))
+
+    def _piece(self, at: dict[Variable, Value], block: Value, first: Value) -> None:
+        """A block of rows, and panels of columns from one on."""
+        frame, made, layout = self.frame, self.made, self.layout
+        rows = self._rows(at, block)
+        last = frame.add(first, frame.integer(made.panels))
+        last = frame.least(last, frame.integer(layout.panels))
+        with self.b.loop(first, last, frame.integer(1)) as loop:
+            column = frame.multiply(loop.index, layout.width)
+            number = loop.index
+            if made.copy_b == "block":
+                number = frame.subtract(number, first)
+            columns = self.b.element(self.packed_b, "i16", frame.multiply(number, layout.panel))
+            if made.copy_b == "block":
+                self._pack(at, column, columns)
+            self._panel(rows, columns, column)
+
+    def _pack(self, at: At, column: Value, base: Value) -> None:
+        frame = self.frame
+        chunks = frame.integer(self.layout.chunks)
+        with self.b.loop(frame.integer(0), chunks, frame.integer(1)) as loop:
+            _Columns(self.layout, frame).emit(at, column, loop.index, base)
+
+    def _rows(self, at: dict[Variable, Value], block: Value) -> _Rows:
+        """The rows of a block, copied or as they lie."""
+        frame, made = self.frame, self.made
+        rows, count = self.form.rows[made.block_at :], frame.integer(1)
+        if rows:
+            at[rows[0]] = frame.multiply(block, made.block)
+            left = frame.subtract(frame.integer(rows[0].extent), at[rows[0]])
+            count = frame.least(left, frame.integer(made.block))
+            count = frame.multiply(count, prod(int(v.extent) for v in rows[1:]))
+        if made.copy_a:
+            self._copy(at, rows)
+            return _Rows(at, rows, count, self.copy_a, DEPTH)
+        argument, offset = self.roles.a.value.arguments
+        place = frame.place(offset, {**at, self.roles.hot: frame.integer(0)})
+        base = self.b.element(frame.pointers[argument], "i16", place)
+        return _Rows(at, rows, count, base, offset.factor(rows[0]))
+
+    def _copy(self, at: At, rows: Sequence[Variable]) -> None:
+        """Copy a block of rows, the numbers of a step side by side."""
+        frame, hot = self.frame, self.roles.hot
+        packing = tiled(dense(self.roles.a, [*self.layout.others, *rows]), hot, DEPTH)
+        zero = frame.integer(0)
+        box = {v: Span(zero, int(v.extent)) for v in (*self.form.reduced, *rows[1:])}
+        if rows:
+            box[rows[0]] = Span(at[rows[0]], self.made.block)
+        Copy(frame, packing, box, at, self.copy_a, SIDE, BFLOAT16).emit()
+
+    def _panel(self, rows: _Rows, columns: Value, column: Value) -> None:
+        """All tiles of a block of rows, for the panel that starts with a column."""
+        frame, tile = self.frame, self.made.tile
+        masks = [self._there(column, first) for first in range(0, self.layout.width, SIDE)]
+        with self.b.loop(frame.integer(0), rows.count, frame.integer(tile)) as loop:
+            here = self.b.element(rows.base, "i16", frame.multiply(loop.index, rows.apart))
+            self._tile(here, rows.apart, columns)
+            left = frame.least(frame.subtract(rows.count, loop.index), frame.integer(tile))
+            self._store(rows, column, (loop.index, left), masks)
+
+    def _there(self, column: Value, first: int) -> Value | None:
+        """The columns that exist, of the 16 from one on."""
+        extent = self.form.lane.extent
+        if extent % self.layout.width == 0:
+            return None
+        start = self.frame.add(column, self.frame.integer(first))
+        return self.frame.below(start, self.frame.integer(extent), SIDE)
+
+    # Tiles of sums
+
+    def _tile(self, a: Value, stride: int, b: Value) -> None:
+        """The sums of a tile, into memory: two tiles of rows by two of columns in registers."""
+        frame, layout = self.frame, self.layout
+        rows, columns = self.made.tile // SIDE, self.made.vectors
+        for number in range(rows * columns):
+            instruct(self.b, "tilezero", number)
+        step_a = DEPTH if not self.made.copy_a else layout.rows * DEPTH
+        with self.b.loop(frame.integer(0), frame.integer(layout.steps), frame.integer(1)) as loop:
+            here_a = self.b.element(a, "i16", frame.multiply(loop.index, step_a))
+            here_b = self.b.element(b, "i16", frame.multiply(loop.index, DEPTH * layout.width))
+            for j in range(columns):
+                self._load(6 + j, here_b, j * 2 * SIDE, 2 * layout.width)
+            for i in range(rows):
+                self._load(4 + i, here_a, i * SIDE * stride, stride)
+                for j in range(columns):
+                    instruct(self.b, "tdpbf16ps", i * columns + j, 4 + i, 6 + j)
+        for number in range(rows * columns):
+            i, j = divmod(number, columns)
+            place = self._sum_at(frame.integer(i * SIDE), j)
+            bytes_apart = constant(I64, 4 * columns * SIDE)
+            instruct(self.b, "tilestored64", number, place, bytes_apart)
+
+    def _load(self, tile: int, base: Value, beyond: int, apart: int) -> None:
+        address = self.b.element(base, "i16", self.frame.integer(beyond))
+        instruct(self.b, "tileloadd64", tile, address, constant(I64, apart * _ITEM))
+
+    def _sum_at(self, row: Value, vector: int) -> Value:
+        number = self.frame.add(
+            self.frame.multiply(row, self.made.vectors), self.frame.integer(vector)
+        )
+        return self.b.element(self.sums, str(_SUMS), number)
+
+    def _store(
+        self,
+        rows: _Rows,
+        column: Value,
+        numbers: tuple[Value, Value],
+        masks: Sequence[Value | None],
+    ) -> None:
+        """What becomes of the sums of a tile, row by row: from the first on, so many."""
+        frame, lane, (first, count) = self.frame, self.form.lane, numbers
+        with self.b.loop(frame.integer(0), count, frame.integer(1)) as loop:
+            places = self._places(rows, frame.add(first, loop.index))
+            row = Leaves(frame, {**rows.at, **places, lane: column}, lane, SIDE)
+            for j, mask in enumerate(masks):
+                total = self.b.load(_SUMS, self._sum_at(loop.index, j))
+                beyond = {lane: j * SIDE}
+                store_sums(self.form.kernel, replace(row, whole=mask, sum=total, beyond=beyond))
+
+    def _places(self, rows: _Rows, number: Value) -> dict[Variable, Value]:
+        """The values of the row variables in the row of that number of a block."""
+        if not rows.variables:
+            return {}
+        first, *inner = rows.variables
+        extents = [self.made.block, *(int(v.extent) for v in inner)]
+        places = self.frame.parts(number, map(self.frame.integer, extents)) if inner else [number]
+        found = dict(zip(rows.variables, places, strict=True))
+        return {**found, first: self.frame.add(rows.at[first], places[0])}

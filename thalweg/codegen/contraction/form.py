@@ -1,0 +1,337 @@
+"""Contractions in their simplest form: fewer, longer variables, and the roles these play.
+
+What comes in is a `Contraction` as it was lowered; what goes out means the same, with variables of
+one value dropped, jointly contiguous ones merged (a 1x1 convolution becomes a matrix product), and
+its factors swapped where the rows are what lies contiguously in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any, cast
+
+import numpy as np
+
+from thalweg.ir.expr import Expr, call
+from thalweg.ir.kernel import Access, Argument, Contraction, Dynamic, Offset, Store
+from thalweg.ir.loop import Variable
+
+
+class NotContraction(Exception):
+    """These loops are not for the contraction kernels; plain loops do them as well or better."""
+
+
+class Product(Dynamic):
+    """A size known only at run time, as the product of other integers."""
+
+    parts: tuple[int, ...]
+
+
+def times(*numbers: int) -> int:
+    """The product of integers that may be dynamic."""
+    if not any(isinstance(number, Dynamic) for number in numbers):
+        return int(np.prod(numbers, dtype=np.int64)) if numbers else 1
+    made = Product(int(np.prod([int(number) for number in numbers], dtype=np.int64)))
+    made.parts = tuple(numbers)
+    return made
+
+
+def is_static(number: int) -> bool:
+    """Whether an integer is known when code is made."""
+    return not isinstance(number, Dynamic)
+
+
+def loads_of(expression: Any) -> Iterator[Expr]:
+    """The loads in an expression, those in computed places included."""
+    if not isinstance(expression, Expr):
+        return
+    if expression.function == "load":
+        yield expression
+        for _, term in expression.arguments[1].terms:
+            yield from loads_of(term)
+        return
+    for part in expression.arguments:
+        yield from loads_of(part)
+
+
+def pinned_in(expression: Any) -> Iterator[Variable]:
+    """The variables whose own value an expression uses."""
+    if not isinstance(expression, Expr):
+        return
+    if expression.function == "index":
+        yield expression.arguments[0]
+        return
+    parts = expression.arguments
+    if expression.function == "load":
+        parts = [term for _, term in parts[1].terms]
+    for part in parts:
+        yield from pinned_in(part)
+
+
+def plain(offset: Offset) -> bool:
+    """Whether a place is affine in the variables."""
+    return all(isinstance(term, Variable) for _, term in offset.terms)
+
+
+def variables_of(offset: Offset) -> list[Variable]:
+    """The variables that are plain terms of a place."""
+    return [term for _, term in offset.terms if isinstance(term, Variable)]
+
+
+def map_offsets(
+    expression: Any,
+    change: Callable[[Offset], Offset],
+    index: Callable[[Expr], Expr] = lambda index: index,
+) -> Any:
+    """The expression with every place it loads from changed (and indices); shared parts stay so."""
+    done: dict[int, Any] = {}
+
+    def walk(part: Any) -> Any:
+        if not isinstance(part, Expr):
+            return part
+        if id(part) not in done:
+            done[id(part)] = rebuilt(part)
+        return done[id(part)]
+
+    def rebuilt(part: Expr) -> Expr:
+        if part.function == "index":
+            return index(part)
+        if part.function != "load":
+            return Expr(part.function, tuple(walk(inner) for inner in part.arguments))
+        argument, offset = part.arguments
+        moved = change(cast("Offset", offset))
+        terms = tuple((factor, walk(term)) for factor, term in moved.terms)
+        return Expr("load", (argument, Offset(moved.constant, terms)))
+
+    return walk(expression)
+
+
+def map_kernel(kernel: Contraction, change: Callable[[Offset], Offset]) -> Contraction:
+    """The kernel with every place in it changed."""
+
+    def access(old: Access) -> Access:
+        bounds = tuple((low, change(offset), high) for low, offset, high in old.bounds)
+        return Access(map_offsets(old.value, change), bounds)
+
+    def store(old: Store) -> Store:
+        value, inside = (map_offsets(part, change) for part in (old.value, old.inside))
+        return replace(old, offset=change(old.offset), value=value, inside=inside)
+
+    stores = tuple(store(old) for old in kernel.stores)
+    return replace(kernel, a=access(kernel.a), b=access(kernel.b), stores=stores)
+
+
+def offsets_of(kernel: Contraction) -> list[Offset]:
+    """Every place that the kernel reads, writes or compares."""
+    values = [kernel.a.value, kernel.b.value]
+    for store in kernel.stores:
+        values += [store.value, store.inside]
+    found = [load.arguments[1] for value in values for load in loads_of(value)]
+    found += [offset for access in (kernel.a, kernel.b) for _, offset, _ in access.bounds]
+    return found + [store.offset for store in kernel.stores]
+
+
+def _pinned(kernel: Contraction) -> set[Variable]:
+    values = [kernel.a.value, kernel.b.value]
+    for store in kernel.stores:
+        values += [store.value, store.inside, *(term for _, term in store.offset.terms)]
+    return {variable for value in values for variable in pinned_in(value)}
+
+
+def simplified(kernel: Contraction) -> Contraction:
+    """The same kernel over the fewest variables, its result contiguous along a column if it can."""
+    kernel = _merged(_within(_without_units(settled(kernel))))
+    return _swapped(kernel) if _wants_swap(kernel) else kernel
+
+
+def settled(kernel: Contraction) -> Contraction:
+    """Stores that fold into what is there read it themselves, and give the type they store."""
+
+    def settle(store: Store) -> Store:
+        value = store.value
+        if store.combine != "set":
+            there = Expr("load", (store.argument, store.offset))
+            function = {"sum": "add", "prod": "mul"}.get(store.combine, store.combine)
+            value = call(function, there, value)
+        return replace(store, value=value, combine="set")
+
+    return replace(kernel, stores=tuple(settle(store) for store in kernel.stores))
+
+
+def _without_units(kernel: Contraction) -> Contraction:
+    pinned = _pinned(kernel)
+    groups = _groups(kernel)
+    units = {
+        variable
+        for group in groups.values()
+        for variable in group
+        if is_static(variable.extent) and variable.extent == 1 and variable not in pinned
+    }
+    left = {name: tuple(v for v in group if v not in units) for name, group in groups.items()}
+    return replace(map_kernel(kernel, lambda offset: _dropped(offset, units)), **left)
+
+
+def _within(kernel: Contraction) -> Contraction:
+    """Without the bounds that always hold."""
+    a, b = (
+        replace(side, bounds=tuple(bound for bound in side.bounds if not _holds(*bound)))
+        for side in (kernel.a, kernel.b)
+    )
+    return replace(kernel, a=a, b=b)
+
+
+def _holds(low: int, offset: Offset, high: int) -> bool:
+    numbers = (low, high, offset.constant, *(factor for factor, _ in offset.terms))
+    extents = [term.extent for _, term in offset.terms if isinstance(term, Variable)]
+    if not plain(offset) or not all(map(is_static, (*numbers, *extents))):
+        return False
+    spans = [factor * (v.extent - 1) for factor, v in offset.terms if isinstance(v, Variable)]
+    least = offset.constant + sum(span for span in spans if span < 0)
+    most = offset.constant + sum(span for span in spans if span > 0)
+    return low <= least and most < high
+
+
+def _dropped(offset: Offset, units: set[Variable]) -> Offset:
+    return Offset(offset.constant, tuple(term for term in offset.terms if term[1] not in units))
+
+
+def _groups(kernel: Contraction) -> dict[str, tuple[Variable, ...]]:
+    return {
+        "batch": kernel.batch,
+        "rows": kernel.rows,
+        "columns": kernel.columns,
+        "reduced": kernel.reduced,
+    }
+
+
+def _merged(kernel: Contraction) -> Contraction:
+    pinned, offsets = _pinned(kernel), offsets_of(kernel)
+    for name, group in _groups(kernel).items():
+        for outer, inner in permutations(group, 2):
+            if pinned.isdisjoint((outer, inner)) and _joined(offsets, outer, inner):
+                return _merged(_merge(kernel, name, outer, inner))
+    return kernel
+
+
+def _joined(offsets: Sequence[Offset], outer: Variable, inner: Variable) -> bool:
+    if not is_static(inner.extent):
+        return False
+    pairs = [(offset.factor(outer), offset.factor(inner)) for offset in offsets]
+    return all(
+        is_static(far) and is_static(near) and far == near * inner.extent for far, near in pairs
+    )
+
+
+def _merge(kernel: Contraction, name: str, outer: Variable, inner: Variable) -> Contraction:
+    extent = times(outer.extent, inner.extent)
+    both = Variable(extent, f"{outer.name}{inner.name}")
+
+    def change(offset: Offset) -> Offset:
+        terms = tuple((factor, term) for factor, term in offset.terms if term is not outer)
+        swapped = tuple((f, both if term is inner else term) for f, term in terms)
+        return Offset(offset.constant, swapped)
+
+    group = _groups(kernel)[name]
+    left = tuple(both if v is inner else v for v in group if v is not outer)
+    return replace(map_kernel(kernel, change), **{name: left})
+
+
+def _wants_swap(kernel: Contraction) -> bool:
+    if not kernel.rows:
+        return False
+    if not kernel.columns:
+        return batch_lane(kernel) is None and not kernel.a.bounds
+    if not _contiguous(kernel, kernel.columns) and _contiguous(kernel, kernel.rows):
+        return True
+    return _fits_lanes(kernel)
+
+
+def _fits_lanes(kernel: Contraction) -> bool:
+    """Whether a few rows had better be the lanes, so that columns along the sum stay in place.
+
+    That pays where turning the columns' factor round would cost more than to scatter the result.
+    """
+    groups = kernel.rows, kernel.columns, kernel.reduced
+    if kernel.batch or kernel.a.bounds or kernel.b.bounds or any(len(g) != 1 for g in groups):
+        return False
+    (row,), (column,), (summed,) = groups
+    if not all(is_static(v.extent) for v in (row, column, summed)):
+        return False
+    if row.extent not in (16, 32, 48) or column.extent < 4 * row.extent:
+        return False
+    if kernel.b.value.function != "load" or argument_of(kernel.b)[1].factor(summed) != 1:
+        return False
+    values = [part for store in kernel.stores for part in (store.value, store.inside)]
+    scattered = len(kernel.stores) + sum(1 for value in values for _ in loads_of(value))
+    return scattered * 200 <= summed.extent
+
+
+def _contiguous(kernel: Contraction, variables: Sequence[Variable]) -> bool:
+    return any(s.offset.factor(v) == 1 for s in kernel.stores for v in variables)
+
+
+def _swapped(kernel: Contraction) -> Contraction:
+    return replace(kernel, rows=kernel.columns, columns=kernel.rows, a=kernel.b, b=kernel.a)
+
+
+def batch_lane(kernel: Contraction) -> Variable | None:
+    """The batch variable along which both factors and the result are contiguous (depthwise)."""
+    offsets = [load.arguments[1] for side in (kernel.a, kernel.b) for load in loads_of(side.value)]
+    offsets += [store.offset for store in kernel.stores]
+    return next((v for v in kernel.batch if all(o.factor(v) == 1 for o in offsets)), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """A simplified contraction and the roles of its variables.
+
+    Vectors run along `lane`: a column, or a batch variable in both factors (depthwise). `outer` are
+    loops round everything else.
+    """
+
+    kernel: Contraction
+    lane: Variable
+    outer: tuple[Variable, ...]
+    rows: tuple[Variable, ...]
+    reduced: tuple[Variable, ...]
+    depthwise: bool = False
+
+
+def form_of(kernel: Contraction) -> Form:
+    """The roles of the variables of a contraction, which is simplified on the way."""
+    kernel = simplified(kernel)
+    if not kernel.stores:
+        raise NotContraction("nothing is stored")
+    lane = _column_lane(kernel)
+    batch = None if lane else batch_lane(kernel)
+    lane = lane or batch or Variable(1, "one")
+    outer = tuple(v for v in (*kernel.batch, *kernel.columns) if v is not lane)
+    return Form(kernel, lane, outer, kernel.rows, kernel.reduced, batch is not None)
+
+
+def _column_lane(kernel: Contraction) -> Variable | None:
+    if not kernel.columns:
+        return None
+    loads = [load.arguments[1] for load in loads_of(kernel.b.value)]
+
+    def worth(variable: Variable) -> tuple[bool, bool]:
+        stored = any(store.offset.factor(variable) == 1 for store in kernel.stores)
+        return stored, any(offset.factor(variable) == 1 for offset in loads)
+
+    return max(kernel.columns, key=worth)
+
+
+def substituted(offset: Offset, change: Mapping[Variable, tuple[int, Variable]]) -> Offset:
+    """The place with groups of variables replaced: each by (its factor now, the new variable)."""
+    terms: dict[Variable, int] = {}
+    for factor, term in offset.terms:
+        unit, new = change.get(cast("Variable", term), (1, term))
+        terms[cast("Variable", new)] = factor // unit if unit != 1 else factor
+    return Offset(offset.constant, tuple((factor, v) for v, factor in terms.items()))
+
+
+def argument_of(access: Access) -> tuple[Argument, Offset]:
+    """What a factor that is a plain load reads, and where."""
+    return access.value.arguments

@@ -1,0 +1,112 @@
+"""Contractions as machine code: matrix products, convolutions and their gradients.
+
+What comes in is a `Contraction` and the target; what goes out is LLVM text. A phase that packs the
+columns' factor, where that pays, comes first; then every thread multiplies its pieces of the
+result. Convolutions that minimal filtering makes faster go another way, and so do products of
+bfloat16 numbers where the processor has a unit for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from thalweg.codegen.contraction.amx import emit_matrix
+from thalweg.codegen.contraction.form import NotContraction, form_of, times
+from thalweg.codegen.contraction.gemm import GemmEmitter
+from thalweg.codegen.contraction.packing import Span
+from thalweg.codegen.contraction.plan import best, check, neighbours, schedule, schedules
+from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting
+from thalweg.codegen.contraction.scratch import Scratch
+from thalweg.codegen.frame import Frame
+from thalweg.codegen.llvm.builder import Module, Value
+from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.codegen.machine import Target
+from thalweg.codegen.winograd.kernel import emit_winograd
+from thalweg.codegen.winograd.plan import filtered
+from thalweg.ir.kernel import Contraction
+from thalweg.ir.loop import Variable
+
+__all__ = [
+    "NotContraction",
+    "Schedule",
+    "emit_contraction",
+    "neighbours",
+    "schedule",
+    "schedules",
+]
+
+
+def emit_contraction(
+    kernel: Contraction, target: Target, schedule: Schedule | None = None
+) -> Emitted:
+    """The code of a contraction, by the given schedule or the one the cost model likes best.
+
+    Raises `NotContraction` where copies would have several extents that are not known.
+    """
+    made = schedule or filtered(kernel, target)
+    if made and made.outputs:
+        return emit_winograd(kernel, target, made)
+    setting = Setting(form_of(kernel), target)
+    made = made or best(setting)
+    if made.matrix:
+        return emit_matrix(setting, made)
+    check(setting.form, made)
+    return _emitted(Scratch(setting, made))
+
+
+def _emitted(scratch: Scratch) -> Emitted:
+    module, names, kernel = Module(scratch.setting.target.halves), ["multiply"], scratch.form.kernel
+    if scratch.made.copy_b == "shared":
+        names.insert(0, "pack")
+        _Pack(scratch, Frame(module, "pack", kernel, True)).emit()
+    GemmEmitter(scratch, Frame(module, "multiply", kernel, scratch.size > 0)).emit()
+    return Emitted(tuple(names), module.text, scratch.size, "tiles")
+
+
+_FEW = 8  # panels that threads cannot share evenly
+
+
+@dataclass(frozen=True)
+class _Pack:
+    """The phase that packs the columns' factor for all threads.
+
+    They share its slices: of the first reduced variable where columns lie side by side, so that
+    memory is read in order, or are few; else of the columns.
+    """
+
+    scratch: Scratch
+    frame: Frame
+
+    def emit(self) -> None:
+        """All slices of a thread."""
+        frame, outer = self.frame, self.scratch.outer
+        variable, length, count = self._slices()
+        extents = [*(v.extent for v in outer), count]
+        start, stop = frame.share(frame.integer(times(*extents)), SLOTS)
+        with frame.b.loop(start, stop, frame.integer(1)) as loop:
+            *places, part = frame.parts(loop.index, map(frame.integer, extents))
+            at = dict(zip(outer, places, strict=True))
+            self._slice(at, variable, Span(frame.multiply(part, length), length))
+        frame.b.ret()
+
+    def _slices(self) -> tuple[Variable, int, int]:
+        """The variable that is cut, the length of a slice, and how many there are."""
+        scratch, packing = self.scratch, self.scratch.packed_b
+        assert packing
+        first, panels = packing.axes[1].coordinate, scratch.setting.panels(scratch.made)
+        alone = first is packing.axes[-1].coordinate
+        if alone or not (packing.along or (panels < _FEW and first.extent > 64 * _FEW)):
+            return scratch.form.lane, scratch.width, panels
+        step = 1 if packing.along else 16  # whole lines of what is turned round
+        length = ceil(first.extent / 16 / step) * step
+        return first, length, ceil(first.extent / max(length, 1))
+
+    def _slice(self, at: Mapping[Variable, Value], variable: Variable, span: Span) -> None:
+        frame, scratch, spans = self.frame, self.scratch, self.scratch.spans_b
+        assert scratch.packed_b
+        box = {v: Span(frame.integer(0), length) for v, length in spans.items()}
+        place = frame.multiply(span.start, scratch.packed_b.factors(spans)[variable])
+        base = frame.b.element(scratch.panels_at(frame, at), scratch.scalar, place)
+        scratch.copy(frame, scratch.packed_b, {**box, variable: span}, at, base, spans)

@@ -1,0 +1,249 @@
+"""The micro-kernel: a tile of sums in registers, fed by loops over the reduced variables.
+
+What comes in are the places of both factors for the tile and the loops of the sum; every product
+adds the splat of an element of `a` times a vector of `b`. What goes out are the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from thalweg.codegen.contraction.form import is_static
+from thalweg.codegen.frame import Frame
+from thalweg.codegen.llvm.builder import I32, POINTER, VOID, Builder, Type, Value, constant, suffix
+
+
+@dataclass(frozen=True)
+class Level:
+    """A loop of a sum: its range, and by how many elements either factor moves with it."""
+
+    start: Value
+    stop: Value
+    step_a: int
+    step_b: int
+    extent: int | None = None  # where the range is a whole known one, from 0
+    most: int | None = None  # what the length of the range never exceeds, where that is known
+
+
+def merged(levels: Sequence[Level]) -> list[Level]:
+    """The same loops, with those that run on where the inner one ends made one."""
+    result: list[Level] = []
+    for level in levels:
+        if result and (joint := _joint(result[-1], level)):
+            result[-1] = joint
+        else:
+            result.append(level)
+    return result
+
+
+def _joint(outer: Level, inner: Level) -> Level | None:
+    if inner.extent is None or outer.extent is None:
+        return None
+    steps = (outer.step_a, inner.step_a), (outer.step_b, inner.step_b)
+    if not all(is_static(far) and is_static(near) for far, near in steps):
+        return None
+    if any(far != near * inner.extent for far, near in steps):
+        return None
+    extent = outer.extent * inner.extent
+    stop = constant(inner.stop.type, extent)
+    return replace(inner, extent=extent, stop=stop, most=extent)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Where a tile's factors lie: element addresses, moved along by the loops."""
+
+    a: Value
+    b: Value
+
+
+@dataclass
+class MicroKernel:
+    """A tile: `rows` are the distances of its rows in `a`; vectors of `b` lie side by side."""
+
+    frame: Frame
+    kind: Type  # a vector of sums
+    rows: Sequence[Value]
+    vectors: int
+    masks: Sequence[Value | None]  # of each vector: the columns that exist
+    masked_loads: bool  # whether `b` ends with the columns
+    vector_a: bool  # whether `a` has an element per lane
+    fma: bool
+    unroll: int = 1
+    ahead: int = 0  # how many steps before they are used columns are called for; 0: never
+    beside: int = 0  # how many panels ahead columns are called for, from far away
+
+    def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
+        """The sums after all loops, row by row."""
+        if not levels:
+            return self._products(at, start)
+        if len(levels) == 1 and self.unroll > 1:
+            return self._unrolled(levels[0], at, start)
+        return self._loop(levels, at, start)
+
+    def _loop(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
+        level, b = levels[0], self.frame.b
+        with b.loop(level.start, level.stop, self.frame.integer(1), start) as loop:
+            if len(levels) == 1:
+                loop.next = self._step(level, at, loop.index, loop.carried)
+            else:
+                moved = self.moved(at, level, loop.index)
+                loop.next = self.sums(levels[1:], moved, loop.carried)
+        return loop.results
+
+    def _step(self, level: Level, at: Factors, index: Value, sums: Sequence[Value]) -> list[Value]:
+        moved = self.moved(at, level, index)
+        if self.ahead:
+            self._call_for(moved.b, self.frame.scaled(self.ahead, level.step_b), 3)
+        if self.beside:
+            width = self.vectors * self.kind.lanes
+            self._call_for(moved.b, self.frame.integer(self.beside * width), 2)
+        return self._products(moved, sums)
+
+    def _unrolled(self, level: Level, at: Factors, start: Sequence[Value]) -> list[Value]:
+        frame, b = self.frame, self.frame.b
+        count = frame.most(frame.subtract(level.stop, level.start), frame.integer(0))
+        rest = b.binary("urem", count, frame.integer(self.unroll))
+        middle = frame.subtract(frame.add(level.start, count), rest)
+        with b.loop(level.start, middle, frame.integer(self.unroll), start) as loop:
+            values = loop.carried
+            for turn in range(self.unroll):
+                index = frame.add(loop.index, frame.integer(turn))
+                values = self._step(level, at, index, values)
+            loop.next = values
+        with b.loop(middle, frame.add(middle, rest), frame.integer(1), loop.results) as last:
+            last.next = self._products(self.moved(at, level, last.index), last.carried)
+        return last.results
+
+    def moved(self, at: Factors, level: Level, index: Value) -> Factors:
+        """Where the factors lie at one value of a loop's variable."""
+        a, b = (
+            self._address(base, self.frame.multiply(index, step))
+            for base, step in ((at.a, level.step_a), (at.b, level.step_b))
+        )
+        return Factors(a, b)
+
+    def _call_for(self, base: Value, distance: Value, nearness: int) -> None:
+        """Ask the caches for columns of later; past the end of memory that does nothing."""
+        scalar, lanes = self.kind.scalar, self.kind.lanes
+        for j in range(self.vectors):
+            place = self.frame.plus(distance, self.frame.integer(j * lanes))
+            later = self.frame.b.emit(POINTER, f"getelementptr {scalar}, {base}, {place}")
+            prefetch(self.frame.b, later, nearness)
+
+    def _address(self, base: Value, distance: Value) -> Value:
+        if distance.text == "0":
+            return base
+        return self.frame.b.element(base, self.kind.scalar, distance)
+
+    def _products(self, at: Factors, sums: Sequence[Value]) -> list[Value]:
+        columns = [self._column(at.b, j) for j in range(self.vectors)]
+        result: list[Value] = []
+        for i, row in enumerate(self.rows):
+            elements = self._row(self._address(at.a, row))
+            for j in range(self.vectors):
+                total = sums[i * self.vectors + j]
+                result.append(multiply_add(self.frame, self.fma, elements[j], columns[j], total))
+        return result
+
+    def _column(self, base: Value, j: int, masked: bool | None = None) -> Value:
+        address = self._address(base, self.frame.integer(j * self.kind.lanes))
+        mask = self.masks[j]
+        if mask is None or not (self.masked_loads if masked is None else masked):
+            return self.frame.b.load(self.kind, address)
+        return self.frame.b.load_masked(self.kind, address, mask)
+
+    def _row(self, address: Value) -> list[Value]:
+        if self.vector_a:
+            return [self._column(address, j, True) for j in range(self.vectors)]
+        element = self.frame.b.load(self.kind.of(1), address)
+        return [self.frame.b.splat(element, self.kind.lanes)] * self.vectors
+
+
+@dataclass
+class DotKernel:
+    """A tile of dot products: vectors run along the last loop in both factors.
+
+    `rows` and `columns` are the distances of the tile's rows in `a` and of its columns in `b`.
+    """
+
+    frame: Frame
+    kind: Type
+    rows: Sequence[Value]
+    columns: Sequence[Value]
+    fma: bool
+
+    def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
+        """The sums after all loops, row by row, each still spread over the lanes."""
+        if len(levels) == 1:
+            return self._along(levels[0], at, start)
+        level, b = levels[0], self.frame.b
+        with b.loop(level.start, level.stop, self.frame.integer(1), start) as loop:
+            loop.next = self.sums(levels[1:], self.moved(at, level, loop.index), loop.carried)
+        return loop.results
+
+    def moved(self, at: Factors, level: Level, index: Value) -> Factors:
+        """Where the factors lie at one value of a loop's variable."""
+        return Factors(
+            self._address(at.a, self.frame.multiply(index, level.step_a)),
+            self._address(at.b, self.frame.multiply(index, level.step_b)),
+        )
+
+    def total(self, spread: Value) -> Value:
+        """The sum of all lanes."""
+        kind = self.kind.of(1)
+        zero = constant(kind, -0.0)
+        name = f"llvm.vector.reduce.fadd.{suffix(self.kind)}"
+        return self.frame.b.call(name, kind, zero, spread, flags="reassoc")
+
+    def _along(self, level: Level, at: Factors, start: Sequence[Value]) -> list[Value]:
+        """Whole vectors, then what is left of one."""
+        frame, b, lanes = self.frame, self.frame.b, self.kind.lanes
+        count = frame.most(frame.subtract(level.stop, level.start), frame.integer(0))
+        rest = b.binary("urem", count, frame.integer(lanes))
+        middle = frame.subtract(frame.add(level.start, count), rest)
+        with b.loop(level.start, middle, frame.integer(lanes), start) as loop:
+            loop.next = self._products(at, loop.index, None, loop.carried)
+        if level.extent is not None and level.extent % lanes == 0:
+            return loop.results
+        with b.loop(middle, level.stop, frame.integer(lanes), loop.results) as last:
+            mask = frame.below(last.index, level.stop, lanes)
+            last.next = self._products(at, last.index, mask, last.carried)
+        return last.results
+
+    def _products(
+        self, at: Factors, index: Value, mask: Value | None, sums: Sequence[Value]
+    ) -> list[Value]:
+        a, b = self._address(at.a, index), self._address(at.b, index)
+        columns = [self._load(self._address(b, distance), mask) for distance in self.columns]
+        result: list[Value] = []
+        for i, distance in enumerate(self.rows):
+            row = self._load(self._address(a, distance), mask)
+            start = i * len(columns)
+            for column, total in zip(columns, sums[start : start + len(columns)], strict=True):
+                result.append(multiply_add(self.frame, self.fma, row, column, total))
+        return result
+
+    def _load(self, address: Value, mask: Value | None) -> Value:
+        if mask is None:
+            return self.frame.b.load(self.kind, address)
+        return self.frame.b.load_masked(self.kind, address, mask)
+
+    def _address(self, base: Value, distance: Value) -> Value:
+        if distance.text == "0":
+            return base
+        return self.frame.b.element(base, self.kind.scalar, distance)
+
+
+def prefetch(b: Builder, address: Value, nearness: int, to_write: bool = False) -> None:
+    """Ask for a line of memory that is used soon, into the first cache (3) or the second (2)."""
+    numbers = int(to_write), nearness, 1  # 1: data, not code
+    b.call("llvm.prefetch.p0", VOID, address, *(constant(I32, number) for number in numbers))
+
+
+def multiply_add(frame: Frame, fma: bool, a: Value, b: Value, c: Value) -> Value:
+    """a · b + c, rounded once where the processor can."""
+    if fma:
+        return frame.b.intrinsic("fma", a, b, c)
+    return frame.b.binary("fadd", c, frame.b.binary("fmul", a, b))

@@ -1,0 +1,497 @@
+"""Packed copies of a contraction's factors: what they look like, and the loops that make them.
+
+A `Packing` says how a factor is laid out in scratch memory: one axis per variable, or per window,
+where variables move along one padded axis together (oh·stride + kh). Padding becomes zeros and
+expressions become plain numbers, so that the multiplying loops see a dense array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+
+from thalweg.codegen.contraction.form import (
+    is_static,
+    loads_of,
+    map_offsets,
+    pinned_in,
+    plain,
+    substituted,
+    times,
+    variables_of,
+)
+from thalweg.codegen.frame import Frame, Leaves
+from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
+from thalweg.codegen.math.elements import from_memory, register_type, storage_type
+from thalweg.ir.expr import Expr
+from thalweg.ir.kernel import Access, Argument, Offset
+from thalweg.ir.loop import Variable
+
+Bound = tuple[int, Offset, int]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The values of a variable that a copy covers: `length` of them (at most) from `start` on."""
+
+    start: Value
+    length: int
+
+
+Box = Mapping[Variable, Span]
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """An axis of a copy: its coordinate is Σ factor · variable over the `parts`.
+
+    Where bounds say what may be read, the axis may go `beyond` the extent of a variable.
+    """
+
+    coordinate: Variable
+    parts: tuple[tuple[int, Variable], ...]
+    beyond: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Tiling:
+    """A variable cut into tiles: variable = size · high + low."""
+
+    variable: Variable
+    size: int
+    high: Variable
+    low: Variable
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """How a factor is copied: its axes from the outermost on, and its value in coordinates."""
+
+    axes: tuple[Axis, ...]
+    value: Expr
+    bounds: tuple[Bound, ...]
+    tiling: Tiling | None = None
+    along: bool = False  # whether to fill it tile by tile or in the order of memory, rows last
+
+    def strides(self, spans: Mapping[Variable, int]) -> list[int]:
+        """How far apart neighbours along each axis are."""
+        lengths = self.lengths(spans)
+        return [prod(lengths[depth + 1 :]) for depth in range(len(lengths))]
+
+    def lengths(self, spans: Mapping[Variable, int]) -> list[int]:
+        """The extents of the axes for a box that spans so many values of each variable."""
+        if self.tiling:
+            tiles = -(-spans[self.tiling.variable] // self.tiling.size)
+            spans = {**spans, self.tiling.high: tiles, self.tiling.low: self.tiling.size}
+        return [
+            1 + sum(abs(factor) * (spans.get(v, 1) - 1) for factor, v in axis.parts)
+            for axis in self.axes
+        ]
+
+    def factors(self, spans: Mapping[Variable, int]) -> dict[Variable, int]:
+        """By how much the place in the copy grows with each variable.
+
+        For one that is cut into tiles: from tile to tile, per row.
+        """
+        strides: dict[Variable, int] = {}
+        for axis, stride in zip(self.axes, self.strides(spans), strict=True):
+            strides |= {variable: factor * stride for factor, variable in axis.parts}
+        if self.tiling:
+            strides[self.tiling.variable] = strides[self.tiling.high] // self.tiling.size
+        return strides
+
+    def row_factors(self, spans: Mapping[Variable, int]) -> dict[Variable, int]:
+        """By how much the place grows with each variable inside of a tile."""
+        within = {self.tiling.variable: 1} if self.tiling else {}
+        return {**self.factors(spans), **within}
+
+    def size(self, spans: Mapping[Variable, int]) -> int:
+        """The number of elements of a copy."""
+        return prod(self.lengths(spans))
+
+    def constant(self, spans: Mapping[Variable, int]) -> int:
+        """The place in the copy of the first value of every variable of the box."""
+        factors = self.factors(spans)
+        return sum(-f * (spans.get(v, 1) - 1) for v, f in factors.items() if f < 0)
+
+
+def tiled(packing: Packing, variable: Variable, size: int, along: bool = False) -> Packing:
+    """The copy with tiles of a variable outermost and their rows innermost, side by side."""
+    cut = Tiling(variable, size, Variable(1, f"{variable.name}h"), Variable(1, f"{variable.name}l"))
+    high, low = (Axis(v, ((1, v),), True) for v in (cut.high, cut.low))
+    rest = tuple(axis for axis in packing.axes if axis.coordinate is not variable)
+    value = map_offsets(packing.value, lambda o: _cut(o, cut), lambda index: _index(index, cut))
+    bounds = tuple((least, _cut(offset, cut), most) for least, offset, most in packing.bounds)
+    whole = (0, Offset(0, ((size, cut.high), (1, cut.low))), variable.extent)
+    return Packing((high, *rest, low), value, (whole, *bounds), cut, along)
+
+
+def _cut(offset: Offset, cut: Tiling) -> Offset:
+    """The place in terms of tiles."""
+    if cut.variable not in variables_of(offset):
+        return offset
+    factor = offset.factor(cut.variable)
+    kept = tuple(term for term in offset.terms if term[1] is not cut.variable)
+    return Offset(offset.constant, (*kept, (times(factor, cut.size), cut.high), (factor, cut.low)))
+
+
+def _index(index: Expr, cut: Tiling) -> Expr:
+    if index.arguments[0] is not cut.variable:
+        return index
+    return Expr("index", (cut.high,)) * cut.size + Expr("index", (cut.low,))
+
+
+def dense(access: Access, order: Sequence[Variable]) -> Packing:
+    """A copy with an axis for each of these variables, in this order."""
+    axes = tuple(Axis(variable, ((1, variable),)) for variable in order)
+    return Packing(axes, access.value, access.bounds)
+
+
+def windowed(access: Access, variables: Sequence[Variable]) -> Packing | None:
+    """A copy in which padding is written out once: an axis per bound, in the order of memory.
+
+    There is none where places do not move along with the bounds.
+    """
+    windows = _windows(access)
+    loads = [load.arguments[1] for load in loads_of(access.value)]
+    if windows is None or not loads or not all(plain(offset) for offset in loads):
+        return None
+    moved = {v: (factor, axis.coordinate) for axis in windows for factor, v in axis.parts}
+    if not all(_moves_along(axis, offset) for axis in windows for offset in loads):
+        return None
+    if moved.keys() & set(pinned_in(access.value)):
+        return None
+    rest = [v for v in variables if v not in moved]
+    axes = [*windows, *(Axis(v, ((1, v),)) for v in rest)]
+    value = map_offsets(access.value, lambda offset: substituted(offset, moved))
+    bounds = tuple((low, substituted(o, moved), high) for low, o, high in access.bounds)
+    places = [load.arguments[1] for load in loads_of(value)]
+    axes.sort(key=lambda axis: -max(abs(int(o.factor(axis.coordinate))) for o in places))
+    return Packing(tuple(axes), value, bounds)
+
+
+def _windows(access: Access) -> list[Axis] | None:
+    """The axes along which the bounds lie; none if they share variables."""
+    axes: list[Axis] = []
+    seen: set[Variable] = set()
+    for _, offset, _ in access.bounds:
+        variables = variables_of(offset)
+        known = plain(offset) and all(is_static(factor) for factor, _ in offset.terms)
+        if not known or not variables or not seen.isdisjoint(variables):
+            return None
+        seen |= set(variables)
+        axes.append(_window(offset))
+    return axes
+
+
+def _window(offset: Offset) -> Axis:
+    terms = [(factor, v) for factor, v in offset.terms if isinstance(v, Variable)]
+    step = gcd(*(factor for factor, _ in terms))
+    name = "".join(v.name for _, v in terms)
+    return Axis(Variable(1, f"w{name}"), tuple((factor // step, v) for factor, v in terms), True)
+
+
+def _moves_along(axis: Axis, offset: Offset) -> bool:
+    factors = [(offset.factor(v), part) for part, v in axis.parts]
+    if not all(is_static(factor) for factor, _ in factors):
+        return False
+    if any(factor % part for factor, part in factors):
+        return False
+    return len({factor // part for factor, part in factors}) == 1
+
+
+def transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
+    """Vectors, as many as each has lanes, with rows and columns swapped.
+
+    Swapping the halves off the diagonal of a square, then those of its quarters, does it.
+    """
+    vectors, count = list(rows), len(rows)
+    step = count // 2
+    while step:
+        for i in (i for i in range(count) if not i & step):
+            first, second = vectors[i], vectors[i + step]
+            low = [j if not j & step else count + j - step for j in range(count)]
+            high = [j + step if not j & step else count + j for j in range(count)]
+            vectors[i] = _shuffled(b, first, second, low)
+            vectors[i + step] = _shuffled(b, first, second, high)
+        step //= 2
+    return vectors
+
+
+def _shuffled(b: Builder, first: Value, second: Value, lanes: Sequence[int]) -> Value:
+    numbers = ", ".join(f"i32 {lane}" for lane in lanes)
+    return b.emit(first.type, f"shufflevector {first}, {second}, <{len(lanes)} x i32> <{numbers}>")
+
+
+class Copy:
+    """The loops that fill a packed copy of a box."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        packing: Packing,
+        box: Box,
+        at: Mapping[Variable, Value],
+        destination: Value,
+        lanes: int,
+        dtype: Any,
+        layout: Mapping[Variable, int] | None = None,
+    ) -> None:
+        """`layout` are the spans of the whole copy, where the box is a part of it."""
+        self.frame, self.packing, self.box = frame, packing, box
+        self.around, self.at = at, dict(at)
+        self.destination, self.lanes, self.dtype = destination, lanes, dtype
+        spans = {v: span.length for v, span in box.items()}
+        lengths, strides = packing.lengths(spans), packing.strides(layout or spans)
+        if packing.tiling:
+            self.box = {**box, **self._tiles(packing.tiling, box, lengths[0])}
+        order = list(range(len(lengths)))
+        if packing.along:
+            order = [*order[1:-1], 0, order[-1]]
+        self.axes = [packing.axes[k] for k in order]
+        self.lengths, self.strides = [lengths[k] for k in order], [strides[k] for k in order]
+        self.scalar = storage_type(dtype).scalar
+
+    def _tiles(self, tiling: Tiling, box: Box, count: int) -> Box:
+        """The tiles that a box covers; it starts at one."""
+        span, size = box[tiling.variable], self.frame.integer(tiling.size)
+        start = span.start
+        if start.text != "0":
+            start = self.frame.b.binary("sdiv exact", start, size)
+        zero = self.frame.integer(0)
+        return {tiling.high: Span(start, count), tiling.low: Span(zero, tiling.size)}
+
+    def emit(self) -> None:
+        """Write the loops."""
+        coordinates = {axis.coordinate for axis in self.axes}
+        fixed = [b for b in self.packing.bounds if coordinates.isdisjoint(variables_of(b[1]))]
+        if fixed:
+            self._guarded(-1, self.frame.integer(0), fixed)
+        else:
+            self._axis(0, self.frame.integer(0), False)
+
+    def _axis(self, depth: int, place: Value, zero: bool) -> None:
+        """The loop over an axis; `place` is where its first element lies in the copy."""
+        if depth == len(self.axes):
+            self._element(place, zero)
+        elif depth == len(self.axes) - 2 and not zero and self._turns():
+            self._turned(place)
+        elif depth == len(self.axes) - 1:
+            self._innermost(place, zero)
+        else:
+            self._outer(depth, place, zero)
+
+    def _outer(self, depth: int, place: Value, zero: bool) -> None:
+        frame, axis = self.frame, self.axes[depth]
+        start, one = self._start(axis), frame.integer(1)
+        with frame.b.loop(frame.integer(0), self._count(depth), one) as loop:
+            self.at[axis.coordinate] = frame.add(start, loop.index)
+            inner = frame.add(place, frame.multiply(loop.index, self.strides[depth]))
+            bounds = [] if zero else self._settled(depth)
+            if bounds:
+                self._guarded(depth, inner, bounds)
+            else:
+                self._axis(depth + 1, inner, zero)
+
+    # Elements along memory that come to lie across
+
+    def _turns(self) -> bool:
+        """Whether rows of a tile are apart and what comes next is not: squares are turned round."""
+        packing, source = self.packing, self._source
+        if not packing.tiling or packing.along or len(packing.bounds) != 1 or len(self.axes) < 3:
+            return False
+        along, across = self.axes[-2], self.axes[-1]
+        if source is None or along.beyond or packing.tiling.size % self.lanes:
+            return False
+        _, offset = source
+        return offset.factor(along.coordinate) == 1 and offset.factor(across.coordinate) != 1
+
+    @cached_property
+    def _source(self) -> tuple[Argument, Offset] | None:
+        """What is copied and from where, if that needs no more than to widen it."""
+        value = self.packing.value
+        if value.function == "cast" and np.dtype(value.arguments[1]) == np.dtype(self.dtype):
+            value = value.arguments[0]
+        if not isinstance(value, Expr) or value.function != "load":
+            return None
+        argument, offset = value.arguments
+        is_wide = register_type(argument.dtype) == storage_type(self.dtype)
+        is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
+        return (argument, offset) if plain(offset) and (is_same or is_wide) else None
+
+    def _turned(self, place: Value) -> None:
+        """The squares of one tile, then what is left, element by element."""
+        frame, depth, lanes = self.frame, len(self.axes) - 2, self.lanes
+        axis, stride = self.axes[depth], self.strides[depth]
+        start, count = self._start(axis), self._count(depth)
+        whole = frame.b.binary("and", count, frame.integer(-lanes))
+        with frame.b.loop(frame.integer(0), whole, frame.integer(lanes)) as loop:
+            self.at[axis.coordinate] = frame.add(start, loop.index)
+            inner = frame.add(place, frame.multiply(loop.index, stride))
+            for first in range(0, self.lengths[-1], lanes):
+                self._square(frame.add(inner, frame.integer(first)), first, stride)
+        with frame.b.loop(whole, count, frame.integer(1)) as loop:
+            self.at[axis.coordinate] = frame.add(start, loop.index)
+            self._innermost(frame.add(place, frame.multiply(loop.index, stride)), False)
+
+    def _square(self, place: Value, first: int, stride: int) -> None:
+        """Rows `first` and following of a tile, as many elements of each as there are rows."""
+        frame, b, tiling = self.frame, self.frame.b, self.packing.tiling
+        assert tiling
+        assert self._source
+        argument, offset = self._source
+        kind = storage_type(argument.dtype, self.lanes)
+        base = frame.place(offset, {**self.at, tiling.low: frame.integer(0)})
+        base = b.element(frame.pointers[argument], kind.scalar, base)
+        step, start = offset.factor(tiling.low), frame.multiply(self.at[tiling.high], tiling.size)
+        last = frame.subtract(frame.integer(tiling.variable.extent), start)
+        ragged = not is_static(tiling.variable.extent) or tiling.variable.extent % tiling.size
+        rows: list[Value] = []
+        for number in range(first, first + self.lanes):
+            row = frame.integer(number)
+            if ragged:  # beyond the last row: that one again, which is dropped below
+                row = frame.least(row, frame.subtract(last, frame.integer(1)))
+            raw = b.load(kind, b.element(base, kind.scalar, frame.multiply(row, step)))
+            is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
+            rows.append(raw if is_same else from_memory(b, raw, argument.dtype))
+        there = frame.below(frame.integer(first), last, self.lanes) if ragged else None
+        for number, vector in enumerate(transposed(b, rows)):
+            value = vector
+            if there is not None:
+                value = b.select(there, vector, constant(vector.type, 0))
+            target = frame.add(place, frame.integer(number * stride))
+            b.store(value, b.element(self.destination, self.scalar, target))
+
+    def _guarded(self, depth: int, place: Value, bounds: list[Bound]) -> None:
+        b, inside = self.frame.b, self._inside(bounds)
+        with b.when(inside):
+            self._axis(depth + 1, place, False)
+        with b.when(b.binary("xor", inside, constant(inside.type, True))):
+            self._axis(depth + 1, place, True)
+
+    def _start(self, axis: Axis) -> Value:
+        """The least coordinate of the box."""
+        frame, result = self.frame, self.frame.integer(0)
+        for factor, variable in axis.parts:
+            span = self._span(variable)
+            first = span.start
+            if factor < 0:
+                first = frame.add(first, frame.integer(span.length - 1))
+            result = frame.add(result, frame.multiply(first, factor))
+        return result
+
+    def _span(self, variable: Variable) -> Span:
+        return self.box.get(variable) or Span(self.around[variable], 1)
+
+    def _count(self, depth: int) -> Value:
+        """How many coordinates to copy: none beyond the extent of a variable on its own."""
+        frame, axis = self.frame, self.axes[depth]
+        length = frame.integer(self.lengths[depth])
+        if axis.beyond:
+            return length
+        start, extent = self._span(axis.coordinate).start, axis.coordinate.extent
+        if start.text == "0" and is_static(extent) and self.lengths[depth] <= extent:
+            return length
+        return frame.least(length, frame.subtract(frame.integer(extent), start))
+
+    def _settled(self, depth: int) -> list[Bound]:
+        """The bounds that are known once the coordinate at this depth is."""
+        open_axes = {axis.coordinate for axis in self.axes[depth + 1 :]}
+        here = self.axes[depth].coordinate
+        return [
+            bound
+            for bound in self.packing.bounds
+            if here in variables_of(bound[1]) and open_axes.isdisjoint(variables_of(bound[1]))
+        ]
+
+    def _inside(self, bounds: Sequence[Bound]) -> Value:
+        b, frame = self.frame.b, self.frame
+        inside = constant(I64.like("i1"), True)
+        for low, offset, high in bounds:
+            value = frame.place(offset, self.at)
+            inside = b.binary("and", inside, b.compare("sge", value, frame.integer(low)))
+            inside = b.binary("and", inside, b.compare("slt", value, frame.integer(high)))
+        return inside
+
+    def _innermost(self, place: Value, zero: bool) -> None:
+        """Whole vectors, then what is left of one."""
+        frame, depth = self.frame, len(self.axes) - 1
+        count, length, lanes = self._count(depth), self.lengths[depth], self.lanes
+        if self.packing.tiling:
+            self._unrolled(place, zero)
+            return
+        vectors = frame.b.binary("and", count, frame.integer(-lanes))
+        if length >= lanes:
+            with frame.b.loop(frame.integer(0), vectors, frame.integer(lanes)) as loop:
+                self._vector(place, loop.index, None, zero)
+        if count.text == str(length) and length % lanes == 0:
+            return
+        with frame.b.when(frame.b.compare("slt", vectors, count)):
+            self._vector(place, vectors, frame.below(vectors, count, lanes), zero)
+
+    def _unrolled(self, place: Value, zero: bool) -> None:
+        """The rows of a tile: few vectors of a known number."""
+        frame, length, lanes = self.frame, self.lengths[-1], self.lanes
+        for start in range(0, length, lanes):
+            index, mask = frame.integer(start), None
+            if start + lanes > length:
+                mask = frame.below(index, frame.integer(length), lanes)
+            self._vector(place, index, mask, zero)
+
+    def _vector(self, place: Value, index: Value, mask: Value | None, zero: bool) -> None:
+        frame, b = self.frame, self.frame.b
+        address = b.element(self.destination, self.scalar, frame.add(place, index))
+        value = constant(storage_type(self.dtype, self.lanes), 0)
+        if not zero:
+            value = self._values(index, mask)
+        if mask is None:
+            b.store(value, address)
+        else:
+            b.store_masked(value, address, mask)
+
+    def _values(self, index: Value, mask: Value | None) -> Value:
+        frame, axis = self.frame, self.axes[-1]
+        start = frame.add(self._start(axis), index)
+        leaves = Leaves(frame, {**self.at, axis.coordinate: start}, axis.coordinate, self.lanes)
+        leaves.whole = mask
+        inside = self._lanes_inside(leaves)
+        wanted = inside if mask is None or inside is None else frame.b.binary("and", inside, mask)
+        wanted = wanted or mask
+        value = leaves.bits(self.packing.value, self.dtype, wanted)
+        if inside is None:
+            return value
+        return frame.b.select(inside, value, constant(value.type, 0))
+
+    def _lanes_inside(self, leaves: Leaves) -> Value | None:
+        """The lanes that bounds on the innermost axis allow."""
+        frame, inside = self.frame, None
+        for bound in self._settled(len(self.axes) - 1):
+            if self.packing.tiling and bound is self.packing.bounds[0]:  # the end of the last tile
+                start = frame.place(bound[1], leaves.at)
+                here = frame.below(start, frame.integer(bound[2]), self.lanes)
+            else:
+                here = self._lanes_between(bound, leaves)
+            inside = here if inside is None else frame.b.binary("and", inside, here)
+        return inside
+
+    def _lanes_between(self, bound: Bound, leaves: Leaves) -> Value:
+        b, frame = self.frame.b, self.frame
+        low, offset, high = bound
+        step = frame.integer(offset.factor(self.axes[-1].coordinate))
+        steps = b.binary("mul", frame.lane_numbers(self.lanes), b.splat(step, self.lanes))
+        value = b.binary("add", b.splat(frame.place(offset, leaves.at), self.lanes), steps)
+        least, end = (b.splat(frame.integer(limit), self.lanes) for limit in (low, high))
+        return b.binary("and", b.compare("sge", value, least), b.compare("slt", value, end))
+
+    def _element(self, place: Value, zero: bool) -> None:
+        """A copy without axes: one element."""
+        frame, b = self.frame, self.frame.b
+        value = constant(storage_type(self.dtype), 0)
+        if not zero:
+            value = Leaves(frame, self.at, None, 1).bits(self.packing.value, self.dtype, None)
+        b.store(value, b.element(self.destination, self.scalar, place))

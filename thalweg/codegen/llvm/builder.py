@@ -1,0 +1,465 @@
+"""Writing LLVM: typed values, instructions, and structured loops and branches.
+
+A `Builder` is one function in the making. Instructions are methods that take and give `Value`s;
+scalars and vectors are told apart by their type alone, so code that is written for one lane works
+for sixteen. `Module.text` is what LLVM reads.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from thalweg.platform.caches import memoized
+
+
+@dataclass(frozen=True)
+class Type:
+    """A scalar type of LLVM, or a vector of `lanes` of them."""
+
+    scalar: str
+    lanes: int = 1
+
+    @cached_property
+    def text(self) -> str:
+        """The type as LLVM reads it."""
+        return self.scalar if self.lanes == 1 else f"<{self.lanes} x {self.scalar}>"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def of(self, lanes: int) -> Type:
+        """The same element in another number of lanes."""
+        return _type(self.scalar, lanes)
+
+    def like(self, scalar: str) -> Type:
+        """Another element in the same number of lanes."""
+        return _type(scalar, self.lanes)
+
+    @cached_property
+    def is_float(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return self.scalar in _FLOAT_BITS
+
+    @cached_property
+    def bits(self) -> int:
+        """The width of an element."""
+        return _FLOAT_BITS.get(self.scalar) or (
+            64 if self.scalar == "ptr" else int(self.scalar[1:])
+        )
+
+
+@memoized(1_000)
+def _type(scalar: str, lanes: int) -> Type:
+    """The one object of a type that code asks for again and again."""
+    return Type(scalar, lanes)
+
+
+_FLOAT_BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64}
+
+_HALF_RANGES = {f"i{bits}": 1 << (bits - 1) for bits in (8, 16, 32, 64)}
+
+I1, I8, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 8, 16, 32, 64))
+HALF, BFLOAT, FLOAT, DOUBLE = (Type(name) for name in _FLOAT_BITS)
+POINTER, VOID = Type("ptr"), Type("void")
+
+
+# What emitted text claims of memory and numbers, and why that holds. LLVM believes all of it, so
+# nothing may be claimed besides; `tests/codegen/test_claims.py` holds kernels to this list.
+#
+# align     That of an element, whatever the vector: `alignment` below decides for all accesses.
+# noalias   Of the buffers of a kernel, in `codegen/loops/kernel.py`, which says why.
+# nsw, nuw  On scalar i64 alone, of indices, extents, strides and places in a buffer. A buffer has
+#           less than 2^47 bytes and a kernel no more iterations than it can take, so that none of
+#           them comes near 2^63. What was loaded as data may be any number: indices made of it, in
+#           `codegen/loops/scope.py`, wrap.
+# exact     Of the start of a box of tiles, in `codegen/contraction/packing.py`: a box begins at a
+#           tile.
+# inbounds, nontemporal, dereferenceable and the like: never.
+
+
+def alignment(kind: Type) -> int:
+    """The alignment that accesses to a type claim: that of one element, never of a vector.
+
+    A feed may begin at any element; one whose elements are not aligned is copied before a kernel
+    sees it, and so are constants (`np.require` in `program.py`, `program_template.py` and
+    `control_program.py` of `device/cpu/`). The buffers of variables are made aligned
+    (`ops/core/context.py`), results are NumPy's own, words, arena, scratch and stack begin at 8
+    bytes or more. Places in all of them are counted in elements.
+    """
+    return max(kind.bits // 8, 1)
+
+
+class Value(NamedTuple):
+    """Something an instruction may take: a register or a constant."""
+
+    type: Type
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.type.text} {self.text}"
+
+
+def constant(kind: Type, number: Any) -> Value:
+    """A number as a constant, the same in every lane."""
+    text = _literal(kind.scalar, number)
+    if kind.lanes > 1:
+        text = f"splat ({kind.scalar} {text})"
+    return Value(kind, text)
+
+
+def _literal(scalar: str, number: Any) -> str:
+    if scalar == "i1":
+        return "true" if number else "false"
+    if half := _HALF_RANGES.get(scalar):
+        return str((int(number) + half) % (2 * half) - half)
+    if scalar == "half":
+        return f"0xH{np.float16(number).view(np.uint16):04X}"
+    if scalar == "bfloat":
+        return f"0xR{np.asarray(number, ml_dtypes.bfloat16).view(np.uint16)[()]:04X}"
+    with np.errstate(over="ignore"):
+        exact = float(np.float32(number)) if scalar == "float" else float(number)
+    return f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}"
+
+
+class Module:
+    """Functions and the declarations they need, as one LLVM text.
+
+    `halves` says whether the target itself converts numbers of 16 bits; elsewhere LLVM would call a
+    library.
+    """
+
+    def __init__(self, halves: bool = False) -> None:
+        self.halves = halves
+        self._functions: list[Builder] = []
+        self._declarations: dict[str, str] = {}
+
+    def function(
+        self, name: str, parameters: Sequence[Type], result: Type = VOID, attributes: str = ""
+    ) -> Builder:
+        """A function to be written. `attributes` follow its parameter list (`noinline`, ...)."""
+        made = Builder(self, name, parameters, result, attributes)
+        self._functions.append(made)
+        return made
+
+    def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> None:
+        """Note a function that is used and defined elsewhere (an intrinsic)."""
+        given = ", ".join(map(str, parameters))
+        self._declarations[name] = f"declare {result} @{name}({given})"
+
+    def table(self, name: str, kind: Type, numbers: Sequence[float]) -> Value:
+        """The address of constant numbers."""
+        listed = ", ".join(str(constant(kind, number)) for number in numbers)
+        form = f"[{len(numbers)} x {kind}]"
+        self._declarations[name] = f"@{name} = private unnamed_addr constant {form} [{listed}]"
+        return Value(POINTER, f"@{name}")
+
+    @property
+    def text(self) -> str:
+        """The module as LLVM reads it."""
+        return "\n".join([*self._declarations.values(), *(f.text for f in self._functions)]) + "\n"
+
+
+@dataclass
+class Loop:
+    """A loop being written: its index, the values carried round it, and what they are next."""
+
+    index: Value
+    carried: list[Value]
+    next: list[Value] = field(default_factory=list[Value])  # set by the body, one per carried value
+
+    @property
+    def results(self) -> list[Value]:
+        """The carried values after the loop (after no iteration at all: the initial ones)."""
+        return self.carried
+
+
+class Builder:
+    """One function being written."""
+
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        parameters: Sequence[Type],
+        result: Type,
+        attributes: str,
+    ) -> None:
+        self.module = module
+        self.name = name
+        self.parameters = [Value(kind, f"%p{i}") for i, kind in enumerate(parameters)]
+        #: how a parameter is marked, e.g. "noalias"
+        self.marks: dict[int, str] = {}
+        self._result, self._attributes = result, attributes
+        self._lines: list[str] = ["entry:"]
+        self._stack: list[str] = []
+        self._block = "entry"
+        self._known: dict[str, Value] = {}  # what instructions of this block come to
+        self._count = 0
+
+    @property
+    def text(self) -> str:
+        """The function as LLVM reads it."""
+        given = ", ".join(
+            f"{p.type} {self.marks.get(i, '')} {p.text}" for i, p in enumerate(self.parameters)
+        )
+        # What is put into its callers is not to be compiled by itself as well.
+        linkage = "internal " if "alwaysinline" in self._attributes else ""
+        head = f"define {linkage}{self._result} @{self.name}({given}) {self._attributes} {{"
+        entry, *others = self._lines
+        return "\n".join([head, entry, *self._stack, *others, "}"])
+
+    def uses(self, value: Value) -> bool:
+        """Whether an instruction so far takes a value."""
+        whole = re.compile(rf"{re.escape(value.text)}\b")
+        return any(whole.search(line) for line in self._lines)
+
+    # Instructions
+
+    def emit(self, kind: Type, instruction: str) -> Value:
+        """Any instruction with a result."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self._lines.append(f"  {name} = {instruction}")
+        return Value(kind, name)
+
+    def pure(self, kind: Type, instruction: str) -> Value:
+        """An instruction whose result its operands decide: a block need not have it twice."""
+        known = self._known.get(instruction)
+        if known is None:
+            known = self._known[instruction] = self.emit(kind, instruction)
+        return known
+
+    def line(self, instruction: str) -> None:
+        """Any instruction without a result."""
+        self._lines.append(f"  {instruction}")
+
+    def binary(self, operation: str, a: Value, b: Value) -> Value:
+        """`add`, `fmul contract`, `and`, `shl`, … of two values of one type."""
+        kind = a.type
+        return self.pure(kind, f"{operation} {kind.text} {a.text}, {b.text}")
+
+    def compare(self, predicate: str, a: Value, b: Value) -> Value:
+        """`slt`, `eq` of integers, `olt`, `une` of floats."""
+        kind = "fcmp" if a.type.is_float else "icmp"
+        return self.pure(a.type.like("i1"), f"{kind} {predicate} {a}, {b.text}")
+
+    def select(self, condition: Value, chosen: Value, otherwise: Value) -> Value:
+        """One of two values, lane by lane."""
+        return self.pure(chosen.type, f"select {condition}, {chosen}, {otherwise}")
+
+    def convert(self, operation: str, value: Value, scalar: str) -> Value:
+        """`sext`, `trunc`, `sitofp`, `fpext`, `bitcast`, … to another element type."""
+        kind = value.type.like(scalar)
+        return self.pure(kind, f"{operation} {value} to {kind}")
+
+    def call(self, name: str, result: Type, *arguments: Value, flags: str = "") -> Value:
+        """A call of an intrinsic or a function of another module; declared on the way."""
+        self.module.declare(name, result, [a.type for a in arguments])
+        given = ", ".join(map(str, arguments))
+        if result == VOID:
+            self.line(f"call {result} @{name}({given})")
+            return Value(VOID, "")
+        return self.emit(result, f"call {flags} {result} @{name}({given})")
+
+    def intrinsic(self, name: str, *arguments: Value, flags: str = "") -> Value:
+        """An intrinsic over one type: `fma` of <16 x float> is llvm.fma.v16f32."""
+        kind = arguments[0].type
+        return self.call(f"llvm.{name}.{suffix(kind)}", kind, *arguments, flags=flags)
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """A scalar in every lane."""
+        if lanes == 1 or value.type.lanes == lanes:
+            return value
+        kind = value.type.of(lanes)
+        one = self.pure(kind, f"insertelement {kind} poison, {value}, i64 0")
+        return self.pure(
+            kind, f"shufflevector {one}, {kind} poison, <{lanes} x i32> zeroinitializer"
+        )
+
+    def extract(self, vector: Value, lane: int) -> Value:
+        """One lane of a vector."""
+        return self.pure(vector.type.of(1), f"extractelement {vector}, i64 {lane}")
+
+    def lanes(self, kind: Type) -> Value:
+        """The numbers 0, 1, 2 … in the lanes of an integer vector."""
+        numbers = ", ".join(f"{kind.scalar} {i}" for i in range(kind.lanes))
+        return Value(kind, f"<{numbers}>" if kind.lanes > 1 else "0")
+
+    def element(self, base: Value, scalar: str, index: Value) -> Value:
+        """The address of element `index` (of a scalar type) from a base address.
+
+        Not `inbounds`: of a window that reaches over an edge the address lies outside of the buffer
+        where a mask or a guard keeps it from being used, and no kernel is other code for the word.
+        """
+        return self.pure(POINTER.of(index.type.lanes), f"getelementptr {scalar}, {base}, {index}")
+
+    def stack(self, kind: Type, count: int) -> Value:
+        """The address of memory for some elements that is there as long as the function runs."""
+        self._count += 1
+        self._stack.append(f"  %v{self._count} = alloca [{count} x {kind}], align 64")
+        return Value(POINTER, f"%v{self._count}")
+
+    def load(self, kind: Type, address: Value) -> Value:
+        """What lies at an address; vectors need the alignment of an element only."""
+        return self.emit(kind, f"load {kind}, {address}, align {alignment(kind)}")
+
+    def store(self, value: Value, address: Value) -> None:
+        """Put a value at an address."""
+        self.line(f"store {value}, {address}, align {alignment(value.type)}")
+
+    def load_masked(self, kind: Type, address: Value, mask: Value) -> Value:
+        """The lanes of a vector in memory that the mask allows; the others are zero."""
+        name = f"llvm.masked.load.{suffix(kind)}.p0"
+        zero = Value(kind, "zeroinitializer")
+        align = alignment(kind)
+        self.module.declare(name, kind, [POINTER, mask.type, kind])
+        return self.emit(
+            kind, f"call {kind} @{name}(ptr align {align} {address.text}, {mask}, {zero})"
+        )
+
+    def store_masked(self, value: Value, address: Value, mask: Value) -> None:
+        """Put the lanes that the mask allows at an address."""
+        kind = value.type
+        mask = self._hidden(mask) if kind.bits < 32 else mask
+        name = f"llvm.masked.store.{suffix(kind)}.p0"
+        align = alignment(kind)
+        self.module.declare(name, VOID, [kind, POINTER, mask.type])
+        self.line(f"call void @{name}({value}, ptr align {align} {address.text}, {mask})")
+
+    def _hidden(self, mask: Value) -> Value:
+        """A mask that LLVM cannot know: where it sees that one lane of a truncated vector is
+        stored, LLVM 22 stores the whole untruncated element, beyond the buffer's end."""
+        lanes = mask.type.lanes
+        packed = self.emit(Type(f"i{lanes}"), f"bitcast {mask} to i{lanes}")
+        wide = packed if lanes == 64 else self.emit(I64, f"zext {packed} to i64")
+        hidden = self.emit(I64, f'call i64 asm "", "=r,0"({wide})')
+        narrow = hidden if lanes == 64 else self.emit(packed.type, f"trunc {hidden} to i{lanes}")
+        return self.emit(mask.type, f"bitcast {narrow} to {mask.type}")
+
+    def gather(self, kind: Type, addresses: Value, mask: Value) -> Value:
+        """The elements at a vector of addresses, where the mask allows; the others are zero."""
+        name = f"llvm.masked.gather.{suffix(kind)}.v{kind.lanes}p0"
+        zero = Value(kind, "zeroinitializer")
+        align = alignment(kind)
+        self.module.declare(name, kind, [addresses.type, mask.type, kind])
+        return self.emit(
+            kind,
+            f"call {kind} @{name}({addresses.type} align {align} {addresses.text}, {mask}, {zero})",
+        )
+
+    def scatter(self, value: Value, addresses: Value, mask: Value) -> None:
+        """Put lanes at a vector of addresses, in the order of the lanes, where the mask allows."""
+        kind = value.type
+        name = f"llvm.masked.scatter.{suffix(kind)}.v{kind.lanes}p0"
+        align = alignment(kind)
+        self.module.declare(name, VOID, [kind, addresses.type, mask.type])
+        self.line(
+            f"call void @{name}({value}, {addresses.type} align {align} {addresses.text}, {mask})"
+        )
+
+    # Control
+
+    def label(self, name: str) -> None:
+        """Begin a block."""
+        self._lines.append(f"{name}:")
+        self._block, self._known = name, {}
+
+    def fresh_label(self, hint: str) -> str:
+        """A block name not used before."""
+        self._count += 1
+        return f"{hint}{self._count}"
+
+    def jump(self, label: str) -> None:
+        """Go on at a block."""
+        self.line(f"br label %{label}")
+
+    def fork(self, condition: Value, then: str, otherwise: str) -> None:
+        """Go on at one of two blocks."""
+        self.line(f"br {condition}, label %{then}, label %{otherwise}")
+
+    def ret(self, value: Value | None = None) -> None:
+        """Leave the function."""
+        self.line("ret void" if value is None else f"ret {value}")
+
+    @contextmanager
+    def loop(
+        self, start: Value, stop: Value, step: Value, carried: Sequence[Value] = ()
+    ) -> Generator[Loop]:
+        """`for index in range(start, stop, step)` with values carried from turn to turn.
+
+        The body sets `loop.next`; after the block, `loop.results` are the carried values.
+        """
+        before, head = self._block, self.fresh_label("loop")
+        self.jump(head)
+        self.label(head)
+        index = self._phi(start.type)
+        values = [self._phi(value.type) for value in carried]
+        first = len(self._lines) - 1 - len(values)
+        body, after = f"{head}.body", f"{head}.end"
+        self.fork(self.compare("slt", index, stop), body, after)
+        self.label(body)
+        made = Loop(index, values)
+        yield made
+        following = self.binary("add nsw", index, step)
+        latch = self._block
+        self.jump(head)
+        entering, coming = [start, *carried], [following, *made.next]
+        for at, (old, new) in enumerate(zip(entering, coming, strict=True)):
+            self._lines[first + at] += f" [{old.text}, %{before}], [{new.text}, %{latch}]"
+        self.label(after)
+
+    def _phi(self, kind: Type) -> Value:
+        return self.emit(kind, f"phi {kind}")
+
+    @contextmanager
+    def when(self, condition: Value) -> Generator[None]:
+        """Code that runs only where a (scalar) condition holds."""
+        then, after = self.fresh_label("then"), self.fresh_label("after")
+        self.fork(condition, then, after)
+        self.label(then)
+        yield
+        self.jump(after)
+        self.label(after)
+
+    def choose(
+        self, condition: Value, then: Callable[[], Value], otherwise: Callable[[], Value]
+    ) -> Value:
+        """The value of one of two pieces of code; the other one does not run."""
+        return self.choose_all(condition, lambda: [then()], lambda: [otherwise()])[0]
+
+    def choose_all(
+        self,
+        condition: Value,
+        then: Callable[[], Sequence[Value]],
+        otherwise: Callable[[], Sequence[Value]],
+    ) -> list[Value]:
+        """The values of one of two pieces of code; the other one does not run."""
+        yes, no, after = (self.fresh_label(name) for name in ("yes", "no", "join"))
+        self.fork(condition, yes, no)
+        self.label(yes)
+        first, left = then(), self._block
+        self.jump(after)
+        self.label(no)
+        second, right = otherwise(), self._block
+        self.jump(after)
+        self.label(after)
+        return [
+            self.emit(one.type, f"phi {one.type} [{one.text}, %{left}], [{two.text}, %{right}]")
+            for one, two in zip(first, second, strict=True)
+        ]
+
+
+def suffix(kind: Type) -> str:
+    """How an intrinsic's name spells a type: v16f32, i64, v8bf16."""
+    letters = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64", "ptr": "p0"}
+    name = letters.get(kind.scalar, kind.scalar)
+    return name if kind.lanes == 1 else f"v{kind.lanes}{name}"

@@ -1,0 +1,126 @@
+"""Long sums in blocks: rounding errors grow with the length of a block, not with that of the sum.
+
+A sum of floats in a register loses what lies below its last digit with every addition. So it starts
+from zero in every block, and what blocks give is added up with what rounding took from that sum
+kept beside it. Other reductions of the same loop are merged block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from thalweg.codegen.llvm.builder import Builder, Value, constant
+from thalweg.codegen.loops.lanes import Slots
+from thalweg.codegen.math.conversion import is_float
+from thalweg.codegen.math.reductions import Fold, State, fold_of
+from thalweg.ir.expr import Expr
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which loop of a nest is cut, into blocks of how many turns; `certain`: into several ones."""
+
+    position: int
+    size: int
+    certain: bool
+
+
+def cut_of(turns: Sequence[int | None], block: int) -> Cut | None:
+    """Where to cut loops, outermost first, so that blocks add up to twice `block` terms at most."""
+    inner = 1
+    for position in reversed(range(len(turns))):
+        count = turns[position]
+        if count is None or inner * count > 2 * block:
+            return Cut(position, -(-block // inner), position > 0 or count is not None)
+        inner *= max(count, 1)
+    return None
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The states of reductions over blocks: of a sum of floats, what rounding lost goes along."""
+
+    b: Builder
+    group: Sequence[Expr]
+
+    @property
+    def rounds(self) -> bool:
+        """Whether blocks make a difference to any of the reductions."""
+        return any(_rounds(fold_of(expr)) for expr in self.group)
+
+    def start(self, slots: Slots) -> Slots:
+        """The totals before any block, of slots like these."""
+        return [
+            [
+                value
+                for fold, state, _ in self._each(slot, slot)
+                for value in (*fold.start(state[0].type.lanes), *_nothing_lost(fold, state))
+            ]
+            for slot in slots
+        ]
+
+    def take(self, totals: Slots, slots: Slots) -> Slots:
+        """The totals after one more block."""
+        return [
+            [
+                value
+                for fold, state, kept in self._each(slot, total)
+                for value in self._taken(fold, kept, state)
+            ]
+            for total, slot in zip(totals, slots, strict=True)
+        ]
+
+    def states(self, totals: Slots) -> Slots:
+        """The totals as the states of reductions that were never cut."""
+        return [
+            [
+                value
+                for fold, _, kept in self._each(total, total, True)
+                for value in self._state(fold, kept)
+            ]
+            for total in totals
+        ]
+
+    def _each(
+        self, slot: Sequence[Value], total: Sequence[Value], is_total: bool = False
+    ) -> Iterator[tuple[Fold, State, State]]:
+        """Each reduction with its part of a slot, and of the totals for that slot."""
+        first = start = 0
+        for expr in self.group:
+            fold = fold_of(expr)
+            size, kept = fold.size, fold.size + _rounds(fold)
+            step = kept if is_total else size
+            yield fold, list(slot[first : first + size]), list(total[start : start + kept])
+            first, start = first + step, start + kept
+
+    def _taken(self, fold: Fold, kept: State, state: State) -> State:
+        if not _rounds(fold):
+            return fold.merge(self.b, kept, state)
+        b, (total, lost), (more,) = self.b, kept, state
+        new = b.binary("fadd", total, more)
+        added = b.binary("fsub", new, total)  # what became of `more`
+        missing = b.binary(
+            "fadd",
+            b.binary("fsub", total, b.binary("fsub", new, added)),
+            b.binary("fsub", more, added),
+        )
+        return [new, b.binary("fadd", lost, missing)]
+
+    def _state(self, fold: Fold, kept: State) -> State:
+        if not _rounds(fold):
+            return kept
+        b, (total, lost) = self.b, kept
+        # Of a sum that left the range of numbers nothing is known to be lost.
+        is_whole = b.compare("uno", lost, lost)
+        return [b.select(is_whole, total, b.binary("fadd", total, lost))]
+
+
+def _rounds(fold: Fold) -> bool:
+    return fold.kind == "sum" and is_float(np.dtype(fold.dtype))
+
+
+def _nothing_lost(fold: Fold, state: State) -> State:
+    return [constant(state[0].type, 0.0)] if _rounds(fold) else []

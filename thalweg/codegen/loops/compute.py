@@ -1,0 +1,451 @@
+"""Computing what a loop kernel needs, as early as it can be known.
+
+What comes in are expressions and the scope to know them in; what goes out are instructions, and
+copies that know the values. Reductions over the same variables that need none of each other share
+one loop; what they compute at length and others need again is kept in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Any
+
+from thalweg.codegen.llvm.builder import I64, Builder, Loop, Value, constant
+from thalweg.codegen.loops.blocks import Cut, Totals, cut_of
+from thalweg.codegen.loops.facts import extent_of, outside_reductions, parts, postorder
+from thalweg.codegen.loops.lanes import Body, Lanes, Slots, flat, like
+from thalweg.codegen.loops.plan import BLOCK, LONG, Plan
+from thalweg.codegen.loops.scope import Frame, LaneScope, Scope, Spill
+from thalweg.codegen.math.elements import register_type
+from thalweg.codegen.math.reductions import Fold, State, fold_of
+from thalweg.ir.expr import Expr
+from thalweg.ir.loop import Variable
+from thalweg.ir.types import dtype_of
+
+_STAGED_ELEMENTS, _PADDED = 1 << 13, 64  # in the first cache; whole vectors
+_REDUCED_COPIES = 4  # accumulators side by side: an addition takes four cycles
+_REDUCED_PARTS = 32  # partial sums, at least: narrow vectors round no worse than wide ones
+_LANE_BLOCK, _COLUMN_BLOCK = (
+    128,
+    256,
+)  # terms of a block of a sum: fewer cost time in the first cache
+
+#: The first and the last (exclusive) value of a loop.
+Span = tuple[Value, Value]
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """The loops of reductions, outermost first: the innermost in lanes, if it is. `bodies` are what
+    is reduced, `inside` takes the elements of a turn."""
+
+    variables: tuple[Variable, ...]
+    bodies: Sequence[Any]
+    inside: Body
+    lanes: Lanes | None = None
+
+    @property
+    def turns(self) -> list[int | None]:
+        """How many turns each loop has, where that is known."""
+        counts = map(extent_of, self.variables)
+        units = [self._unit(place) for place in range(len(self.variables))]
+        return [c if c is None else -(-c // unit) for c, unit in zip(counts, units, strict=True)]
+
+    def unit_of(self, cut: Cut) -> int:
+        """How many values of the variable that is cut one turn takes."""
+        return self._unit(cut.position)
+
+    def inside_of(self, cut: Cut) -> _Nest:
+        """The loops from that which is cut on."""
+        return replace(self, variables=self.variables[cut.position :])
+
+    def _unit(self, place: int) -> int:
+        is_last = place == len(self.variables) - 1
+        return self.lanes.block if self.lanes is not None and is_last else 1
+
+
+class Computation:
+    """Writes the values of a kernel's expressions."""
+
+    def __init__(self, plan: Plan, builder: Builder, frame: Frame) -> None:
+        self._plan, self._b, self._frame, self._facts = plan, builder, frame, plan.form.facts
+        everything = list(postorder(plan.form.roots))
+        self._reduced = [expr for expr in everything if expr.function == "reduce"]
+        self._outside = outside_reductions(plan.form.roots)
+        self._long = _long(everything)
+
+    def extent(self, variable: Variable) -> Value:
+        """How many values a variable has."""
+        for inner, blocks in self._plan.blocks.items():
+            if variable is blocks:
+                above = self._b.binary("add", self.extent(inner), constant(I64, BLOCK - 1))
+                return self._b.binary("udiv", above, constant(I64, BLOCK))
+        first, *others = map(self._frame.integer, self._plan.form.factors(variable))
+        for other in others:
+            first = self._b.binary("mul", first, other)
+        return first
+
+    def ready(self, scope: Scope, certain: Sequence[Any], perhaps: Sequence[Any] = ()) -> None:
+        """Compute all parts of expressions that depend on nothing further in."""
+        found = self._independent(scope, certain, perhaps)
+        for group in self._groups(scope, found):
+            self._reduce(scope, group)
+        for expr in found:
+            for copy in scope.copies:
+                copy.narrow(expr, copy.tail)
+
+    def _independent(
+        self, scope: Scope, certain: Sequence[Any], perhaps: Sequence[Any]
+    ) -> list[Expr]:
+        """The largest parts that can be computed in a scope and may be, whatever is selected."""
+        names, found = scope.names, dict[Expr, None]()
+        pending = [(r, True) for r in certain] + [(r, False) for r in perhaps]
+        pending = [(root, sure) for root, sure in reversed(pending) if isinstance(root, Expr)]
+        seen = set[tuple[Expr, bool]]()
+        while pending:
+            expr, sure = pending.pop()
+            if (expr, sure) in seen:
+                continue
+            seen.add((expr, sure))
+            if not self._facts.free(expr) <= names:
+                pending += reversed(_inner(expr, sure))
+            elif sure or self._facts.safe(expr):
+                found[expr] = None
+        return list(found)
+
+    def _groups(self, scope: Scope, found: Sequence[Expr]) -> list[list[Expr]]:
+        """The reductions to be done here: those that share a loop, in an order that works."""
+        depths: dict[Expr, int] = {}
+        groups: dict[Any, list[Expr]] = {}
+        for expr in self._reductions(scope, found):
+            inner = [depths[part] for part in postorder(parts(expr)) if part in depths]
+            depths[expr] = 1 + max(inner, default=0)
+            groups.setdefault((depths[expr], expr.arguments[1]), []).append(expr)
+        return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
+
+    def _reductions(self, scope: Scope, found: Sequence[Expr]) -> list[Expr]:
+        names, wanted = scope.names, set[tuple[Expr, bool]]()
+        pending = [(expr, True) for expr in found]
+        while pending:
+            expr, sure = pending.pop()
+            if (expr, sure) not in wanted and not scope.copies[0].knows(expr):
+                wanted.add((expr, sure))
+                pending += _inner(expr, sure)
+        chosen = {
+            expr
+            for expr, sure in wanted
+            if expr.function == "reduce"
+            and self._facts.free(expr) <= names
+            and (sure or self._facts.safe(expr))
+        }
+        return [expr for expr in postorder(found) if expr in chosen]
+
+    # Reductions
+
+    def alone(self, copy: LaneScope, expr: Expr, mask: Value | None) -> Value:
+        """A reduction that is wanted only in some lanes."""
+        inner = LaneScope(copy.frame, copy.lanes, copy, {}, copy.vector, mask)
+        self._reduce(Scope((inner,)), [expr])
+        return inner.narrow(expr, mask)
+
+    def _reduce(self, scope: Scope, group: Sequence[Expr]) -> None:
+        """Do reductions over the same variables in one loop; the copies then know their values."""
+        variables: tuple[Variable, ...] = group[0].arguments[1]
+        self.ready(scope, [expr.arguments[2] for expr in group])
+        lane = self._plan.lanes.get(variables)
+        in_lanes = lane is not None and scope.is_scalar and self._worth(lane)
+        staged = self._to_stage(scope, group)
+        if lane is not None and in_lanes:
+            slots = self._fold_in_lanes(scope, group, lane, staged)
+        else:
+            slots = self._fold(scope, group, staged)
+        for copy, slot in zip(scope.copies, slots, strict=True):
+            for expr, state in _states(group, slot):
+                copy.remember(expr, fold_of(expr).result(self._b, state))
+        for copy, memory in zip(scope.copies, staged, strict=True):
+            copy.staged |= memory
+
+    def _to_stage(self, scope: Scope, group: Sequence[Expr]) -> list[dict[Expr, Spill]]:
+        """Memory, for each copy, for what a reduction computes at length and others need again."""
+        variable, *others = group[0].arguments[1]
+        count = extent_of(variable)
+        if not self._long or others or count is None or count * scope.lanes > _STAGED_ELEMENTS:
+            return [{} for _ in scope.copies]
+        chosen = self._reused(group, variable, scope.names | {variable})
+        return [
+            {expr: self._memory(expr, variable, count, copy) for expr in chosen}
+            for copy in scope.copies
+        ]
+
+    def _reused(
+        self, group: Sequence[Expr], variable: Variable, names: frozenset[Variable]
+    ) -> list[Expr]:
+        """The largest long parts of a group of reductions that are computed elsewhere too."""
+        others = [expr for expr in self._reduced if expr not in group]
+        again = (self._outside | set(postorder(_bodies(others)))) & self._long
+        pending, found = _bodies(group), dict[Expr, None]()
+        while pending:
+            expr = pending.pop()
+            free = self._facts.free(expr)
+            if expr in again and variable in free and free <= names and _is_number(expr):
+                found[expr] = None
+            elif expr in self._long and expr.function != "reduce":
+                pending += parts(expr)
+        return list(found)
+
+    def _memory(self, expr: Expr, variable: Variable, count: int, copy: LaneScope) -> Spill:
+        kind = register_type(dtype_of(expr), copy.lanes)
+        padded = -(-count // _PADDED) * _PADDED
+        return Spill(self._b.stack(kind, padded), variable, kind)
+
+    def _worth(self, lane: Variable) -> bool:
+        count = extent_of(lane)
+        return count is None or count >= 4
+
+    def _fold(
+        self, scope: Scope, group: Sequence[Expr], staged: Sequence[dict[Expr, Spill]]
+    ) -> Slots:
+        """A loop over each variable, with a state for each reduction and copy."""
+
+        def inside(inner: Scope, slots: Slots) -> Slots:
+            return self._take(inner, group, slots, staged)
+
+        start = [_starts(group, copy.lanes) for copy in scope.copies]
+        nest = _Nest(group[0].arguments[1], _bodies(group), inside)
+        return self._summed(scope, group, nest, start, _COLUMN_BLOCK)
+
+    def _summed(
+        self, scope: Scope, group: Sequence[Expr], nest: _Nest, start: Slots, block: int
+    ) -> Slots:
+        """The states after all loops of a nest, in blocks where sums are long."""
+        totals = Totals(self._b, group)
+        cut = cut_of(nest.turns, block) if totals.rounds else None
+        if cut is None:
+            return self._joined(group, nest, self._nest(scope, nest, start))
+        if not cut.certain:
+            return self._perhaps_in_blocks(scope, group, nest, start, cut)
+
+        def at_cut(inner: Scope, kept: Slots) -> Slots:
+            with self._blocks(inner, nest, cut, flat(kept)) as (loop, span):
+                states = self._nest(inner, nest.inside_of(cut), start, span)
+                taken = totals.take(like(kept, loop.carried), self._joined(group, nest, states))
+                loop.next = flat(taken)
+            return like(kept, loop.results)
+
+        outside = _Nest(nest.variables[: cut.position], nest.bodies, at_cut)
+        kept = totals.start(_joined_like(nest, start))
+        return totals.states(self._nest(scope, outside, kept))
+
+    def _perhaps_in_blocks(
+        self, scope: Scope, group: Sequence[Expr], nest: _Nest, start: Slots, cut: Cut
+    ) -> Slots:
+        """The same where there may be but one block, which then costs no more than ever."""
+        b, totals = self._b, Totals(self._b, group)
+        none = totals.start(_joined_like(nest, start))
+        count = self.extent(nest.variables[0])
+        with self._blocks(scope, nest, cut, [*flat(none), *flat(start)]) as (loop, span):
+            kept, _ = _apart(loop.carried, none, start)
+            after = self._nest(scope, nest, start, span)
+            taken = b.choose_all(
+                b.compare("slt", span[1], count),
+                lambda: flat(totals.take(kept, self._joined(group, nest, after))),
+                lambda: flat(kept),
+            )
+            loop.next = [*taken, *flat(after)]
+        kept, last = _apart(loop.results, none, start)
+        joined = self._joined(group, nest, last)
+        several = b.compare("sgt", count, constant(I64, cut.size * nest.unit_of(cut)))
+        values = b.choose_all(
+            several,
+            lambda: flat(totals.states(totals.take(kept, joined))),
+            lambda: flat(joined),
+        )
+        return like(joined, values)
+
+    @contextmanager
+    def _blocks(
+        self, scope: Scope, nest: _Nest, cut: Cut, carried: Sequence[Value]
+    ) -> Generator[tuple[Loop, Span]]:
+        """A loop over the blocks of a nest; a block goes from one turn to another."""
+        b, zero = self._b, constant(I64, 0)
+        count = self.extent(nest.variables[cut.position])
+        size = constant(I64, cut.size * nest.unit_of(cut))
+        with b.loop(zero, count, size, carried) as loop:
+            after = b.binary("add nsw", loop.index, size)
+            yield loop, (loop.index, b.call("llvm.smin.i64", I64, after, count))
+
+    def _nest(self, scope: Scope, nest: _Nest, slots: Slots, span: Span | None = None) -> Slots:
+        """Loops over variables, outermost first, that carry values; the first over a span."""
+        if not nest.variables:
+            return nest.inside(scope, slots)
+        first = nest.variables[0]
+        start, stop = span or (constant(I64, 0), self.extent(first))
+        if nest.lanes is not None and len(nest.variables) == 1:
+            return nest.lanes.run(scope, start, stop, nest.inside, slots)
+        with self._b.loop(start, stop, constant(I64, 1), flat(slots)) as loop:
+            inner = scope.bind({first: loop.index})
+            self.ready(inner, nest.bodies)
+            carried = like(slots, loop.carried)
+            others = replace(nest, variables=nest.variables[1:])
+            loop.next = flat(self._nest(inner, others, carried))
+        return like(slots, loop.results)
+
+    def _take(
+        self,
+        scope: Scope,
+        group: Sequence[Expr],
+        slots: Slots,
+        staged: Sequence[dict[Expr, Spill]],
+    ) -> Slots:
+        """Take the elements of one turn into the states."""
+        self.ready(scope, _bodies(group))
+        for copy, memory in zip(scope.copies, cycle(staged), strict=False):
+            for expr, place in memory.items():
+                copy.stage(expr, place)
+        return [
+            [
+                value
+                for expr, state in _states(group, slot)
+                for value in self._taken(copy, expr, state)
+            ]
+            for copy, slot in zip(scope.copies, slots, strict=True)
+        ]
+
+    def _taken(self, copy: LaneScope, expr: Expr, state: State) -> State:
+        variables: tuple[Variable, ...] = expr.arguments[1]
+        b, fold = self._b, fold_of(expr)
+        element = copy.value_as(expr.arguments[2], fold.dtype, copy.tail)
+        place = b.splat(copy.index(variables[0]), copy.lanes) if fold.finds_place else element
+        after = fold.take(b, state, element, place)
+        if copy.tail is None or copy.vector not in variables:
+            return after
+        return [b.select(copy.tail, new, old) for new, old in zip(after, state, strict=True)]
+
+    def _fold_in_lanes(
+        self,
+        scope: Scope,
+        group: Sequence[Expr],
+        lane: Variable,
+        staged: Sequence[dict[Expr, Spill]],
+    ) -> Slots:
+        """Partial states in lanes, of several vectors side by side, combined in a fixed order."""
+        width, copies = self._lane_width(lane), self._lane_copies(lane, group)
+        loop = Lanes(self._b, lane, width, copies, self._plan.masks())
+
+        def take(inner: Scope, slots: Slots) -> Slots:
+            return self._take(inner, group, slots, staged)
+
+        others = [v for v in group[0].arguments[1] if v is not lane]
+        start = [_starts(group, lanes) for lanes in loop.kept]
+        nest = _Nest((*others, lane), _bodies(group), take, loop)
+        return [self._merged(group, self._summed(scope, group, nest, start, _LANE_BLOCK))]
+
+    def _joined(self, group: Sequence[Expr], nest: _Nest, slots: Slots) -> Slots:
+        """The vectors side by side as one, where they have parts of the same reductions."""
+        vectors = [slot for slot in slots if slot[0].type.lanes > 1]
+        if nest.lanes is None or not vectors:
+            return slots
+        single = [slot for slot in slots if slot[0].type.lanes == 1]
+        return [self._one_of(group, vectors), *single]
+
+    def _one_of(self, group: Sequence[Expr], slots: Slots) -> list[Value]:
+        """The states of several slots in one."""
+        columns = zip(*(_states(group, slot) for slot in slots), strict=True)
+        return [
+            value
+            for column in columns
+            for value in _pairwise([s for _, s in column], self._merge_of(fold_of(column[0][0])))
+        ]
+
+    def _merged(self, group: Sequence[Expr], slots: Slots) -> list[Value]:
+        """The states of slots and all their lanes in one."""
+        across = [
+            [
+                value
+                for expr, state in _states(group, slot)
+                for value in fold_of(expr).across(self._b, state)
+            ]
+            for slot in slots
+        ]
+        return self._one_of(group, across)
+
+    def _merge_of(self, fold: Fold) -> Callable[[State, State], State]:
+        return lambda one, other: fold.merge(self._b, one, other)
+
+    def _lane_width(self, lane: Variable) -> int:
+        count, lanes = extent_of(lane), self._plan.target.lanes
+        return lanes if count is None else min(lanes, 1 << (count - 1).bit_length())
+
+    def _lane_copies(self, lane: Variable, group: Sequence[Expr]) -> int:
+        count, width = extent_of(lane), self._lane_width(lane)
+        side_by_side = max(_REDUCED_COPIES, _REDUCED_PARTS // self._plan.target.lanes)
+        most = max(side_by_side // len(group), 1)
+        return most if count is None else max(min(most, count // width), 1)
+
+
+def _inner(expr: Expr, sure: bool) -> list[tuple[Expr, bool]]:
+    """The parts of an expression, and whether they are computed in any case."""
+    if expr.function != "select":
+        return [(part, sure) for part in parts(expr)]
+    condition, *branches = expr.arguments
+    known = not isinstance(condition, Expr)
+    pairs = [(condition, sure), *((branch, sure and known) for branch in branches)]
+    return [(part, certain) for part, certain in pairs if isinstance(part, Expr)]
+
+
+def _bodies(group: Sequence[Expr]) -> list[Any]:
+    return [expr.arguments[2] for expr in group]
+
+
+def _long(exprs: Sequence[Expr]) -> set[Expr]:
+    """Those of some expressions (parts first) that take many instructions."""
+    found = set[Expr]()
+    for expr in exprs:
+        if expr.function in LONG or not found.isdisjoint(parts(expr)):
+            found.add(expr)
+    return found
+
+
+def _is_number(expr: Expr) -> bool:
+    return dtype_of(expr).kind != "b"
+
+
+def _joined_like(nest: _Nest, slots: Slots) -> Slots:
+    """Slots of which there are as many as of joined ones."""
+    if nest.lanes is None:
+        return slots
+    vectors = [slot for slot in slots if slot[0].type.lanes > 1]
+    return [*vectors[:1], *(slot for slot in slots if slot[0].type.lanes == 1)]
+
+
+def _apart(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots, Slots]:
+    """Values of slots like the first ones, and of slots like the second."""
+    count = len(flat(first))
+    return like(first, values[:count]), like(second, values[count:])
+
+
+def _starts(group: Sequence[Expr], lanes: int) -> list[Value]:
+    """The states of several reductions before any element."""
+    return [value for expr in group for value in fold_of(expr).start(lanes)]
+
+
+def _states(group: Sequence[Expr], slot: Sequence[Value]) -> Iterator[tuple[Expr, State]]:
+    """The states of several reductions in one copy."""
+    first = 0
+    for expr in group:
+        size = fold_of(expr).size
+        yield expr, list(slot[first : first + size])
+        first += size
+
+
+def _pairwise(states: Sequence[State], merge: Callable[[State, State], State]) -> State:
+    """States merged as a tree."""
+    level = list(states)
+    while len(level) > 1:
+        odd: list[State] = level[-1:] if len(level) % 2 else []
+        pairs = zip(level[::2], level[1::2], strict=False)
+        level = [*(merge(one, other) for one, other in pairs), *odd]
+    return level[0]

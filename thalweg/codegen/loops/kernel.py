@@ -1,0 +1,206 @@
+"""Machine code for loop kernels.
+
+What comes in is a `Loops` kernel and a target; what goes out is LLVM text: `kernel`, which reads
+the argument words, and the function it calls with the buffers, of which none overlaps another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Value, constant
+from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.codegen.loops.emit import Emission
+from thalweg.codegen.loops.facts import postorder
+from thalweg.codegen.loops.form import Form
+from thalweg.codegen.loops.plan import Plan, plan
+from thalweg.codegen.loops.simplify import simplest
+from thalweg.codegen.loops.transpose_kernel import emit_transpose, transpose_of
+from thalweg.codegen.machine import Target
+from thalweg.ir.kernel import Dynamic, Loops
+
+#: What goes into the fault word when an integer is divided by zero.
+DIVISION_FAULT = 1
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Kernels that are all of a loop's turn: they run again as long as a byte that one of them
+    wrote is not zero, but not more often than `most` times in one call.
+
+    Their argument words lie one after the other. An argument is known by its memory, which several
+    of them may have in common.
+    """
+
+    kernels: tuple[Loops, ...]
+    starts: tuple[int, ...]  # the place of each kernel's words among all
+    memory: tuple[tuple[int, ...], ...]  # the numbers of each kernel's arguments
+    overlapping: frozenset[int]  # memory that other memory may be part of
+    deciding: int  # the memory with the byte
+    most: int
+
+
+def emit_loops(kernel: Loops, target: Target) -> Emitted:
+    """The code of a loop kernel, in one function that all threads call."""
+    form = simplest(kernel)
+    if turn := transpose_of(form, target):
+        return emit_transpose(turn, target)
+    decided = plan(form, target)
+    module = Module(target.halves)
+    words = _words(decided.form)
+    _write_body(module, "body", decided, words, "noinline")
+    _write_entry(module, decided, words)
+    return Emitted(("kernel",), module.text)
+
+
+def emit_turn(turn: Iteration, target: Target) -> Emitted:
+    """The code of a turn that repeats itself, in one function that one thread calls."""
+    decided = [plan(simplest(kernel), target) for kernel in turn.kernels]
+    module = Module(target.halves)
+    words = [_words(one.form) for one in decided]
+    can_fault = [
+        _write_body(module, f"body{number}", one, words[number], "alwaysinline")
+        for number, one in enumerate(decided)
+    ]
+    used = [[turn.memory[n][a.position] for a in d.form.arguments] for n, d in enumerate(decided)]
+    _write_turns(module, turn, used, words, can_fault)
+    _write_turn_entry(module, turn, used, words)
+    return Emitted(("kernel",), module.text, passes="turns")
+
+
+def _write_entry(module: Module, decided: Plan, words: list[int]) -> None:
+    """The function that the step calls: it reads the words and hands them on."""
+    b = module.function("kernel", [POINTER, I64, I64], attributes="nounwind")
+    words_at, thread, threads = b.parameters
+    pointers = [_word(b, words_at, 1 + a.position, POINTER) for a in decided.form.arguments]
+    fault = _word(b, words_at, 0, POINTER)
+    integers = [_word(b, words_at, word, I64) for word in words]
+    given = ", ".join(map(str, [fault, *pointers, *integers, thread, threads]))
+    b.line(f"call void @body({given})")
+    b.ret()
+
+
+#: Of each kernel of a turn: the memory of its arguments, or the words of its run-time integers.
+_Lists = list[list[int]]
+
+
+def _write_turn_entry(module: Module, turn: Iteration, used: _Lists, words: _Lists) -> None:
+    """The function that the step calls: every memory's address is read once."""
+    b = module.function("kernel", [POINTER, I64, I64], attributes="nounwind")
+    words_at = b.parameters[0]
+    places = {
+        memory: start + 1 + position
+        for start, memories in zip(turn.starts, turn.memory, strict=True)
+        for position, memory in enumerate(memories)
+    }
+    fault = _word(b, words_at, 0, POINTER)
+    pointers = [_word(b, words_at, places[memory], POINTER) for memory in _all(turn, used)]
+    integers = [
+        _word(b, words_at, start + word, I64)
+        for start, own in zip(turn.starts, words, strict=True)
+        for word in own
+    ]
+    b.line(f"call void @turns({', '.join(map(str, [fault, *pointers, *integers]))})")
+    b.ret()
+
+
+def _all(turn: Iteration, used: _Lists) -> list[int]:
+    return list(dict.fromkeys([*(memory for own in used for memory in own), turn.deciding]))
+
+
+def _write_turns(
+    module: Module, turn: Iteration, used: _Lists, words: _Lists, can_fault: list[bool]
+) -> None:
+    """The bodies in a loop, in which LLVM sees through them: values stay in registers, and where a
+    turn only counts, no loop is left. What faults ends the turn."""
+    memories = _all(turn, used)
+    count = sum(map(len, words))
+    kinds = [POINTER] * (1 + len(memories)) + [I64] * count
+    b = module.function("turns", kinds, attributes="noinline nounwind")
+    # As in `_function`; several kernels may share a home, which `overlapping` tells.
+    apart = [1 + n for n, memory in enumerate(memories) if memory not in turn.overlapping]
+    b.marks = dict.fromkeys([0, *apart], "noalias nocapture")
+    fault, *others = b.parameters
+    pointer = dict(zip(memories, others, strict=False))
+    integers = iter(others[len(memories) :])
+    b.line("br label %again")
+    b.line("again:")
+    last = max((n for n, faults in enumerate(can_fault) if faults), default=None)
+    latch = "again" if last is None else f"sound{last}"
+    b.line(f"%turn = phi i64 [0, %entry], [%next, %{latch}]")
+    for number, own in enumerate(used):
+        given = [
+            fault,
+            *(pointer[memory] for memory in own),
+            *(next(integers) for _ in words[number]),
+        ]
+        b.line(f"call void @body{number}({', '.join(map(str, given))}, i64 0, i64 1)")
+        if can_fault[number]:
+            b.line(f"%fault{number} = load i64, ptr {fault.text}, align 8")
+            b.line(f"%fine{number} = icmp eq i64 %fault{number}, 0")
+            b.line(f"br i1 %fine{number}, label %sound{number}, label %done")
+            b.line(f"sound{number}:")
+    b.line(f"%byte = load i8, ptr {pointer[turn.deciding].text}, align 1")
+    b.line("%holds = icmp ne i8 %byte, 0")
+    b.line("%next = add nuw nsw i64 %turn, 1")  # it was less than `most`
+    b.line(f"%left = icmp ult i64 %next, {turn.most}")
+    b.line("%more = and i1 %holds, %left")
+    b.line("br i1 %more, label %again, label %done")
+    b.line("done:")
+    b.ret()
+
+
+def _function(module: Module, name: str, decided: Plan, words: list[int], inlining: str) -> Builder:
+    """A function of the fault word, the buffers, of which none overlaps another, the run-time
+    integers and the threads.
+
+    What is read and written in place is one argument. Different ones lie in different arrays, in
+    pieces of one that have no element in common (`lower/passes/alias_concat.py`), or in parts of
+    the arena that live at the same time and so lie apart (`lower/memory/arena.py`). A feed may be
+    another feed's memory, but nothing writes there: results are fresh, and a variable that anybody
+    holds a view of is copied before it is written (`Program._lend`).
+    """
+    count = len(decided.form.arguments)
+    kinds = [POINTER] * (1 + count) + [I64] * (len(words) + 2)
+    b = module.function(name, kinds, attributes=f"{inlining} nounwind")
+    b.marks = dict.fromkeys(range(1 + count), "noalias nocapture")
+    return b
+
+
+def _word(b: Builder, words: Value, number: int, kind: Any) -> Value:
+    return b.load(kind, b.element(words, "i64", constant(I64, number)))
+
+
+def _write_body(module: Module, name: str, decided: Plan, words: list[int], inlining: str) -> bool:
+    """Write what a kernel does; whether it may fault."""
+    arguments = decided.form.arguments
+    b = _function(module, name, decided, words, inlining)
+    fault, *others = b.parameters
+    pointers = dict(zip(arguments, others, strict=False))
+    integers = dict(zip(words, others[len(arguments) :], strict=False))
+    Emission(
+        decided, b, pointers, integers, fault, (others[-2], others[-1]), DIVISION_FAULT
+    ).write()
+    b.ret()
+    return b.uses(fault)
+
+
+def _words(form: Form) -> list[int]:
+    """The run-time integers that a kernel uses, by their words."""
+    return sorted({number.word for number in _integers(form) if isinstance(number, Dynamic)})
+
+
+def _integers(form: Form) -> Iterator[Any]:
+    for offset in form.offsets():
+        yield offset.constant
+        yield from (factor for factor, _ in offset.terms)
+    for variable in form.variables:
+        yield from form.factors(variable)
+    for expr in postorder(form.roots):
+        if expr.function == "reduce":
+            for variable in expr.arguments[1]:
+                yield from form.factors(variable)
+        elif expr.function == "index":
+            yield expr.arguments[0]

@@ -1,0 +1,199 @@
+"""Two changes of a kernel's loops: neighbours made one, and scans made reductions.
+
+Loops that walk every buffer as one loop would become one. Scans that no single pass can do (two
+directions along one variable, or a loop in the wrong order) become reductions of what comes before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from thalweg.codegen.loops.facts import (
+    Facts,
+    extent_of,
+    identity,
+    plain_variables,
+    postorder,
+    stride,
+)
+from thalweg.codegen.loops.form import Form, Rebuild, rebuild_form
+from thalweg.ir.expr import Expr
+from thalweg.ir.kernel import Dynamic, Offset
+from thalweg.ir.loop import Variable
+from thalweg.ir.types import dtype_of
+
+
+def collapse(form: Form) -> None:
+    """Make one loop of neighbours that walk every buffer as one loop would."""
+    merge = _Merge(form)
+    if merge.find():
+        rebuild_form(form, merge)
+        form.extents |= merge.extents
+        form.facts = Facts()
+
+
+class _Merge(Rebuild):
+    """Replaces the inner of two variables by one for both, and drops the outer."""
+
+    def __init__(self, form: Form) -> None:
+        super().__init__()
+        self._form = form
+        self._into: dict[Variable, Variable | None] = {}
+        self.extents: dict[Variable, tuple[int, ...]] = {}
+        self._used = set[Variable]()
+        self._nests = [form.variables]
+        for expr in postorder(form.roots):
+            if expr.function in ("index", "scan"):
+                self._used |= {a for a in expr.arguments if isinstance(a, Variable)}
+            elif expr.function == "reduce":
+                variables: tuple[Variable, ...] = expr.arguments[1]
+                self._nests.append(variables)
+                self._used |= set(variables) if expr.arguments[0][:3] == "arg" else set()
+        self._strides = [
+            {v: stride(offset, v) for v in plain_variables(offset)} for offset in form.offsets()
+        ]
+
+    def find(self) -> bool:
+        """Whether there are variables to merge."""
+        while any(self._merge(a, b) for nest in self._nests for a, b in _neighbours(nest)):
+            pass
+        return bool(self._into)
+
+    def _merge(self, outer: Variable, inner: Variable) -> bool:
+        if not self._fits(outer, inner):
+            return False
+        made = self._product(outer, inner)
+        for strides in self._strides:
+            strides.pop(outer, None)
+            if inner in strides:
+                strides[made] = strides.pop(inner)
+        self._into |= {outer: None, inner: made}
+        self._nests = [_merged(nest, outer, inner, made) for nest in self._nests]
+        return True
+
+    def _fits(self, outer: Variable, inner: Variable) -> bool:
+        count = extent_of(inner)
+        if count is None or {outer, inner} & self._used or not self._together(outer, inner):
+            return False
+        for strides in self._strides:
+            far, near = strides.get(outer, 0), strides.get(inner, 0)
+            if far is None or near is None or far != near * count:
+                return False
+        return True
+
+    def _together(self, outer: Variable, inner: Variable) -> bool:
+        """Whether two variables are neighbours wherever they are, and no work is between them."""
+        for nest in self._nests:
+            if (outer in nest or inner in nest) and (outer, inner) not in _neighbours(nest):
+                return False
+        works = [work.variables for work in (*self._form.stores, *self._form.checks)]
+        return all(
+            self._has(group, outer) == self._has(group, inner)
+            for group in (self._form.serial, *works)
+        )
+
+    def _has(self, variables: Iterable[Variable], wanted: Variable) -> bool:
+        return any(self._final(variable) is wanted for variable in variables)
+
+    def _final(self, variable: Variable) -> Variable | None:
+        found: Variable | None = variable
+        while found is not None and found in self._into:
+            found = self._into[found]
+        return found
+
+    def _product(self, outer: Variable, inner: Variable) -> Variable:
+        factors = (*self.extents.get(outer, (outer.extent,)), inner.extent)
+        count, name = math.prod(map(int, factors)), f"{outer.name}.{inner.name}"
+        if not any(isinstance(factor, Dynamic) for factor in factors):
+            return Variable(count, name)
+        made = Variable(Dynamic(count), name)
+        self.extents[made] = factors
+        return made
+
+    def variables(self, old: tuple[Variable, ...]) -> tuple[Variable, ...]:
+        return tuple(v for v in map(self._final, old) if v is not None)
+
+    def offset(self, old: Offset) -> Offset:
+        terms = list[tuple[int, Any]]()
+        for factor, term in old.terms:
+            new = self._final(term) if isinstance(term, Variable) else self.new(term)
+            if new is not None:
+                terms.append((factor, new))
+        return Offset(old.constant, tuple(terms))
+
+
+def _neighbours(nest: Sequence[Variable]) -> list[tuple[Variable, Variable]]:
+    return list(pairwise(nest))
+
+
+def _merged(
+    nest: tuple[Variable, ...], outer: Variable, inner: Variable, made: Variable
+) -> tuple[Variable, ...]:
+    return tuple(made if v is inner else v for v in nest if v is not outer)
+
+
+# Scans that are not done in one pass
+
+
+def without_scans(form: Form, slow: set[Expr]) -> Form:
+    """Some scans as reductions over all values of their variable, of which the earlier count."""
+    made = Form(
+        form.arguments, form.variables, form.stores, form.checks, form.serial, dict(form.extents)
+    )
+    rebuild_form(made, _Guard(slow, form.extents, made.extents))
+    return made
+
+
+class _Guard(Rebuild):
+    """Replaces scans by reductions over a guarded body."""
+
+    def __init__(
+        self,
+        slow: set[Expr],
+        old: dict[Variable, tuple[int, ...]],
+        extents: dict[Variable, tuple[int, ...]],
+    ) -> None:
+        super().__init__()
+        self._slow, self._old, self._extents = slow, old, extents
+
+    def rebuilt(self, expr: Expr) -> Any:
+        if expr not in self._slow:
+            return super().rebuilt(expr)
+        kind, here, body, exclusive, reverse = expr.arguments
+        there = Variable(here.extent, f"{here.name}.scan")
+        if here in self._old:
+            self._extents[there] = self._old[here]
+        function = ("gt" if exclusive else "ge") if reverse else ("lt" if exclusive else "le")
+        counts = self.make(function, self.make("index", there), self.make("index", here))
+        moved = _moved(self.new(body), here, there)
+        start = identity(kind, dtype_of(expr))
+        return self.make("reduce", kind, (there,), self.make("select", counts, moved, start))
+
+
+def _moved(body: Any, here: Variable, there: Variable) -> Any:
+    """A body with another variable in the place of one."""
+    rebuild = _Substitute({here: there})
+    for expr in postorder([body]):
+        rebuild.add(expr)
+    return rebuild.new(body)
+
+
+class _Substitute(Rebuild):
+    """Replaces variables by others."""
+
+    def __init__(self, new: dict[Variable, Variable]) -> None:
+        super().__init__()
+        self._variables = new
+
+    def index(self, variable: Variable) -> Any:
+        return self.make("index", self._variables.get(variable, variable))
+
+    def offset(self, old: Offset) -> Offset:
+        terms = [
+            (f, self._variables.get(t, t) if isinstance(t, Variable) else self.new(t))
+            for f, t in old.terms
+        ]
+        return Offset(old.constant, tuple(terms))

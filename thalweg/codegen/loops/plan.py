@@ -1,0 +1,415 @@
+"""How a loop kernel is run: the order of its loops, its vectors, and what threads share.
+
+What comes in is a kernel in its simplest form; what goes out is a `Plan`. Iterations that may meet
+at one element run in order on one thread; of the others, one variable may go into the lanes of
+vectors and an outer one is split over the threads. The choice of the vector is by a rough count of
+instructions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from thalweg.codegen.loops.facts import (
+    Facts,
+    extent_of,
+    outside_reductions,
+    plain_variables,
+    postorder,
+    stride,
+)
+from thalweg.codegen.loops.form import Form
+from thalweg.codegen.loops.merge import without_scans
+from thalweg.codegen.machine import Target
+from thalweg.ir.expr import Expr
+from thalweg.ir.kernel import Check, Dynamic, Offset, Store
+from thalweg.ir.loop import Variable
+
+#: Functions that are a polynomial, not an instruction.
+LONG = frozenset(
+    [
+        *("pow", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
+        *("atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+    ]
+)
+_LONG_COST, _PLAIN_COST = 12.0, 1.0
+_GATHER_COST, _SCATTER_COST = 0.8, 5.0  # of a lane
+_ACROSS_COST = 12.0  # to combine the lanes of a vector
+_LANES_A_TURN = 16
+BLOCK = 16  # values of a variable that runs inside the vector
+_FEW = 64  # an outer loop with fewer turns is not alone split over threads
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The decisions about a kernel.
+
+    `split` are the levels (first, last) that threads share as one loop, if any. `lanes` maps the
+    variables of reductions to the one among them that goes into lanes. `blocks` maps a variable
+    that runs inside the vector, block by block, to that which counts its blocks.
+    """
+
+    form: Form
+    target: Target
+    variables: tuple[Variable, ...]
+    vector: Variable | None
+    width: int  # lanes of the vector variable
+    copies: int  # vectors side by side
+    split: tuple[int, int] | None
+    backward: frozenset[Variable]
+    lanes: dict[tuple[Variable, ...], Variable]
+    blocks: dict[Variable, Variable]
+
+    def depth(self, work: Store | Check) -> int:
+        """How many loops are around a store or check."""
+        count = len(work.variables)
+        return len(self.variables) if count == len(self.form.variables) else count
+
+    def masks(self) -> bool:
+        """Whether the ends of loops are done in vectors with a mask."""
+        return self.target.has_masks or (
+            self.target.has("avx2") and all(_maskable(a.dtype) for a in self.form.arguments)
+        )
+
+
+def _maskable(dtype: Any) -> bool:
+    return np.dtype(dtype).itemsize >= 4
+
+
+def plan(form: Form, target: Target) -> Plan:
+    """Decide how a kernel runs."""
+    ordered = _ordered(form)
+    lanes = _reduced_lanes(form, target.lanes)
+    vector = _vector(form, ordered, lanes, target.lanes)
+    variables = _order(form, vector)
+    form, backward = _scans(form, variables, ordered)
+    blocks = _blocks(form, variables, vector, ordered)
+    variables = _blocked(variables, blocks)
+    width = _width(vector, target.lanes)
+    return Plan(
+        form,
+        target,
+        variables,
+        vector,
+        width,
+        _copies(form, vector, width, target),
+        _split(form, variables, ordered, vector),
+        backward,
+        lanes,
+        blocks,
+    )
+
+
+# Which iterations must stay in order
+
+
+def _ordered(form: Form) -> frozenset[Variable]:
+    """The variables whose iterations may meet at one element, or were said to be serial."""
+    found = set(form.serial)
+    for store in form.stores:
+        found |= _meeting(store, form.facts)
+    return frozenset(found)
+
+
+def _meeting(store: Store, facts: Facts) -> set[Variable]:
+    """The variables of a store that do not lead to places of their own."""
+    offset = store.offset
+    computed = frozenset[Variable]().union(
+        *(facts.free(term) for _, term in offset.terms if isinstance(term, Expr))
+    )
+    apart = plain_variables(offset) - computed
+    meeting = {v for v in store.variables if v not in apart} | (apart & _overlapping(store))
+    return meeting - store.distinct
+
+
+def _overlapping(store: Store) -> set[Variable]:
+    """The plain variables of a place that may come to the same element as another term does.
+
+    Terms in order of their factors: each must step beyond all that the smaller ones reach. What is
+    known only at run time is taken to be the row-major layout it almost always is, unless elements
+    are combined.
+    """
+    terms = [(f, t) for f, t in store.offset.terms if not isinstance(f, Dynamic)]
+    terms.sort(key=lambda pair: abs(pair[0]))
+    reach: int | None = 0
+    below = list[Variable]()
+    found = set[Variable]()
+    for factor, term in terms:
+        if reach is None or abs(factor) <= reach:
+            found |= {*below, *([term] if isinstance(term, Variable) else [])}
+        if isinstance(term, Variable):
+            below.append(term)
+            reach = _extended(reach, factor, extent_of(term), store.combine == "set")
+    return found
+
+
+def _extended(reach: int | None, factor: int, count: int | None, trusting: bool) -> int | None:
+    if reach is None or (count is None and not trusting):
+        return None
+    return reach if count is None else reach + abs(factor) * max(count - 1, 0)
+
+
+# What goes into lanes
+
+
+def _reduced_lanes(form: Form, lanes: int) -> dict[tuple[Variable, ...], Variable]:
+    """For each group of reduced variables, the one whose loads are best in lanes."""
+    bodies: dict[tuple[Variable, ...], list[Any]] = {}
+    for expr in postorder(form.roots):
+        if expr.function == "reduce" and expr.arguments[1]:
+            bodies.setdefault(expr.arguments[1], []).append(expr.arguments[2])
+    chosen: dict[tuple[Variable, ...], Variable] = {}
+    for variables, roots in bodies.items():
+        costs = {v: _load_cost(roots, v, lanes) for v in variables if int(v.extent) > 2}
+        if costs:
+            best = min(costs, key=lambda v: (costs[v], -variables.index(v)))
+            if costs[best] <= 2.0 * len(roots) or _is_heavy(roots):
+                chosen[variables] = best
+    return chosen
+
+
+def _load_cost(roots: Sequence[Any], variable: Variable, lanes: int) -> float:
+    total = 0.0
+    for expr in postorder(roots):
+        if expr.function == "load":
+            total += _place_cost(expr.arguments[1], variable, lanes)
+    return total / max(len(roots), 1)
+
+
+def _is_heavy(roots: Sequence[Any]) -> bool:
+    return any(expr.function in LONG for expr in postorder(roots))
+
+
+def _place_cost(offset: Offset, variable: Variable, lanes: int) -> float:
+    """What it costs to reach `lanes` elements along a variable."""
+    step = stride(offset, variable)
+    computed = any(isinstance(term, Expr) for _, term in offset.terms)
+    if computed and any(_mentions(t, variable) for _, t in offset.terms if isinstance(t, Expr)):
+        return _GATHER_COST * lanes
+    return 1.0 if step in (0, 1) else _GATHER_COST * lanes
+
+
+def _mentions(expr: Expr, variable: Variable) -> bool:
+    return any(
+        variable in part.arguments
+        or (part.function == "load" and variable in plain_variables(part.arguments[1]))
+        for part in postorder([expr])
+    )
+
+
+def _vector(
+    form: Form,
+    ordered: frozenset[Variable],
+    lanes: dict[tuple[Variable, ...], Variable],
+    width: int,
+) -> Variable | None:
+    """The variable of the kernel that goes into lanes, if that pays."""
+    costs = _Costs(form, lanes, width)
+    best, least = None, costs.total(None)
+    for variable in reversed(form.variables):
+        if variable not in ordered and int(variable.extent) > 1:
+            cost = costs.total(variable)
+            if cost < 0.9 * least:
+                best, least = variable, cost
+    return best
+
+
+class _Costs:
+    """Instructions of a kernel, roughly, for one or the other variable in lanes."""
+
+    def __init__(self, form: Form, lanes: dict[tuple[Variable, ...], Variable], width: int) -> None:
+        self._form, self._width, self._lanes = form, width, lanes
+        self._outer = list(outside_reductions(form.roots))
+        reductions = [expr for expr in postorder(form.roots) if expr.function == "reduce"]
+        self._inner = list(postorder(expr.arguments[2] for expr in reductions))
+        self._reduced = frozenset(lanes.values())
+
+    def total(self, vector: Variable | None) -> float:
+        """The cost of the kernel with a variable in lanes."""
+        total = sum(self._cost(expr, vector, frozenset()) for expr in self._outer)
+        total += sum(self._cost(expr, vector, self._reduced) for expr in self._inner)
+        return total + sum(self._stored(store, vector) for store in self._form.stores)
+
+    def _cost(self, expr: Expr, vector: Variable | None, reduced: frozenset[Variable]) -> float:
+        free = self._form.facts.free(expr)
+        lane = vector if vector in free else next(iter(free & reduced), None)
+        turns = _turns(free, lane, self._width)
+        match expr.function:
+            case "load" if lane is not None:
+                return turns * _place_cost(expr.arguments[1], lane, self._width)
+            case "reduce":
+                across = vector not in free and expr.arguments[1] in self._lanes
+                return turns * (_ACROSS_COST if across else 1.0)
+            case "index":
+                return 0.0
+            case function:
+                return turns * (_LONG_COST if function in LONG else _PLAIN_COST)
+
+    def _stored(self, store: Store, vector: Variable | None) -> float:
+        lane = vector if vector in store.variables else None
+        turns = _turns(store.variables, lane, self._width)
+        contiguous = lane is None or stride(store.offset, lane) == 1
+        return turns * (1.0 if contiguous else _SCATTER_COST * self._width)
+
+
+def _turns(variables: Iterable[Variable], lane: Variable | None, width: int) -> float:
+    """How often something that depends on variables is computed."""
+    counts = [max(int(v.extent), 1) for v in variables if v is not lane]
+    vectors = 1 if lane is None else max(math.ceil(int(lane.extent) / width), 1)
+    return float(math.prod(counts) * vectors)
+
+
+def _width(vector: Variable | None, lanes: int) -> int:
+    """No more lanes than there are values."""
+    count = None if vector is None else extent_of(vector)
+    return lanes if count is None else min(lanes, 1 << max(count - 1, 1).bit_length())
+
+
+def _copies(form: Form, vector: Variable | None, width: int, target: Target) -> int:
+    """How many vectors side by side: enough to keep the processor busy, few where code is long."""
+    if vector is None:
+        return 1
+    size, folds = 0, False
+    for expr in postorder(form.roots):
+        if vector in form.facts.free(expr):
+            size += 8 if expr.function in LONG else 1
+            folds |= expr.function in ("reduce", "scan")
+    copies = 4 if size <= 12 else 2 if size <= 30 else 1
+    if folds and size <= 6 and target.registers >= 32:
+        copies = 8
+    count = extent_of(vector)
+    return copies if count is None else max(min(copies, count // width), 1)
+
+
+# The order of loops
+
+
+def _order(form: Form, vector: Variable | None) -> tuple[Variable, ...]:
+    """The variables with the vector innermost among those it may change places with.
+
+    Loops of scans go inside it, so that each lane has a scan of its own. A variable may move as
+    long as that of every store and check remain the outer ones.
+    """
+    scanned = {e.arguments[1] for e in postorder(form.roots) if e.function == "scan"}
+    borders = {0, len(form.variables)}
+    borders |= {len(work.variables) for work in (*form.stores, *form.checks)}
+    cuts = sorted(borders)
+    found = list[Variable]()
+    for first, last in pairwise(cuts):
+        segment = form.variables[first:last]
+        found += sorted(segment, key=lambda v: 2 * (v in scanned) + (v is vector))
+    return tuple(found)
+
+
+def _scans(
+    form: Form, variables: tuple[Variable, ...], ordered: frozenset[Variable]
+) -> tuple[Form, frozenset[Variable]]:
+    """Which serial loops run backward. Scans that no single pass can do become reductions."""
+    scans = [e for e in postorder(form.roots) if e.function == "scan"]
+    if not scans:
+        return form, frozenset()
+    backward = {v for v in variables if _all_backward(v, scans, form)}
+    slow = {scan for scan in scans if not _in_one_pass(scan, variables, backward, form.facts)}
+    return (without_scans(form, slow) if slow else form), frozenset(backward)
+
+
+def _all_backward(variable: Variable, scans: Sequence[Expr], form: Form) -> bool:
+    directions = {bool(scan.arguments[4]) for scan in scans if scan.arguments[1] is variable}
+    free = all(variable not in _meeting(store, form.facts) for store in form.stores)
+    return directions == {True} and free
+
+
+def _in_one_pass(
+    scan: Expr, variables: tuple[Variable, ...], backward: set[Variable], facts: Facts
+) -> bool:
+    variable, reverse = scan.arguments[1], bool(scan.arguments[4])
+    outer = frozenset(variables[: variables.index(variable) + 1])
+    return reverse == (variable in backward) and facts.free(scan) <= outer
+
+
+def _blocks(
+    form: Form,
+    variables: tuple[Variable, ...],
+    vector: Variable | None,
+    ordered: frozenset[Variable],
+) -> dict[Variable, Variable]:
+    """A variable along which loads are contiguous that jump from lane to lane, as in a transpose.
+
+    It runs inside the vector, in blocks small enough for what is loaded to stay in the cache.
+    """
+    works = {len(work.variables) for work in (*form.stores, *form.checks)}
+    if vector is None or works != {len(variables)} or variables[-1] is not vector:
+        return {}
+    found = list[Variable]()
+    for expr in postorder(form.roots):
+        if expr.function == "load" and stride(expr.arguments[1], vector) not in (0, 1):
+            found += [v for v in variables if stride(expr.arguments[1], v) == 1]
+    for variable in found:
+        if variable not in ordered and int(variable.extent) >= 2 * BLOCK:
+            count = -(-int(variable.extent) // BLOCK)
+            static = extent_of(variable) is not None
+            return {variable: Variable(count if static else Dynamic(count), "block")}
+    return {}
+
+
+def _blocked(
+    variables: tuple[Variable, ...], blocks: dict[Variable, Variable]
+) -> tuple[Variable, ...]:
+    """The variables with the blocks of some in their places, and these innermost."""
+    return tuple(blocks.get(v, v) for v in variables) + tuple(blocks)
+
+
+# Threads
+
+
+def _split(
+    form: Form,
+    variables: tuple[Variable, ...],
+    ordered: frozenset[Variable],
+    vector: Variable | None,
+) -> tuple[int, int] | None:
+    """The levels whose iterations threads share: the outermost that are many enough together."""
+    best, most = None, 0
+    for first, last in _ranges(form, variables, ordered, vector):
+        count = math.prod(int(v.extent) for v in variables[first : last + 1])
+        count //= _LANES_A_TURN if variables[first] is vector else 1
+        if count >= _FEW:
+            return first, last
+        if best is None or count > most:
+            best, most = (first, last), count
+    return best
+
+
+def _ranges(
+    form: Form,
+    variables: tuple[Variable, ...],
+    ordered: frozenset[Variable],
+    vector: Variable | None,
+) -> Iterator[tuple[int, int]]:
+    """The levels that threads may share, outermost first, without computing reductions again."""
+    folds = {
+        1 + max(variables.index(v) for v in free)
+        for expr in postorder(form.roots)
+        if expr.function == "reduce" and (free := form.facts.free(expr) & frozenset(variables))
+    }
+    works = {len(work.variables) for work in (*form.stores, *form.checks)}
+    works -= {len(form.variables)}
+    shared = [v not in ordered for v in variables]
+    outermost = True
+    for first in range(len(variables)):
+        if not shared[first] or (not outermost and any(level <= first for level in folds)):
+            continue
+        outermost = False
+        yield first, first
+        for last in range(first + 1, len(variables)):
+            if not shared[last] or variables[last] is vector or variables[first] is vector:
+                break
+            if last in works or last in folds:
+                break
+            yield first, last

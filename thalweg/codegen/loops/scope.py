@@ -1,0 +1,387 @@
+"""Where the values of a loop kernel are computed: the variables bound so far, in lanes.
+
+A `Copy` evaluates expressions at one turn of the loops around it, in one or several lanes of the
+vector variable; what does not depend on the variables it binds itself it finds in the copy around
+it, where it was computed before the loop. A `Scope` is the copies that run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from thalweg.codegen.llvm.builder import I1, I32, I64, Builder, Type, Value, constant, suffix
+from thalweg.codegen.loops.facts import Facts, always_inside, harmless, postorder
+from thalweg.codegen.math.elements import Evaluator, converted, from_memory, storage_type, to_memory
+from thalweg.ir.expr import Expr
+from thalweg.ir.kernel import Argument, Dynamic, Offset
+from thalweg.ir.loop import Variable
+from thalweg.ir.types import BOOL
+
+_NARROW = 1 << 31
+_FORKING_LOADS = 3  # that a selection has, of which all lanes take one
+_MOST_FORKS = 16  # inside one another
+_INT64: Any = np.dtype(np.int64)
+
+
+@dataclass(eq=False)
+class Frame:
+    """What all copies of a kernel share: the function, its buffers, and how it faults."""
+
+    builder: Builder
+    pointers: dict[Argument, Value]
+    words: dict[int, Value]
+    facts: Facts
+    fault: Callable[[Builder, Value], None]
+    reduce: Callable[[LaneScope, Expr, Value | None], Value]
+
+    def integer(self, number: int) -> Value:
+        """An integer as a value, be it known now or at run time."""
+        return self.words[number.word] if isinstance(number, Dynamic) else constant(I64, number)
+
+
+@dataclass(frozen=True)
+class Spill:
+    """Values of an expression in memory: one of a `kind` for each value of a variable."""
+
+    address: Value
+    variable: Variable
+    kind: Type
+
+
+@dataclass(frozen=True)
+class Address:
+    """The place of an element or of a lane each: a sum of a scalar and perhaps a vector part.
+
+    `contiguous` lanes follow each other from the scalar part.
+    """
+
+    base: Value
+    lanes: Value | None
+    contiguous: bool
+
+
+class LaneScope(Evaluator):
+    """An evaluator in one turn of the loops around it.
+
+    `tail` masks the lanes that are within the loop, where not all are.
+    """
+
+    def __init__(
+        self,
+        frame: Frame,
+        lanes: int = 1,
+        parent: LaneScope | None = None,
+        bound: dict[Variable, Value] | None = None,
+        vector: Variable | None = None,
+        tail: Value | None = None,
+    ) -> None:
+        super().__init__(frame.builder, lanes, self._leaf_value, frame.fault)
+        self.frame, self.parent, self.vector, self.tail = frame, parent, vector, tail
+        self._bound = bound or {}
+        self.names: frozenset[Variable] = frozenset(self._bound)
+        if parent is not None:
+            self.names |= parent.names
+            self._sensitive = parent._sensitive
+        self._loaded: dict[Any, Value] = {}
+        self.staged: dict[Expr, Spill] = {}
+        self._forked = 0  # sides of selections that this code is inside of
+
+    # What is known
+
+    def _found(self, expr: Expr, mask: Value | None) -> Value | None:
+        found = super()._found(expr, mask)
+        if found is not None or self.parent is None:
+            return found
+        if self.frame.facts.free(expr) & self._bound.keys():
+            return self._unstaged(expr)
+        return self.parent._found(expr, self.parent.tail)
+
+    def _unstaged(self, expr: Expr) -> Value | None:
+        """A value that an earlier loop over a variable that is bound here put into memory."""
+        copy = self.parent
+        while copy is not None and expr not in copy.staged:
+            copy = copy.parent
+        if copy is None or copy.staged[expr].variable not in self._bound:
+            return None
+        staged = copy.staged[expr]
+        kind = staged.kind.of(self.lanes) if self.vector is staged.variable else staged.kind
+        value = self.builder.load(kind, self._staged_address(staged))
+        self.remember(expr, value)
+        return value
+
+    def _staged_address(self, staged: Spill) -> Value:
+        return self.builder.element(staged.address, str(staged.kind), self._bound[staged.variable])
+
+    def stage(self, expr: Expr, staged: Spill) -> None:
+        """Put the value of an expression into memory."""
+        value = self.value(expr, self.tail)
+        self.builder.store(value, self._staged_address(staged))
+
+    def knows(self, expr: Expr) -> bool:
+        """Whether a value was computed that holds in all lanes of this copy."""
+        return self._found(expr, self.tail) is not None
+
+    def remember(self, expr: Expr, value: Value) -> None:
+        """Note the value of an expression in all lanes of this copy."""
+        self._values[self._key(expr, self.tail)] = value
+
+    def _reads_or_faults(self, expr: Expr) -> bool:
+        if expr.function in ("reduce", "scan"):
+            return not self.frame.facts.safe(expr)
+        return not harmless(expr)
+
+    # Selections of which only one side runs
+
+    def _missing(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
+        if self._forks(expr):
+            return self._unknown([(expr.arguments[0], mask)])
+        return super()._missing(expr, mask)
+
+    def _selected(self, expr: Expr, mask: Value | None) -> Value:
+        if not self._forks(expr):
+            return super()._selected(expr, mask)
+        condition, chosen, otherwise = expr.arguments
+        dtype = self.dtype(expr)
+
+        def side(part: Any) -> Value:
+            tail = self.tail if mask is None else mask
+            inner = LaneScope(self.frame, self.lanes, self, {}, self.vector, tail)
+            inner._forked = self._forked + 1
+            return inner.value_as(part, dtype, mask)
+
+        truth = self._as(condition, BOOL, mask)
+        return self.builder.choose(truth, lambda: side(chosen), lambda: side(otherwise))
+
+    def _forks(self, expr: Expr) -> bool:
+        """Whether a selection is one for all lanes, among so many loads that a jump costs less."""
+        if expr.function != "select" or self.lanes == 1 or self._forked >= _MOST_FORKS:
+            return False
+        condition, *sides = expr.arguments
+        if not isinstance(condition, Expr) or self.vector in self.frame.facts.free(condition):
+            return False
+        loads = [_count_loads(side, _FORKING_LOADS) for side in sides]
+        return min(loads) > 0 and sum(loads) >= _FORKING_LOADS
+
+    # Leaves
+
+    def _leaf_value(self, expr: Expr, mask: Value | None) -> Value:
+        match expr.function:
+            case "index":
+                return self._index_value(expr.arguments[0])
+            case "load":
+                argument, offset = expr.arguments
+                return self._load(argument, offset, mask)
+            case "reduce":
+                return self.frame.reduce(self, expr, mask)
+            case function:
+                raise ValueError(f"a {function} where no loop carries it")
+
+    def at(self, variable: Variable) -> Value:
+        """The value of a variable, in the first lane if it is the vector variable."""
+        copy: LaneScope | None = self
+        while copy is not None:
+            if variable in copy._bound:
+                return copy._bound[variable]
+            copy = copy.parent
+        raise KeyError(variable.name)
+
+    def index(self, variable: Variable) -> Value:
+        """The value of a variable, in all lanes if it is the vector variable."""
+        value = self.at(variable)
+        if variable is not self.vector or self.lanes == 1:
+            return value
+        b, kind = self.builder, I64.of(self.lanes)
+        return b.binary("add", b.splat(value, self.lanes), b.lanes(kind))
+
+    def _index_value(self, variable: Variable | Dynamic) -> Value:
+        if isinstance(variable, Dynamic):
+            return self.frame.integer(variable)
+        return self.index(variable)
+
+    def _load(self, argument: Argument, offset: Offset, mask: Value | None) -> Value:
+        if always_inside(argument, offset):
+            mask = self.tail
+        place = self.place(argument, offset, mask)
+        if place.lanes is None and not place.contiguous and _same(mask, self.tail):
+            mask = None
+        key = argument, place, mask
+        if key not in self._loaded:
+            self._loaded[key] = self.read(argument, place, mask)
+        return self._loaded[key]
+
+    # Places
+
+    def place(self, argument: Argument, offset: Offset, mask: Value | None) -> Address:
+        """Where an element is, or an element for each lane."""
+        base, steps, vectors = self.frame.integer(offset.constant), 0, list[Value]()
+        narrow = not isinstance(argument.size, Dynamic) and argument.size < _NARROW
+        kind = (I32 if narrow else I64).of(self.lanes)
+        for factor, term in offset.terms:
+            value = self._term(term, mask)
+            if value.type.lanes > 1:
+                vectors.append(self._times(self._resized(value, kind), factor))
+                continue
+            base = self._plus(base, self._times(value, factor))
+            if term is self.vector and self.lanes > 1:
+                if isinstance(factor, Dynamic):
+                    vectors.append(self._times(self.builder.lanes(kind), factor))
+                else:
+                    steps += factor
+        if steps == 1 and not vectors:
+            return Address(base, None, True)
+        if steps:
+            vectors.append(self._times(self.builder.lanes(kind), steps))
+        total = None
+        for value in vectors:
+            total = value if total is None else self.builder.binary("add", total, value)
+        return Address(base, total, False)
+
+    def _term(self, term: Variable | Expr, mask: Value | None) -> Value:
+        if isinstance(term, Variable):
+            return self.at(term)
+        return converted(self.builder, self.narrow(term, mask), self.dtype(term), _INT64)
+
+    def _resized(self, value: Value, kind: Type) -> Value:
+        if value.type.scalar == kind.scalar:
+            return value
+        return self.builder.convert("trunc", value, kind.scalar)
+
+    def _times(self, value: Value, factor: int) -> Value:
+        if not isinstance(factor, Dynamic) and factor == 1:
+            return value
+        b = self.builder
+        by = self.frame.integer(factor)
+        if isinstance(factor, Dynamic):
+            by = b.splat(self._resized(by, value.type), value.type.lanes)
+        else:
+            by = constant(value.type, factor)
+        return b.binary("mul", value, by)
+
+    def _plus(self, one: Value, other: Value) -> Value:
+        return other if one.text == "0" else self.builder.binary("add", one, other)
+
+    # Memory
+
+    def read(self, argument: Argument, place: Address, mask: Value | None) -> Value:
+        """What is in memory, in one lane if it is the same for all; off the mask nothing."""
+        b, pointer = self.builder, self._address(argument, place)
+        kind = storage_type(argument.dtype, self.lanes if self._is_vector(place) else 1)
+        if place.lanes is not None:
+            raw = b.gather(kind, pointer, self._all(mask))
+        elif place.contiguous:
+            raw = b.load(kind, pointer) if mask is None else b.load_masked(kind, pointer, mask)
+        elif mask is None:
+            raw = b.load(kind, pointer)
+        else:
+            nothing = constant(kind, 0)
+            raw = b.choose(any_of(b, mask), lambda: b.load(kind, pointer), lambda: nothing)
+        return from_memory(b, raw, argument.dtype)
+
+    def write(self, argument: Argument, place: Address, value: Value, mask: Value | None) -> None:
+        """Put values into memory where the mask allows."""
+        b, pointer = self.builder, self._address(argument, place)
+        raw = to_memory(b, value, argument.dtype)
+        if place.lanes is not None:
+            b.scatter(b.splat(raw, self.lanes), pointer, self._all(mask))
+        elif place.contiguous and mask is not None:
+            b.store_masked(b.splat(raw, self.lanes), pointer, mask)
+        elif place.contiguous:
+            b.store(b.splat(raw, self.lanes), pointer)
+        elif mask is None:
+            b.store(raw, pointer)
+        else:
+            with b.when(any_of(b, mask)):
+                b.store(raw, pointer)
+
+    def adds_at_once(self, argument: Argument) -> bool:
+        """Whether the processor adds to an element of memory in one indivisible operation."""
+        return np.dtype(argument.dtype).kind in "iuf" and np.dtype(argument.dtype) != np.float16
+
+    def add(self, argument: Argument, place: Address, value: Value) -> None:
+        """Add to the one element of a counter: steps that run at once lose no update."""
+        raw = to_memory(self.builder, value, argument.dtype)
+        operation = "fadd" if raw.type.is_float else "add"
+        pointer = self._address(argument, place)
+        self.builder.emit(raw.type, f"atomicrmw {operation} {pointer}, {raw} monotonic")
+
+    def _is_vector(self, place: Address) -> bool:
+        return place.contiguous or place.lanes is not None
+
+    def _all(self, mask: Value | None) -> Value:
+        return constant(I1.of(self.lanes), True) if mask is None else mask
+
+    def _address(self, argument: Argument, place: Address) -> Value:
+        b, scalar = self.builder, storage_type(argument.dtype).scalar
+        pointer = b.element(self.frame.pointers[argument], scalar, place.base)
+        return pointer if place.lanes is None else b.element(pointer, scalar, place.lanes)
+
+
+def _count_loads(root: Any, most: int) -> int:
+    """How many loads there are in an expression, counted up to a number."""
+    return len(list(islice((part for part in postorder([root]) if part.function == "load"), most)))
+
+
+def _unless(variable: Variable | None, bound: dict[Variable, Value]) -> Variable | None:
+    """A vector variable, unless a reduction inside binds it again."""
+    return None if variable in bound else variable
+
+
+def _same(one: Value | None, other: Value | None) -> bool:
+    return (one and one.text) == (other and other.text)
+
+
+def any_of(b: Builder, mask: Value) -> Value:
+    """Whether a condition holds in any lane."""
+    if mask.type.lanes == 1:
+        return mask
+    return b.call(f"llvm.vector.reduce.or.{suffix(mask.type)}", I1, mask)
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """Copies that run side by side, in the same loops."""
+
+    copies: tuple[LaneScope, ...]
+
+    @property
+    def names(self) -> frozenset[Variable]:
+        """The variables that are bound here."""
+        return self.copies[0].names
+
+    @property
+    def lanes(self) -> int:
+        """The lanes of all copies together."""
+        return sum(copy.lanes for copy in self.copies)
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether no variable is in lanes yet."""
+        return self.lanes == 1
+
+    def bind(self, values: dict[Variable, Value]) -> Scope:
+        """This scope one loop further in."""
+        return Scope(
+            tuple(
+                LaneScope(
+                    copy.frame, copy.lanes, copy, values, _unless(copy.vector, values), copy.tail
+                )
+                for copy in self.copies
+            )
+        )
+
+    def spread(
+        self, variable: Variable, lanes: int, starts: Sequence[Value], tail: Value | None = None
+    ) -> Scope:
+        """A variable in lanes, a copy for each of its starts."""
+        (outer,) = self.copies
+        return Scope(
+            tuple(
+                LaneScope(outer.frame, lanes, outer, {variable: start}, variable, tail)
+                for start in starts
+            )
+        )

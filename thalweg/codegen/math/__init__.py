@@ -1,0 +1,1 @@
+"""Expressions and mathematical functions in registers."""

@@ -1,0 +1,47 @@
+"""Exact sums and products: pairs of a rounded result and what rounding lost.
+
+They hold on any target because none of them needs a fused multiply-add.
+"""
+
+from __future__ import annotations
+
+from thalweg.codegen.llvm.register import Operand, Register
+
+Pair = tuple[Register, Register]
+
+_SPLITTER = 2.0**27 + 1.0
+
+
+def quick_sum(large: Register, small: Register) -> Pair:
+    """large + small, where the first is the larger in magnitude."""
+    total = large + small
+    return total, small - (total - large)
+
+
+def exact_sum(a: Register, b: Operand) -> Pair:
+    """a + b"""
+    other = a.like(b)
+    total = a + other
+    part = total - a
+    return total, (a - (total - part)) + (other - part)
+
+
+def difference(a: Register, b: Register) -> Pair:
+    """a - b"""
+    return exact_sum(a, -b)
+
+
+def product(a: Register, b: Operand) -> Pair:
+    """a · b for doubles; the loss is NaN where the product is near overflow."""
+    other = a.like(b)
+    (a_high, a_low), (b_high, b_low) = split(a), split(other)
+    rounded = a * other
+    loss = ((a_high * b_high - rounded) + a_high * b_low + a_low * b_high) + a_low * b_low
+    return rounded, loss
+
+
+def split(a: Register) -> Pair:
+    """A double as a sum of two numbers of 26 bits."""
+    scaled = a * _SPLITTER
+    high = scaled - (scaled - a)
+    return high, a - high

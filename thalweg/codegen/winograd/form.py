@@ -1,0 +1,139 @@
+"""Convolutions with small square filters and stride 1 among contractions.
+
+What comes in is a `Contraction`; what goes out are the roles that its variables play in the
+convolution, where it is one: forward, or the gradient of an input, whose filters are turned round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+
+from thalweg.codegen.contraction.form import argument_of, is_static, offsets_of, settled
+from thalweg.codegen.contraction.schedule import is_plain
+from thalweg.codegen.winograd.filter import WAYS
+from thalweg.ir.kernel import Contraction
+from thalweg.ir.loop import Variable
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of the image: outputs and taps along it, and the elements there are.
+
+    Elements, which are counted as `output + sign · tap`, are zero outside `bounds`.
+    """
+
+    output: Variable
+    tap: Variable
+    sign: int
+    bounds: tuple[int, int] | None = None
+
+    @property
+    def taps(self) -> int:
+        """How many taps there are."""
+        return int(self.tap.extent)
+
+    @property
+    def first(self) -> int:
+        """How far the first element that an output needs lies from it."""
+        return 0 if self.sign > 0 else 1 - self.taps
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """The elements that are read: those that outputs need, within the bounds."""
+        low, high = self.first, self.first + int(self.output.extent) + self.taps - 1
+        if self.bounds is None:
+            return low, high
+        return max(low, self.bounds[0]), min(high, self.bounds[1])
+
+    def tap_at(self, number: int) -> int:
+        """The tap that an output's element of this number is multiplied by."""
+        return number if self.sign > 0 else self.taps - 1 - number
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """The roles of the variables of a convolution."""
+
+    kernel: Contraction
+    images: tuple[Variable, ...]
+    axes: tuple[Axis, Axis]
+    channel: Variable
+    lane: Variable
+
+    @property
+    def taps(self) -> int:
+        """How many taps there are along each axis."""
+        return self.axes[0].taps
+
+    @cached_property
+    def is_turned(self) -> bool:
+        """Whether filters must be copied for their columns to lie side by side."""
+        return argument_of(self.kernel.b)[1].factor(self.lane) != 1
+
+    def tiles(self, outputs: int) -> list[int]:
+        """How many tiles there are: in each variable of the images, then along each axis."""
+        across = [ceil(axis.output.extent / outputs) for axis in self.axes]
+        return [*(int(v.extent) for v in self.images), *across]
+
+
+def window_of(kernel: Contraction) -> Window | None:
+    """The roles of the variables if this is such a convolution, of floats."""
+    kernel = settled(kernel)
+    if kernel.batch or len(kernel.columns) != 1 or len(kernel.reduced) != 3 or not kernel.stores:
+        return None
+    if not _is_simple(kernel):
+        return None
+    place = argument_of(kernel.a)[1]
+    channels = [v for v in kernel.reduced if place.factor(v) == 1]
+    taps = [v for v in kernel.reduced if v not in channels[:1]]
+    axes = [_axis(kernel, tap) for tap in taps]
+    if len(axes) != 2 or axes[0] is None or axes[1] is None:
+        return None
+    if axes[0].taps != axes[1].taps or axes[0].output is axes[1].output:
+        return None
+    if not _explained(kernel, (axes[0], axes[1])):
+        return None
+    filters = argument_of(kernel.b)[1]
+    if 1 not in (filters.factor(channels[0]), filters.factor(kernel.columns[0])):
+        return None
+    images = tuple(v for v in kernel.rows if all(v is not a.output for a in axes if a))
+    return Window(kernel, images, (axes[0], axes[1]), channels[0], kernel.columns[0])
+
+
+def _is_simple(kernel: Contraction) -> bool:
+    """Whether factors are elements of buffers that stay as they are, at places known by now."""
+    sides = kernel.a, kernel.b
+    if kernel.dtype != np.float32 or not all(is_plain(side, np.float32) for side in sides):
+        return False
+    if kernel.b.bounds or any(argument_of(side)[0].written for side in sides):
+        return False
+    variables = *kernel.rows, *kernel.columns, *kernel.reduced
+    numbers = [v.extent for v in variables]
+    numbers += [limit for low, _, high in kernel.a.bounds for limit in (low, high)]
+    for offset in offsets_of(kernel):
+        numbers += [offset.constant, *(factor for factor, _ in offset.terms)]
+    return all(map(is_static, numbers)) and all(v.extent > 0 for v in variables)
+
+
+def _axis(kernel: Contraction, tap: Variable) -> Axis | None:
+    """The axis along which a tap moves, and the bound on it."""
+    place = argument_of(kernel.a)[1]
+    step = place.factor(tap)
+    outputs = [v for v in kernel.rows if step and place.factor(v) == abs(step)]
+    if tap.extent not in WAYS or len(outputs) != 1:
+        return None
+    sign = 1 if step > 0 else -1
+    for low, offset, high in kernel.a.bounds:
+        if {v: f for f, v in offset.terms} == {outputs[0]: 1, tap: sign}:
+            bounds = low - offset.constant, high - offset.constant
+            return Axis(outputs[0], tap, sign, bounds)
+    return Axis(outputs[0], tap, sign)
+
+
+def _explained(kernel: Contraction, axes: tuple[Axis, Axis]) -> bool:
+    """Whether the bounds are those of the axes."""
+    return len(kernel.a.bounds) == sum(1 for axis in axes if axis.bounds is not None)

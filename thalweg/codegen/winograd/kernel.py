@@ -1,0 +1,176 @@
+"""Convolutions by Winograd's minimal filtering: fewer products, in blocks that stay in a cache.
+
+What comes in are the roles of a convolution's variables and its blocks; what goes out is LLVM text.
+For a block of tiles and columns, and some channels at a time, inputs and filters are transformed
+into scratch memory and multiplied there; the finished sums are transformed back and stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from math import ceil, prod
+
+from thalweg.codegen.contraction.form import NotContraction
+from thalweg.codegen.contraction.microkernel import Factors, Level, MicroKernel
+from thalweg.codegen.contraction.schedule import SLOTS, Schedule
+from thalweg.codegen.frame import Frame
+from thalweg.codegen.llvm.builder import I1, Module, Value, constant
+from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.codegen.machine import Target
+from thalweg.codegen.winograd.form import Window, window_of
+from thalweg.codegen.winograd.plan import Layout, blocks_in, layout_of
+from thalweg.codegen.winograd.results import Results
+from thalweg.codegen.winograd.spread import Spread
+from thalweg.codegen.winograd.transforms import Inputs, MeasuredInputs, Stage, filters_of
+from thalweg.ir.kernel import Contraction
+
+_ITEM = 4  # the bytes of an element
+_YES = constant(I1, True)
+
+
+def emit_winograd(kernel: Contraction, target: Target, schedule: Schedule) -> Emitted:
+    """The code of a convolution in the blocks of a schedule.
+
+    Stages are functions of their own: what one keeps in registers is no burden to another.
+    """
+    window = window_of(kernel)
+    if window is None:
+        raise NotContraction("minimal filtering is for small filters of stride 1")
+    module = Module(target.halves)
+    layout = layout_of(window, blocks_in(schedule), target.lanes)
+
+    def frame(name: str, given: int = 0) -> Frame:
+        return Frame(module, name, window.kernel, True, given)
+
+    kinds = {
+        "inputs": (Inputs, 3),
+        "measured_inputs": (MeasuredInputs, 3),
+        "spread": (Spread, 2),
+        "filters": (filters_of(window), 2),
+        "products": (_Products, 3),
+        "results": (Results, 4),
+    }
+    stages = dict[str, Frame]()
+    for name in _needed(window, layout):
+        kind, given = kinds[name]
+        stages[name] = frame(name, given)
+        kind(window, layout, stages[name], target.fma).emit()
+    _Pieces(window, layout, frame("convolve"), target.fma).emit(stages)
+    return Emitted(("convolve",), module.text, SLOTS * layout.size * _ITEM, "tiles")
+
+
+def _needed(window: Window, layout: Layout) -> list[str]:
+    """The stages of a convolution. Where tiles are guarded, inputs are measured when a thread
+    transforms them for the first time, which may be the only one."""
+    guards = ["measured_inputs", "spread"] if layout.is_guarded else []
+    inputs = ["inputs"] if not guards or window.lane.extent > layout.columns else []
+    return [*inputs, *guards, "filters", "products", "results"]
+
+
+class _Pieces(Stage):
+    """The phase: all pieces of a thread, stage by stage."""
+
+    def emit(self, stages: Mapping[str, Frame]) -> None:
+        """All pieces of a thread; those of the same columns follow each other."""
+        frame, blocks = self.frame, self.blocks
+        self.stages = stages
+        self._clear(self.zeros, self.layout.parts[0])
+        tiles = ceil(prod(self.extents) / blocks.tiles)
+        columns = ceil(self.window.lane.extent / self.layout.columns)
+        start, stop = frame.share(frame.integer(tiles * columns), SLOTS)
+        with self.b.loop(start, stop, frame.integer(1)) as loop:
+            column, block = frame.parts(loop.index, map(frame.integer, (columns, tiles)))
+            is_new = self.b.compare("slt", loop.index, frame.add(start, frame.integer(tiles)))
+            self._piece(
+                frame.multiply(block, blocks.tiles),
+                frame.multiply(column, self.layout.columns),
+                is_new,
+            )
+        self.b.ret()
+
+    def _clear(self, base: Value, count: int) -> None:
+        with self.steps(count, self.lanes) as index:
+            self.b.store(constant(self.kind, 0), self.element(base, index))
+
+    def _piece(self, first: Value, column: Value, is_new: Value) -> None:
+        """Tiles from the first, columns from one on. What differs too much in magnitude is found
+        when this thread comes to the tiles for the first time."""
+        frame, channels, width = self.frame, int(self.window.channel.extent), self.layout.width
+        count = self._rest(first, prod(self.extents), self.blocks.tiles)
+        columns = self._rest(column, int(self.window.lane.extent), self.layout.columns)
+        panels = frame.ceiling(columns, width)
+        if channels > self.blocks.depth:
+            self._clear(self.sums, self.layout.parts[3])
+        with self.steps(channels, self.blocks.depth) as channel:
+            self._transform(is_new, first, count, channel)
+            with self.steps(panels) as panel:
+                here = frame.add(column, frame.multiply(panel, width))
+                self._run("filters", channel, here)
+                self._run("products", count, channel, panel)
+        if "spread" in self.stages:
+            with self.b.when(is_new):
+                self._run("spread", first, count)
+        with self.steps(panels) as panel:
+            here = frame.add(column, frame.multiply(panel, width))
+            self._run("results", first, count, panel, here)
+
+    def _run(self, stage: str, *given: Value) -> None:
+        self.frame.run(self.stages[stage], *given)
+
+    def _transform(self, is_new: Value, *given: Value) -> None:
+        """Transform inputs, and measure them where they are new."""
+        ways = {"measured_inputs": is_new, "inputs": self.b.compare("ne", is_new, _YES)}
+        ways = {stage: when for stage, when in ways.items() if stage in self.stages}
+        for stage, when in ways.items():
+            with self.b.when(when) if len(ways) > 1 else nullcontext():
+                self._run(stage, *given)
+
+    def _rest(self, start: Value, end: int, most: int) -> Value:
+        left = self.frame.subtract(self.frame.integer(end), start)
+        return self.frame.least(left, self.frame.integer(most))
+
+
+class _Products(Stage):
+    """The stage that multiplies: for every product of a tile, matrices of tiles and channels by
+    channels and columns. Given are the number of tiles, the first channel and the panel."""
+
+    def emit(self) -> None:
+        """All products of a panel."""
+        frame, layout = self.frame, self.layout
+        count, channel, panel = frame.given
+        levels = [Level(frame.integer(0), self.depth(channel), 1, layout.width)]
+        sums = self.panel_of_sums(panel)
+        with self.steps(self.filtering.products) as number:
+            places = (
+                (self.a, layout.plane_a),
+                (self.filters, layout.plane_b),
+                (sums, layout.plane_c),
+            )
+            a, b, c = (self.element(base, frame.multiply(number, p)) for base, p in places)
+            with self.steps(count, self.blocks.rows) as row:
+                rows = self.element(a, frame.multiply(row, self.blocks.depth))
+                totals = self._sums_at(self.element(c, frame.multiply(row, layout.width)))
+                self._tile(levels, Factors(rows, b), totals)
+        self.b.ret()
+
+    def _tile(self, levels: Sequence[Level], at: Factors, totals: Sequence[Value]) -> None:
+        """A tile of sums in registers."""
+        blocks, vectors = self.blocks, self.blocks.vectors
+        rows = [self.frame.integer(number * blocks.depth) for number in range(blocks.rows)]
+        masks = [None] * vectors
+        kernel = MicroKernel(
+            self.frame, self.kind, rows, vectors, masks, False, vector_a=False, fma=self.fma
+        )
+        made = kernel.sums(levels, at, self._initial(totals))
+        for value, place in zip(made, totals, strict=True):
+            self.b.store(value, place)
+
+    def _sums_at(self, base: Value) -> list[Value]:
+        count = self.blocks.rows * self.blocks.vectors
+        return [self.element(base, self.frame.integer(n * self.lanes)) for n in range(count)]
+
+    def _initial(self, totals: Sequence[Value]) -> list[Value]:
+        if self.window.channel.extent <= self.blocks.depth:
+            return [constant(self.kind, 0)] * len(totals)
+        return [self.b.load(self.kind, place) for place in totals]

@@ -1,0 +1,329 @@
+"""The stages of a minimal filtering that transform inputs and filters.
+
+What comes in are blocks of a convolution and its scratch memory; each stage is a function that is
+given which tiles, channels or columns to transform, and leaves the squares of a tile in as many
+planes as it has products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+from thalweg.codegen.contraction.form import argument_of
+from thalweg.codegen.contraction.microkernel import multiply_add
+from thalweg.codegen.contraction.packing import transposed
+from thalweg.codegen.frame import Frame
+from thalweg.codegen.llvm.builder import FLOAT, I8, POINTER, Type, Value, constant
+from thalweg.codegen.winograd.filter import Square, applied, on_both_axes
+from thalweg.codegen.winograd.form import Axis, Window
+from thalweg.codegen.winograd.plan import Layout
+from thalweg.ir.loop import Variable
+
+At = dict[Variable, Value]
+
+
+class Stage:
+    """A function in the making: a thread's scratch memory, and how it is walked."""
+
+    def __init__(self, window: Window, layout: Layout, frame: Frame, fma: bool) -> None:
+        self.window, self.layout, self.blocks = window, layout, layout.blocks
+        self.frame, self.b, self.fma = frame, frame.b, fma
+        self.filtering, self.lanes = layout.filtering, layout.lanes
+        self.kind = FLOAT.of(self.lanes)
+        self.extents = window.tiles(self.blocks.outputs)
+        start = self.element(frame.scratch, frame.multiply(frame.thread, layout.size))
+        self.zeros, self.a, self.filters, self.sums, self.energies, self.flags = (
+            self.element(start, frame.integer(sum(layout.parts[:number]))) for number in range(6)
+        )
+
+    def element(self, base: Value, place: Value) -> Value:
+        """The address of an element."""
+        return base if place.text == "0" else self.b.element(base, FLOAT.scalar, place)
+
+    def flag(self, tile: Value) -> Value:
+        """Where it stands whether a tile must be summed plainly."""
+        return self.b.element(self.flags, I8.scalar, tile)
+
+    @contextmanager
+    def steps(self, count: int | Value, step: int = 1) -> Generator[Value]:
+        """A loop from 0 on."""
+        stop = count if isinstance(count, Value) else self.frame.integer(count)
+        with self.b.loop(self.frame.integer(0), stop, self.frame.integer(step)) as loop:
+            yield loop.index
+
+    def depth(self, channel: Value) -> Value:
+        """How many channels from one on are transformed at a time."""
+        left = self.frame.subtract(self.frame.integer(self.window.channel.extent), channel)
+        return self.frame.least(left, self.frame.integer(self.blocks.depth))
+
+    def panel_of_sums(self, panel: Value) -> Value:
+        """Where the sums of a panel start."""
+        size = self.filtering.products * self.layout.plane_c
+        return self.element(self.sums, self.frame.multiply(panel, size))
+
+    def place_of(self, tile: Value) -> At:
+        """The image and the first outputs of a tile."""
+        frame, window = self.frame, self.window
+        *images, down, across = frame.parts(tile, map(frame.integer, self.extents))
+        at = dict(zip(window.images, images, strict=True))
+        for axis, place in zip(window.axes, (down, across), strict=True):
+            at[axis.output] = frame.multiply(place, self.blocks.outputs)
+        return at
+
+    def columns_at(self, column: Value) -> Value | None:
+        """A mask of the columns that exist, where some do not."""
+        extent = self.window.lane.extent
+        if extent % self.layout.width == 0:
+            return None
+        return self.frame.below(column, self.frame.integer(extent), self.lanes)
+
+    def channels_at(self, address: Value, channel: Value) -> Value:
+        """A vector of channels, as far as they exist."""
+        extent = self.window.channel.extent
+        if extent % self.lanes == 0:
+            return self.b.load(self.kind, address)
+        mask = self.frame.below(channel, self.frame.integer(extent), self.lanes)
+        return self.b.load_masked(self.kind, address, mask)
+
+    def along(self, axis: Axis, at: At, number: Value) -> tuple[Value, Value]:
+        """Whether an element of a tile along an axis is there, and how far away."""
+        frame, (low, high) = self.frame, axis.elements
+        first = frame.add(at[axis.output], frame.integer(axis.first))
+        place = frame.add(first, number)
+        above = self.b.binary("sub", place, frame.integer(low))
+        inside = self.b.compare("ult", above, frame.integer(max(0, high - low)))
+        step = argument_of(self.window.kernel.a)[1].factor(axis.output)
+        return inside, frame.multiply(place, step)
+
+    def start_of(self, at: At) -> Value:
+        """The place of an image's first element, as far as axes and channels do not decide it."""
+        frame, offset = self.frame, argument_of(self.window.kernel.a)[1]
+        start = frame.integer(offset.constant)
+        for variable in self.window.images:
+            start = frame.add(start, frame.multiply(at[variable], offset.factor(variable)))
+        return start
+
+    def far(self, base: Value, place: Value) -> Value:
+        """The address of an element that may not be there, for those who do not read it then."""
+        return self.b.emit(POINTER, f"getelementptr {FLOAT.scalar}, {base}, {place}")
+
+    def store_planes(self, square: Square, base: Value, plane: int) -> None:
+        """Put the values of a square into a plane each."""
+        values = [value for line in square for value in line]
+        for number, value in enumerate(values):
+            self.b.store(value, self.element(base, self.frame.integer(number * plane)))
+
+
+class Inputs(Stage):
+    """Transforms inputs. Given are the first tile, how many, and the first channel.
+
+    Squares are transformed line by line, through memory: registers do not hold a large one, and
+    code that names all of it is slow to compile.
+    """
+
+    def emit(self) -> None:
+        """All tiles, a vector of channels at a time."""
+        frame, size = self.frame, self.filtering.size
+        first, count, channel = frame.given
+        self.sources, self.kept = self.b.stack(POINTER, size**2), self.b.stack(self.kind, size**2)
+        with self.steps(count) as tile:
+            self._find(self.place_of(frame.add(first, tile)), channel)
+            row = frame.multiply(tile, self.blocks.depth)
+            self.begin(tile, channel)
+            with self.steps(self.depth(channel), self.lanes) as vector:
+                self.all_down(channel, vector)
+                with self.steps(size) as line:
+                    self._across(line, self.element(self.a, frame.add(row, vector)))
+        self.b.ret()
+
+    def begin(self, tile: Value, channel: Value) -> None:
+        """Prepare for the channels of a tile from one on."""
+
+    def all_down(self, channel: Value, vector: Value) -> None:
+        """Transform all columns."""
+        with self.steps(self.filtering.size) as column:
+            self.down(column, channel, vector)
+
+    def down(self, column: Value, channel: Value, vector: Value) -> list[Value]:
+        """Transform a column of the elements, and give those."""
+        elements, here = list[Value](), self.frame.add(channel, vector)
+        for i in range(self.filtering.size):
+            address = self.b.load(POINTER, self._at(self.sources, POINTER, i, column))
+            elements.append(self.channels_at(self.element(address, vector), here))
+        made = applied(self.frame, self.fma, self.filtering.of_inputs, elements)
+        for i, value in enumerate(made):
+            self.b.store(value, self._at(self.kept, self.kind, i, column))
+        return elements
+
+    def _across(self, line: Value, base: Value) -> None:
+        """Transform a line of what that gave."""
+        frame, size, plane = self.frame, self.filtering.size, self.layout.plane_a
+        first = self.b.element(self.kept, str(self.kind), frame.multiply(line, size))
+        values = [
+            self.b.load(self.kind, self.b.element(first, str(self.kind), frame.integer(j)))
+            for j in range(size)
+        ]
+        made = applied(frame, self.fma, self.filtering.of_inputs, values)
+        start = self.element(base, frame.multiply(line, size * plane))
+        self.store_planes([made], start, plane)
+
+    def _at(self, base: Value, kind: Type, line: int, column: Value) -> Value:
+        place = self.frame.add(column, self.frame.integer(line * self.filtering.size))
+        return self.b.element(base, str(kind), place)
+
+    def _find(self, at: At, channel: Value) -> None:
+        """Note the addresses of a tile's elements; those that count as zero are read elsewhere."""
+        frame, b, (down, across) = self.frame, self.b, self.window.axes
+        base = frame.pointers[argument_of(self.window.kernel.a)[0]]
+        start = frame.add(self.start_of(at), channel)
+        with self.steps(self.filtering.size) as line:
+            there, distance = self.along(down, at, line)
+            row = frame.add(start, distance)
+            with self.steps(self.filtering.size) as column:
+                here, further = self.along(across, at, column)
+                address = self.far(base, frame.add(row, further))
+                source = b.select(b.binary("and", there, here), address, self.zeros)
+                number = frame.add(frame.multiply(line, self.filtering.size), column)
+                b.store(source, b.element(self.sources, POINTER.scalar, number))
+
+
+class MeasuredInputs(Inputs):
+    """The same, and the sums of the squares of the elements of each tile's cells.
+
+    Cells are lines and columns {0, last}, {1, 2}, {3, 4}; sums are kept by channel modulo lanes.
+    """
+
+    def begin(self, tile: Value, channel: Value) -> None:
+        """Forget about the tile that was there before."""
+        frame, count = self.frame, self.layout.cells**2
+        self.cells = self.element(self.energies, frame.multiply(tile, count * self.lanes))
+        with self.b.when(self.b.compare("eq", channel, frame.integer(0))):
+            for number in range(count):
+                self.b.store(constant(self.kind, 0), self._cell(frame.integer(number)))
+
+    def all_down(self, channel: Value, vector: Value) -> None:
+        """Transform all columns, and measure them."""
+        frame, rim = self.frame, self._cell(self.frame.integer(0))
+        first, last, step = (frame.integer(n) for n in (0, self.filtering.size, 1))
+        with self.b.loop(first, last, step, [self.b.load(self.kind, rim)]) as loop:
+            elements = self.down(loop.index, channel, vector)
+            self._measure(loop.index, elements[1:-1])
+            loop.next = [self._energy(loop.carried[0], (elements[0], elements[-1]))]
+        self.b.store(loop.results[0], rim)
+
+    def _measure(self, column: Value, elements: Sequence[Value]) -> None:
+        """Add the squares of a column, but for its ends."""
+        frame, cells = self.frame, self.layout.cells
+        half = self.b.binary("lshr", frame.add(column, frame.integer(1)), frame.integer(1))
+        across = frame.multiply(self.b.binary("urem", half, frame.integer(cells)), cells)
+        for down in range(1, cells):
+            place = self._cell(frame.add(across, frame.integer(down)))
+            pair = elements[2 * down - 2 : 2 * down]
+            self.b.store(self._energy(self.b.load(self.kind, place), pair), place)
+
+    def _energy(self, total: Value, values: Sequence[Value]) -> Value:
+        for value in values:
+            total = multiply_add(self.frame, self.fma, value, value, total)
+        return total
+
+    def _cell(self, number: Value) -> Value:
+        return self.element(self.cells, self.frame.multiply(number, self.lanes))
+
+
+class Filters(Stage):
+    """Transforms a panel of filters. Given are the first channel and the first column."""
+
+    def emit(self) -> None:
+        """All channels, a vector of columns at a time."""
+        frame = self.frame
+        channel, column = frame.given
+        depth, width = self.depth(channel), self.layout.width
+        with self.steps(depth) as number, self.steps(width, self.lanes) as vector:
+            taps = self._taps(frame.add(channel, number), frame.add(column, vector))
+            self.transform(taps, number, vector)
+        self.b.ret()
+
+    def transform(self, taps: Square, number: Value, vector: Value) -> None:
+        """Put the transformed taps of a channel and a vector of columns in their place."""
+        frame, layout = self.frame, self.layout
+        made = on_both_axes(frame, self.fma, self.filtering.of_filters, taps)
+        place = frame.add(frame.multiply(number, layout.width), vector)
+        self.store_planes(made, self.element(self.filters, place), layout.plane_b)
+
+    def in_order(self, tap: Callable[[int, int], Value]) -> Square:
+        """Taps in the order of the elements that they meet."""
+        (down, across), numbers = self.window.axes, range(self.window.taps)
+        return [[tap(down.tap_at(i), across.tap_at(j)) for j in numbers] for i in numbers]
+
+    def _taps(self, channel: Value, column: Value) -> Square:
+        frame, window = self.frame, self.window
+        argument, offset = argument_of(window.kernel.b)
+        row = frame.multiply(channel, offset.factor(window.channel))
+        base = self.element(frame.pointers[argument], frame.add(row, column))
+        steps = [offset.factor(axis.tap) for axis in window.axes]
+        mask = self.columns_at(column)
+
+        def tap(down: int, across: int) -> Value:
+            place = offset.constant + down * steps[0] + across * steps[1]
+            address = self.element(base, frame.integer(place))
+            if mask is None:
+                return self.b.load(self.kind, address)
+            return self.b.load_masked(self.kind, address, mask)
+
+        return self.in_order(tap)
+
+
+class TurnedFilters(Filters):
+    """The same for filters whose channels lie side by side: squares of them are turned first."""
+
+    def emit(self) -> None:
+        """All columns, as many channels at a time."""
+        frame, lanes = self.frame, self.lanes
+        channel, column = frame.given
+        self.turned = self.b.stack(self.kind, self.window.taps**2 * lanes)
+        depth, width = self.depth(channel), self.layout.width
+        with self.steps(width, lanes) as vector, self.steps(depth, lanes) as group:
+            self._turn(frame.add(channel, group), frame.add(column, vector))
+            left = frame.least(frame.subtract(depth, group), frame.integer(lanes))
+            with self.steps(left) as number:
+                self.transform(self._turned_taps(number), frame.add(group, number), vector)
+        self.b.ret()
+
+    def _turn(self, channel: Value, column: Value) -> None:
+        """Turn a square of channels and columns for each tap."""
+        frame, axes, taps = self.frame, self.window.axes, self.window.taps
+        with self.steps(taps) as down, self.steps(taps) as across:
+            at = {axes[0].tap: down, axes[1].tap: across, self.window.channel: channel}
+            square = transposed(self.b, self._square(at, column))
+            first = frame.multiply(frame.add(frame.multiply(down, taps), across), self.lanes)
+            for number, vector in enumerate(square):
+                self.b.store(vector, self._kept(frame.add(first, frame.integer(number))))
+
+    def _kept(self, number: Value) -> Value:
+        return self.b.element(self.turned, str(self.kind), number)
+
+    def _square(self, at: At, column: Value) -> list[Value]:
+        """The channels of some columns; for columns that do not exist, those of the last one."""
+        frame, lane = self.frame, self.window.lane
+        argument, offset = argument_of(self.window.kernel.b)
+        last, rows = frame.integer(int(lane.extent) - 1), list[Value]()
+        for number in range(self.lanes):
+            here = frame.least(frame.add(column, frame.integer(number)), last)
+            address = self.element(
+                frame.pointers[argument], frame.place(offset, {**at, lane: here})
+            )
+            rows.append(self.channels_at(address, at[self.window.channel]))
+        return rows
+
+    def _turned_taps(self, number: Value) -> Square:
+        def tap(down: int, across: int) -> Value:
+            first = self.frame.integer((down * self.window.taps + across) * self.lanes)
+            return self.b.load(self.kind, self._kept(self.frame.add(number, first)))
+
+        return self.in_order(tap)
+
+
+def filters_of(window: Window) -> type[Filters]:
+    """The stage that transforms filters, by how they lie."""
+    return TurnedFilters if window.is_turned else Filters

@@ -1,0 +1,1 @@
+"""What runs a partition: devices, their memory and their programs."""

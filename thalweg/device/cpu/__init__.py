@@ -1,0 +1,1 @@
+"""The CPU: thread pool, step table and its interpreter, native programs."""

@@ -1,0 +1,153 @@
+"""The parts of a control program with their code: calls, and where their temporaries lie.
+
+A program comes in, with what varied in its kernels so far and how many threads walk it. A brief
+part that is all of a loop's turn is compiled as one function that repeats itself; of any other part
+each kernel is a call of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from thalweg.codegen.cache import Loaded, load_all
+from thalweg.codegen.kernels import turn_request
+from thalweg.codegen.llvm.emitted import Request
+from thalweg.codegen.loops.kernel import Iteration
+from thalweg.codegen.machine import host
+from thalweg.device.cpu.program import Call, kernel_request
+from thalweg.ir.kernel import Loops
+from thalweg.lower.control.program import Branch, BufferView, ControlProgram, Part, Storage
+from thalweg.lower.dynamic_shapes import SpecializedKernel, Varying
+from thalweg.lower.memory.arena import Arena, arrange
+from thalweg.lower.memory.barriers import SMALL, BarrierPlan, amid_updates, work_of
+from thalweg.lower.memory.buffers import Buffer, BufferKind
+
+_REPEATED_WORK = 50_000.0  # that a kernel which repeats itself does before it looks up: some 20 µs
+_MOST_REPEATED = 24  # kernels of a turn that repeats itself: all of them are compiled as one
+_NO_CODE = Loaded((), 0)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedPart:
+    """A part of the program with its code: calls, and where its temporaries lie."""
+
+    part: Part
+    calls: tuple[Call, ...]
+    arena: Arena
+
+
+def threads_for(program: ControlProgram, most: int) -> int:
+    """How many threads a program is worth: one, where all its parts are small."""
+    works = [_work(part) for part in _parts(program)]
+    return 1 if max(works, default=0) < 2 * SMALL else most
+
+
+def placed_parts(program: ControlProgram, varying: Varying, threads: int) -> dict[Part, PlacedPart]:
+    """The parts of a program, all compiled together, the words of their calls one after another."""
+    parts = _parts(program)
+    adapted = iter(varying.adapt([launch for p in parts for launch in p.lowered.launches]))
+    to = {part: [next(adapted) for _ in part.lowered.launches] for part in parts}
+    deciding = _repeated(program) if threads == 1 else {}
+    turns = {part: _turn(part, to[part], deciding[part]) for part in deciding}
+    requests = {part: _requests(part, to[part], turns.get(part)) for part in parts}
+    loaded = iter(load_all([one for part in parts for one in requests[part]], host()))
+    found: dict[Part, PlacedPart] = {}
+    words = 0
+    for part in parts:
+        code = [next(loaded) for _ in requests[part]]
+        found[part] = _with_code(part, to[part], code, words)
+        words += sum(call.word_count for call in found[part].calls)
+    return found
+
+
+def _parts(program: ControlProgram) -> list[Part]:
+    return [item for item in program.items if isinstance(item, Part)]
+
+
+def _work(part: Part) -> float:
+    return sum(work_of(launch.kernel) for launch in part.lowered.launches)
+
+
+def _repeated(program: ControlProgram) -> dict[Part, BufferView]:
+    """The parts that are all of a loop's turn, and what decides if there is another one."""
+    found: dict[Part, BufferView] = {}
+    items = program.items
+    for label, part, leap in zip(items, items[1:], items[2:], strict=False):
+        if not isinstance(leap, Branch) or leap.target is not label or not leap.if_true:
+            continue
+        if not isinstance(part, Part) or leap.decides is None:
+            continue
+        launches = part.lowered.launches
+        is_brief = len(launches) <= _MOST_REPEATED
+        if is_brief and all(isinstance(launch.kernel, Loops) for launch in launches):
+            found[part] = leap.decides
+    return found
+
+
+def _turn(
+    part: Part, adapted: Sequence[SpecializedKernel], deciding: BufferView
+) -> Iteration | None:
+    """A part as one function that repeats itself."""
+    launches = part.lowered.launches
+    memory: dict[Any, int] = {}  # numbers, by what lies there and where in it an argument begins
+    starts: list[int] = []
+    numbers: list[tuple[int, ...]] = []
+    words = 0
+    for launch, to in zip(launches, adapted, strict=True):
+        places = zip(launch.buffers, launch.starts, strict=True)
+        keys = [(part.homes.get(buffer, buffer), start) for buffer, start in places]
+        numbers.append(tuple(memory.setdefault(key, len(memory)) for key in keys))
+        starts.append(words)
+        words += Call.count_words(launch, to)
+    if (deciding, 0) not in memory:
+        return None
+    times = Counter(_owner(place) for place, _ in memory)
+    overlapping = frozenset(
+        number for (place, _), number in memory.items() if times[_owner(place)] > 1
+    )
+    most = max(int(_REPEATED_WORK / (_work(part) + 1)), 1)
+    kernels = tuple(cast("Loops", to.kernel) for to in adapted)
+    return Iteration(kernels, tuple(starts), tuple(numbers), overlapping, memory[deciding, 0], most)
+
+
+def _owner(place: BufferView | Buffer) -> Any:
+    """What memory is part of: all temporaries of the arena; two variables may be one in the end."""
+    if isinstance(place, Buffer):
+        return BufferKind.TEMPORARY if place.kind is BufferKind.TEMPORARY else place
+    return Storage.VARIABLE if place.where is Storage.VARIABLE else place
+
+
+def _requests(
+    part: Part, adapted: Sequence[SpecializedKernel], turn: Iteration | None
+) -> list[Request]:
+    if turn is not None:
+        return [turn_request(turn, host())]
+    pairs = zip(part.lowered.launches, adapted, strict=True)
+    return [kernel_request(launch, to.kernel, host()) for launch, to in pairs]
+
+
+def _with_code(
+    part: Part, adapted: Sequence[SpecializedKernel], loaded: Sequence[Loaded], words: int
+) -> PlacedPart:
+    """The calls of a part; of one that repeats itself the first call is all."""
+    lowered = part.lowered
+    is_one = len(loaded) < len(lowered.launches)
+    code = [*loaded, *[_NO_CODE] * (len(lowered.launches) - len(loaded))]
+    arena = arrange(lowered.launches, [kernel.scratch for kernel in code], lowered.pieces)
+    waits, held = BarrierPlan(arena), amid_updates(lowered.launches)
+    calls: list[Call] = []
+    for place, launch in enumerate(lowered.launches):
+        functions, scratch = code[place].functions, arena.scratch[place]
+        piece = scratch, scratch + code[place].scratch
+        first, owner = waits.place(launch, piece, len(functions))
+        waiting = (first or not place, *[True] * (len(functions) - 1))[: len(functions)]
+        owner = -1 if is_one else owner
+        amount = held[place], int(_REPEATED_WORK if is_one else work_of(launch.kernel))
+        calls.append(
+            Call(launch, adapted[place], functions, words, scratch, waiting, owner, *amount)
+        )
+        words += calls[-1].word_count
+    return PlacedPart(part, tuple(calls), arena)

@@ -1,0 +1,155 @@
+"""What this machine can do at best, measured: multiply-adds in registers, and plain copies.
+
+A kernel's speed means something only next to these. Each is measured once per process, by code
+that Thalweg generates, on as many threads as the kernel it is compared with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from thalweg.codegen.cache import load
+from thalweg.codegen.contraction.amx import configure, instruct
+from thalweg.codegen.contraction.amx_plan import DEPTH, SIDE
+from thalweg.codegen.llvm.builder import (
+    DOUBLE,
+    FLOAT,
+    I64,
+    POINTER,
+    Builder,
+    Module,
+    Type,
+    Value,
+    constant,
+)
+from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.codegen.machine import Target, host
+from thalweg.device.cpu.pool import Entry, StepTable, default_pool
+from thalweg.platform.caches import memoized
+
+_CHAINS = 12  # sums that do not wait for each other: latency × units, and 16 registers hold them
+_TILES = 4  # of sums, of which one takes its next step when the last has begun
+_TURNS = 40_000
+_ROUNDS = 7
+_LEAST_COPIED, _MOST_COPIED = 1 << 12, 1 << 26
+
+
+@memoized(64)
+def arithmetic_peak(threads: int, dtype: Any = np.float32) -> float:
+    """Floating-point operations per second of multiply-adds that touch no memory."""
+    target = host()
+    kind = _vector(target, DOUBLE if np.dtype(dtype).itemsize == 8 else FLOAT)
+    (function,) = load([emit_arithmetic(kind, target)], target)[0]
+    memory = np.full(16 * threads + 2, 0.5, np.float64)
+    operations = 2.0 * _CHAINS * kind.lanes * _TURNS * threads
+    return operations / _seconds(function, [memory.ctypes.data, 0], threads)
+
+
+@memoized(64)
+def matrix_peak(threads: int) -> float:
+    """Floating-point operations per second of the matrix unit on tiles that stay there."""
+    target = host()
+    (function,) = load([emit_tiles()], target)[0]
+    operations = 2.0 * _TILES * SIDE * SIDE * DEPTH * _TURNS * threads
+    return operations / _seconds(function, [], threads)
+
+
+def copy_peak(size: int, threads: int) -> float:
+    """Bytes per second, read and written, of a plain copy that moves about `size` bytes in all."""
+    rounded = 1 << max(size - 1, 1).bit_length()
+    return _copy_peak(min(max(rounded, _LEAST_COPIED), _MOST_COPIED), threads)
+
+
+@memoized(64)
+def _copy_peak(size: int, threads: int) -> float:
+    target = host()
+    (function,) = load([emit_copy(_vector(target, FLOAT), target)], target)[0]
+    source, sink = np.ones(size // 8, np.float32), np.ones(size // 8, np.float32)
+    words = [source.ctypes.data, sink.ctypes.data, source.size]
+    return (source.nbytes + sink.nbytes) / _seconds(function, words, threads)
+
+
+def _vector(target: Target, kind: Type) -> Type:
+    return kind.of(target.vector_bytes * 8 // kind.bits)
+
+
+def _seconds(function: int, words: list[int], threads: int) -> float:
+    """The best time of a few calls: that of the slowest thread, however late the others began."""
+    pool, fault = default_pool(), np.zeros(1, np.int64)
+    arguments = np.array([fault.ctypes.data, *words], np.int64)
+    entry = Entry(function, arguments.ctypes.data)
+    program = StepTable(pool, [entry, entry], fault.ctypes.data, threads)
+    best = np.inf  # nothing was measured: the peak is then zero
+    for _ in range(_ROUNDS):
+        times = pool.timed(program)[1]  # the first call finds the threads awake and the data near
+        if times.all():  # other steps left all threads to this one
+            best = min(best, float((times[:, 1] - times[:, 0]).max()))
+    return max(best, 1.0) / 1e9
+
+
+def emit_arithmetic(kind: Type, target: Target) -> Emitted:
+    """x ← x · a + b on many registers; word 1 is where a and b lie and the results go."""
+    module = Module()
+    b = module.function("multiply_add", [POINTER, I64, I64])
+    memory = _word(b, 1)
+    scale = b.splat(b.load(kind.of(1), memory), kind.lanes)
+    sums = [b.splat(constant(kind.of(1), 1.0 + i), kind.lanes) for i in range(_CHAINS)]
+    zero, one = constant(I64, 0), constant(I64, 1)
+    with b.loop(zero, constant(I64, _TURNS), one, sums) as loop:
+        loop.next = [_multiply_add(b, value, scale, target) for value in loop.carried]
+    total = loop.results[0]
+    for value in loop.results[1:]:
+        total = b.binary("fadd", total, value)
+    own = b.binary("mul", b.binary("add", b.parameters[1], one), constant(I64, 128))
+    b.store(b.extract(total, 0), b.element(memory, "i8", own))
+    b.ret()
+    return Emitted(("multiply_add",), module.text)
+
+
+def emit_tiles() -> Emitted:
+    """c ← c + a · b on the tiles of the matrix unit."""
+    module = Module()
+    b = module.function("multiply_tiles", [POINTER, I64, I64])
+    configure(b)
+    for tile in range(8):
+        instruct(b, "tilezero", tile)
+    with b.loop(constant(I64, 0), constant(I64, _TURNS), constant(I64, 1)):
+        for tile in range(_TILES):
+            instruct(b, "tdpbf16ps", tile, 4 + tile // 2, 6 + tile % 2)
+    instruct(b, "tilerelease")
+    b.ret()
+    return Emitted(("multiply_tiles",), module.text)
+
+
+def _multiply_add(b: Builder, value: Value, scale: Value, target: Target) -> Value:
+    if target.fma:
+        return b.intrinsic("fma", value, scale, scale)
+    return b.binary("fadd", b.binary("fmul", value, scale), scale)
+
+
+def emit_copy(kind: Type, target: Target) -> Emitted:
+    """Words 1 and 2 are source and sink, word 3 their elements; a rest below a vector is left."""
+    module = Module()
+    b = module.function("copy", [POINTER, I64, I64])
+    thread, threads = b.parameters[1:]
+    source, sink = _word(b, 1), _word(b, 2)
+    size = b.emit(I64, f"ptrtoint {_word(b, 3)} to i64")
+    vectors = b.binary("udiv", size, constant(I64, kind.lanes))
+    one = constant(I64, 1)
+    begin, end = (
+        b.binary("udiv", b.binary("mul", vectors, place), threads)
+        for place in (thread, b.binary("add", thread, one))
+    )
+    with b.loop(begin, end, one) as loop:
+        at = b.binary("mul", loop.index, constant(I64, kind.lanes))
+        value = b.load(kind, b.element(source, kind.scalar, at))
+        b.store(value, b.element(sink, kind.scalar, at))
+    b.ret()
+    return Emitted(("copy",), module.text)
+
+
+def _word(b: Builder, number: int) -> Value:
+    place = b.element(b.parameters[0], "i64", constant(I64, number))
+    return b.load(POINTER, place)

@@ -1,0 +1,209 @@
+"""A native step but for its addresses: what every frame of it is made from, as plain data.
+
+Comes in: the calls of a lowered region with their code. Goes out: an `Image`, whose argument words
+are numbers to which the address of some memory is added, in one go, when a frame is made. It holds
+no expressions, buffers or nodes, so it can be written to a file and read in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph.node import Tensor
+from thalweg.ir.expr import Expr
+from thalweg.ir.kernel import Argument, Contraction
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.memory.arena import Arena
+from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.nests.bufferize import Launch
+
+Array = NDArray[Any]
+#: Argument words that hold an address: which, and how far from the array's start it points.
+Words = tuple[tuple[int, int], ...]
+
+#: What is added to a word: nothing, or the address of the fault word, of the arena, of the places
+#: in random streams, of a constant (the first one has this number).
+NOTHING, FAULT, ARENA, STREAMS, CONSTANTS = range(5)
+STREAM_BYTES = 24  # that a place in a random stream takes
+
+
+class Reference(NamedTuple):
+    """A variable of the region: where its address goes, and what becomes of it."""
+
+    words: Words
+    written: bool
+    is_set_first: bool  # its first value may come from here
+    shape: tuple[int, ...]
+
+
+class Output(NamedTuple):
+    """A result: a fresh array, or a variable's reference."""
+
+    words: Words
+    shape: tuple[int, ...]
+    dtype: Any
+    reference: int = -1
+
+
+class Stream(NamedTuple):
+    """A random op: its place among the region's nodes, and what is known of its inputs."""
+
+    node: int
+    values: tuple[Any, ...]
+
+
+class PlacedCall(NamedTuple):
+    """A kernel call: which kernel, where its words begin, whether it waits, whose it is, whether it
+    goes on with an update of a variable, and its work."""
+
+    kernel: int
+    word: int
+    waits: bool
+    owner: int
+    held: bool
+    work: int
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramTemplate:
+    """The program of a region on some shapes."""
+
+    kernels: tuple[str, ...]  # by their names in the cache, each once
+    calls: Sequence[PlacedCall]
+    words: NDArray[np.int64]
+    bases: NDArray[np.int64]  # for each word, what is added to it
+    constants: Sequence[Array]
+    streams: Sequence[Stream]
+    inputs: Sequence[tuple[int, Words]]
+    references: Sequence[tuple[int, Reference]]
+    outputs: Sequence[Output]
+    arena: int  # bytes
+    threads: int
+    brief: bool
+
+
+class Layout:
+    """The argument words of some calls, while they are laid out."""
+
+    def __init__(self, arena: Arena, streams: Sequence[Buffer]) -> None:
+        self._arena = arena
+        self._streams = {buffer: number for number, buffer in enumerate(streams)}
+        self._constants: dict[Buffer, int] = {}
+        self.words: list[int] = []
+        self.bases: list[int] = []
+        self.places: dict[Buffer, list[tuple[int, int]]] = {}  # the words that point to each buffer
+
+    @property
+    def constants(self) -> list[Array]:
+        """The arrays that belong to the program."""
+        return [np.require(buffer.source, requirements=["C", "A"]) for buffer in self._constants]
+
+    def add(self, launch: Launch, scratch: int, sizes: Sequence[int]) -> None:
+        """The words of a call: the fault word, its buffers, its scratch, its run-time sizes."""
+        self._put(FAULT, 0)
+        for buffer, start in zip(launch.buffers, launch.starts, strict=True):
+            shift = start * np.dtype(buffer.dtype).itemsize
+            self.places.setdefault(buffer, []).append((len(self.words), shift))
+            self._put(*self._address(buffer, shift))
+        self._put(ARENA, scratch)
+        for size in sizes:
+            self._put(NOTHING, size)
+
+    def _put(self, base: int, word: int) -> None:
+        self.bases.append(base)
+        self.words.append(word)
+
+    def _address(self, buffer: Buffer, shift: int) -> tuple[int, int]:
+        match buffer.kind:
+            case BufferKind.TEMPORARY:
+                return ARENA, self._arena.offsets[buffer] + shift
+            case BufferKind.CONSTANT:
+                number = self._constants.setdefault(buffer, len(self._constants))
+                return CONSTANTS + number, shift
+            case BufferKind.STREAM:
+                return STREAMS, self._streams[buffer] * STREAM_BYTES + shift
+            case _:
+                return NOTHING, 0  # known when a call runs
+
+
+class Border:
+    """What comes into a region and what leaves it, as words of its program."""
+
+    def __init__(
+        self, lowered: Lowered, places: Mapping[Buffer, Sequence[tuple[int, int]]]
+    ) -> None:
+        self._lowered, self._places = lowered, places
+        self._written = {buffer for launch in lowered.launches for buffer in launch.written}
+        self._first = {b: launch for launch in reversed(lowered.launches) for b in launch.buffers}
+
+    def _words(self, tensor: Tensor) -> Words:
+        buffer = self._lowered.buffers.get(tensor)
+        return () if buffer is None else tuple(self._places.get(buffer, ()))
+
+    def inputs(self) -> list[tuple[int, Words]]:
+        """The inputs that are read: which, and where their addresses go."""
+        spec = self._lowered.spec
+        read = [(p, t) for p, t in enumerate(spec.region.inputs) if t not in spec.values]
+        return [(place, words) for place, tensor in read if (words := self._words(tensor))]
+
+    def references(self) -> list[tuple[int, Reference]]:
+        """The variables."""
+        return [(p, self._reference(t)) for p, t in enumerate(self._lowered.spec.region.references)]
+
+    def outputs(self) -> list[Output]:
+        """The results."""
+        return [self._output(tensor) for tensor in self._lowered.spec.region.outputs]
+
+    def streams(self) -> list[Stream]:
+        """The random ops."""
+        spec = self._lowered.spec
+        positions = {node: position for position, node in enumerate(spec.region.nodes)}
+        return [
+            Stream(positions[node], tuple(spec.values.get(tensor) for tensor in node.inputs))
+            for node in self._lowered.streams
+        ]
+
+    def _output(self, tensor: Tensor) -> Output:
+        region, shape = self._lowered.spec.region, self._lowered.spec.shapes[tensor]
+        if tensor in region.roots:
+            return Output((), shape, None, region.references.index(region.roots[tensor]))
+        dtype = np.dtype(self._lowered.buffers[tensor].dtype)
+        return Output(self._words(tensor), shape, dtype)
+
+    def _reference(self, tensor: Tensor) -> Reference:
+        buffer = self._lowered.buffers[tensor]
+        set_first = buffer in self._first and _is_set_first(self._first[buffer], buffer)
+        shape = self._lowered.spec.shapes[tensor]
+        return Reference(self._words(tensor), buffer in self._written, set_first, shape)
+
+
+def _is_set_first(launch: Launch, buffer: Buffer) -> bool:
+    """Whether the first thing that happens to a variable is a whole new value."""
+    argument = launch.kernel.arguments[launch.buffers.index(buffer)]
+    return argument.written and not _is_read(launch, argument)
+
+
+def _is_read(launch: Launch, argument: Argument) -> bool:
+    """Whether a launch reads an argument that it writes."""
+    kernel = launch.kernel
+    if any(s.combine != "set" for s in kernel.stores if s.argument is argument):
+        return True
+    pending: list[Any] = [store.value for store in kernel.stores]
+    if isinstance(kernel, Contraction):
+        pending += [kernel.a.value, kernel.b.value]
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, Expr):
+            continue
+        if part.function != "load":
+            pending += part.arguments
+        elif part.arguments[0] is argument:
+            return True
+        else:
+            pending += [term for _, term in part.arguments[1].terms]
+    return False

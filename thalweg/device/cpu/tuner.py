@@ -1,0 +1,215 @@
+"""The search for the best schedule of a contraction: measure, compare, remember.
+
+What comes in are contractions; each runs on scratch buffers under the schedules that are worth it
+and then under what is near the best. What goes out is what was found; the winners are remembered.
+THALWEG_TUNE=1 does so whenever a step is compiled that has contractions not measured before.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.codegen.cache import load_all
+from thalweg.codegen.contraction.kernel import (
+    NotContraction,
+    Schedule,
+    neighbours,
+    schedule,
+    schedules,
+)
+from thalweg.codegen.kernels import key_of, remember, remembered, request
+from thalweg.codegen.machine import Target, host
+from thalweg.codegen.progress import progress
+from thalweg.device.cpu.pool import Entry, StepTable, default_pool
+from thalweg.ir.kernel import Argument, Contraction
+from thalweg.lower.dynamic_shapes import SpecializedKernel
+from thalweg.platform import tf_logging
+
+#: Whether steps are tuned when they are first compiled.
+TUNES = os.environ.get("THALWEG_TUNE") == "1"
+#: How many seconds that may take.
+BUDGET = 60.0
+
+_LEAST, _MOST = 5, 60  # runs of a schedule
+_PATIENCE = 0.05  # seconds for the runs of a schedule, more or less
+_BETTER = 0.97  # a winner that gains less than this is luck
+_LINE = 64
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A contraction to tune: its name, and on how many threads it runs (0: all there are)."""
+
+    name: str
+    adapted: SpecializedKernel
+    threads: int = 0
+
+    @property
+    def kernel(self) -> Contraction:
+        """What is computed."""
+        assert isinstance(self.adapted.kernel, Contraction)
+        return self.adapted.kernel
+
+    @property
+    def extents(self) -> list[int]:
+        """How many batches, rows, columns and terms there are."""
+        kernel = self.kernel
+        groups = kernel.batch, kernel.rows, kernel.columns, kernel.reduced
+        return [prod(int(v.extent) for v in group) for group in groups]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What measuring a contraction found: seconds by the likely schedule and by the best one."""
+
+    name: str
+    iterations: str
+    likely: float
+    best: float
+    schedule: Schedule
+    tried: int
+
+
+def tune_new(adapted: Sequence[SpecializedKernel], threads: int) -> None:
+    """Tune the contractions among some kernels that were never measured."""
+    target = host()
+    subjects = [
+        Subject(f"contraction {number}", each, threads)
+        for number, each in enumerate(adapted)
+        if isinstance(each.kernel, Contraction) and remembered(each.kernel, target) is None
+    ]
+    if subjects:
+        tf_logging.info("Measuring schedules of %d contractions (THALWEG_TUNE=1).", len(subjects))
+        tune_kernels(subjects, BUDGET)
+
+
+def tune_kernels(subjects: Sequence[Subject], budget: float) -> list[Tuned]:
+    """Measure and remember; the largest contractions first, each with its share of the time."""
+    start, found = time.monotonic(), list[Tuned]()
+    distinct = {key_of(subject.kernel): subject for subject in subjects}
+    ordered = sorted(distinct.values(), key=_weight, reverse=True)
+    left, seen = sum(map(_weight, ordered)), 0
+    for subject in progress(ordered, len(ordered), "tuning"):
+        spare = budget - (time.monotonic() - start)
+        if spare <= 0:
+            break
+        share = max(_weight(subject) / left, 0.5 / (len(ordered) - seen))
+        found += _tuned(subject, time.monotonic() + spare * min(share, 1.0))
+        left, seen = left - _weight(subject), seen + 1
+    return found
+
+
+def _weight(subject: Subject) -> float:
+    return float(prod(subject.extents)) + 1.0
+
+
+def _tuned(subject: Subject, end: float) -> Iterator[Tuned]:
+    target = host()
+    try:
+        search = _Search(subject, target, schedule(subject.kernel, target))
+    except NotContraction:
+        return
+    search.run(end)
+    remember(subject.kernel, target, search.best)
+    batch, *others = subject.extents
+    iterations = (f"{batch} of " if batch != 1 else "") + "×".join(map(str, others))
+    seconds = search.seconds
+    yield Tuned(
+        subject.name,
+        iterations,
+        seconds[search.likely],
+        seconds[search.best],
+        search.best,
+        len(seconds),
+    )
+
+
+@dataclass
+class _Search:
+    """The schedules of a contraction that were measured so far."""
+
+    subject: Subject
+    target: Target
+    likely: Schedule
+    seconds: dict[Schedule, float] = field(default_factory=dict[Schedule, float])
+
+    @property
+    def best(self) -> Schedule:
+        """The fastest so far; the likely one unless another is clearly faster."""
+        fastest = min(self.seconds, key=self.seconds.__getitem__)
+        clear = self.seconds[fastest] < _BETTER * self.seconds[self.likely]
+        return fastest if clear else self.likely
+
+    def run(self, end: float) -> None:
+        """Measure those worth it, then what is near the best, until the time is over."""
+        kernel, target, bench = self.subject.kernel, self.target, _Bench(self.subject)
+        self.seconds[self.likely] = bench.seconds(self.likely, target)
+        self._measure(bench, schedules(kernel, target), end)
+        while self._measure(bench, neighbours(kernel, target, self._fastest()), end):
+            pass
+        for made in {self.likely, self._fastest()}:  # once more, side by side
+            self.seconds[made] = min(self.seconds[made], bench.seconds(made, target))
+
+    def _fastest(self) -> Schedule:
+        return min(self.seconds, key=self.seconds.__getitem__)
+
+    def _measure(self, bench: _Bench, choices: Sequence[Schedule], end: float) -> bool:
+        """Whether one of the choices is the fastest now, with time left for more."""
+        before = self._fastest()
+        for made in choices:
+            if time.monotonic() > end:
+                return False
+            if made not in self.seconds:
+                self.seconds[made] = bench.seconds(made, self.target)
+        return self._fastest() != before
+
+
+class _Bench:
+    """Scratch buffers for a contraction, and the clock."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        random = np.random.default_rng(0)
+        self._buffers = [_values(argument, random) for argument in subject.kernel.arguments]
+        self._fault = np.zeros(8, np.int64)
+
+    def seconds(self, made: Schedule, target: Target) -> float:
+        """The best time of some calls, from the first thread's start to the last one's end."""
+        try:
+            (loaded,) = load_all([request(self._subject.kernel, target, made)], target)
+        except NotContraction:
+            return float("inf")
+        scratch = np.zeros(loaded.scratch + _LINE, np.uint8)
+        addresses = [buffer.ctypes.data for buffer in self._buffers]
+        place = -(-scratch.ctypes.data // _LINE) * _LINE
+        table = [self._fault.ctypes.data, *addresses, place, *self._subject.adapted.words]
+        words = np.array(table, np.int64)
+        entries = [Entry(function, words.ctypes.data) for function in loaded.functions]
+        pool = default_pool()
+        program = StepTable(pool, entries, self._fault.ctypes.data, self._subject.threads)
+        return min(self._spans(program), default=float("inf"))
+
+    def _spans(self, program: StepTable) -> Iterator[float]:
+        pool, end = default_pool(), time.monotonic() + _PATIENCE
+        for turn in range(_MOST):
+            times = pool.timed(program)
+            if times.all():  # other steps left all threads to this one
+                yield float(times[..., 1].max() - times[..., 0].min()) / 1e9
+            if turn >= _LEAST and time.monotonic() > end:
+                return
+
+
+def _values(argument: Argument, random: np.random.Generator) -> NDArray[Any]:
+    """Numbers like those of a step; indices that lead anywhere lead to the first element."""
+    size, dtype = max(1, int(argument.size)), np.dtype(argument.dtype)
+    if dtype.kind != "f":
+        return np.zeros(size, dtype)
+    return random.random(size, np.float32).astype(dtype, copy=False)

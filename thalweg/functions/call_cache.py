@@ -1,0 +1,134 @@
+"""The last kinds of calls of a function, with the programs that ran them.
+
+A call of a kind that is remembered needs no look at its structure: its arguments are compared with
+those of then, one by one, and its program takes their arrays as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from thalweg.functions.calls import Kinds, Runner, settle_before
+from thalweg.functions.concrete import ConcreteFunction
+from thalweg.functions.eager import EAGER
+from thalweg.functions.signature import Arguments
+from thalweg.functions.tensors import EagerTensor, known
+
+_MOST_KINDS = 4
+_VALUES = (int, float, str, bool, type(None))
+
+MISSED: Any = object()  # a call of a kind that is not remembered
+
+
+class Expected:
+    """What an argument was: a tensor or an array of a dtype and shape, or a Python value."""
+
+    __slots__ = ("dtype", "numpy_dtype", "shape", "value")
+
+    def __init__(self, dtype: Any, numpy_dtype: Any, shape: Any, value: Any) -> None:
+        self.dtype = dtype
+        self.numpy_dtype = numpy_dtype
+        self.shape = shape
+        self.value = value
+
+
+class CallKind:
+    """A kind of call: what its arguments must be, and what runs it."""
+
+    __slots__ = ("count", "dtypes", "expected", "has_effects", "packed", "program", "shapes")
+
+    def __init__(
+        self,
+        expected: list[Expected],
+        program: Runner,
+        outputs: Kinds,
+        concrete: ConcreteFunction,
+    ) -> None:
+        self.expected = expected
+        self.count = len(expected)
+        self.program = program
+        self.dtypes = [dtype for dtype, _ in outputs]
+        self.shapes = [shape for _, shape in outputs]
+        self.has_effects = concrete.has_effects
+        self.packed: Any = None if concrete.results.is_single else concrete.results.packed
+
+
+class CallCache:
+    """The kinds of calls that were made last."""
+
+    def __init__(self) -> None:
+        self._kinds: list[CallKind] = []
+
+    def clear(self) -> None:
+        """Forget all: there is a trace that may serve better, or one that is gone."""
+        self._kinds = []
+
+    def run(self, args: tuple[Any, ...]) -> Any:
+        """The result of a call of a kind that is remembered; MISSED for other ones."""
+        if EAGER.tapes:
+            return MISSED
+        for kind in self._kinds:
+            arrays = _arrays(kind, args)
+            if arrays is None:
+                continue
+            if not EAGER.segment.done:
+                settle_before(kind.has_effects)
+            results = kind.program(arrays)
+            if results is None:
+                return MISSED  # the reference kernels say why
+            if kind.packed is None:
+                return known(results[0], kind.dtypes[0], kind.shapes[0])
+            return kind.packed(list(map(known, results, kind.dtypes, kind.shapes)), None)
+        return MISSED
+
+    def note(self, args: tuple[Any, ...], arguments: Arguments, concrete: ConcreteFunction) -> None:
+        """Remember a call that ran, if others like it can be told from their arguments alone."""
+        expected = [one for one in map(_expected, args) if one is not None]
+        tensors = [one for one in expected if one.numpy_dtype is not None]
+        if len(expected) != len(args) or len(tensors) != len(arguments.tensors):
+            return
+        program = concrete.program(arguments.tensors)
+        if program is not None:
+            self._kinds = [CallKind(expected, *program, concrete), *self._kinds][:_MOST_KINDS]
+
+
+def _expected(value: Any) -> Expected | None:
+    if isinstance(value, EagerTensor):
+        array = value.value()
+        if type(array) is not np.ndarray:
+            return None
+        return Expected(value.dtype, array.dtype, array.shape, None)
+    if type(value) is np.ndarray:
+        array = cast("np.ndarray[Any, Any]", value)
+        return Expected(None, array.dtype, array.shape, None)
+    if type(value) not in _VALUES or (type(value) is float and value == 0):
+        return None  # of the zeros, each is told by its sign
+    return Expected(None, None, None, value)
+
+
+def _is_same(value: Any, expected: Any) -> bool:
+    return type(value) is type(expected) and value == expected
+
+
+def _arrays(kind: CallKind, args: tuple[Any, ...]) -> list[Any] | None:
+    """The arrays of arguments, if they are of a kind."""
+    if len(args) != kind.count:
+        return None
+    arrays: list[Any] = []
+    for value, expected in zip(args, kind.expected):  # noqa: B905 - as many, seen above
+        if type(value) is EagerTensor:
+            if value.dtype is not expected.dtype:
+                return None
+            value = value._array  # pyright: ignore[reportPrivateUsage] - one mechanism in several files
+            if value is None or value.shape != expected.shape:
+                return None
+            arrays.append(value)
+        elif type(value) is np.ndarray:
+            if value.dtype is not expected.numpy_dtype or value.shape != expected.shape:
+                return None
+            arrays.append(value)
+        elif expected.numpy_dtype is not None or not _is_same(value, expected.value):
+            return None
+    return arrays

@@ -1,0 +1,401 @@
+"""A piece of work under way: the ops that eager code recorded and that did not run yet.
+
+A segment walks down the tree of what was recorded before (`trace`). It knows the values and
+variables that came in, and the tensors that went out; when one of those is looked at, everything
+recorded runs as one step, and the tensors that somebody still holds get their values.
+"""
+
+# Eager tensors and segments are one mechanism in several files:
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import itertools
+import threading
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from thalweg import errors
+from thalweg.functions.steps import RecordedStep, record_step
+from thalweg.functions.tensors import EagerTensor, Failure, Literal
+from thalweg.functions.trace import (
+    LITERAL,
+    REFERENCE,
+    VALUE,
+    Guard,
+    Leaf,
+    Trace,
+    TraceNode,
+    has_effect,
+    steps,
+)
+from thalweg.graph.graph import graphs
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.origin import MadeAt
+from thalweg.graph.shapes import TensorShape
+from thalweg.ops.core.basic import Const
+from thalweg.platform.caches import Bounded
+
+_MOST_VALUES = 3  # of a constant at one place, before it is data and no part of the program
+
+#: How many reasons there are not to take the short way.
+fast_path_disabled = [0]
+
+_new = EagerTensor.__new__
+
+_HELD = 3  # references to a tensor that only its segment holds: the list, a loop, the question
+
+
+class LazyTrace:
+    """What one thread recorded since values were looked at."""
+
+    __slots__ = (
+        "_catalogued",
+        "_templates",
+        "cells",
+        "closed",
+        "done",
+        "entered",
+        "graphs",
+        "leaves",
+        "lines",
+        "lock",
+        "pieces",
+        "place",
+        "reads",
+        "streams",
+        "tensors",
+        "trace",
+        "values",
+    )
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.place = trace.root
+        self._catalogued: TraceNode | None = None  # the place up to which templates were listed
+        self._templates: list[Tensor] = []
+        self.tensors: list[EagerTensor] = []  # the pending ones
+        self.values: list[Any] = []
+        self.leaves: list[Any] = []  # the ops of the values' nodes
+        self.cells: list[Any] = []
+        self.lines: dict[TraceNode, MadeAt] = {}  # of ops that did not come by a shortcut
+        self.streams: list[Any] = []
+        self.entered: dict[EagerTensor, int] = {}
+        self.reads: dict[Any, EagerTensor] = {}  # variables that were read and not written since
+        self.pieces: list[Any] = []  # of tapes, which keep what the gradient will need
+        self.closed = False  # what comes next belongs to another segment
+        self.done = False
+        self.lock = threading.RLock()
+        self.graphs = graphs.items  # of this thread
+
+    @property
+    def templates(self) -> list[Tensor]:
+        """Nodes' outputs, by position: listed for who asks, which work found again does not."""
+        if self._catalogued is not self.place:
+            for place in self.place.path(self._catalogued):
+                self._templates += place.outputs
+            self._catalogued = self.place
+        return self._templates
+
+    def line(self, place: TraceNode | None) -> MadeAt | None:
+        """Where in the user's code the op of a place was recorded."""
+        return None if place is None else self.lines.get(place, place.line)
+
+    # What comes in
+
+    def position(self, tensor: EagerTensor) -> int:
+        """The number of a tensor here; one from outside becomes a leaf."""
+        if tensor._segment is self:
+            return tensor._position
+        found = self.entered.get(tensor)
+        if found is not None:
+            return found
+        position = self.place.count
+        self._enter(tensor, tensor.held())
+        self.entered[tensor] = position
+        tensor._segment = self
+        tensor._position = position
+        return position
+
+    def _enter(self, tensor: EagerTensor, held: Any) -> None:
+        place, literal = self.place, tensor._literal
+        if literal is not None:
+            child = place.children.get(literal)
+            if child is None and literal[:2] not in place.generic:
+                child = self._new_literal(tensor, held, literal)
+            if child is not None:
+                self.place = child
+                return
+        kind = tensor._kind
+        if kind is None:
+            kind = tensor._kind = _kind(tensor, held)
+        child = place.children.get(kind)
+        if child is None:
+            child = self._new_leaf(tensor, kind)
+        if child.leaf == REFERENCE:
+            self.cells.append(held)
+        else:
+            self.values.append(held)
+            self.leaves.append(child.nodes[0].op)
+        self.place = child
+
+    def _new_literal(self, tensor: EagerTensor, value: Any, key: Literal) -> TraceNode | None:
+        """A constant as part of the program; None once it had too many values here."""
+        place, kind = self.place, key[:2]
+        seen = [k for k in place.children if type(k) is Literal and k[:2] == kind]
+        if len(seen) >= _MOST_VALUES:
+            place.generic.add(kind)
+            return None
+        op = Const(value=value, dtype=tensor.dtype)
+        node = self.trace.add(op, (), [tensor.dtype], [TensorShape.of(value.shape)], "Const")
+        child = place.children[key] = TraceNode(place, (node,), node.outputs, LITERAL)
+        return child
+
+    def _new_leaf(self, tensor: EagerTensor, kind: int) -> TraceNode:
+        if tensor.dtype.is_ref_dtype:
+            template, leaf = self.trace.reference(tensor.dtype, tensor.shape), REFERENCE
+        else:
+            template, leaf = self.trace.leaf(tensor.dtype, tensor.shape, len(self.values)), VALUE
+        child = self.place.children[kind] = TraceNode(self.place, (template.op,), (template,), leaf)
+        return child
+
+    def enter_as(self, template: Tensor, value: Any, key: Any) -> None:
+        """Have a value stand for a node's output that was computed in an earlier piece."""
+        child = self.place.children.get(key)
+        if child is None:
+            child = self.place.children[key] = TraceNode(self.place, (), (template,), VALUE)
+        self.values.append(value)
+        self.leaves.append(None)
+        self.place = child
+
+    def leaf_value(self, leaf: Leaf) -> Any:
+        """The value of a leaf, if it is one of this segment."""
+        number = leaf.number
+        is_mine = number < len(self.leaves) and self.leaves[number] is leaf
+        return self.values[number] if is_mine else None
+
+    # What goes out
+
+    def advance(self, child: TraceNode, origin: MadeAt) -> list[EagerTensor]:
+        """Take a step down the tree; the new tensors."""
+        position = self.place.count
+        self.place = child
+        self.lines[child] = origin
+        made = [
+            self.tensor(template, position + number)
+            for number, template in enumerate(child.outputs)
+        ]
+        self.tensors += made
+        return made
+
+    def tensor(self, template: Tensor, position: int) -> EagerTensor:
+        """A tensor for a node's output, pending."""
+        tensor = _new(EagerTensor)
+        tensor.dtype = template.dtype
+        tensor._shape = template._shape
+        tensor._array = tensor._literal = tensor._kind = None
+        tensor._position = position
+        tensor._segment = self
+        return tensor
+
+    def take(self, child: TraceNode, line: MadeAt | None = None) -> EagerTensor:
+        """As `advance`, for a place with a single tensor; without a line, by a shortcut."""
+        if line is not None:
+            self.lines[child] = line
+        tensor = self.tensor(child.outputs[0], child.count - 1)
+        self.tensors.append(tensor)
+        self.place = child
+        return tensor
+
+    def shortcut(self) -> TraceNode:
+        """The place that was reached, for who finds it again without saying a line."""
+        place = self.place
+        if place.line is None:
+            place.line = self.lines.get(place)
+        return place
+
+    def child(self, key: Any) -> TraceNode | None:
+        """The place that a key leads to from here, if it was taken before."""
+        found = self.place.children.get(key)
+        if type(found) is Guard:
+            return found.cases.get(found.key(self.values))
+        return found
+
+    def keep(self, key: Any, child: TraceNode, consulted: set[int]) -> None:
+        """Remember where a key leads: from now on, or for the values that were consulted."""
+        children = self.place.children
+        before = children.get(key)
+        if type(before) is Guard:
+            consulted = consulted | set(before.leaves)
+        if not consulted:
+            children[key] = child
+            return
+        leaves = tuple(sorted(consulted))
+        guard = before if type(before) is Guard and before.leaves == leaves else Guard(leaves)
+        children[key] = guard
+        child.consulted = leaves
+        guard.cases[guard.key(self.values)] = child
+
+    # Running
+
+    def finish(self) -> None:
+        """Run what was recorded; whoever comes meanwhile waits."""
+        with self.lock:
+            if not self.done:
+                self.closed = self.done = True
+                self._run()
+
+    def __del__(self) -> None:
+        if not self.done and self.place.effects:  # of a thread that ended
+            self.finish()
+
+    def _run(self) -> None:
+        self.reads.clear()
+        count = self.place.count
+        live = [t for t in self.tensors if getrefcount(t) > _HELD and t._position < count]
+        pieces = self.pieces and [piece for made in self.pieces if (piece := made()) is not None]
+        if live or self.place.effects or pieces:
+            try:
+                self._settle(live, pieces)
+            except BaseException as error:  # an interrupted step has no values either
+                self._fail(error, live)
+                raise
+        self.tensors = []
+        if not pieces:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Hold nothing any more: constants and the like know this segment until their next use."""
+        self.entered = {}
+        self.values, self.cells, self.leaves = [], [], []
+        self.streams = []
+        self._templates, self._catalogued, self.lines = [], None, {}
+
+    def _settle(self, live: list[EagerTensor], pieces: list[Any]) -> None:
+        key: Any = tuple([t._position for t in live])
+        if pieces:
+            key = (key, *[piece.key for piece in pieces])
+        step: RecordedStep | None = self.place.plans.get(key)
+        if step is None:
+            wanted = [self.templates[t._position] for t in live]
+            for piece in pieces:
+                wanted += piece.wanted()
+            step = self.place.plans[key] = record_step(self.place, wanted, self.values)
+        try:
+            results = step.run(self.values, self.cells, self.streams)
+        except errors.OpError as error:
+            raise self._located(error, step) from error
+        for tensor, result in zip(live, results, strict=False):
+            tensor.settle(result if type(result) is np.ndarray else _as_array(result))
+        if pieces:
+            _share_out(pieces, results[len(live) :])
+
+    def _located(self, error: errors.OpError, step: RecordedStep) -> errors.OpError:
+        """An error at the line of this run, not of the first one that recorded the same."""
+        node = error.op
+        number = step.origins.get(node)
+        if number is None:
+            return error
+        line = self.line(next(itertools.islice(steps(self.place.path()), number, None)))
+        return error if line is None else error.at(_made_at(node, line))
+
+    def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:
+        """What failed takes with it what needs it; the rest gets its values after all, unless
+        somebody wants no more of them: an interrupt is no reason to begin again."""
+        is_interrupted = not isinstance(error, Exception)
+        failure = Failure(_interrupted() if is_interrupted else error)
+        for tensor in live:
+            if tensor._array is not None:
+                continue
+            if is_interrupted:
+                tensor.settle(failure)
+            else:
+                self._settle_alone(tensor, failure)
+
+    def _settle_alone(self, tensor: EagerTensor, failure: Failure) -> None:
+        template = self.templates[tensor._position]
+        if self._is_pure(template):
+            place = _without_effects(self.place)
+            try:
+                step = record_step(place, [template], self.values)
+                (result,) = step.run(self.values, self.cells, self.streams)
+            except Exception as error:  # its own, which may be another one
+                failure = Failure(error)
+            else:
+                tensor.settle(_as_array(result))
+                return
+        tensor.settle(failure)
+
+    def _is_pure(self, template: Tensor) -> bool:
+        """Whether a tensor depends on values alone: then it is the same at any time."""
+        pending, seen = [template.op], set[Node]()
+        while pending:
+            node = pending.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node.op.stateful and not isinstance(node.op, Leaf):
+                return False
+            pending += [tensor.op for tensor in node.inputs]
+        return True
+
+
+def _interrupted() -> errors.OpError:
+    message = "The step that was to compute this value was interrupted; compute it again."
+    return errors.CancelledError(None, None, message)
+
+
+_kinds = Bounded[Any, int]("kinds of tensors in eager code", 10_000)
+_numbers = itertools.count()
+
+
+def _kind(tensor: EagerTensor, held: Any) -> int:
+    """A number for what leaves must have in common: dtype and shape."""
+    shape = held.shape if type(held) is np.ndarray else tensor.shape
+    return _kinds.setdefault((tensor.dtype, shape), next(_numbers))
+
+
+def _without_effects(place: TraceNode) -> TraceNode:
+    """The same work, of which only what is asked for runs."""
+    top: TraceNode | None = None
+    for step in place.path():
+        nodes = tuple(node for node in step.nodes if not has_effect(node))
+        again = TraceNode(top, nodes, step.outputs, step.leaf)
+        again.consulted = step.consulted
+        top = again
+    return place if top is None else top
+
+
+def _share_out(pieces: list[Any], results: list[Any]) -> None:
+    """Give tapes what they wanted."""
+    for piece in pieces:
+        count = len(piece.wanted())
+        piece.save(results[:count])
+        results = results[count:]
+
+
+def _made_at(node: Node, origin: MadeAt) -> Node:
+    controls = tuple(node.control_inputs)
+    inputs, annotations = node.inputs, node.annotations
+    again = Node(
+        node.graph,
+        node.op,
+        node.name,
+        inputs,
+        controls,
+        node.device,
+        annotations,
+        *origin,
+        node.index,
+    )
+    again.outputs = node.outputs
+    return again
+
+
+def _as_array(result: Any) -> Any:
+    """A result as tensors hold it: a scalar is an array too."""
+    if isinstance(result, bytes | str):
+        return np.array(result, dtype=object)
+    return np.asarray(result) if isinstance(result, np.generic | bool | int | float) else result

@@ -1,0 +1,97 @@
+"""Steps explained: `sess.plan(fetches, feeds)` gives a `StepPlan`.
+
+Print it to see what becomes of the step, stage by stage; look at `.kernels` for the code of each;
+measure with `.profile()`. None of it changes the state of the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from thalweg.inspect.kernel_info import PlannedKernel
+from thalweg.inspect.plan_text import heading, listing
+from thalweg.inspect.plan_walk import (
+    HostOp,
+    Part,
+    PlannedControl,
+    PlannedRegion,
+    flattened,
+    parts_of,
+)
+from thalweg.inspect.profile import Profile, profile
+from thalweg.runtime.plan import Plan, Step
+from thalweg.runtime.resources import Resources
+
+
+@dataclass(frozen=True, eq=False)
+class StepPlan:
+    """How a step runs: `print` it, look into its `kernels`, or measure it with `profile`.
+
+    ```
+    plan = sess.plan([train, loss], {x: images, y: labels})
+    print(plan)
+    print(plan.kernels[0].asm)
+    print(plan.profile())
+    ```
+    """
+
+    step: Step
+    plan: Plan
+    feeds: Sequence[Any]
+    resources: Resources
+    graph_size: int
+    parts: Sequence[Part]
+
+    @cached_property
+    def regions(self) -> list[PlannedRegion]:
+        """The parts that are compiled, those inside others included."""
+        return [part for part in flattened(self.parts) if isinstance(part, PlannedRegion)]
+
+    @property
+    def host_ops(self) -> list[HostOp]:
+        """The nodes that run on their NumPy kernels."""
+        return [part for part in flattened(self.parts) if isinstance(part, HostOp)]
+
+    @property
+    def controls(self) -> list[PlannedControl]:
+        """The conditionals and loops, and how they ran the last time."""
+        return [part for part in flattened(self.parts) if isinstance(part, PlannedControl)]
+
+    @cached_property
+    def kernels(self) -> list[PlannedKernel]:
+        """All native kernels, in the order they run."""
+        return [kernel for region in self.regions for kernel in region.kernels]
+
+    def profile(self, n: int = 10) -> Profile:
+        """Measure every kernel in `n` runs on copies of the variables: no state changes."""
+        return profile(self.plan, self.feeds, self.resources, n)
+
+    def text(self, most: int | None = None) -> str:
+        """The plan in words; with `most`, only so many kernels of each region, the heaviest."""
+        fed = zip(self.step.feeds, map(np.shape, self.feeds), strict=True)
+        top = heading(self.step.fetches, self.step.targets, dict(fed))
+        return "\n".join([*top, *listing(self.plan, self.parts, self.graph_size, most)])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+
+def explain(
+    plan: Plan,
+    step: Step,
+    feeds: Sequence[Any],
+    resources: Resources,
+    graph_size: int,
+    threads: int,
+) -> StepPlan:
+    """Lower and compile a plan for these feeds, and tell how it runs."""
+    shapes = dict(zip(step.feeds, map(np.shape, feeds), strict=True))
+    parts = parts_of(plan, shapes, resources, threads)
+    return StepPlan(step, plan, feeds, resources, graph_size, parts)

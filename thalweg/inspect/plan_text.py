@@ -1,0 +1,242 @@
+"""Plans as text: what `print(sess.plan(...))` shows, stage by stage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from thalweg.device.cpu.program import Program
+from thalweg.graph.node import Node, Tensor
+from thalweg.inspect.kernel_info import PlannedKernel, thread_count
+from thalweg.inspect.plan_text_control import control_lines
+from thalweg.inspect.plan_walk import (
+    HostOp,
+    Part,
+    PlannedControl,
+    PlannedRegion,
+    flattened,
+    is_variable,
+)
+from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.runtime.plan import Plan
+
+_WIDEST = 56
+_MOST_SHAPES = 6
+Shapes = Mapping[Tensor, tuple[int, ...]]
+
+
+def heading(fetches: Sequence[Tensor], targets: Sequence[Node], feeds: Shapes) -> list[str]:
+    """What is asked for and what is given."""
+    wanted = [*(node.name for node in targets), *(tensor.name for tensor in fetches)]
+    given = [described(tensor, shape) for tensor, shape in feeds.items()]
+    return [f"step     {_some(wanted)}", f"feeds    {_some(given) or 'nothing'}"]
+
+
+def described(tensor: Tensor, shape: Sequence[int]) -> str:
+    """A tensor with its dtype and shape: `x:0 float32[64, 784]`."""
+    return f"{tensor.name} {tensor.dtype.base_dtype.name}{list(shape)}"
+
+
+def listing(plan: Plan, parts: Sequence[Part], graph_size: int, most: int | None) -> list[str]:
+    """The stages of a step: the graph, host ops, and each region down to its kernels."""
+    every = list(flattened(parts))
+    found = [part for part in every if isinstance(part, PlannedRegion)]
+    hosts = [part for part in every if isinstance(part, HostOp)]
+    controls = [part for part in every if isinstance(part, PlannedControl)]
+    lines = [_graph_line(plan, graph_size), _cut_line(plan, found, hosts, len(controls))]
+    lines += [line for host in hosts for line in _host_lines(host)]
+    lines += [line for control in controls for line in control_lines(control)]
+    first = 1
+    for number, region in enumerate(found, 1):
+        lines += ["", *_region_lines(region, number, first, most)]
+        first += len(region.kernels)
+    return lines
+
+
+def _graph_line(plan: Plan, graph_size: int) -> str:
+    needed = len({node for instruction in plan.instructions for node in instruction.nodes})
+    return f"graph    {graph_size} nodes, {graph_size - needed} pruned, {needed} in the step"
+
+
+def _cut_line(
+    plan: Plan, found: Sequence[PlannedRegion], hosts: Sequence[HostOp], controls: int
+) -> str:
+    variables = sum(is_variable(i.node) for i in plan.instructions)
+    parts = [(len(found), "region"), (len(hosts), "host op"), (variables, "variable")]
+    if controls:
+        parts.insert(1, (controls, "control node"))
+    return "cut      into " + ", ".join(plural(count, word) for count, word in parts)
+
+
+def _host_lines(host: HostOp) -> list[str]:
+    node, assigned = host.node, _some([joined.name for joined in host.joined])
+    lines = [f"host     {node.name} ({node.type}): {host.reason}", f"         {node.origin}"]
+    if assigned:
+        lines.append(f"joined   {assigned}: what is read becomes the variables' memory")
+    return lines
+
+
+def _region_lines(region: PlannedRegion, number: int, first: int, most: int | None) -> list[str]:
+    step = region.step
+    if step is None:
+        about = f"{plural(len(region.region.nodes), 'node')}, compiled when the step runs"
+        return [f"region {number} {about}"]
+    if not region.kernels:
+        return [f"region {number} {plural(len(region.region.nodes), 'node')}, nothing to run"]
+    return [
+        *_lowered_lines(region, step, number),
+        *_shape_lines(region),
+        *memory_lines(step, region.kernels),
+        *kernel_lines(region.kernels, first, most),
+    ]
+
+
+def _lowered_lines(region: PlannedRegion, step: Program, number: int) -> list[str]:
+    lowered, kernels = step.lowered, region.kernels
+    nodes = region.region.nodes
+    known = sum(all(t in lowered.spec.values for t in n.outputs) and bool(n.outputs) for n in nodes)
+    waits = sum(kernel.waits for kernel in kernels)
+    checks = sum(kernel.kind == "check" for kernel in kernels)
+    kept = plural(len(kernels) - checks, "kernel") + (
+        f" and {plural(checks, 'check')} of indices" if checks else ""
+    )
+    return [
+        f"region {number} {plural(len(nodes), 'node')}, {known} known before the step runs",
+        f"fused    {plural(lowered.drafted, 'loop nest')} into {kept}",
+        f"runs     on {plural(thread_count(step), 'thread')}, {plural(waits, 'barrier')}",
+        f"compiled {_made(region)}",
+    ]
+
+
+def _made(region: PlannedRegion) -> str:
+    if region.made is None:
+        return "before, in this session"
+    made = region.made
+    sources = [
+        (made.compiled, "compiled"),
+        (made.from_disk, "from disk"),
+        (made.from_memory, "from memory"),
+    ]
+    told = ", ".join(f"{count} {source}" for count, source in sources if count)
+    return f"in {made.seconds * 1e3:.0f} ms: {told or 'nothing to compile'}"
+
+
+def _shape_lines(region: PlannedRegion) -> list[str]:
+    """The shapes that came in, and what made it compile again."""
+    if not region.seen:
+        return []
+    pairs = zip(region.region.inputs, region.seen[-1], strict=True)
+    lines = [f"shapes   {_some([described(*pair) for pair in pairs]) or 'no inputs'}"]
+    for change in region.changes():
+        lines.append(f"again    compiled because of {change}")
+    at_run_time = sum(bool(kernel.call.adapted.words) for kernel in region.kernels)
+    if at_run_time:
+        lines.append(f"varying  {plural(at_run_time, 'kernel')} read sizes when they run")
+    return lines
+
+
+def memory_lines(step: Program, kernels: Sequence[PlannedKernel]) -> list[str]:
+    """What the kernels read and write, and what the arena holds at its fullest."""
+    buffers = dict.fromkeys(b for kernel in kernels for b in kernel.call.launch.buffers)
+    written = Counter(b for kernel in kernels for b in kernel.call.launch.written)
+    kinds = (BufferKind.INPUT, BufferKind.VARIABLE, BufferKind.CONSTANT, BufferKind.OUTPUT)
+    told = [_held(kind, [b for b in buffers if b.kind is kind]) for kind in kinds]
+    updated = sum(b.kind is BufferKind.VARIABLE for b in written)
+    if updated:
+        told.append(f"{plural(updated, 'variable')} updated in place")
+    lines = ["memory   " + ", ".join(part for part in told if part)]
+    return [*lines, _arena_line(step, kernels, written)] if step.arena.size else lines
+
+
+def _arena_line(
+    step: Program, kernels: Sequence[PlannedKernel], written: Mapping[Buffer, int]
+) -> str:
+    temporaries = [buffer for buffer in written if buffer.kind is BufferKind.TEMPORARY]
+    total = size(sum(buffer.bytes for buffer in temporaries))
+    in_place = sum(written[buffer] > 1 for buffer in temporaries)
+    scratch = size(max(kernel.scratch for kernel in kernels))
+    return (
+        f"arena    {size(step.arena.size)} at its peak: {len(temporaries)} temporaries of {total} "
+        f"in all ({in_place} written in place), scratch of up to {scratch}"
+    )
+
+
+def _held(kind: BufferKind, buffers: Sequence[Buffer]) -> str:
+    total = size(sum(b.bytes for b in buffers))
+    return f"{plural(len(buffers), kind.value)} {total}" if buffers else ""
+
+
+def kernel_lines(kernels: Sequence[PlannedKernel], first: int, most: int | None) -> list[str]:
+    """A table of kernels, numbered; with `most`, those with most work."""
+    numbered = list(enumerate(kernels, first))
+    shown = numbered
+    if most is not None and len(numbered) > most:
+        heaviest = sorted(numbered, key=lambda item: item[1].flops + item[1].bytes, reverse=True)
+        shown = sorted(heaviest[:most], key=lambda item: item[0])
+    rows = [_kernel_row(number, kernel) for number, kernel in shown]
+    head = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "waits")
+    lines = ["", *table(head, rows, left=(1, 2, 3))]
+    rest = [kernel for _, kernel in numbered if (_, kernel) not in shown]
+    if rest:
+        lines.append(f"  … and {plural(len(rest), 'kernel')} with less work")
+    total = sum(kernel.flops for kernel in kernels)
+    moved = sum(kernel.bytes for kernel in kernels)
+    return [*lines, f"  in all {amount(total)} flops, {size(moved)} read and written"]
+
+
+def _kernel_row(number: int, kernel: PlannedKernel) -> tuple[str, ...]:
+    return (
+        str(number),
+        clipped(kernel.name),
+        kernel.kind,
+        kernel.space,
+        amount(kernel.flops),
+        size(kernel.bytes),
+        str(kernel.users),
+        str(kernel.waits or ""),
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int]) -> list[str]:
+    """Columns under their heads; those in `left` begin at their left edge."""
+    every = [head, *rows]
+    widths = [max(len(row[column]) for row in every) for column in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return ("  " + "  ".join(cells)).rstrip()
+
+    return [line(row) for row in every]
+
+
+def clipped(name: str) -> str:
+    """A name that fits its column."""
+    return name if len(name) <= _WIDEST else name[: _WIDEST - 1] + "…"
+
+
+def plural(count: int, word: str) -> str:
+    """A number of things: `1 kernel`, `3 kernels`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def _some(parts: Sequence[str]) -> str:
+    more = len(parts) - _MOST_SHAPES
+    return ", ".join(parts[:_MOST_SHAPES]) + (f", … {more} more" if more > 0 else "")
+
+
+def amount(number: float) -> str:
+    """A count in thousands, millions and so on: `10.1 M`."""
+    for unit in ("", " k", " M", " G"):
+        if number < 1000:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:.3g} T"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that reads best: `580 kB`."""
+    text = amount(count)
+    return f"{text}B" if " " in text else f"{text} B"

@@ -1,0 +1,257 @@
+"""The parts of a plan as a step with these feeds would run them, found without running it.
+
+The instructions of a plan are walked with the shapes that are known ahead; regions are lowered and
+compiled as the step would. Goes out: host ops with the reason why they are not compiled, and
+regions with their native steps. Variables are looked at and never changed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from thalweg.codegen.cache import Statistics, statistics
+from thalweg.device.cpu.program import Program
+from thalweg.graph.node import Node, Tensor
+from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
+from thalweg.lower.regions import compilable, ordered, regions
+from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, specialise
+from thalweg.ops.core.basic import Const
+from thalweg.ops.core.context import VariableCell
+from thalweg.runtime.calls import Instruction
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.compiled import Executable
+from thalweg.runtime.control_region import ControlledCall, WholeCall
+from thalweg.runtime.kernels import Context
+from thalweg.runtime.plan import Plan, schedule
+from thalweg.runtime.resources import Resources
+
+Shape = tuple[int, ...]
+
+_IN_TOKENS = "the step has control primitives: the executor runs its nodes one by one"
+
+
+@dataclass(frozen=True)
+class HostOp:
+    """A node that runs on its NumPy kernel, and why it is not compiled."""
+
+    node: Node
+    reason: str
+    joined: tuple[Node, ...] = ()  # the assignments that run with it, where it restores
+
+
+@dataclass(frozen=True)
+class Made:
+    """What making a native step took: kernels by where they came from, and seconds."""
+
+    seconds: float
+    compiled: int
+    from_disk: int
+    from_memory: int
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRegion:
+    """Nodes that are compiled together: for these shapes, or not yet."""
+
+    region: Region
+    step: Program | None = None
+    made: Made | None = None  # None where it had been compiled before
+    seen: Sequence[Sequence[Shape]] = ()  # the shapes it was compiled for so far, in order
+    parts: Sequence[Part] = ()  # where one of its nodes cannot be compiled: what is around it
+
+    @cached_property
+    def kernels(self) -> list[PlannedKernel]:
+        """Its native kernels, in order."""
+        return [] if self.step is None else kernels_of(self.step)
+
+    def changes(self) -> list[str]:
+        """For each time it was compiled again, which argument had a new shape."""
+        pairs = zip(self.seen, self.seen[1:], strict=False)
+        return [", ".join(self._changed(old, new)) for old, new in pairs]
+
+    def _changed(self, old: Sequence[Shape], new: Sequence[Shape]) -> Iterator[str]:
+        for tensor, before, after in zip(self.region.inputs, old, new, strict=True):
+            if before != after:
+                yield f"{tensor.name} {before} → {after}"
+
+
+@dataclass(frozen=True)
+class PlannedControl:
+    """A conditional or a loop, and how it ran the last time."""
+
+    unit: ControlRegion
+    was_native: bool | None = None  # None where it never ran: its shapes are known only then
+    reason: str = ""  # why the executor ran it
+
+
+Part = HostOp | PlannedRegion | PlannedControl
+
+
+def flattened(parts: Sequence[Part]) -> Iterator[Part]:
+    """Parts in order; a region that runs in parts is these parts."""
+    for part in parts:
+        if isinstance(part, PlannedRegion) and part.parts:
+            yield from flattened(part.parts)
+        else:
+            yield part
+
+
+def parts_of(
+    plan: Plan, shapes: Mapping[Tensor, Shape], resources: Resources, threads: int
+) -> list[Part]:
+    """What a plan runs on feeds of these shapes, in order."""
+    return _Walk(resources, threads, dict(shapes)).parts(plan.instructions)
+
+
+@dataclass
+class _Walk:
+    """The instructions of a plan, seen in order with the shapes that are known."""
+
+    resources: Resources
+    threads: int
+    shapes: dict[Tensor, Shape] = field(default_factory=dict[Tensor, Shape])
+    cells: dict[Tensor, VariableCell] = field(default_factory=dict[Tensor, VariableCell])
+    reasons: dict[Node, str] = field(default_factory=dict[Node, str])
+
+    def parts(self, instructions: Sequence[Instruction]) -> list[Part]:
+        found: list[Part] = []
+        for instruction in instructions:
+            if isinstance(instruction.call, Executable):
+                found.append(self._region(instruction.call))
+            elif isinstance(instruction.call, ControlledCall):
+                found.append(self._control(instruction.call))
+            elif isinstance(instruction.call, WholeCall):
+                found += [HostOp(n, _IN_TOKENS) for n in instruction.nodes if n.inputs]
+            elif is_variable(instruction.node):
+                self.cells[instruction.node.outputs[0]] = cell_of(instruction.node, self.resources)
+            elif isinstance(instruction.node.op, Const):
+                self.shapes.update(_inferred(instruction.node, self.shapes))
+            else:
+                found.append(self._host_op(instruction))
+        return found
+
+    def _control(self, call: ControlledCall) -> PlannedControl:
+        for tensor in call.unit.outputs:
+            sizes = tensor.shape.whole
+            if sizes is not None:
+                self.shapes[tensor] = sizes
+        reason = call.reason if call.was_native is False else ""
+        return PlannedControl(call.unit, call.was_native, reason)
+
+    def _host_op(self, instruction: Instruction) -> HostOp:
+        node, *joined = instruction.nodes
+        self.shapes.update(_inferred(node, self.shapes))
+        return HostOp(node, self.reasons.get(node) or host_reason(node), tuple(joined))
+
+    def _region(self, compiled: Executable) -> PlannedRegion:
+        region = compiled.region
+        key, cells = self._arguments(region)
+        if key is None:
+            return self._unknown(compiled)
+        before, start, is_new = statistics(), time.perf_counter(), key not in compiled.steps
+        step = compiled.compiled(key, cells)
+        made = _made(before, time.perf_counter() - start) if is_new else None
+        if not isinstance(step, Program):
+            return self._in_parts(region, key, cells)
+        self._leave(step)
+        return PlannedRegion(region, step, made, list(compiled.steps))
+
+    def _arguments(self, region: Region) -> tuple[tuple[Shape, ...] | None, list[VariableCell]]:
+        """The shapes and variables a region gets, or None where they are not known ahead."""
+        missing = [t for t in region.inputs if t not in self.shapes]
+        missing += [t for t in region.references if t not in self.cells]
+        if missing:
+            return None, []
+        shapes = tuple(self.shapes[tensor] for tensor in region.inputs)
+        return shapes, [self.cells[tensor] for tensor in region.references]
+
+    def _unknown(self, compiled: Executable) -> PlannedRegion:
+        """A region whose shapes are known only when the step runs: as it ran the last time."""
+        native = [step for step in compiled.steps.values() if isinstance(step, Program)]
+        if not native:
+            return PlannedRegion(compiled.region)
+        self._leave(native[-1])
+        return PlannedRegion(compiled.region, native[-1], None, list(compiled.steps))
+
+    def _leave(self, step: Program) -> None:
+        shapes = step.lowered.spec.shapes
+        self.shapes.update({t: shapes[t] for t in step.lowered.spec.region.outputs})
+
+    def _in_parts(
+        self, region: Region, key: tuple[Shape, ...], cells: Sequence[VariableCell]
+    ) -> PlannedRegion:
+        """A region that has a node which cannot be compiled: that node, and what is around it."""
+        parts: list[Part] = []
+
+        def cut(region: Region, node: Node | None, threads: int) -> Callable[..., list[Any]]:
+            failure = sys.exception()  # regions are cut while the reason for it is being handled
+            if node is not None and isinstance(failure, NotCompiled):
+                self.reasons[node] = failure.reason
+            parts.extend(self.parts(_cut(region, node, threads)))
+            return lambda *_: []
+
+        Executable(region, self.threads, cut).compiled(key, cells)
+        return PlannedRegion(region, parts=parts)
+
+
+def _cut(region: Region, node: Node | None, threads: int) -> Sequence[Instruction]:
+    """The instructions of a region of which one node runs on its NumPy kernel."""
+    order = ordered(region.nodes, region.inputs)
+    outside = [tensor for tensor in region.roots if tensor.op not in region.nodes]
+    apart = () if node is None else (node,)
+    units = regions(region.nodes, region.outputs, region.inputs, order, apart)
+    return schedule(units, region.outputs, [*region.inputs, *outside], {}, threads).instructions
+
+
+def is_variable(node: Node) -> bool:
+    """Whether a node is where a variable comes from."""
+    outputs = node.outputs
+    source = not node.inputs and node.op.has("kernel")
+    return source and len(outputs) == 1 and outputs[0].dtype.is_ref_dtype
+
+
+def cell_of(node: Node, resources: Resources) -> VariableCell:
+    """The variable that a node gives."""
+    return node.op.kernel(Context(node, resources, Cancellation()))
+
+
+def _inferred(node: Node, shapes: Mapping[Tensor, Shape]) -> dict[Tensor, Shape]:
+    """The shapes of a host op's outputs, as far as they are known ahead."""
+    known = {tensor: sizes for tensor in node.outputs if (sizes := tensor.shape.whole) is not None}
+    if len(known) == len(node.outputs) or any(t not in shapes for t in node.inputs):
+        return known
+    alone = Region((node,), tuple(dict.fromkeys(node.inputs)), (), node.outputs, {})
+    values = {t: t.op.op.numpy() for t in node.inputs if isinstance(t.op.op, Const)}
+    try:
+        spec, _ = specialise(alone, {t: shapes[t] for t in node.inputs}, values)
+    except NotCompiled:
+        return known
+    return {tensor: spec.shapes[tensor] for tensor in node.outputs}
+
+
+def host_reason(node: Node) -> str:
+    """Why a node is not compiled, as far as its op and dtypes tell."""
+    op = node.op
+    if op.host_only:
+        return "its op works on the host: files, strings, Python, or state of its own"
+    if compilable(node):
+        return "nothing is compiled in this process (THALWEG_COMPILE=0)"
+    if not (op.has("loop") or op.has("element") or op.of_shapes):
+        return "its op has no loop form"
+    dtypes = {t.dtype.base_dtype.name for t in (*node.inputs, *node.outputs)}
+    return f"native code does not take its dtypes: {', '.join(sorted(dtypes))}"
+
+
+def _made(before: Statistics, seconds: float) -> Made:
+    now = statistics()
+    return Made(
+        seconds,
+        now.misses - before.misses,
+        now.disk_hits - before.disk_hits,
+        now.memory_hits - before.memory_hits,
+    )

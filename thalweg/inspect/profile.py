@@ -1,0 +1,516 @@
+"""Steps measured: the time of every kernel, next to what the machine can do.
+
+A profile runs a plan's native programs again and again on the real feeds and on copies of the
+variables, so nothing that lasts changes. Host ops that have effects are left out: what they would
+give is taken to be zeros. Goes out: a table, its rows as data, and a Chrome trace.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeGuard, TypeVar
+
+import numpy as np
+
+from thalweg import errors
+from thalweg.codegen.contraction.amx_plan import on_matrix_unit
+from thalweg.codegen.machine import host
+from thalweg.control.effects import bodies_of, inner_nodes
+from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak, matrix_peak
+from thalweg.device.cpu.program import Program
+from thalweg.graph.node import Node, Tensor
+from thalweg.inspect.kernel_info import PlannedKernel, kernels_of, snake_case
+from thalweg.inspect.plan_text import clipped, plural, table
+from thalweg.inspect.plan_walk import is_variable
+from thalweg.inspect.timed import TimedRegion, Times, run_single, timed
+from thalweg.ir.kernel import Contraction
+from thalweg.ops.core.basic import Const
+from thalweg.ops.core.context import VariableCell
+from thalweg.runtime.calls import Instruction
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.compiled import Executable
+from thalweg.runtime.kernels import Context
+from thalweg.runtime.plan import Plan
+from thalweg.runtime.resources import Resources
+
+Resource = TypeVar("Resource")
+
+_MOST_ROWS = 40
+_INSIDE = 0.8
+_UNDISTURBED = 0.85
+_GROUP_HEAD = ("all kernels of the same ops", "count", "time", "share", "of peak")
+
+
+@dataclass(frozen=True)
+class TimedProgram:
+    """One run of a native program: its kernels, and when they ran."""
+
+    kernels: Sequence[PlannedKernel]
+    times: Times
+
+    @property
+    def ran(self) -> Times:
+        """When its entries began and ended, in nanoseconds, without those that did not run."""
+        return self.times[self.times > 0]
+
+    @property
+    def span(self) -> int:
+        """Nanoseconds from the first begin to the last end."""
+        return int(self.ran.max() - self.ran.min()) if self.ran.size else 0
+
+    def entries(self) -> list[tuple[PlannedKernel, slice]]:
+        """Each kernel with its entries in the program: one for each of its phases."""
+        found: list[tuple[PlannedKernel, slice]] = []
+        start = 0
+        for kernel in self.kernels:
+            found.append((kernel, slice(start, start + kernel.phases)))
+            start += kernel.phases
+        return found
+
+    def waits(self) -> Times:
+        """For each entry and thread, the time since what the thread did before."""
+        begun = int(self.ran.min()) if self.ran.size else 0
+        free = np.full(self.times.shape[1], begun)
+        waits = np.zeros(self.times.shape[:2], np.int64)
+        for entry, (begin, end) in enumerate(self.times.transpose(0, 2, 1)):
+            called = end > 0
+            waits[entry, called] = begin[called] - free[called]
+            free[called] = end[called]
+        return waits
+
+
+@dataclass(frozen=True)
+class Host:
+    """One run of a host op."""
+
+    node: Node
+    start: int
+    end: int
+
+
+Event = TimedProgram | Host
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a profile: seconds are those of the slowest thread, rates of the best run."""
+
+    number: int
+    name: str
+    kind: str
+    iterations: str
+    best: float
+    median: float
+    wait: float  # of a thread, in the mean, before it could begin
+    share: float  # of the threads' time in the step
+    flops: float
+    bytes: int
+    peak: float  # how much of what the machine can do, 1 being all
+    bound: str  # what that is measured by: "flops" or "bytes"
+    ops: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def flops_per_second(self) -> float:
+        """Arithmetic operations per second."""
+        return self.flops / self.best if self.best else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes read and written per second."""
+        return self.bytes / self.best if self.best else 0.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of kernels that have the same ops."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+    @property
+    def seconds(self) -> float:
+        """What they take together, by their medians."""
+        return sum(row.median for row in self.rows)
+
+    @property
+    def share(self) -> float:
+        """Their share of the threads' time."""
+        return sum(row.share for row in self.rows)
+
+    @property
+    def peak(self) -> float:
+        """How much of what the machine can do, in the mean over their time."""
+        done = sum(row.peak * row.median for row in self.rows)
+        return done / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What every kernel of a step takes; `print` it, or write a `chrome_trace`."""
+
+    runs: Sequence[Sequence[Event]]  # in each run, what ran, in order
+    wall: float = 0.0  # seconds of all runs, with what is between kernels
+    processor: float = 0.0  # seconds that the system gave this process meanwhile
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Kernels and host ops, those that take longest first."""
+        found: list[Row] = []
+        for place, event in enumerate(self.runs[0]):
+            events = [run[place] for run in self.runs if place < len(run)]
+            if isinstance(event, Host):
+                found.append(self._host_row(event, [_span(e) for e in events]))
+            else:
+                first = 1 + sum(row.number > 0 for row in found)
+                found += self._kernel_rows([e for e in events if _is_same(e, event)], first)
+        return sorted(found, key=lambda row: row.median, reverse=True)
+
+    @property
+    def seconds(self) -> list[float]:
+        """The time of each run, in its kernels and host ops."""
+        return [sum(map(_span, run)) / 1e9 for run in self.runs]
+
+    @cached_property
+    def capacity(self) -> float:
+        """The time of all threads in all runs, in nanoseconds."""
+        return max(sum(_capacity(event) for run in self.runs for event in run), 1)
+
+    @property
+    def waiting(self) -> float:
+        """Which share of the threads' time nothing ran in: at barriers, or one thread alone."""
+        return max(1.0 - sum(row.share for row in self.rows), 0.0)
+
+    def _kernel_rows(self, programs: Sequence[TimedProgram], first: int) -> list[Row]:
+        waits = [program.waits() for program in programs]
+        return [
+            self._kernel_row(
+                number, kernel, [p.times[part] for p in programs], [w[part] for w in waits]
+            )
+            for number, (kernel, part) in enumerate(programs[0].entries(), first)
+        ]
+
+    def _kernel_row(
+        self, number: int, kernel: PlannedKernel, times: Sequence[Times], waits: Sequence[Times]
+    ) -> Row:
+        spans = [_phases_span(part) / 1e9 for part in times]
+        busy = sum(float((part[..., 1] - part[..., 0]).sum()) for part in times)
+        best = min(spans)
+        peak, bound = _of_peak(kernel, best)
+        return Row(
+            number,
+            kernel.name,
+            kernel.kind,
+            kernel.space,
+            best,
+            median(spans),
+            median(float(w.sum()) / kernel.users for w in waits) / 1e9,
+            busy / self.capacity,
+            kernel.flops,
+            kernel.bytes,
+            peak,
+            bound,
+            kernel.ops,
+            kernel.lines,
+        )
+
+    def _host_row(self, host: Host, spans: Sequence[int]) -> Row:
+        node, seconds = host.node, [span / 1e9 for span in spans]
+        times = min(seconds), median(seconds), 0.0, sum(spans) / self.capacity
+        name = snake_case(node.type)
+        return Row(0, name, "host", "", *times, 0.0, 0, 0.0, "", (node.name,), (node.origin,))
+
+    def text(self, most: int | None = _MOST_ROWS) -> str:
+        """The profile as a table of at most so many rows, the longest first."""
+        shown = self.rows[:most]
+        head = ("#", "kernel", "iterations", "best", "median", "wait", "share")
+        head = (*head, "GFLOP/s", "GB/s", "of peak")
+        lines = [*self._summary(), "", *table(head, map(_cells, shown), left=(1, 2))]
+        rest = self.rows[len(shown) :]
+        if rest:
+            share = sum(row.share for row in rest)
+            lines.append(f"  … and {len(rest)} more, {share:.1%} of the time together")
+            lines += ["", *table(_GROUP_HEAD, map(_group_cells, self.groups), left=(0,))]
+        return "\n".join(lines)
+
+    @property
+    def groups(self) -> list[Group]:
+        """Kernels of the same ops taken together, those that take longest first."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.name, []).append(row)
+        groups = [Group(name, tuple(rows)) for name, rows in found.items()]
+        return sorted(groups, key=lambda group: group.seconds, reverse=True)
+
+    def _summary(self) -> list[str]:
+        times = self.seconds
+        flops = sum(row.flops for row in self.rows)
+        rate = flops / min(times) / 1e9 if min(times) else 0.0
+        programs = [event for event in self.runs[0] if isinstance(event, TimedProgram)]
+        threads = max((event.times.shape[1] for event in programs), default=1)
+        return [
+            f"profile  {plural(len(self.runs), 'run')} on {plural(threads, 'thread')}: best "
+            f"{_time(min(times))}, median {_time(median(times))}, {rate:.1f} GFLOP/s",
+            *self._disturbance(threads),
+            f"threads  {1 - self.waiting:.1%} of their time in kernels, {self.waiting:.1%} waiting",
+            f"machine  {arithmetic_peak(threads) / 1e9:.0f} GFLOP/s of float32 in registers, "
+            f"{copy_peak(1 << 26, threads) / 1e9:.1f} GB/s of copies from memory to memory",
+        ]
+
+    def _disturbance(self, threads: int) -> list[str]:
+        """A warning where other processes had a good part of the processors."""
+        inside = sum(self.seconds) > _INSIDE * self.wall  # else Python's time would tell nothing
+        if not inside or self.processor > _UNDISTURBED * threads * self.wall:
+            return []
+        given = self.processor / self.wall
+        return [f"busy     the system gave the {plural(threads, 'thread')} {given:.1f} processors"]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def chrome_trace(self, path: str | Path) -> None:
+        """Write the fastest run as a Chrome trace: a row for each thread, an event per kernel."""
+        fastest = self.runs[int(np.argmin(self.seconds))]
+        events = [item for event in fastest for item in _trace_events(event)]
+        begun = min((event["ts"] for event in events), default=0.0)
+        for event in events:
+            event["ts"] -= begun
+        threads = sorted({event["tid"] for event in events})
+        names = [_named("process_name", 0, "step"), *(_thread(number) for number in threads)]
+        Path(path).write_text(json.dumps({"traceEvents": [*names, *events]}, indent=1))
+
+
+def _group_cells(group: Group) -> tuple[str, ...]:
+    times = _time(group.seconds), f"{group.share:.1%}"
+    return clipped(group.name), str(len(group.rows)), *times, f"{group.peak:.0%}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        str(row.number or ""),
+        clipped(row.name),
+        row.iterations,
+        _time(row.best),
+        _time(row.median),
+        _time(row.wait),
+        f"{row.share:.1%}",
+        f"{row.flops_per_second / 1e9:.1f}" if row.flops else "",
+        f"{row.bytes_per_second / 1e9:.1f}" if row.bytes else "",
+        f"{row.peak:.0%} {row.bound}" if row.bound else "",
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
+
+
+def _span(event: Event) -> int:
+    return event.span if isinstance(event, TimedProgram) else event.end - event.start
+
+
+def _is_same(event: Event, first: TimedProgram) -> TypeGuard[TimedProgram]:
+    """Whether an event is a run of the same kernels: sizes may differ from run to run."""
+    return isinstance(event, TimedProgram) and event.times.shape == first.times.shape
+
+
+def _capacity(event: Event) -> int:
+    threads = event.times.shape[1] if isinstance(event, TimedProgram) else 1
+    return threads * _span(event)
+
+
+def _phases_span(times: Times) -> int:
+    """The time of the slowest thread in each phase, added up."""
+    return int((times[..., 1] - times[..., 0]).max(axis=1).sum())
+
+
+def _of_peak(kernel: PlannedKernel, seconds: float) -> tuple[float, str]:
+    """How near a kernel comes to the nearer one of its two limits."""
+    if seconds <= 0:
+        return 0.0, ""
+    limits = (
+        (kernel.flops, _arithmetic_limit(kernel), "flops"),
+        (kernel.bytes, copy_peak(kernel.touched, kernel.users), "bytes"),
+    )
+    return max((done / limit / seconds if limit else 0.0, name) for done, limit, name in limits)
+
+
+def _arithmetic_limit(kernel: PlannedKernel) -> float:
+    """Operations per second of what multiplies in a kernel, were that all it did."""
+    form = kernel.kernel
+    if not isinstance(form, Contraction):
+        return arithmetic_peak(kernel.users)
+    if on_matrix_unit(form, host()):
+        return matrix_peak(kernel.users)
+    return arithmetic_peak(kernel.users, np.dtype(form.dtype))
+
+
+def _trace_events(event: Event) -> list[dict[str, Any]]:
+    if isinstance(event, Host):
+        about = {"ops": [event.node.name], "lines": [event.node.origin]}
+        return [_shown(snake_case(event.node.type), "host", 0, (event.start, event.end), about)]
+    waits = event.waits()
+    found: list[dict[str, Any]] = []
+    for kernel, part in event.entries():
+        about = _about(kernel)
+        for entry in range(part.start, part.stop):
+            for thread, (begin, end) in enumerate(event.times[entry]):
+                if end:
+                    waited = {"waited_us": int(waits[entry, thread]) / 1e3}
+                    name, when = kernel.name, (int(begin), int(end))
+                    found.append(_shown(name, kernel.kind, thread, when, about | waited))
+    return found
+
+
+def _about(kernel: PlannedKernel) -> dict[str, Any]:
+    return {
+        "ops": list(kernel.ops),
+        "lines": list(kernel.lines),
+        "iterations": kernel.space,
+        "flops": kernel.flops,
+        "bytes": kernel.bytes,
+    }
+
+
+def _shown(
+    name: str, kind: str, thread: int, when: tuple[int, int], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    begin, end = when
+    place = {"pid": 0, "tid": thread, "ts": begin / 1e3, "dur": (end - begin) / 1e3}
+    return {"ph": "X", "name": name, "cat": kind, "args": about} | place
+
+
+def _thread(number: int) -> dict[str, Any]:
+    return _named("thread_name", number, f"thread {number}")
+
+
+def _named(what: str, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": {"name": name}}
+
+
+def profile(plan: Plan, feeds: Sequence[Any], resources: Resources, runs: int) -> Profile:
+    """Run a plan's kernels so many times (and once before, to warm up), changing nothing."""
+    if runs < 1:
+        raise ValueError(f"A profile takes one run or more, not {runs}.")
+    private = _Private(resources)
+    private.run(plan, feeds)
+    start, given = time.perf_counter(), time.process_time()
+    measured = [private.run(plan, feeds) for _ in range(runs)]
+    return Profile(measured, time.perf_counter() - start, time.process_time() - given)
+
+
+@dataclass
+class _Private:
+    """A step's world for a profile: variables are copies, and what else has state is fresh."""
+
+    resources: Resources
+    events: list[Event] = field(default_factory=list[Event])
+    _stand_ins: set[int] = field(default_factory=set[int])  # slots that follow from made-up values
+    _kernels: dict[int, list[PlannedKernel]] = field(default_factory=dict[int, list[PlannedKernel]])
+
+    @cached_property
+    def own(self) -> Resources:
+        """The resources that the runs of a profile see."""
+        return _Copies(self.resources)
+
+    def run(self, plan: Plan, feeds: Sequence[Any]) -> list[Event]:
+        """One run: what ran, in order."""
+        self.events, self._stand_ins = [], set()
+        slots: list[Any] = [None] * plan.slot_count
+        for slot, value in zip(plan.feeds, feeds, strict=True):
+            slots[slot] = value
+        cancellation = Cancellation()
+        with np.errstate(all="ignore"):
+            for instruction in plan.instructions:
+                context = Context(instruction.node, self.own, cancellation)
+                self._single(timed(instruction, self._ran, self._single), slots, context)
+        return self.events
+
+    def _single(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
+        node = instruction.node
+        if any(slots[slot] is None for slot in instruction.inputs):
+            return  # it takes what a host op would give that a profile does not run
+        if is_variable(node):
+            slots[instruction.output] = node.op.kernel(context)
+        elif isinstance(instruction.call, TimedRegion) or all(map(_may_run, instruction.nodes)):
+            self._attempt(instruction, slots, context)
+        else:
+            self._stand_in(instruction, slots)
+
+    def _stand_in(self, instruction: Instruction, slots: list[Any]) -> None:
+        # One that restores has no outputs: the assignments that run with it took them.
+        given = instruction.node.outputs[: instruction.output_count]
+        for place, tensor in enumerate(given, instruction.output):
+            slots[place] = _zeros(tensor)
+            self._stand_ins.add(place)
+
+    def _attempt(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
+        """Run an instruction; values that are made up may be such as it does not take."""
+        if self._stand_ins.isdisjoint(instruction.inputs):
+            self._timed(instruction, slots, context)
+            return
+        first = instruction.output
+        self._stand_ins.update(range(first, first + instruction.output_count))
+        with suppress(errors.OpError):
+            self._timed(instruction, slots, context)
+
+    def _timed(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
+        start = time.perf_counter_ns()
+        run_single(instruction._replace(frees=()), slots, context)
+        if _is_host(instruction):
+            self.events.append(Host(instruction.node, start, time.perf_counter_ns()))
+
+    def _ran(self, step: Program, times: Times) -> None:
+        if id(step) not in self._kernels:  # steps live as long as their plan, so ids stay theirs
+            self._kernels[id(step)] = kernels_of(step)
+        self.events.append(TimedProgram(self._kernels[id(step)], times))
+
+
+class _Copies(Resources):
+    """The resources of a profile: copies of a session's variables, all else made anew."""
+
+    def __init__(self, session: Resources) -> None:
+        super().__init__()
+        self._session = session
+
+    def get(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
+        """The profile's object under (container, name): a copy, where it is a variable."""
+        return super().get(name, container, lambda: self._copy(name, container, make()))
+
+    def _copy(self, name: str, container: str, made: Resource) -> Resource:
+        if isinstance(made, VariableCell):
+            original = self._session.get(name, container, lambda: made)
+            if original.is_initialized:
+                made.assign(original.read())
+        return made
+
+
+def _is_host(instruction: Instruction) -> bool:
+    is_region = isinstance(instruction.call, Executable | TimedRegion)
+    return not is_region and not isinstance(instruction.node.op, Const)
+
+
+def _may_run(node: Node) -> bool:
+    """Whether a node, with all inside it, changes nothing but state that is fresh in a profile."""
+    bodies = bodies_of(node)
+    if bodies:
+        return all(_may_run(inner) for body in bodies for inner in inner_nodes(body))
+    op = node.op
+    pure = op.has("numpy") and not op.stateful
+    return pure or not op.host_only or op.step_local or is_variable(node)
+
+
+def _zeros(tensor: Tensor) -> Any:
+    """What stands for the value of a node that is not run; None where nothing can."""
+    shape, dtype = tensor.shape.whole, tensor.dtype
+    if shape is None or dtype.is_ref_dtype or np.dtype(dtype.as_numpy_dtype).hasobject:
+        return None
+    return np.zeros(shape, dtype.as_numpy_dtype)

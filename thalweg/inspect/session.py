@@ -1,0 +1,108 @@
+"""Sessions as users have them: they run steps, explain them and trace them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from thalweg.graph import context
+from thalweg.graph.graph import Graph, graphs
+from thalweg.inspect import trace
+from thalweg.inspect.explain import StepPlan, explain
+from thalweg.platform import spans
+from thalweg.public import public
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.config import ConfigProto
+from thalweg.runtime.executor import execute
+from thalweg.runtime.fetches import Fetches, feed_items
+from thalweg.runtime.plan import Plan, Step
+from thalweg.runtime.session import BaseSession, live
+from thalweg.runtime.stats import RunMetadata, store_stats
+
+
+class InspectedSession(BaseSession):
+    """A session whose steps can be explained and traced."""
+
+    def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> StepPlan:
+        """How a step would run: an object to print and to measure. No state changes."""
+        self._check_open()
+        parsed = Fetches(self._graph, fetches)
+        feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
+        step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
+        size, threads = len(self._graph.nodes), self._config.intra_op_parallelism_threads
+        planned, values = self._plan(step), list(feeds.values())
+        return explain(planned, step, values, self._resources, size, threads)
+
+    def _execute_traced(
+        self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata
+    ) -> list[Any]:
+        timing, recorder = trace.Trace(step), spans.Recorder()
+        since_epoch = time.time_ns() - time.perf_counter_ns()
+        try:
+            with recorder:
+                return execute(timing.plan, feeds, self._resources, cancellation, timing)
+        finally:
+            store_stats(metadata, trace.step_stats(timing, recorder, since_epoch))
+
+
+@public("Session")
+class Session(InspectedSession):
+    """Runs steps of a graph. `with tf.Session() as sess: sess.run(...)`."""
+
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
+    ) -> None:
+        super().__init__(target, graph, config)
+        self._entered = False
+
+    def __enter__(self) -> Session:
+        if self._entered:
+            raise RuntimeError(
+                "Session context managers are not re-entrant. Use `Session.as_default()` if you "
+                "want to enter a session multiple times."
+            )
+        self._entered = True
+        graphs.items.append(self._graph)
+        context.sessions.items.append(self)
+        return self
+
+    def __exit__(self, exec_type: Any, exec_value: Any, exec_tb: Any) -> None:
+        context.sessions.items.pop()
+        graphs.items.pop()
+        self.close()
+
+    @staticmethod
+    def reset(
+        target: str = "",
+        containers: Sequence[str] | None = None,
+        config: ConfigProto | None = None,
+    ) -> None:
+        """Clear the state in some containers (all if None) and close the sessions that use them."""
+        for session in list(live):
+            if containers is not None:
+                session.resources.clear(containers)
+            session.close()
+
+
+@public("InteractiveSession")
+class InteractiveSession(InspectedSession):
+    """A session that makes itself and its graph the default ones until it is closed."""
+
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
+    ) -> None:
+        super().__init__(target, graph, config)
+        self._explicit_graph = graph
+        if graph is not None:
+            graphs.items.append(graph)
+        context.sessions.items.append(self)
+
+    def close(self) -> None:
+        """End the session and restore the defaults."""
+        super().close()
+        if self in context.sessions.items:
+            context.sessions.items.remove(self)
+        if self._explicit_graph is not None and self._explicit_graph in graphs.items:
+            graphs.items.remove(self._explicit_graph)
+            self._explicit_graph = None

@@ -1,0 +1,113 @@
+"""Native steps run with a clock: who wants to know when each kernel ran wraps a region's call.
+
+A `TimedRegion` does what the region does, and hands on the step that ran with the times of its
+entries. Nodes that run between compiled parts of a region are seen through a `TimedContext`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.device.cpu.pool import Pool, StepTable, default_pool
+from thalweg.device.cpu.program import Program
+from thalweg.runtime.calls import Instruction
+from thalweg.runtime.compiled import Executable
+from thalweg.runtime.kernels import Context, run
+
+#: nanoseconds: [entry, thread, begin and end]; zeros where a thread made no call
+Times = NDArray[np.int64]
+#: (the step that ran, the times of its program)
+Ran = Callable[[Program, Times], None]
+#: run one instruction over slots in a context
+Single = Callable[[Instruction, list[Any], Context], None]
+
+
+class _Clock(Pool):
+    """The pool as a step sees it while it is timed."""
+
+    def __init__(self, pool: Pool, check: Callable[[], None]) -> None:
+        self._pool, self._check = pool, check
+        self.times: Times = np.zeros((0, 1, 2), np.int64)
+
+    def run(self, program: StepTable) -> int:
+        """Run a step to its end, noting its times."""
+        self.times = self._pool.timed(program, self._check)
+        return program.fault.value
+
+
+class TimedStep(Program):
+    """A native step that keeps the times of its last run. It shares all else with the original."""
+
+    def __init__(self, step: Program, check: Callable[[], None]) -> None:
+        self.__dict__.update(vars(step))
+        self._pool = self._clock = _Clock(default_pool(), check)
+
+    @property
+    def times(self) -> Times:
+        """When the entries of the last run began and ended."""
+        return self._clock.times
+
+
+@dataclass(frozen=True)
+class TimedRegion:
+    """The kernel of a region, telling what ran; `single` runs what is not compiled."""
+
+    compiled: Executable
+    ran: Ran
+    single: Single
+
+    def __call__(self, context: Context, *values: Any) -> Any:
+        count = len(self.compiled.region.inputs)
+        arrays, cells = values[:count], values[count:]
+        step = self.compiled.compiled(tuple(np.shape(array) for array in arrays), cells)
+        results = self._timed(step, context, arrays, cells) if _is_native(step) else None
+        if results is None:
+            inner = TimedContext(context.node, context.resources, context.cancellation, self)
+            return self.compiled.run(inner, arrays, cells)
+        return results
+
+    def _timed(
+        self, step: Any, context: Context, arrays: Sequence[Any], cells: Sequence[Any]
+    ) -> list[Any] | None:
+        timed = TimedStep(step, context.cancellation.check)
+        try:
+            results = timed(context, arrays, cells)
+        except errors.FailedPreconditionError:
+            return None
+        if results is not None:
+            self.ran(step, timed.times)
+        return results
+
+
+def _is_native(step: Any) -> bool:
+    return isinstance(step, Program)
+
+
+@dataclass(slots=True)
+class TimedContext(Context):
+    """A step as a region sees it that runs in parts: the parts are timed as well."""
+
+    region: TimedRegion
+
+    def run(self, instructions: Sequence[Instruction], slots: list[Any]) -> None:
+        """Run the parts of a region, each on its own."""
+        for instruction in instructions:
+            self.region.single(timed(instruction, self.region.ran, self.region.single), slots, self)
+
+
+def timed(instruction: Instruction, ran: Ran, single: Single) -> Instruction:
+    """An instruction that, where it is a region, tells what ran."""
+    if not isinstance(instruction.call, Executable):
+        return instruction
+    return instruction._replace(call=TimedRegion(instruction.call, ran, single))
+
+
+def run_single(instruction: Instruction, slots: list[Any], context: Context) -> None:
+    """Run one instruction, and nothing more."""
+    run((instruction,), slots, context.resources, context.cancellation)

@@ -1,0 +1,258 @@
+"""A traced step as a Chrome trace: what ran where and when, which values went from op to op, and
+how much memory they held. Comes in: StepStats. Goes out: the JSON of chrome://tracing and Perfetto.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from thalweg.public import public
+from thalweg.runtime.stats import NodeExecStats, StepStats
+
+_LABEL = re.compile(r"(.*) = (.*)\((.*)\)")
+_RECEIVED = "RecvTensor"
+Event = dict[str, Any]
+
+
+class AllocationMaximum(NamedTuple):
+    """The moment at which an allocator held most."""
+
+    timestamp: int
+    num_bytes: int
+    tensors: set[str]
+
+
+class StepStatsAnalysis(NamedTuple):
+    """What a timeline finds in a step."""
+
+    chrome_trace: ChromeTrace
+    allocator_maximums: dict[str, AllocationMaximum]
+
+
+class ChromeTrace:
+    """The events of a trace."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def process(self, name: str) -> int:
+        """A new row of the trace; its number."""
+        number = sum(event["name"] == "process_name" for event in self.events)
+        event = {"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}}
+        self.events.append(event)
+        return number
+
+    def lane(self, process: int, number: int, name: str) -> None:
+        """Name a lane of a row."""
+        where = {"ph": "M", "pid": process, "tid": number}
+        self.events.append({"name": "thread_name", **where, "args": {"name": name}})
+
+    def emit(self, phase: str, category: str, name: str, place: Track, **more: Any) -> None:
+        """Add an event at a place in the trace."""
+        where = {"pid": place.process, "tid": place.lane, "ts": place.time}
+        self.events.append({"ph": phase, "cat": category, "name": name} | where | more)
+
+    def format_to_string(self, pretty: bool = False) -> str:
+        """The trace as JSON."""
+        return json.dumps({"traceEvents": self.events}, indent=2 if pretty else None)
+
+
+class Track(NamedTuple):
+    """A point of the trace: a row, a lane in it, and microseconds."""
+
+    process: int
+    lane: int
+    time: int
+
+
+@dataclass
+class _Run:
+    """One node's turn: its inputs and when and where it was."""
+
+    stats: NodeExecStats
+    process: int
+    lane: int
+    op: str
+    inputs: list[str]
+
+    @property
+    def start(self) -> Track:
+        return Track(self.process, self.lane, self.stats.all_start_micros)
+
+    @property
+    def duration(self) -> int:
+        return self.stats.all_end_rel_micros or self.stats.op_end_rel_micros
+
+    @property
+    def end(self) -> Track:
+        return self.start._replace(time=self.stats.all_start_micros + self.duration)
+
+
+@dataclass
+class _Value:
+    """A tensor while the step held it."""
+
+    name: str
+    number: int
+    source: _Run
+    process: int
+    description: Any
+    last_use: int
+
+    @property
+    def memory(self) -> Any:
+        return self.description.allocation_description
+
+    def at(self, time: int) -> Track:
+        return Track(self.process, self.source.lane, time)
+
+
+@public("python.client.timeline.Timeline", "profiler.Timeline")
+class Timeline:
+    """The timeline of a traced step: `Timeline(run_metadata.step_stats)`."""
+
+    def __init__(self, step_stats: StepStats, graph: Any = None) -> None:
+        self._step_stats = step_stats
+        self._trace = ChromeTrace()
+
+    def generate_chrome_trace_format(
+        self, show_dataflow: bool = True, show_memory: bool = False
+    ) -> str:
+        """The trace as JSON, with arrows for tensors and a graph of the memory where asked for."""
+        analysis = self.analyze_step_stats(show_dataflow, show_memory)
+        return analysis.chrome_trace.format_to_string(pretty=True)
+
+    def analyze_step_stats(
+        self, show_dataflow: bool = True, show_memory: bool = True
+    ) -> StepStatsAnalysis:
+        """The trace, and the most that each allocator held."""
+        self._trace = ChromeTrace()
+        allocators = self._trace.process("Allocators")
+        runs, values = self._read()
+        for run in runs:
+            self._show_run(run)
+        self._follow(runs, values, show_dataflow)
+        maximums: dict[str, AllocationMaximum] = {}
+        if show_memory:
+            self._show_values(values)
+            maximums = self._show_memory(values, allocators)
+        return StepStatsAnalysis(self._trace, maximums)
+
+    def _read(self) -> tuple[list[_Run], dict[str, _Value]]:
+        """Every node's turn, and every tensor by its name."""
+        runs: list[_Run] = []
+        values: dict[str, _Value] = {}
+        for device in self._step_stats.dev_stats:
+            if device.thread_names:
+                runs += self._read_threads(device)
+                continue
+            process = self._trace.process(f"{device.device} Compute")
+            tensors = self._trace.process(f"{device.device} Tensors")
+            for stats, lane in zip(device.node_stats, _lanes(device.node_stats), strict=True):
+                run = _Run(stats, process, lane, *_parsed(stats))
+                runs.append(run)
+                for name, description in _outputs(stats):
+                    ended = run.end.time
+                    values[name] = _Value(name, len(values), run, tensors, description, ended)
+        return runs, values
+
+    def _read_threads(self, device: Any) -> list[_Run]:
+        """What ran on threads: a lane each, in which one thing may be inside another."""
+        process = self._trace.process(device.device)
+        for number, name in sorted(device.thread_names.items()):
+            self._trace.lane(process, number, name)
+        return [_Run(s, process, s.thread_id, *_parsed(s)) for s in device.node_stats]
+
+    def _show_run(self, run: _Run) -> None:
+        inputs = {f"input{index}": name for index, name in enumerate(run.inputs)}
+        about = {"name": run.stats.node_name, "op": run.op} | inputs
+        origin = getattr(run.stats, "origin", "")
+        self._trace.emit(
+            "X", "Op", run.op, run.start, dur=run.duration, args=about | {"line": origin}
+        )
+
+    def _follow(self, runs: Sequence[_Run], values: dict[str, _Value], show: bool) -> None:
+        """Note the last use of each tensor; draw an arrow where it went to another lane."""
+        arrows = 0
+        for run in runs:
+            for name in run.inputs:
+                value = values.get(name) or values.get(name.partition("/_")[0])
+                if value is None:
+                    continue
+                value.last_use = max(value.last_use, run.end.time)
+                source = value.source
+                if show and (source.process, source.lane) != (run.process, run.lane):
+                    self._trace.emit("s", "DataFlow", name, source.end, id=arrows)
+                    self._trace.emit("t", "DataFlow", name, run.start, id=arrows)
+                    arrows += 1
+
+    def _show_values(self, values: dict[str, _Value]) -> None:
+        for value in values.values():
+            number, source = value.number, value.source
+            seen = {"snapshot": {"tensor_description": str(value.description)}}
+            made, ended = value.at(source.start.time), value.at(source.end.time - 1)
+            self._trace.emit("N", "Tensor", value.name, made, id=number)
+            self._trace.emit("O", "Tensor", value.name, ended, id=number, args=seen)
+            self._trace.emit("D", "Tensor", value.name, value.at(value.last_use), id=number)
+
+    def _show_memory(self, values: dict[str, _Value], process: int) -> dict[str, AllocationMaximum]:
+        """The memory of each allocator as a curve; its highest points."""
+        maximums: dict[str, AllocationMaximum] = {}
+        for allocator in sorted({value.memory.allocator_name for value in values.values()}):
+            held: dict[str, int] = {}
+            maximums[allocator] = AllocationMaximum(0, 0, set())
+            for time, value, is_made in _changes(allocator, values.values()):
+                if is_made:
+                    held[value.name] = value.memory.requested_bytes
+                else:
+                    held.pop(value.name, None)
+                total = sum(held.values())
+                if total > maximums[allocator].num_bytes:
+                    maximums[allocator] = AllocationMaximum(time, total, set(held))
+                place = Track(process, 0, time)
+                self._trace.emit("C", "Memory", allocator, place, args={allocator: total})
+        return maximums
+
+
+def _changes(allocator: str, values: Any) -> list[tuple[int, _Value, bool]]:
+    """When the tensors of an allocator were made and dropped, in order."""
+    found: list[tuple[int, _Value, bool]] = []
+    for value in values:
+        if value.memory.allocator_name == allocator:
+            found += [(value.source.start.time, value, True), (value.last_use, value, False)]
+    return sorted(found, key=lambda change: (change[0], change[2]))
+
+
+def _lanes(nodes: Sequence[NodeExecStats]) -> list[int]:
+    """A lane for each node such that those of one lane do not overlap."""
+    ends: list[int] = []
+    chosen: list[int] = []
+    for stats in nodes:
+        free = (lane for lane, end in enumerate(ends) if stats.all_start_micros >= end)
+        lane = next(free, len(ends))
+        if lane == len(ends):
+            ends.append(0)
+        ends[lane] = stats.all_start_micros + stats.all_end_rel_micros
+        chosen.append(lane)
+    return chosen
+
+
+def _parsed(stats: NodeExecStats) -> tuple[str, list[str]]:
+    """The op and the inputs, from a label such as `c = Add(a, b:1)`."""
+    match = _LABEL.match(stats.timeline_label)
+    if stats.node_name == _RECEIVED:
+        return _RECEIVED, []
+    if match is None:
+        return "unknown", []
+    inputs = [name.removesuffix(":0") for name in match[3].split(", ") if name]
+    return match[2], inputs
+
+
+def _outputs(stats: NodeExecStats) -> Iterator[tuple[str, Any]]:
+    for output in stats.output:
+        name = f"{stats.node_name}:{output.slot}" if output.slot else stats.node_name
+        yield name, output.tensor_description

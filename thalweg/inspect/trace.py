@@ -1,0 +1,166 @@
+"""What a traced step tells: when each node ran, on which device, and how large its values were.
+
+Nodes that were compiled ran in kernels, often many in one. The time of a kernel is laid to the node
+that most of its work is for; the others are marked at its beginning, one microsecond each, so that
+every node of the step is found by its name. Sizes are those of the values, kept in memory or not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from thalweg.device.cpu.program import Program
+from thalweg.graph.dtypes import as_dtype
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.shapes import TensorShape
+from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
+from thalweg.inspect.timed import TimedRegion, Times, run_single, timed
+from thalweg.platform.spans import Recorder
+from thalweg.runtime.calls import Instruction
+from thalweg.runtime.compiled import Executable
+from thalweg.runtime.executor import Timed, Timing
+from thalweg.runtime.kernels import Context
+from thalweg.runtime.plan import Plan
+from thalweg.runtime.stats import AllocationDescription, NodeExecStats, StepStats
+from thalweg.runtime.stats import TensorDescription as Description
+
+_MARK = 1000  # nanoseconds
+BESIDE = "Input stages and queues"  # the row of what ran on other threads
+
+
+class Trace(Timing):
+    """The record of one step: nodes run one by one, and nodes that compiled regions ran."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self._placement = plan.placement
+        self.fused: dict[Node, Sequence[Node]] = {}  # what a node's time is for besides itself
+        self.plan = replace(plan, instructions=tuple(map(self._watched, plan.instructions)))
+        self._regions = {i.node for i in plan.instructions if isinstance(i.call, Executable)}
+        self._all = {i.node: i.nodes for i in plan.instructions}
+        self._seen: set[Node] = set()
+
+    def append(self, item: Timed) -> None:
+        """Note a node and what runs with it, unless it stands for a region: that one tells of its
+        nodes itself."""
+        if item.node in self._regions:
+            return
+        super().append(item)
+        others = [node for node in self._all.get(item.node, ()) if node is not item.node]
+        if others:
+            self.fused[item.node] = others
+            self._marks(others, item.start, {})
+
+    def _watched(self, instruction: Instruction) -> Instruction:
+        return timed(instruction, self._ran, self._single)
+
+    def _single(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
+        """A part of a region that runs in parts."""
+        start = time.perf_counter_ns()
+        run_single(instruction, slots, context)
+        if not isinstance(instruction.call, TimedRegion):
+            self._note(instruction.node, start, time.perf_counter_ns(), {})
+
+    def _ran(self, step: Program, times: Times) -> None:
+        """Note the nodes of a native step: those known before first, then kernel by kernel."""
+        shapes = step.lowered.spec.shapes
+        ran = times[times > 0]
+        start = int(ran.min()) if ran.size else time.perf_counter_ns()
+        entry = 0
+        for kernel in kernels_of(step):
+            part = times[entry : entry + kernel.phases]
+            entry += kernel.phases
+            self._kernel(kernel, part[part > 0], shapes)
+        others = [node for node in step.lowered.spec.region.nodes if node not in self._seen]
+        self._marks(others, start - _MARK * len(others), shapes)
+
+    def _kernel(self, kernel: PlannedKernel, ran: Any, shapes: Any) -> None:
+        start, end = int(ran.min()), int(ran.max())
+        others = [n for n in kernel.nodes if n is not kernel.main and n not in self._seen]
+        self._marks(others, start, shapes)
+        self._note(kernel.main, start, end, shapes)
+        self.fused[kernel.main] = [n for n in kernel.nodes if n is not kernel.main]
+
+    def _marks(self, nodes: Iterable[Node], start: int, shapes: Any) -> None:
+        for place, node in enumerate(nodes):
+            begin = start + _MARK * place
+            self._note(node, begin, begin + _MARK, shapes)
+
+    def _note(self, node: Node, start: int, end: int, shapes: Any) -> None:
+        self._seen.add(node)
+        outputs = [_described(tensor, shapes) for tensor in node.outputs]
+        super().append(Timed(node, start, end, self._placement[node], outputs))
+
+
+def _described(tensor: Tensor, shapes: Any) -> tuple[Any, tuple[int, ...], int]:
+    """The dtype, shape and bytes of a value in a region; a reference has none of its own."""
+    shape = shapes.get(tensor)
+    if shape is None or tensor.dtype.is_ref_dtype:
+        return None, (), 0
+    dtype = np.dtype(tensor.dtype.as_numpy_dtype)
+    return dtype, shape, prod(shape) * dtype.itemsize
+
+
+def step_stats(trace: Trace, recorder: Recorder, offset: int) -> StepStats:
+    """The timings of a step and of what ran beside it, in TensorFlow's form.
+
+    `offset` is the time of the epoch less that of the clock they were taken by, in nanoseconds.
+    """
+    stats = StepStats()
+    timing = sorted(trace, key=lambda item: item.start)
+    for device in sorted({item.device for item in timing}):
+        nodes = stats.dev_stats.add(device=device).node_stats
+        nodes += [
+            _node(t, offset, trace.fused.get(t.node, ())) for t in timing if t.device == device
+        ]
+    if recorder.spans:
+        _add_beside(stats, recorder, offset)
+    return stats
+
+
+def _add_beside(stats: StepStats, recorder: Recorder, offset: int) -> None:
+    """Input stages, queues and other steps, by their threads."""
+    threads = list(dict.fromkeys(span.thread for span in recorder.spans))
+    names = {lane: recorder.lane(thread) for lane, thread in enumerate(threads)}
+    device = stats.dev_stats.add(device=BESIDE, thread_names=names)
+    for what, about, thread, start, end in recorder.spans:
+        took = max(1, (end - start) // 1000)
+        device.node_stats.add(
+            node_name=about.name,
+            all_start_micros=(offset + start) // 1000,
+            op_end_rel_micros=took,
+            all_end_rel_micros=took,
+            timeline_label=f"{about.name} = {what}()",
+            thread_id=threads.index(thread),
+            op_type=about.type,
+            origin=about.origin,
+        )
+
+
+def _node(timed: Timed, offset: int, fused: Sequence[Node]) -> NodeExecStats:
+    node = timed.node
+    took = max(1, (timed.end - timed.start) // 1000)
+    inputs = ", ".join(tensor.name for tensor in node.inputs)
+    more = f" with {', '.join(other.name for other in fused)}" if fused else ""
+    stats = NodeExecStats(
+        node_name=node.name,
+        all_start_micros=(offset + timed.start) // 1000,
+        op_end_rel_micros=took,
+        all_end_rel_micros=took,
+        timeline_label=f"{node.name} = {node.type}({inputs}){more}",
+        op_type=node.type,
+        origin=node.origin,
+    )
+    allocator = timed.device.rpartition(":")[0].rpartition(":")[2].lower()
+    for slot, (dtype, shape, size) in enumerate(timed.outputs):
+        memory = AllocationDescription(size, size, allocator)
+        number = 0 if dtype is None else as_dtype(dtype).as_datatype_enum
+        description = Description(number, TensorShape.of(shape), memory)
+        stats.output.add(slot=slot, tensor_description=description)
+    return stats

@@ -1,0 +1,89 @@
+"""`tf.tune`: the best schedules for the contractions of a step, by measurement.
+
+What comes in is a session and a step; what goes out is a report to print. Winners are used from
+then on, in this process and, as they are kept beside the compiled kernels, in later ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thalweg.codegen.contraction.kernel import Schedule
+from thalweg.device.cpu.tuner import BUDGET, Subject, Tuned, tune_kernels
+from thalweg.inspect.explain import StepPlan
+from thalweg.inspect.kernel_info import PlannedKernel
+from thalweg.inspect.plan_text import clipped, table
+from thalweg.inspect.session import InspectedSession
+from thalweg.ir.kernel import Contraction
+from thalweg.public import public
+from thalweg.runtime.compiled import Executable
+
+_HEAD = ("kernel", "iterations", "likely", "best", "gain", "schedule")
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """What `tf.tune` found for each contraction; `print` it for a table."""
+
+    kernels: Sequence[Tuned]
+    seconds: float
+
+    def __str__(self) -> str:
+        tried = sum(kernel.tried for kernel in self.kernels)
+        count = f"{tried} schedules of {len(self.kernels)} contractions in {self.seconds:.1f} s"
+        return "\n".join([*table(_HEAD, map(_cells, self.kernels), left=(0, 5)), count])
+
+    __repr__ = __str__
+
+
+@public("tune")
+def tune(
+    session: InspectedSession,
+    fetches: Any,
+    feed_dict: Mapping[Any, Any] | None = None,
+    budget_seconds: float = BUDGET,
+) -> TuneReport:
+    """Measure other schedules for the contractions of a step, and use the best from now on.
+
+    Everything runs on scratch memory: variables stay as they are.
+
+    ```
+    print(tf.tune(sess, [train, loss], {x: images, y: labels}))
+    ```
+    """
+    start, plan = time.monotonic(), session.plan(fetches, feed_dict)
+    contractions = [k for k in plan.kernels if isinstance(k.kernel, Contraction)]
+    found = tune_kernels([_subject(kernel) for kernel in contractions], budget_seconds)
+    _forget(plan)
+    return TuneReport(found, time.monotonic() - start)
+
+
+def _subject(kernel: PlannedKernel) -> Subject:
+    alone = kernel.call.owner >= 0
+    return Subject(kernel.name, kernel.call.adapted, 1 if alone else kernel.threads)
+
+
+def _forget(plan: StepPlan) -> None:
+    """Let the step be compiled anew, by the schedules that are remembered now."""
+    for instruction in plan.plan.instructions:
+        if isinstance(instruction.call, Executable):
+            instruction.call.steps.clear()
+
+
+def _cells(tuned: Tuned) -> list[str]:
+    times = [f"{seconds * 1e3:.3f} ms" for seconds in (tuned.likely, tuned.best)]
+    gain = f"{tuned.likely / max(tuned.best, 1e-12):.2f}x"
+    name, iterations = clipped(tuned.name), tuned.iterations
+    return [name, iterations, *times, gain, described(tuned.schedule)]
+
+
+def described(made: Schedule) -> str:
+    """A schedule in short."""
+    unit = "columns" if made.dots else "tiles" if made.matrix else "vectors"
+    parts = [f"tile {made.tile}x{made.vectors} {unit}", f"piece {made.block}x{made.panels}"]
+    named = {"split": made.split, "a": made.copy_a, "b": made.copy_b}
+    named |= {"ahead": made.ahead, "beside": made.beside}
+    return ", ".join([*parts, *(f"{name} {value}" for name, value in named.items() if value)])

@@ -1,0 +1,180 @@
+"""Running loop forms on NumPy: the executable meaning of `thalweg.ir`.
+
+Every index variable becomes an axis of its own, expressions become whole-array operations that
+broadcast over those axes, and a reduction removes its axes. Slow and plain: the oracle for code
+generators, and the check that a lowering says what its reference kernel does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.ir.expr import FUNCTIONS, Expr
+from thalweg.ir.loop import IndexTuple, Operand, Scatter, Variable, lowered
+
+Array = NDArray[Any]
+
+_REDUCTIONS: dict[str, Any] = {
+    "sum": np.add.reduce,
+    "prod": np.multiply.reduce,
+    "max": np.maximum.reduce,
+    "min": np.minimum.reduce,
+    "all": np.logical_and.reduce,
+    "any": np.logical_or.reduce,
+}
+_UPDATES: dict[str, Any] = {
+    "sum": np.add.at,
+    "prod": np.multiply.at,
+    "max": np.maximum.at,
+    "min": np.minimum.at,
+}
+
+
+def evaluate(expression: Any, inputs: Sequence[Any]) -> Any:
+    """The value of an elementwise expression over whole arrays."""
+    if not isinstance(expression, Expr):
+        return expression
+    if expression.function == "input":
+        return inputs[expression.arguments[0]]
+    values = [evaluate(part, inputs) for part in expression.arguments]
+    return FUNCTIONS[expression.function](*values)
+
+
+def run_loop(
+    op: Any, operands: Sequence[Any], arrays: Sequence[Any], shape: Sequence[int], output: int = 0
+) -> Array:
+    """One output of an op, of this shape, by its loop form. `operands` may nest lists."""
+    at = IndexTuple.over(shape, output)
+    form = lowered(op, at, operands)
+    if isinstance(form, Scatter):
+        return _scattered(form, at, arrays)
+    value = _Evaluation(form, at.variables, arrays).value(form)
+    return _over(value, at.variables)
+
+
+class _Evaluation:
+    """One expression: an axis for each of its variables, and the values found so far."""
+
+    def __init__(self, root: Any, outer: Sequence[Variable], arrays: Sequence[Any]) -> None:
+        self._arrays = arrays
+        self._axes = {variable: axis for axis, variable in enumerate(outer)}
+        for variable in _variables(root):
+            self._axes.setdefault(variable, len(self._axes))
+        self._known: dict[int, Any] = {}
+
+    def value(self, part: Any) -> Any:
+        """The value of a part, with every variable it does not depend on as an axis of size 1."""
+        if not isinstance(part, Expr):
+            return part
+        if id(part) not in self._known:
+            self._known[id(part)] = self._compute(part)
+        return self._known[id(part)]
+
+    def _compute(self, part: Expr) -> Any:
+        match part.function:
+            case "index":
+                return self._axis(part.arguments[0])
+            case "load":
+                return self._load(*part.arguments)
+            case "reduce":
+                return self._reduce(*part.arguments)
+            case function:
+                return FUNCTIONS[function](*(self.value(a) for a in part.arguments))
+
+    def _axis(self, variable: Variable) -> Array:
+        shape = [1] * len(self._axes)
+        shape[self._axes[variable]] = variable.extent
+        return np.arange(variable.extent).reshape(shape)
+
+    def _load(self, operand: Operand, indices: tuple[Any, ...]) -> Any:
+        array = np.asarray(self._arrays[operand.position])
+        if not indices:
+            return array.reshape([1] * len(self._axes)) if self._axes else array
+        # A load outside its range is under a select that does not choose it: any element will do.
+        places = [
+            np.clip(self.value(index), 0, max(size - 1, 0))
+            for index, size in zip(indices, array.shape, strict=True)
+        ]
+        if array.size == 0:
+            return np.zeros(np.broadcast_shapes(*(np.shape(p) for p in places)), array.dtype)
+        return array[tuple(places)]
+
+    def _reduce(self, kind: str, variables: tuple[Variable, ...], body: Any) -> Array:
+        axes = tuple(self._axes[variable] for variable in variables)
+        value = np.asarray(self.value(body))
+        shape = list(value.shape or [1] * len(self._axes))
+        for variable, axis in zip(variables, axes, strict=True):
+            shape[axis] = variable.extent
+        full = np.broadcast_to(value, shape)
+        if kind in ("argmax", "argmin"):
+            function = np.argmax if kind == "argmax" else np.argmin
+            numbers = np.where(np.isnan(full), _worst(kind, full.dtype), full)
+            return np.asarray(function(numbers, axis=axes[0], keepdims=True))
+        return _combined(kind, full, axes)
+
+
+def _combined(kind: str, full: Array, axes: tuple[int, ...]) -> Array:
+    """A reduction; sums and products of short floats are carried out in float32."""
+    if kind in ("max", "min"):
+        return _REDUCTIONS[kind](full, axis=axes, keepdims=True, initial=_worst(kind, full.dtype))
+    if kind not in ("sum", "prod"):
+        return _REDUCTIONS[kind](full, axis=axes, keepdims=True)
+    wide = np.float32 if full.dtype.itemsize == 2 and full.dtype.kind in "fV" else full.dtype
+    return _REDUCTIONS[kind](full, axis=axes, keepdims=True, dtype=wide).astype(full.dtype)
+
+
+def _worst(kind: str, dtype: Any) -> Any:
+    """What a maximum or minimum of nothing is."""
+    is_lower = kind in ("max", "argmax")
+    if np.dtype(dtype).kind == "b":
+        return not is_lower
+    if np.dtype(dtype).kind in "iu":
+        limits = np.iinfo(dtype)
+        return limits.min if is_lower else limits.max
+    return np.asarray(-np.inf if is_lower else np.inf, dtype)[()]
+
+
+def _variables(root: Any) -> list[Variable]:
+    """The variables an expression binds or mentions."""
+    found: dict[Variable, None] = {}
+    pending, seen = [root], set[int]()
+    while pending:
+        part = pending.pop()
+        if isinstance(part, tuple | list):
+            pending += part
+        elif isinstance(part, Variable):
+            found[part] = None
+        elif isinstance(part, Expr) and id(part) not in seen:
+            seen.add(id(part))
+            pending += part.arguments
+    return list(found)
+
+
+def _over(value: Any, variables: Sequence[Variable]) -> Array:
+    """A value as an array over exactly these variables, which have the first axes."""
+    shape = [variable.extent for variable in variables]
+    array = np.asarray(value)
+    if array.ndim > len(shape):
+        array = array.reshape(array.shape[: len(shape)])
+    return np.broadcast_to(array, shape)
+
+
+def _scattered(form: Scatter, at: IndexTuple, arrays: Sequence[Any]) -> Array:
+    start = _Evaluation(form.initial, at.variables, arrays).value(form.initial)
+    inner = _Evaluation((form.index, form.value), form.variables, arrays)
+    value = _over(inner.value(form.value), form.variables)
+    result = np.array(_over(start, at.variables)).astype(value.dtype)
+    places = [np.asarray(_over(inner.value(index), form.variables)) for index in form.index]
+    inside = np.ones(value.shape, bool)
+    for place, size in zip(places, result.shape, strict=True):
+        inside &= (place >= 0) & (place < size)
+    where = tuple(place[inside] for place in places)
+    if form.combine == "set":
+        result[where] = value[inside]
+    else:
+        _UPDATES[form.combine](result, where, value[inside])
+    return result

@@ -1,0 +1,282 @@
+"""Loops over indices: how an op that is not elementwise says what its output elements are.
+
+A block's `loop(self, at, *operands)` gets the place of an output element (`at`, one index per
+dimension) and its inputs as operands, and returns the element as an expression:
+
+    def loop(self, at: Place, x: Operand, perm: Operand) -> Expr:       # transpose
+        order = perm.constant().tolist()
+        return x[tuple(at[order.index(axis)] for axis in range(x.rank))]
+
+    def loop(self, at: Place, a: Operand, b: Operand) -> Expr:          # matrix product
+        return reduce("sum", [a.shape[1]], lambda k: a[at[0], k] * b[k, at[1]])
+
+An output that is written at computed places (scatter, segment sums) is a `Scatter` instead. Shapes
+are concrete here: a step is specialised on the shapes that were fed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsIndex, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.ir.expr import Expr, argument, select
+
+Array = NDArray[Any]
+
+#: How a reduction or a scatter combines elements, and what it starts from. `first` and `last` of
+#: equal extremes do not differ in value; `argmax` and `argmin` give the first index, and pass over
+#: what is not a number.
+COMBINES = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "set")
+
+_names = itertools.count()
+
+
+class NotLowered(Exception):
+    """This node has no loop form here: a value it needs is not known before the step runs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """An index variable: it takes the values 0 … extent - 1."""
+
+    extent: int
+    name: str
+
+    @classmethod
+    def fresh(cls, extent: int) -> Variable:
+        """A variable of its own."""
+        return cls(int(extent), f"i{next(_names)}")
+
+
+class IndexTuple(Sequence[Expr]):
+    """The place of an output element: an index expression per dimension, and their extents."""
+
+    def __init__(self, variables: Sequence[Variable], output: int = 0) -> None:
+        self.variables = tuple(variables)
+        self.shape = tuple(variable.extent for variable in variables)
+        self.output = output  # which output, for ops that have several
+        self._indices = tuple(Expr("index", (variable,)) for variable in variables)
+
+    @classmethod
+    def over(cls, shape: Sequence[int], output: int = 0) -> IndexTuple:
+        """The place in a loop nest over `shape`."""
+        return cls([Variable.fresh(extent) for extent in shape], output)
+
+    @classmethod
+    def of(cls, indices: Sequence[Expr], shape: Sequence[int], output: int = 0) -> IndexTuple:
+        """The place at these indices, which may be any expressions, in an output of this shape."""
+        place = cls((), output)
+        place.shape, place._indices = tuple(shape), tuple(indices)
+        return place
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self._indices)
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Expr: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Expr, ...]: ...
+    def __getitem__(self, key: SupportsIndex | slice) -> Expr | tuple[Expr, ...]:
+        return self._indices[key]
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __iter__(self) -> Iterator[Expr]:
+        return iter(self._indices)
+
+    def split(self, count: int) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+        """The first `count` indices, and the rest."""
+        return self._indices[:count], self._indices[count:]
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """An input of the node: its concrete shape and dtype, and its value where that is constant."""
+
+    position: int
+    shape: tuple[int, ...]
+    dtype: Any
+    value: Array | None = None
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def constant(self) -> Array:
+        """The value, which must be known before the step runs (axes, permutations, paddings)."""
+        if self.value is None:
+            raise NotLowered(f"input {self.position} is not constant")
+        return self.value
+
+    def __getitem__(self, indices: Any) -> Expr:
+        """The element at these indices (a tuple of expressions and integers)."""
+        several = isinstance(indices, tuple | list | IndexTuple)
+        given = tuple(cast("Sequence[Any]", indices)) if several else (indices,)
+        if len(given) != self.rank:
+            raise ValueError(f"{len(given)} indices into an operand of rank {self.rank}")
+        return Expr("load", (self, given))
+
+    def broadcast(self, at: IndexTuple | Sequence[Expr]) -> Expr:
+        """The element that broadcasting puts at a place: aligned right, size 1 stretched."""
+        aligned = list(at)[len(at) - self.rank :]
+        return self[
+            tuple(0 if size == 1 else i for size, i in zip(self.shape, aligned, strict=True))
+        ]
+
+    def or_else(self, indices: Sequence[Any], otherwise: Any) -> Expr:
+        """The element at these indices, or `otherwise` where they lie outside."""
+        inside: Any = None
+        for index, size in zip(indices, self.shape, strict=True):
+            if isinstance(index, Expr):
+                here = (index >= 0) & (index < size)
+                inside = here if inside is None else inside & here
+        return self[tuple(indices)] if inside is None else select(inside, self[indices], otherwise)
+
+    def flat(self, index: Any) -> Expr:
+        """The element number `index` in row-major order."""
+        return self[unravel(index, self.shape)]
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter:
+    """An output that is written at computed places.
+
+    Starts as `initial` (an expression at the place of the output, or a number) and, for every value
+    of the variables, combines `value` into the element at `index`; an index outside is dropped.
+    """
+
+    combine: str
+    variables: tuple[Variable, ...]
+    index: tuple[Any, ...]
+    value: Expr
+    initial: Any
+
+
+@dataclass(frozen=True, eq=False)
+class RuntimeCheck:
+    """A condition on an op's input values: false for any value of the variables, the op fails."""
+
+    variables: tuple[Variable, ...]
+    condition: Any
+
+
+def runtime_check(extents: Sequence[int], body: Callable[..., Any]) -> RuntimeCheck:
+    """A `RuntimeCheck` over a domain: `body` gives the condition for one index per extent."""
+    variables = tuple(Variable.fresh(extent) for extent in extents)
+    return RuntimeCheck(variables, body(*(Expr("index", (variable,)) for variable in variables)))
+
+
+def reduce(kind: str, extents: Sequence[Any], body: Callable[..., Any]) -> Expr:
+    """The body, a function of one index per extent, combined over all of them."""
+    if kind not in COMBINES:
+        raise ValueError(f"no reduction '{kind}'")
+    variables = tuple(Variable.fresh(extent) for extent in extents)
+    inner = body(*(Expr("index", (variable,)) for variable in variables))
+    return Expr("reduce", (kind, variables, inner))
+
+
+_IDENTITY = {"sum": 0, "prod": 1, "max": -np.inf, "min": np.inf, "all": True, "any": False}
+
+
+def prefix(
+    kind: str,
+    extent: int,
+    here: Expr,
+    body: Callable[[Expr], Any],
+    exclusive: bool = False,
+    reverse: bool = False,
+    identity: Any = None,
+) -> Expr:
+    """A scan: the body combined over the indices up to `here` (from it on, if reversed).
+
+    It is a reduction over a guarded body; code generators know the guard and run it as one pass.
+    """
+    start = _IDENTITY[kind] if identity is None else identity
+
+    def guarded(k: Expr) -> Expr:
+        if reverse:
+            counts = k > here if exclusive else k >= here
+        else:
+            counts = k < here if exclusive else k <= here
+        return select(counts, body(k), start)
+
+    return reduce(kind, [extent], guarded)
+
+
+def scatter(
+    combine: str,
+    extents: Sequence[int],
+    body: Callable[..., tuple[Sequence[Any], Any]],
+    initial: Any,
+) -> Scatter:
+    """A `Scatter` over a domain: `body` gives (indices, value) for one index per extent."""
+    variables = tuple(Variable.fresh(extent) for extent in extents)
+    index, value = body(*(Expr("index", (variable,)) for variable in variables))
+    return Scatter(combine, variables, tuple(index), value, initial)
+
+
+def ravel(indices: Sequence[Any], shape: Sequence[int]) -> Any:
+    """The row-major number of the element at `indices`."""
+    number: Any = 0
+    for index, size in zip(indices, shape, strict=True):
+        number = number * size + index
+    return number
+
+
+def unravel(number: Any, shape: Sequence[int]) -> tuple[Any, ...]:
+    """The indices of element `number` in row-major order."""
+    indices: list[Any] = []
+    for size in reversed(shape):
+        indices.append(0 if size == 1 else number % size)
+        number = number // max(size, 1)
+    return tuple(reversed(indices))
+
+
+def reshaped(at: IndexTuple, shape: Sequence[int]) -> tuple[Any, ...]:
+    """The indices into `shape` of the element that row-major order puts at a place."""
+    return unravel(ravel(at, at.shape), shape)
+
+
+def within(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """Whether all indices are in range."""
+    first, *others = [(i >= 0) & (i < size) for i, size in zip(indices, sizes, strict=True)]
+    for other in others:
+        first = first & other
+    return first
+
+
+def widened(x: Expr, dtype: Any) -> Expr:
+    """An element in the type that kernels compute in: short floats become float32."""
+    return x if np.dtype(dtype).itemsize >= 4 else x.cast(np.float32)
+
+
+def lowered(op: Any, at: IndexTuple, operands: Sequence[Any]) -> Expr | Scatter:
+    """The loop form of an op at a place: its `loop`, or its `element` over broadcast operands."""
+    if op.has("loop"):
+        return op.loop(at, *operands)
+    return substitute(op.element(*(argument(i) for i in range(len(operands)))), at, operands)
+
+
+def substitute(expression: Any, at: IndexTuple, operands: Sequence[Operand]) -> Any:
+    """An elementwise expression with its inputs replaced by loads at a place."""
+    if not isinstance(expression, Expr):
+        return expression
+    if expression.function == "input":
+        position: int = expression.arguments[0]
+        return operands[position].broadcast(at)
+    parts = tuple(substitute(part, at, operands) for part in expression.arguments)
+    return Expr(expression.function, parts)

@@ -1,0 +1,1 @@
+"""Conditionals and loops as native programs."""

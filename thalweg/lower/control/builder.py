@@ -1,0 +1,548 @@
+"""Loops and conditionals as native programs: lowered regions with jumps between them.
+
+A loop variable is memory that the body updates in place, as it would a variable's. What enters a
+loop is one region (first values, and whether to begin), a turn is another (the body, new values,
+whether to go on): a small loop is one kernel and one jump a turn. Lists become arrays that are read
+and written by rows. What cannot be done so raises `NotCompiled`; the executor then runs the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from thalweg.control.branches import Branching, If
+from thalweg.control.liveness import is_control, needed
+from thalweg.control.loops import While
+from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
+from thalweg.graph.dtypes import DType, variant
+from thalweg.graph.known import constant_value
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.subgraph import Body
+from thalweg.lower.control.inlining import Bound, Inlining, first_of, is_changed, list_source
+from thalweg.lower.control.program import (
+    LISTS,
+    Branch,
+    BufferView,
+    Capacity,
+    ControlProgram,
+    Count,
+    Drawing,
+    Given,
+    Item,
+    Label,
+    ListBuffer,
+    Part,
+    Storage,
+)
+from thalweg.lower.control.scratch import Keeper, Scratch
+from thalweg.lower.kept import lower
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.nests.inline_producers import STREAM_WORDS
+from thalweg.lower.regions import ordered, regions
+from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, Shape
+from thalweg.ops.core.basic import Const, Identity
+from thalweg.ops.math.arithmetic import Add, Mul
+from thalweg.ops.math.compare import Equal, Less, LogicalOr
+from thalweg.ops.random.philox import Philox
+from thalweg.ops.random.random import SkipRandom
+from thalweg.ops.state.scatter import ScatterUpdate
+
+
+def lower_control(unit: ControlRegion, given: Sequence[Given], rooms: Capacity) -> ControlProgram:
+    """A control node on inputs of known shapes; traces have room for so many turns."""
+    return _Lowering(rooms).program(unit, given)
+
+
+@dataclass(eq=False)
+class _Keeping:
+    """What a loop keeps of its turns."""
+
+    room: int
+    where: Storage
+    traces: dict[Tensor, ListBuffer | None]
+    count: BufferView | None = None  # the number of turns
+    next: BufferView | None = None  # the row that this turn's values go to
+    start: BufferView | None = (
+        None  # the row of the first turn, where a loop around keeps the traces
+    )
+
+    def new_list(
+        self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
+    ) -> ListBuffer:
+        """A list that a turn makes and the loop keeps: after those of the turns before."""
+        rows = ListBuffer(dtype, self.room * count, element, self.where, each=count)
+        rows.home = BufferView(self.where, np.dtype(dtype.as_numpy_dtype), rows.shape)
+        number = scratch.reference(cast("BufferView", self.next))
+        start = scratch.node(Mul(), (number, np.int32(count)), node)
+        return scratch.seen_from(rows, start.outputs[0], node)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cycle:
+    """A loop while it is put together."""
+
+    node: Node
+    op: While
+    variables: Sequence[Given]
+    invariants: Sequence[Given]
+    truth: BufferView
+    keeping: _Keeping
+
+
+class _Lowering:
+    """One program while it is put together."""
+
+    def __init__(self, rooms: Capacity) -> None:
+        self._rooms = rooms
+        self._items: list[Item] = []
+        self._counts: list[Count] = []
+        self._drawings: list[Drawing] = []
+        self._first: list[BufferView] = []  # what begins at zero when the outermost loop does
+
+    def program(self, unit: ControlRegion, given: Sequence[Given]) -> ControlProgram:
+        """The whole of it."""
+        self._unit = unit
+        if isinstance(unit.node.op, Branching):
+            found = self._branching(unit, given, Storage.RESULT)
+            lists = {p: one for p, one in enumerate(given) if isinstance(one, ListBuffer)}
+            return self._program(found, lists)
+        body = cast("While", unit.node.op).body
+        own = [
+            self._own(one) if isinstance(one, ListBuffer) and is_changed(body, place) else one
+            for place, one in enumerate(given[: len(unit.node.outputs)])
+        ]
+        given = [*own, *given[len(own) :]]
+        lists = {place: one for place, one in enumerate(given) if isinstance(one, ListBuffer)}
+        return self._program(self._loop(unit, given, Storage.RESULT), lists)
+
+    def _program(self, outputs: Sequence[Given], lists: Mapping[int, ListBuffer]) -> ControlProgram:
+        for one in outputs:
+            if (
+                isinstance(one, ListBuffer)
+                and one.home is not None
+                and one.home.where is Storage.OWN
+            ):
+                raise NotCompiled(self._unit.node, "it gives a list that was made inside")
+        return ControlProgram(
+            tuple(self._items),
+            tuple(outputs),
+            tuple(self._counts),
+            lists,
+            tuple(self._drawings),
+        )
+
+    def _own(self, rows: ListBuffer) -> ListBuffer:
+        """A list that the loop changes: in memory of this call."""
+        if rows.entries is not None:
+            return replace(rows, entries=self._own(rows.entries))
+        count = max(rows.count, self._rooms.of(LISTS)) if rows.grows else rows.count
+        changed = replace(rows, where=Storage.RESULT, count=count)
+        if rows.element is not None:
+            changed.home = BufferView(Storage.RESULT, rows.dtype.as_numpy_dtype, changed.shape)
+        for uses in ("writes", "reads"):
+            if getattr(rows, uses) is not None:
+                setattr(changed, uses, BufferView(Storage.RESULT, np.dtype(np.int32), (count,)))
+        return changed
+
+    # Loops
+
+    def _loop(
+        self,
+        unit: ControlRegion,
+        given: Sequence[Given],
+        where: Storage,
+        kept: Mapping[Tensor, Keeper] | None = None,
+    ) -> list[Given]:
+        """A loop. Where a loop around it keeps its traces, those of all turns come one after the
+        other."""
+        node, op = unit.node, cast("While", unit.node.op)
+        total = len(node.outputs)
+        begin = len(self._items)
+        around, self._first = self._first, []
+        enter = Scratch()
+        variables: list[Given] = []
+        for one in given[:total]:
+            if isinstance(one, BufferView):
+                start, one = one, BufferView(where, one.dtype, one.shape)
+                enter.assign(one, enter.value(start), node)
+            variables.append(one)
+        keeping = self._keeping(unit, enter, where, kept or {})
+        truth = BufferView(Storage.OWN, np.bool_, ())
+        cycle = _Cycle(node, op, variables, given[total:], truth, keeping)
+        self._condition(enter, cycle)
+        start, end = Label(), Label()
+        self._items += [Branch(end, truth), start]
+        self._turn(cycle)
+        self._items += [Branch(start, truth, if_true=True), end]
+        if kept:
+            self._first += around
+        else:
+            self._begin_anew(begin, node)
+            self._first = around
+        return [self._output(tensor, cycle) for tensor in unit.outputs]
+
+    def _keeping(
+        self, unit: ControlRegion, enter: Scratch, where: Storage, kept: Mapping[Tensor, Keeper]
+    ) -> _Keeping:
+        """What a loop counts and keeps, as it begins."""
+        traces = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
+        counts = [n for n in unit.nodes if isinstance(n.op, LoopCount)]
+        where_kept = next((around.where for around in kept.values()), where)
+        room = self._rooms.of(len(self._counts), bool(kept))
+        keeping = _Keeping(room, where_kept, dict.fromkeys(traces))
+        if counts or (traces and not kept):
+            keeping.count = BufferView(Storage.RESULT if traces else where, np.dtype(np.int32), ())
+            enter.assign(keeping.count, np.int32(0), unit.node)
+        keeping.next = keeping.count
+        if kept:
+            keeping.next = BufferView(Storage.RESULT, np.dtype(np.int32), ())
+            keeping.start = BufferView(Storage.OWN, np.dtype(np.int32), ())
+            enter.assign(keeping.start, enter.value(keeping.next), unit.node)
+            self._first += [keeping.next, keeping.start]
+        if traces:
+            assert keeping.next is not None
+            self._counts.append(Count(keeping.next, room))
+        return keeping
+
+    def _begin_anew(self, place: int, node: Node) -> None:
+        """Before a loop begins, there is nothing that loops inside it have kept."""
+        if not self._first:
+            return
+        scratch, none = Scratch(), np.int32(0)
+        for home in self._first:
+            if home.shape:
+                change = scratch.node(ScatterUpdate(), (scratch.reference(home), none, none), node)
+                scratch.targets.append(change)
+            else:
+                scratch.assign(home, none, node)
+        items, self._items = self._items, []
+        self._emit(scratch, {})
+        self._items = [*items[:place], *self._items, *items[place:]]
+
+    def _output(self, tensor: Tensor, cycle: _Cycle) -> Given:
+        outputs, keeping = cycle.node.outputs, cycle.keeping
+        if tensor in outputs:
+            return cycle.variables[outputs.index(tensor)]
+        if isinstance(tensor.op.op, LoopCount):
+            assert keeping.count is not None
+            return keeping.count
+        rows = keeping.traces[cast("LoopTrace", tensor.op.op).tensor]
+        assert rows is not None
+        return rows if keeping.start is None else rows.seen_from(keeping.start, keeping.next)
+
+    def _condition(self, scratch: Scratch, cycle: _Cycle) -> None:
+        """Whether to go on, as memory says now; the end of a scratch graph."""
+        body = cycle.op.condition
+        arguments = self._arguments(scratch, body, cycle.variables, cycle.invariants)
+        (found,) = Inlining(scratch, body, arguments).run(body.outputs)
+        last = scratch.node(Identity(), (found,), body.outputs[0].op).outputs[0]
+        self._emit(scratch, {last: cycle.truth}, lists=list(scratch.kept))
+
+    def _arguments(
+        self,
+        scratch: Scratch,
+        body: Body,
+        variables: Sequence[Given],
+        invariants: Sequence[Given],
+    ) -> list[Bound]:
+        """What stands for the arguments of a body: variables are read where they lie."""
+        found: list[Bound] = []
+        for place, one in enumerate((*variables, *invariants)):
+            if isinstance(one, ListBuffer):
+                found.append(one)
+            elif place < len(variables) or one.where is Storage.VARIABLE:
+                found.append(scratch.reference(one))
+            else:
+                found.append(scratch.value(one))
+        return found
+
+    def _turn(self, cycle: _Cycle) -> None:
+        """One turn: the body, what is kept of it, new values, and whether to go on."""
+        turn, body, keeping = Scratch(), cycle.op.body, cycle.keeping
+        arguments = self._arguments(turn, body, cycle.variables, cycle.invariants)
+        made = [first_of(t).op for t in keeping.traces if t.dtype.base_dtype is variant]
+        inlining = Inlining(turn, body, arguments, keepers=dict.fromkeys(made, keeping))
+        results = inlining.run([*body.outputs, *keeping.traces])
+        total = len(cycle.variables)
+        values = dict(zip(keeping.traces, results[total:], strict=True))
+        for tensor, value in values.items():
+            keeping.traces[tensor] = self._keep(turn, tensor, value, keeping)
+        self._renew(turn, cycle, arguments, results[:total])
+        for number in dict.fromkeys((keeping.count, keeping.next)):
+            if number is not None:
+                more = turn.node(Add(), (turn.reference(number), np.int32(1)), cycle.node)
+                turn.assign(number, more.outputs[0], cycle.node)
+        self._condition(turn, cycle)
+        self._keep_lists(turn, values, keeping)
+
+    def _renew(
+        self, turn: Scratch, cycle: _Cycle, before: Sequence[Bound], after: Sequence[Bound]
+    ) -> None:
+        """Give the variables their new values."""
+        # All new values are there before the first is written: one may be another's old one.
+        changed: list[tuple[BufferView, Tensor, Node]] = []
+        for place, (one, value) in enumerate(zip(cycle.variables, after, strict=True)):
+            if isinstance(one, ListBuffer):
+                if value is not one:
+                    raise NotCompiled(cycle.node, "a list takes the place of another one")
+            elif value is not before[place]:
+                like = cycle.op.body.outputs[place].op
+                new = turn.node(Identity(), (value,), like).outputs[0]
+                changed.append((one, new, like))
+        for home, value, like in changed:
+            turn.assign(home, value, like)
+
+    def _keep(self, turn: Scratch, tensor: Tensor, value: Bound, keeping: _Keeping) -> ListBuffer:
+        """Write a value of this turn into its row of a trace; of a list, where it starts."""
+        assert keeping.next is not None
+        if isinstance(value, ListBuffer):
+            rows = self._list_of_lists(keeping)
+            rows.entries = _lasting(value, tensor.op)
+            turn.write(rows, turn.reference(keeping.next), turn.offset(value), tensor.op)
+            return rows
+        if value.dtype.base_dtype is variant:
+            turn.kept[value] = keeping  # a loop or a branch inside leaves it
+            return self._list_of_lists(keeping)
+        rows = ListBuffer(tensor.dtype.base_dtype, keeping.room, None, keeping.where)
+        if not tensor.dtype.is_floating:
+            rows.value = constant_value(value)
+        if rows.value is None:
+            turn.write(rows, turn.reference(keeping.next), value, tensor.op)
+        return rows
+
+    def _list_of_lists(self, keeping: _Keeping) -> ListBuffer:
+        rows = ListBuffer(variant, keeping.room + 1, (), keeping.where)
+        rows.home = BufferView(keeping.where, np.dtype(np.int32), rows.shape)
+        return rows
+
+    def _keep_lists(self, turn: Scratch, values: Mapping[Tensor, Bound], keeping: _Keeping) -> None:
+        """Note where lists start that loops and branches inside have left. The loop has counted
+        this turn: where its rows end is where those of the next one start."""
+        after = Scratch()
+        for tensor, value in values.items():
+            rows = keeping.traces[tensor]
+            if isinstance(value, ListBuffer) or value not in turn.kept or rows is None:
+                continue
+            left = turn.lists[value]
+            rows.entries = _lasting(left, tensor.op)
+            index: Any = after.value(cast("BufferView", keeping.next))
+            if left.end is None:
+                index = after.node(Add(), (index, np.int32(-1))).outputs[0]
+            start = after.offset(left) if left.end is None else after.value(left.end)
+            after.write(rows, index, start, tensor.op)
+            self._first.append(cast("BufferView", rows.home))
+            if left.end is None and left.offset is not None:  # only turns of its branch give it
+                self._first.append(left.offset)
+        if after.targets:
+            self._emit(after, {})
+
+    # Conditionals
+
+    def _branching(
+        self,
+        unit: ControlRegion,
+        given: Sequence[Given],
+        where: Storage,
+        kept: Mapping[Tensor, Keeper] | None = None,
+    ) -> list[Given]:
+        node, op = unit.node, cast("Branching", unit.node.op)
+        choice, inputs = given[0], given[1:]
+        assert isinstance(choice, BufferView)
+        found: dict[Tensor, Given] = {}
+        for place, tensor in enumerate(node.outputs):
+            if tensor.dtype.base_dtype is variant:
+                found[tensor] = given[list_source(node, place)]
+        end = Label()
+        for number, body in reversed([*enumerate(op.branches)]):
+            skip = Label()
+            if number:
+                self._items.append(Branch(skip, self._is_chosen(op, choice, number)))
+            self._branch(unit, body, inputs, found, where, kept or {})
+            self._items += [Branch(end), skip]
+        self._items.append(end)
+        return [found[tensor] for tensor in unit.outputs]
+
+    def _is_chosen(self, op: Branching, choice: BufferView, number: int) -> BufferView:
+        """Whether a branch (not the first) is the one."""
+        if isinstance(op, If) and choice.where is Storage.OWN:
+            return choice
+        last = number == len(op.branches) - 1
+        scratch, truth = Scratch(), BufferView(Storage.OWN, np.bool_, ())
+        index = scratch.value(choice)
+        if isinstance(op, If):
+            self._emit(scratch, {scratch.node(Identity(), (index,)).outputs[0]: truth})
+            return truth
+        same = scratch.node(Equal(), (index, np.int32(number))).outputs[0]
+        if last:  # also for numbers that no branch has
+            below = scratch.node(Less(), (index, np.int32(0))).outputs[0]
+            above = scratch.node(Less(), (np.int32(number), index)).outputs[0]
+            outside = scratch.node(LogicalOr(), (below, above)).outputs[0]
+            same = scratch.node(LogicalOr(), (same, outside)).outputs[0]
+        self._emit(scratch, {same: truth})
+        return truth
+
+    def _branch(
+        self,
+        unit: ControlRegion,
+        body: Body,
+        inputs: Sequence[Given],
+        found: dict[Tensor, Given],
+        where: Storage,
+        kept: Mapping[Tensor, Keeper],
+    ) -> None:
+        scratch = Scratch()
+        wanted = dict(zip(unit.node.outputs, body.outputs, strict=True))
+        for trace in unit.nodes[1:]:
+            tensor = cast("BranchTrace", trace.op).tensor
+            if tensor.graph is body.graph:
+                wanted[trace.outputs[0]] = tensor
+        arguments = self._arguments(scratch, body, (), inputs)
+        keepers = {first_of(wanted[t]).op: around for t, around in kept.items() if t in wanted}
+        results = Inlining(scratch, body, arguments, where, keepers).run([*wanted.values()])
+        fetches: dict[Tensor, BufferView] = {}
+        traces: dict[Tensor, Tensor] = {}  # lists that loops inside leave
+        for (tensor, inner), value in zip(wanted.items(), results, strict=True):
+            if isinstance(value, ListBuffer):
+                if found.setdefault(tensor, value) is not value:
+                    raise NotCompiled(inner.op, "its branches give different lists")
+                continue
+            if value.dtype.base_dtype is variant:
+                traces[tensor] = value
+                if tensor in kept:
+                    scratch.kept[value] = kept[tensor]
+                continue
+            last = scratch.node(Identity(), (value,), inner.op).outputs[0]
+            fetches[last] = _result_home(found, tensor, last, where)
+        self._emit(scratch, fetches, where, list(traces.values()))
+        found.update({tensor: scratch.lists[value] for tensor, value in traces.items()})
+
+    # Regions
+
+    def _emit(
+        self,
+        scratch: Scratch,
+        fetches: Mapping[Tensor, BufferView],
+        where: Storage = Storage.OWN,
+        lists: Sequence[Tensor] = (),
+    ) -> None:
+        """A scratch graph as parts of the program; what loops in it leave lies at `where`."""
+        wanted = [*fetches, *lists, *_changed_lists(scratch)]
+        nodes = needed(wanted, scratch.targets, dict.fromkeys(scratch.inputs))
+        nodes = [node for node in nodes if node not in scratch.sources]
+        order = ordered(nodes, scratch.inputs)
+        for unit in regions(nodes, wanted, scratch.inputs, order):
+            if isinstance(unit, Region):
+                self._region(unit, scratch, fetches)
+            elif isinstance(unit, ControlRegion):
+                self._control(unit, scratch, where)
+            elif isinstance(unit.op, Const):
+                value = np.asarray(unit.op.numpy())
+                home = BufferView(Storage.CONSTANT, value.dtype, value.shape, value)
+                scratch.homes[unit.outputs[0]] = home
+            else:
+                raise NotCompiled(unit, "it runs on the host")
+
+    def _control(self, unit: ControlRegion, scratch: Scratch, where: Storage) -> None:
+        given = [scratch.lists.get(t) or _home_of(scratch, t) for t in unit.inputs]
+        kept = {t: scratch.kept[t] for t in unit.outputs if t in scratch.kept}
+        lowered = self._loop if isinstance(unit.node.op, While) else self._branching
+        found = lowered(unit, given, where, kept)
+        for tensor, one in zip(unit.outputs, found, strict=True):
+            if isinstance(one, ListBuffer):
+                scratch.lists[tensor] = one
+            else:
+                scratch.homes[tensor] = one
+
+    def _region(self, unit: Region, scratch: Scratch, fetches: Mapping[Tensor, BufferView]) -> None:
+        region = replace(unit, carried=frozenset(scratch.carried) & frozenset(unit.references))
+        outside = (*region.inputs, *region.references)
+        lowered = lower(region, {t: scratch.homes[t].shape for t in outside})
+        homes = {lowered.buffers[t]: scratch.homes[t] for t in outside if t in lowered.buffers}
+        for tensor in region.outputs:
+            if tensor in region.roots:
+                scratch.homes[tensor] = scratch.homes[region.roots[tensor]]
+                continue
+            buffer = lowered.buffers[tensor]
+            home = fetches.get(tensor) or BufferView(
+                Storage.OWN, buffer.dtype, lowered.spec.shapes[tensor]
+            )
+            scratch.homes[tensor] = homes[buffer] = home
+        drawn = [self._drawing(node, lowered, scratch) for node in lowered.streams]
+        homes |= {
+            lowered.streams[one]: two.home for one, two in zip(lowered.streams, drawn, strict=True)
+        }
+        self._items.append(Part(lowered, homes))
+        self._move_on(drawn)
+
+    def _drawing(self, node: Node, lowered: Lowered, scratch: Scratch) -> Drawing:
+        meter = _Meter()
+        node.op.stream(meter, *[lowered.spec.values.get(tensor) for tensor in node.inputs])
+        home = BufferView(Storage.RESULT, np.dtype(np.uint32), (STREAM_WORDS,))
+        made = Drawing(scratch.origins[node], meter.blocks, home)
+        self._drawings.append(made)
+        return made
+
+    def _move_on(self, drawn: Sequence[Drawing]) -> None:
+        """The streams that a part has drawn from, ready for the next time."""
+        if drawn:
+            scratch = Scratch()
+            for one in drawn:
+                skip = SkipRandom(blocks=one.blocks)
+                scratch.targets.append(scratch.node(skip, (scratch.reference(one.home),)))
+            self._emit(scratch, {})
+
+
+class _Meter:
+    """Stands for the step and for the stream of a random op: tells how much the op takes."""
+
+    blocks = 0
+
+    def state(self, make: Callable[[], Any]) -> _Meter:
+        """The stream."""
+        return self
+
+    def reserve(self, blocks: int) -> Philox:
+        """Note the blocks."""
+        self.blocks += blocks
+        return Philox(0, 0)
+
+
+def _changed_lists(scratch: Scratch) -> list[Tensor]:
+    """Lists that control nodes give: they are changed in place, whether something takes them or
+    not."""
+    controls = [node for node in scratch.targets if is_control(node)]
+    return [t for node in controls for t in node.outputs if t.dtype.base_dtype is variant]
+
+
+def _lasting(rows: ListBuffer, node: Node) -> ListBuffer:
+    """All of a list that is kept, which has to be there after the turn."""
+    if rows.root.is_new:
+        raise NotCompiled(node, "a list that was made in the turn is kept")
+    return rows.root
+
+
+def _home_of(scratch: Scratch, tensor: Tensor) -> BufferView:
+    home = scratch.homes.get(tensor)
+    if home is None:
+        raise NotCompiled(tensor.op, "it has no memory of its own")
+    return home
+
+
+def _result_home(
+    found: dict[Tensor, Given], tensor: Tensor, value: Tensor, where: Storage
+) -> BufferView:
+    """Storage branches leave an output: all in one place."""
+    if not value.shape.is_fully_defined():
+        raise NotCompiled(value.op, "the shape of the result is known only when it ran")
+    shape = tuple(cast("list[int]", value.shape.as_list()))
+    home = found.setdefault(
+        tensor, BufferView(where, np.dtype(value.dtype.base_dtype.as_numpy_dtype), shape)
+    )
+    assert isinstance(home, BufferView)
+    if home.shape != shape:
+        raise NotCompiled(value.op, "the branches give different shapes")
+    return home

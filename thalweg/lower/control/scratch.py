@@ -1,0 +1,188 @@
+"""Plain graphs made for lowering, with all shapes known, and where their tensors lie.
+
+Memory that is read and written becomes a reference, a list an array that is read and written by
+rows; the nodes that use one list stay in order. Goes out: a graph whose tensors from outside have
+homes, and the nodes that are to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from thalweg.errors import OpError
+from thalweg.graph.build import add_node
+from thalweg.graph.dtypes import DType, as_dtype, int32, variant
+from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape
+from thalweg.lower.control.program import BufferView, ListBuffer, Storage
+from thalweg.lower.specialise import NotCompiled, Shape
+from thalweg.ops.core.basic import Const, Placeholder
+from thalweg.ops.math.arithmetic import Add
+from thalweg.ops.state.scatter import ScatterUpdate
+from thalweg.ops.state.state import Assign, VariableV2
+
+
+class Keeper(Protocol):
+    """A loop that keeps lists of its turns: gives memory to those that a turn makes."""
+
+    @property
+    def where(self) -> Storage:
+        """What the memory is."""
+        ...
+
+    def new_list(
+        self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
+    ) -> ListBuffer:
+        """A list of this turn."""
+        ...
+
+
+class Scratch:
+    """A graph made for lowering, with all shapes known, and where its tensors lie."""
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self.homes: dict[Tensor, BufferView] = {}
+        self.lists: dict[Tensor, ListBuffer] = {}
+        self.inputs: list[Tensor] = []
+        self.carried: set[Tensor] = set()
+        self.sources: set[Node] = set()
+        self.targets: list[Node] = []
+        self.origins: dict[Node, Node] = {}
+        self.kept: dict[Tensor, Keeper] = {}  # lists that are left for after the turn
+        self._references: dict[BufferView, Tensor] = {}
+        self._touched: dict[ListBuffer, Node] = {}  # the last node that read or wrote a list
+        self._offsets: dict[BufferView, Tensor] = {}  # rows that lists start at
+        self._placed: dict[ListBuffer, Node] = {}  # the node that says so
+
+    def value(self, home: BufferView) -> Tensor:
+        """A tensor that is read from memory."""
+        if home.where is Storage.CONSTANT:
+            made = Const(value=home.source, dtype=as_dtype(home.dtype))
+            return self.node(made, ()).outputs[0]
+        op = Placeholder(dtype=as_dtype(home.dtype), given_shape=TensorShape.of(home.shape))
+        tensor = self._source(op)
+        self.homes[tensor] = home
+        self.inputs.append(tensor)
+        return tensor
+
+    def reference(self, home: BufferView) -> Tensor:
+        """Memory that is read and written."""
+        if home not in self._references:
+            shape = TensorShape.of(home.shape)
+            tensor = self._source(VariableV2(dtype=as_dtype(home.dtype), given_shape=shape))
+            self._references[home], self.homes[tensor] = tensor, home
+            if home.where is not Storage.VARIABLE:
+                self.carried.add(tensor)
+        return self._references[home]
+
+    def stand_in(self, rows: ListBuffer) -> Tensor:
+        """A tensor that stands for a list, to be an input of a control node."""
+        tensor = self._source(Placeholder(dtype=variant, given_shape=TensorShape.of(())))
+        self.lists[tensor] = rows
+        self.inputs.append(tensor)
+        return tensor
+
+    def _source(self, op: Op) -> Tensor:
+        node = self.node(op, ())
+        self.sources.add(node)
+        return node.outputs[0]
+
+    def node(
+        self,
+        op: Op,
+        inputs: Sequence[Any],
+        like: Node | None = None,
+        lists: Sequence[ListBuffer] = (),
+        after: Sequence[Node] = (),
+    ) -> Node:
+        """A new node. Those that use one list come one after the other."""
+        before = [*after]
+        for rows in lists:
+            found = self._touched.get(rows.root), self._placed.get(rows)
+            before += [node for node in found if node is not None]
+        with self.graph.as_default(), self.graph.control_dependencies(before):
+            try:
+                name = op.type_name if like is None else like.name
+                made = add_node(self.graph, op, tuple(inputs), name, like)
+            except (ValueError, TypeError, OpError) as error:
+                if like is None:
+                    raise
+                raise NotCompiled(like, str(error)) from error
+        self._touched.update(dict.fromkeys([rows.root for rows in lists], made))
+        if like is not None:
+            self.origins[made] = like
+        return made
+
+    def assign(
+        self, home: BufferView, value: Any, like: Node, lists: Sequence[ListBuffer] = ()
+    ) -> Tensor:
+        """Give memory a value; the result reads it."""
+        made = self.node(Assign(), (self.reference(home), value), like, lists)
+        self.targets.append(made)
+        self.homes[made.outputs[0]] = home
+        return made.outputs[0]
+
+    def write(self, rows: ListBuffer, row: Any, value: Any, like: Node) -> None:
+        """Give a row of a list a value."""
+        memory = self.reference(written_home(rows, value, like))
+        self.targets.append(self.node(ScatterUpdate(), (memory, row, value), like, (rows,)))
+
+    def all_rows(self, rows: ListBuffer) -> Tensor:
+        """Storage the entries of a list lie."""
+        numbers = Const(value=np.arange(rows.count, dtype=np.int32), dtype=int32)
+        return self.row(rows, self.node(numbers, ()).outputs[0])
+
+    def entry(self, rows: ListBuffer, start: Tensor, like: Node) -> ListBuffer:
+        """A list in a list of lists, given where it starts."""
+        assert rows.entries is not None
+        return self.seen_from(rows.entries, start, like)
+
+    def seen_from(self, rows: ListBuffer, start: Tensor, like: Node) -> ListBuffer:
+        """A list from a row on."""
+        home = BufferView(Storage.OWN, np.dtype(np.int32), ())
+        found = rows.seen_from(home)
+        self.assign(home, start, like)
+        self._offsets[home], self._placed[found] = start, self.targets[-1]
+        return found
+
+    def offset(self, rows: ListBuffer) -> Any:
+        """The row that a list starts at."""
+        if rows.offset is None:
+            return self.node(Const(value=np.array(0, np.int32), dtype=int32), ()).outputs[0]
+        if rows.offset not in self._offsets:
+            self._offsets[rows.offset] = self.value(rows.offset)
+        return self._offsets[rows.offset]
+
+    def row(self, rows: ListBuffer, index: Any) -> Any:
+        """Storage an entry of a list lies."""
+        if rows.offset is None:
+            return index
+        return self.node(Add(), (index, self.offset(rows))).outputs[0]
+
+
+def written_home(rows: ListBuffer, value: Tensor, node: Node) -> BufferView:
+    """The memory of a list that is written."""
+    if rows.home is None:
+        rows.element = element_of(value, node)
+        rows.home = BufferView(rows.where, rows.dtype.as_numpy_dtype, rows.shape)
+    if rows.home.where in (Storage.INPUT, Storage.CONSTANT):
+        raise NotCompiled(node, "it writes to a list that is no variable of the loop")
+    if tuple(value.shape.as_list()) != rows.element:
+        raise NotCompiled(node, "the elements of the list differ in shape")
+    return rows.home
+
+
+def element_of(value: Tensor, node: Node) -> Shape:
+    """The shape of what is written to a list, which has to be known ahead."""
+    shape = value.shape.whole
+    if shape is None:
+        raise NotCompiled(node, "the shape of the list's elements is known only when it ran")
+    if 0 in shape:
+        raise NotCompiled(node, "the elements of the list are empty: no kernel would write them")
+    return shape

@@ -1,0 +1,148 @@
+"""How much a kernel computes and moves, counted from its expressions.
+
+Every operation on data counts once for each value of the variables that it depends on: what does
+not change in a loop is taken out of it. Arithmetic on indices is not counted, and a function such
+as exp counts as one operation. Of a buffer, the elements that are touched count, each once; what is
+moved counts twice where it is read and written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from thalweg.ir.expr import Expr
+from thalweg.ir.kernel import Argument, Contraction, Kernel, Offset
+from thalweg.ir.loop import Variable
+from thalweg.ir.parametric import integers, shape_of
+from thalweg.platform.caches import Bounded
+
+_NOTHING: frozenset[Variable] = frozenset()
+_FREE = {"load", "index", "sum", "cast"}
+
+
+class Amounts(NamedTuple):
+    """What one call of a kernel comes to."""
+
+    operations: float
+    touched: tuple[int, ...]  # bytes of each argument
+    moved: int  # bytes read and bytes written
+
+
+#: The steps of an unrolled loop are the same few kernels.
+_known = Bounded[Any, Amounts]("amounts of kernels", 2_000)
+
+
+def operations(kernel: Kernel) -> float:
+    """The operations of one call, a multiplication with its addition being two."""
+    return _amounts(kernel).operations
+
+
+def moved_bytes(kernel: Kernel) -> int:
+    """What one call reads and writes."""
+    return _amounts(kernel).moved
+
+
+def touched_bytes(kernel: Kernel) -> tuple[int, ...]:
+    """What one call reads or writes of each of its arguments."""
+    return _amounts(kernel).touched
+
+
+def _amounts(kernel: Kernel) -> Amounts:
+    key = shape_of(kernel), integers(kernel)
+    found = _known.get(key)
+    if found is None:
+        found = _known[key] = Amounts(_operations(kernel), *_traffic(kernel))
+    return found
+
+
+def _operations(kernel: Kernel) -> float:
+    if not isinstance(kernel, Contraction):
+        roots = [*(s.value for s in kernel.stores), *(c.condition for c in kernel.checks)]
+        return _Count(_NOTHING).all(roots)
+    results = frozenset((*kernel.batch, *kernel.rows, *kernel.columns))
+    products = 2.0 * _times(results.union(kernel.reduced))
+    return products + _Count(results).all([store.value for store in kernel.stores])
+
+
+def _traffic(kernel: Kernel) -> tuple[tuple[int, ...], int]:
+    """The bytes of each argument that are touched, and all that are read and written."""
+    count = _Count(_NOTHING)
+    roots: list[Any] = [part for s in kernel.stores for part in (s.value, s.offset, s.inside)]
+    if isinstance(kernel, Contraction):
+        roots += [kernel.a.value, kernel.b.value]
+    else:
+        roots += [check.condition for check in kernel.checks]
+    count.all(roots)
+    read, written = Counter(count.touched), Counter[Argument]()
+    for store in kernel.stores:
+        written[store.argument] += _times(store.variables)
+        if store.combine != "set":
+            read[store.argument] += _times(store.variables)
+    moved = sum(_bytes(argument, n) for side in (read, written) for argument, n in side.items())
+    return tuple([_bytes(a, read[a] + written[a]) for a in kernel.arguments]), moved
+
+
+def _bytes(argument: Argument, times: int) -> int:
+    """The bytes of so many elements, of which an argument has only some."""
+    return min(times, int(argument.size)) * np.dtype(argument.dtype).itemsize
+
+
+def _times(variables: Iterable[Variable]) -> int:
+    return prod(int(variable.extent) for variable in variables)
+
+
+class _Count:
+    """Expressions seen once each: what they depend on, and whether data is in them."""
+
+    def __init__(self, of_sum: frozenset[Variable]) -> None:
+        self._of_sum = of_sum  # what the sum of a contraction depends on
+        self._known: dict[int, tuple[frozenset[Variable], bool]] = {}
+        self._total = 0.0
+        self.touched: dict[Argument, int] = {}  # how often elements are loaded
+
+    def all(self, roots: Iterable[Any]) -> float:
+        """The operations of some expressions."""
+        for root in roots:
+            self._visit(root)
+        return self._total
+
+    def _visit(self, part: Any) -> tuple[frozenset[Variable], bool]:
+        if isinstance(part, Variable):
+            return frozenset([part]), False
+        if isinstance(part, Offset):
+            return self._together(term for _, term in part.terms)
+        if not isinstance(part, Expr):
+            return _NOTHING, False
+        if id(part) not in self._known:
+            self._known[id(part)] = self._expression(part)
+        return self._known[id(part)]
+
+    def _together(self, parts: Iterable[Any]) -> tuple[frozenset[Variable], bool]:
+        seen = [self._visit(part) for part in parts]
+        return _NOTHING.union(*(variables for variables, _ in seen)), any(d for _, d in seen)
+
+    def _expression(self, part: Expr) -> tuple[frozenset[Variable], bool]:
+        if part.function == "sum":
+            return self._of_sum, True
+        if part.function == "load":
+            argument, offset = part.arguments
+            variables, _ = self._visit(offset)
+            self.touched[argument] = self.touched.get(argument, 0) + _times(variables)
+            return variables, True
+        if part.function == "reduce":
+            _, bound, body = part.arguments
+            variables, data = self._visit(body)
+            self._add(variables.union(bound), data)
+            return variables.difference(bound), data
+        variables, data = self._together(part.arguments)
+        if part.function not in _FREE:
+            self._add(variables, data)
+        return variables, data
+
+    def _add(self, variables: frozenset[Variable], data: bool) -> None:
+        self._total += _times(variables) if data else 0

@@ -1,0 +1,1 @@
+"""Buffers, the arena, and the barriers between kernels that share memory."""

@@ -1,0 +1,198 @@
+"""Finding sums of products: matrix products, convolutions and their gradients in one pattern.
+
+`Σ a[…] · b[…]` over places that are sums of variables is a contraction, whatever op it came from.
+Each factor may be guarded by bounds outside which it is zero, as padding is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from thalweg.ir.expr import Expr
+from thalweg.ir.index import Affine, FloorMod, affine, is_index
+from thalweg.ir.loop import Variable
+from thalweg.ir.types import BFLOAT16
+from thalweg.lower.memory.buffers import Buffer
+from thalweg.lower.nests.inline_producers import walk
+from thalweg.lower.nests.loop_nest import Bound, Factor, Product, is_float
+
+_LEAST_WORK = 2048  # multiplications below which a plain loop does as well
+
+_FEW_SHORT = 4  # rows for which it does not pay to widen short floats first
+
+#: Numbers that are stored in 16 bits, and multiplied and summed as float32.
+SHORT_FLOATS = frozenset((np.dtype(np.float16), BFLOAT16))
+
+
+def product_of(part: Any, variables: tuple[Variable, ...]) -> Product | None:
+    """The roles of a reduction's parts if it is a contraction over a nest of these variables."""
+    if not isinstance(part, Expr) or part.function != "reduce" or part.arguments[0] != "sum":
+        return None
+    _, reduced, body = part.arguments
+    if not isinstance(body, Expr) or body.function != "mul":
+        return None
+    first, second = (_factor(side) for side in body.arguments)
+    if first is None or second is None:
+        return None
+    dtype = _dtype(first)
+    if dtype != _dtype(second) or not (is_float(dtype) or dtype in SHORT_FLOATS):
+        return None
+    sums = np.dtype(np.float32) if dtype in SHORT_FLOATS else dtype
+    return _roles(first, second, variables, reduced, sums)
+
+
+def _roles(
+    first: Factor,
+    second: Factor,
+    variables: tuple[Variable, ...],
+    reduced: tuple[Variable, ...],
+    dtype: Any,
+) -> Product | None:
+    ours, theirs = _variables(first), _variables(second)
+    if ours is None or theirs is None:
+        return None
+    if variables and variables[-1] in ours and variables[-1] not in theirs:
+        first, second, ours, theirs = second, first, theirs, ours
+    batch = tuple(v for v in variables if v in ours and v in theirs)
+    columns = tuple(v for v in variables if v in theirs and v not in ours)
+    rows = tuple(v for v in variables if v not in theirs)
+    work = math.prod(v.extent for v in (*variables, *reduced))
+    if not columns or (not rows and not batch and work < _LEAST_WORK) or work < _LEAST_WORK:
+        return None
+    if math.prod(v.extent for v in reduced) <= 2 or set(variables) - set(batch + rows + columns):
+        return None
+    if _dtype(first) in SHORT_FLOATS and math.prod(v.extent for v in rows) < _FEW_SHORT:
+        return None
+    return Product(batch, rows, columns, reduced, first, second, dtype)
+
+
+def splits_of(part: Expr, variables: tuple[Variable, ...]) -> dict[Variable, int]:
+    """Where variables of a sum of products must be split in two for its places to be plain sums.
+
+    Heads of attention that were merged into one axis are read at `k // 64` and `k % 64`: split at
+    64, both are variables.
+    """
+    _, reduced, body = part.arguments
+    found: dict[Variable, int] = {}
+    fits = True
+
+    def visit(piece: Expr) -> None:
+        nonlocal fits
+        if piece.function == "load":
+            for atom in piece.arguments[1].terms:
+                if isinstance(atom, FloorMod):
+                    fits = fits and _note_split(atom, (*variables, *reduced), found)
+
+    walk([body], visit)
+    return found if fits else {}
+
+
+def _note_split(
+    digit: FloorMod, variables: tuple[Variable, ...], found: dict[Variable, int]
+) -> bool:
+    """Note where one digit wants its variable split; whether that can be."""
+    terms = list(digit.number.terms.items())
+    if len(terms) != 1 or digit.number.constant:
+        return False
+    ((variable, factor),) = terms
+    at = digit.divisor if digit.divisor > 1 else digit.modulus
+    if not isinstance(variable, Variable) or variable not in variables or factor != 1:
+        return False
+    if digit.divisor > 1 and digit.modulus:
+        return False
+    return variable.extent % at == 0 and found.setdefault(variable, at) == at
+
+
+def _factor(part: Any) -> Factor | None:
+    """A load, perhaps cast, perhaps zero outside bounds."""
+    if not isinstance(part, Expr):
+        return None
+    if part.function == "load":
+        return Factor(part, ())
+    if part.function == "cast":
+        inner = _factor(part.arguments[0])
+        if inner is None:
+            return None
+        if inner.value.function == "load" and _dtype(inner) == np.dtype(part.arguments[1]):
+            return inner
+        return Factor(Expr("cast", (inner.value, part.arguments[1])), inner.bounds)
+    if part.function != "select" or not _is_zero(part.arguments[2]):
+        return None
+    inner, bounds = _factor(part.arguments[1]), bounds_of(part.arguments[0])
+    if inner is None or bounds is None:
+        return None
+    return Factor(inner.value, (*bounds, *inner.bounds))
+
+
+def _is_zero(part: Any) -> bool:
+    return not isinstance(part, Expr) and part == 0
+
+
+def bounds_of(condition: Any) -> tuple[Bound, ...] | None:
+    """A conjunction of comparisons of indices as ranges, if it is one."""
+    if not isinstance(condition, Expr):
+        return None
+    if condition.function == "and":
+        found: list[Bound] = []
+        for side in condition.arguments:
+            more = bounds_of(side)
+            if more is None:
+                return None
+            found += more
+        return _joined(found)
+    if condition.function not in ("lt", "le", "gt", "ge"):
+        return None
+    left, right = condition.arguments
+    if not is_index(left) or not is_index(right):
+        return None
+    difference = affine(left) + affine(right).scaled(-1)
+    if any(math.isinf(bound) for bound in difference.bounds):
+        return None
+    return (_bound(condition.function, difference),)
+
+
+def _bound(function: str, difference: Affine) -> Bound:
+    """A comparison with zero as a range of the difference."""
+    low, high = (int(b) for b in difference.bounds)
+    match function:
+        case "lt":
+            return low, difference, 0
+        case "le":
+            return low, difference, 1
+        case "gt":
+            return 1, difference, high + 1
+        case _:
+            return 0, difference, high + 1
+
+
+def _joined(found: list[Bound]) -> tuple[Bound, ...]:
+    """Ranges of one quantity as one range, and with no constant in the quantity."""
+    ranges: dict[Affine, tuple[int, int]] = {}
+    for low, value, high in found:
+        plain = Affine(0, value.terms)
+        below, above = low - value.constant, high - value.constant
+        before = ranges.get(plain, (below, above))
+        ranges[plain] = max(before[0], below), min(before[1], above)
+    return tuple((low, value, high) for value, (low, high) in ranges.items())
+
+
+def _dtype(factor: Factor) -> Any:
+    value = factor.value
+    if value.function == "cast":
+        return np.dtype(value.arguments[1])
+    buffer: Buffer = value.arguments[0]
+    return np.dtype(buffer.dtype)
+
+
+def _variables(factor: Factor) -> set[Variable] | None:
+    """The variables of a factor, or None where a place is more than a sum of variables."""
+    found: set[Variable] = set()
+    for place in [factor.load.arguments[1], *(bound[1] for bound in factor.bounds)]:
+        for atom in place.terms:
+            if not isinstance(atom, Variable):
+                return None
+            found.add(atom)
+    return found

@@ -1,0 +1,69 @@
+"""What an output of a node is like before it is decided where it is computed.
+
+Comes in: its loop form over operands. Goes out: what it costs and reads, by the positions of the
+node's inputs, so that nodes of one kind are looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thalweg.graph.node import Node, Tensor
+from thalweg.ir.expr import Expr
+from thalweg.ir.index import Affine, affine, is_index
+from thalweg.ir.loop import IndexTuple, Operand
+from thalweg.lower.cost import Form, analysed
+from thalweg.lower.nests.inline_producers import flat
+
+
+@dataclass(frozen=True)
+class OutputSummary:
+    """An output of all nodes of a kind."""
+
+    form: Form
+    loads: tuple[tuple[int, float], ...]  # which inputs are read, -1 for none: how often
+    contracts: bool
+    view: tuple[int, int] | None  # the input that it is a piece of, and from which element on
+
+    def reads(self, node: Node) -> list[tuple[Tensor | None, float]]:
+        """The tensors that a node reads for an element, and how often; a random stream is none."""
+        inputs = node.inputs
+        return [(None if place < 0 else inputs[place], count) for place, count in self.loads]
+
+
+def look_at(raw: Any, at: IndexTuple, operands: Sequence[Operand]) -> OutputSummary:
+    """What a loop form is like."""
+    form = analysed(raw)
+    places = {operand: place for place, operand in reversed([*enumerate(operands)])}
+    loads = [(places.get(operand, -1), count) for operand, count in form.loads.items()]
+    view = _start(raw, at) if form.moves_only else None
+    found = None if view is None or loads[0][0] < 0 else (loads[0][0], view)
+    return OutputSummary(form, tuple(loads), _is_contraction(raw), found)
+
+
+def own_place(at: IndexTuple) -> Affine:
+    """The flat place of an element of the output itself."""
+    return flat([affine(index) for index in at], at.shape)
+
+
+def _start(raw: Any, at: IndexTuple) -> int | None:
+    """From which element on an operand is the output, element by element."""
+    if not isinstance(raw, Expr) or raw.function != "load" or not all(map(is_index, at)):
+        return None
+    operand, indices = raw.arguments
+    if not all(map(is_index, indices)):
+        return None
+    own, place = own_place(at), flat([affine(index) for index in indices], operand.shape)
+    return place.constant - own.constant if place.terms == own.terms else None
+
+
+def _is_contraction(raw: Any) -> bool:
+    """Whether a loop form looks like a sum of products, whose factors are best read from memory."""
+    while isinstance(raw, Expr) and raw.function == "cast":
+        raw = raw.arguments[0]
+    if not isinstance(raw, Expr) or raw.function != "reduce" or raw.arguments[0] != "sum":
+        return False
+    body = raw.arguments[2]
+    return isinstance(body, Expr) and body.function == "mul"

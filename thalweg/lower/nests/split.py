@@ -1,0 +1,245 @@
+"""Nests too large for one kernel, cut into several.
+
+A kernel holds at most `MOST_PARTS` parts and goes through at most `MOST_STREAMS` buffers at a time
+(`thalweg.lower.cost` has both, and why). A sum of thousands of terms is stored after some of them
+and goes on from there; a concatenation of thousands of tensors is written some of them at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from thalweg.ir.expr import Expr, select
+from thalweg.ir.index import number, row_major, upper_border
+from thalweg.ir.index import variable as index_of
+from thalweg.ir.loop import Variable
+from thalweg.ir.types import dtype_of
+from thalweg.lower.cost import MOST_PARTS, MOST_STREAMS
+from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.nests.inline_producers import walk
+from thalweg.lower.nests.loop_nest import Home, LoopNest, NestTemplate, Renaming, Write
+
+_Range = tuple[Any, int, int]  # a value for an index from a number up to another
+
+#: What stands whole in a kernel: its parts count with variables of its own, or may not be computed
+#: where they are not chosen.
+_WHOLE = frozenset({"load", "reduce", "scan", "select", "index", "affine"})
+
+
+# Values in steps
+
+
+def in_steps(drafts: Sequence[LoopNest]) -> list[LoopNest]:
+    """The drafts, large values computed by several of which each reads what the last one stored."""
+    known: dict[NestTemplate, _Steps] = {}
+    result: list[LoopNest] = []
+    for draft in drafts:
+        nest = draft.nest
+        if not _is_large(nest) or not _is_plain(nest):
+            result.append(draft)
+            continue
+        if nest not in known:
+            known[nest] = _Steps(nest)
+        result += known[nest].of(draft)
+    return result
+
+
+def _is_plain(nest: NestTemplate) -> bool:
+    """Whether all of a nest's values may be computed for all values of its variables, and alone."""
+    plain = all(write.combine == "set" and write.inside is None for write in nest.writes)
+    return plain and nest.product is None and not nest.serial
+
+
+def _is_large(nest: NestTemplate) -> bool:
+    return nest.parts > MOST_PARTS or len(nest.loads) + len(nest.writes) > MOST_STREAMS
+
+
+@dataclass
+class _Amount:
+    """What an expression adds to a kernel."""
+
+    parts: int = 0
+    buffers: set[Buffer] = field(default_factory=set[Buffer])
+
+    def of(self, *others: _Amount) -> _Amount:
+        """This and others together."""
+        parts = self.parts + sum(other.parts for other in others)
+        return _Amount(parts, self.buffers.union(*(other.buffers for other in others)))
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for it beside what it is stored to, or loaded from."""
+        return self.parts < MOST_PARTS and len(self.buffers) + 2 <= MOST_STREAMS
+
+
+def _amount(part: Any) -> _Amount:
+    found = _Amount()
+
+    def visit(one: Expr) -> None:
+        found.parts += 1
+        if one.function == "load":
+            found.buffers.add(one.arguments[0])
+
+    walk([part], visit)
+    return found
+
+
+class _Steps:
+    """The nests of one that was too large. The values are made again from their leaves on, and what
+    has grown too large is stored."""
+
+    def __init__(self, nest: NestTemplate) -> None:
+        self._nest = nest
+        self._made: dict[int, Any] = {}
+        self._amounts: dict[int, _Amount] = {}  # of what nobody counted yet
+        self._stored: list[Buffer] = []
+        self._nests: list[NestTemplate] = []
+        values = [self._value(write, write.value) for write in nest.writes]
+        pairs = zip(nest.writes, values, strict=True)
+        writes = tuple([replace(write, value=value) for write, value in pairs])
+        self._nests.append(replace(nest, writes=writes) if self._nests else nest)
+
+    def of(self, draft: LoopNest) -> list[LoopNest]:
+        """What does the work of a draft."""
+        fresh: dict[Buffer, Home] = {buffer: (replace(buffer), 0) for buffer in self._stored}
+        first, *others = [draft.changed(nest, fresh) for nest in self._nests]
+        return [first, *(replace(other, needed=()) for other in others)]
+
+    def _value(self, write: Write, root: Any) -> Any:
+        if not isinstance(root, Expr):
+            return root
+        for part in _leaves_first(root, self._made):
+            self._made[id(part)] = self._again(write, part)
+        return self._made[id(root)]
+
+    def _again(self, write: Write, part: Expr) -> Expr:
+        if part.function in _WHOLE:
+            self._amounts[id(part)] = _amount(part)
+            return part
+        inner = [p for p in dict.fromkeys(part.arguments) if isinstance(p, Expr)]
+        amounts = {p: self._amounts.pop(id(p), _Amount()) for p in inner}  # each counts once
+        for largest in sorted(inner, key=lambda p: amounts[p].parts, reverse=True):
+            if _Amount(1).of(*amounts.values()).fits:
+                break
+            if largest.function not in _WHOLE:
+                again = self._made[id(largest)] = self._store(write, self._made[id(largest)])
+                amounts[largest] = _Amount(1, {again.arguments[0]})
+        self._amounts[id(part)] = _Amount(1).of(*amounts.values())
+        arguments = [self._made[id(p)] if isinstance(p, Expr) else p for p in part.arguments]
+        same = all(new is old for new, old in zip(arguments, part.arguments, strict=True))
+        return part if same else Expr(part.function, tuple(arguments))
+
+    def _store(self, write: Write, part: Expr) -> Expr:
+        variables = write.variables
+        size = prod(variable.extent for variable in variables)
+        buffer = Buffer(BufferKind.TEMPORARY, dtype_of(part), size, write.buffer.source)
+        place = row_major(variables)
+        self._stored.append(buffer)
+        self._nests.append(NestTemplate(variables, (Write(buffer, variables, place, part),)))
+        return Expr("load", (buffer, place))
+
+
+def _leaves_first(root: Expr, made: dict[int, Any]) -> Iterator[Expr]:
+    """The parts of an expression down to those that stand whole, arguments first."""
+    pending: list[tuple[Any, bool]] = [(root, False)]
+    while pending:
+        part, is_done = pending.pop()
+        if is_done:
+            yield part
+        elif isinstance(part, Expr) and id(part) not in made:
+            made[id(part)] = part
+            pending.append((part, True))
+            if part.function not in _WHOLE:
+                pending += [(inner, False) for inner in reversed(part.arguments)]
+
+
+# Places in pieces
+
+
+def in_pieces(drafts: Sequence[LoopNest]) -> list[LoopNest]:
+    """The drafts, large choices by an index written by several of which each has some places."""
+    result: list[LoopNest] = []
+    for draft in drafts:
+        nest = draft.nest
+        if nest.parts <= MOST_PARTS or len(nest.writes) != 1 or not _is_plain(nest):
+            result.append(draft)
+            continue
+        pieces = [] if draft.needed else _pieces(draft.writes[0])
+        result += [_only(draft, piece) for piece in pieces] or [draft]
+    return result
+
+
+def _only(draft: LoopNest, piece: Write) -> LoopNest:
+    """A draft that does a piece of another one's write."""
+    return LoopNest.of(piece.variables, (piece,), draft.nodes, behind=draft.behind)
+
+
+def _pieces(write: Write) -> list[Write]:
+    along = _border(write.value.arguments[0]) if _is_choice(write.value) else None
+    if along is None or along[0] not in write.variables:
+        return []
+    return [_piece(write, along[0], group) for group in _groups(_ranges(write.value, along[0]))]
+
+
+def _ranges(value: Any, variable: Variable) -> Iterator[_Range]:
+    """What an index chooses from, in the order of the index."""
+    pending = [(value, 0, variable.extent)]
+    while pending:
+        part, low, high = pending.pop()
+        found = _border(part.arguments[0]) if _is_choice(part) else None
+        if found is None or found[0] is not variable or not low < found[1] < high:
+            yield part, low, high
+        else:
+            _, chosen, otherwise = part.arguments
+            pending += [(otherwise, found[1], high), (chosen, low, found[1])]
+
+
+def _is_choice(part: Any) -> bool:
+    return isinstance(part, Expr) and part.function == "select"
+
+
+def _border(condition: Any) -> tuple[Variable, int] | None:
+    """The variable that must be below a number for a condition to hold, and that number."""
+    found = upper_border(condition)
+    if found is None or not isinstance(found[0], Variable):
+        return None
+    return found[0], found[1]
+
+
+def _groups(ranges: Iterator[_Range]) -> Iterator[list[_Range]]:
+    """Ranges that follow one another, together as many as one kernel holds."""
+    group: list[_Range] = []
+    parts = 0
+    for one in ranges:
+        own = _amount(one[0]).parts + 2  # with the choice and its condition
+        if group and parts + own >= MOST_PARTS:
+            yield group
+            group, parts = [], 0
+        group.append(one)
+        parts += own
+    yield group
+
+
+def _piece(write: Write, variable: Variable, ranges: Sequence[_Range]) -> Write:
+    """The part of a write where an index is in some ranges."""
+    first, last = ranges[0][1], ranges[-1][2]
+    fresh = Variable.fresh(last - first)
+    place = Expr("index", (fresh,))
+    renaming = Renaming({variable: index_of(fresh) + number(first)})
+
+    def chosen(low: int, high: int) -> Any:
+        if high - low == 1:
+            return renaming.of(ranges[low][0])
+        middle = (low + high) // 2
+        return select(place < ranges[middle][1] - first, chosen(low, middle), chosen(middle, high))
+
+    loops = [fresh if v is variable else v for v in write.variables]
+    return replace(
+        write,
+        variables=tuple([v for v in loops if v.extent != 1]),
+        offset=renaming.affine(write.offset),
+        value=chosen(0, len(ranges)),
+    )

@@ -1,0 +1,1 @@
+"""Passes over loop nests: fusion, rematerialisation, concatenation in place, order."""

@@ -1,0 +1,229 @@
+"""Sums of many products as one product.
+
+A weight that is used at every step of an unrolled loop gets its gradient as a sum of products, one
+per step: dW = Σ aₜᵀ bₜ. With all the aₜ one after the other in memory, and all the bₜ, the step is
+one more variable to sum over: one long contraction instead of many short ones and their sum.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from thalweg.ir.expr import Expr
+from thalweg.ir.index import Affine, number
+from thalweg.ir.index import variable as index_of
+from thalweg.ir.loop import Variable
+from thalweg.lower.key import structure
+from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.nests.inline_producers import first_sums
+from thalweg.lower.nests.loop_nest import (
+    SUM,
+    Factor,
+    LoopNest,
+    NestTemplate,
+    Positions,
+    Renaming,
+    users_of,
+)
+
+_FEWEST = 4  # products from which stacking is worth it
+
+#: For each buffer that lies inside another one: in which, and from which element on.
+Pieces = dict[Buffer, tuple[Buffer, int]]
+
+
+def merge_reductions(drafts: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
+    """The drafts with sums of products of one form joined; notes which buffers make up others."""
+    writers, readers = users_of(drafts)
+    result: list[LoopNest | None] = list(drafts)
+    adds: dict[NestTemplate, bool] = {}  # whether nests hold sums that are long enough
+    for position, draft in enumerate(drafts):
+        if draft.nest not in adds:
+            adds[draft.nest] = _adds_many(draft.nest)
+        groups = _groups(drafts, draft, writers, readers) if adds[draft.nest] else ()
+        for chain, group in groups:
+            joined = _joined([drafts[place] for place in group], draft, chain, pieces)
+            if joined is None:
+                continue
+            for place in group:
+                result[place] = None
+            result[position] = joined
+            break  # the nest has one product now
+    return [draft for draft in result if draft is not None]
+
+
+def _adds_many(nest: NestTemplate) -> bool:
+    """Whether a nest does nothing but compute with sums, of which one may be of many products."""
+    if nest.product is not None or len(nest.writes) != 1 or nest.has_reductions:
+        return False
+    return any(len(_added(chain)) >= _FEWEST for chain in _chains(nest.writes[0].value))
+
+
+def _groups(
+    drafts: Sequence[LoopNest],
+    total: LoopNest,
+    writers: Positions,
+    readers: Positions,
+) -> list[tuple[Expr, list[int]]]:
+    """The products of one form that a sum inside a draft adds up and that nobody else reads."""
+    found: list[tuple[Expr, list[int]]] = []
+    for chain in _chains(total.writes[0].value):
+        alike: dict[Any, list[int]] = defaultdict(list)
+        for buffer, offset in _added(chain):
+            if buffer.kind is not BufferKind.TEMPORARY or len(writers[buffer]) != 1:
+                continue
+            (place,) = writers[buffer]
+            draft = drafts[place]
+            if len(readers[buffer]) == 1 and _is_bare(draft) and _meet(draft, total, offset):
+                alike[_form(draft)].append(place)
+        found += [(chain, group) for group in alike.values() if len(set(group)) >= _FEWEST]
+    return [(chain, group) for chain, group in found if len(set(group)) == len(group)]
+
+
+def _meet(draft: LoopNest, total: LoopNest, offset: Affine) -> bool:
+    """Whether a sum reads a product at the place it was made."""
+    mine = structure(draft.writes[0].offset, draft.variables)
+    return draft.domain == total.domain and mine == structure(offset, total.variables)
+
+
+def _chains(value: Any) -> list[Expr]:
+    """The sums in an expression that are not parts of larger sums."""
+    found: list[Expr] = []
+    pending, seen = [value], set[int]()
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, Expr) or id(part) in seen or part.function == "load":
+            continue
+        seen.add(id(part))
+        if part.function == "add":
+            found.append(part)
+        else:
+            pending += part.arguments
+    return found
+
+
+def _added(chain: Any) -> list[tuple[Buffer, Affine]]:
+    """What a sum of loads adds up."""
+    found: list[tuple[Buffer, Affine]] = []
+    pending = [chain]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Expr) and part.function == "add":
+            pending += part.arguments
+        elif isinstance(part, Expr) and part.function == "load":
+            found.append(part.arguments)
+    return found
+
+
+def _is_bare(draft: LoopNest) -> bool:
+    """Whether a draft is a product of two temporaries and nothing else."""
+    product = draft.product
+    if product is None or len(draft.writes) != 1 or draft.writes[0].value is not SUM:
+        return False
+    factors = [product.a, product.b]
+    loads = [factor.value for factor in factors if factor.value.function == "load"]
+    return len(loads) == 2 and all(x.arguments[0].kind is BufferKind.TEMPORARY for x in loads)
+
+
+def _form(draft: LoopNest) -> Any:
+    """What products must have in common to be joined: all but the buffers."""
+    product = draft.product
+    assert product is not None
+    nest = (*draft.variables, *product.reduced)
+    places = tuple(structure(f.value.arguments[1], nest) for f in (product.a, product.b))
+    bounds = tuple(structure(f.bounds, nest) for f in (product.a, product.b))
+    sizes = tuple(f.value.arguments[0].size for f in (product.a, product.b))
+    return places, bounds, sizes, structure(draft.writes[0].offset, nest), product.dtype
+
+
+def _joined(
+    products: Sequence[LoopNest], total: LoopNest, chain: Expr, pieces: Pieces
+) -> LoopNest | None:
+    """One product in place of several and of their sum."""
+    first = products[0]
+    assert first.product is not None
+    steps = Variable.fresh(len(products))
+    a, b = (_stack([_factor(draft, side) for draft in products], steps, pieces) for side in (0, 1))
+    if a is None or b is None:
+        return None
+    product = replace(first.product, reduced=(steps, *first.product.reduced), a=a, b=b)
+    gone = {draft.writes[0].buffer for draft in products}
+    rest = _Without(gone).of(chain)
+    value = SUM if rest is None else Expr("add", (SUM, rest))
+    rename = Renaming(_onto(total, first), lambda part: value if part is chain else None)
+    # Within the sum's place stands what is left of it, which has to be renamed as well.
+    moved = Renaming(_onto(total, first)).of(rename.of(total.writes[0].value))
+    write = total.writes[0]
+    done = replace(
+        write, variables=first.variables, offset=rename.affine(write.offset), value=moved
+    )
+    nodes = tuple(dict.fromkeys(n for draft in (*products, total) for n in draft.nodes))
+    needed = tuple(n for draft in (*products, total) for n in draft.needed)
+    behind = frozenset(
+        _factor(draft, side).value.arguments[0] for draft in products for side in (0, 1)
+    )
+    return LoopNest.of(first.variables, (done,), nodes, product, needed, behind=behind)
+
+
+def _onto(draft: LoopNest, other: LoopNest) -> dict[Variable, Affine]:
+    pairs = zip(draft.variables, other.variables, strict=True)
+    return {mine: index_of(theirs) for mine, theirs in pairs if mine is not theirs}
+
+
+def _factor(draft: LoopNest, side: int) -> Factor:
+    assert draft.product is not None
+    return draft.product.b if side else draft.product.a
+
+
+def _stack(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -> Factor | None:
+    """The factors of all steps as one over a buffer that holds them one after the other."""
+    buffers = [factor.value.arguments[0] for factor in factors]
+    offset: Affine = factors[0].value.arguments[1]
+    if all(buffer in pieces for buffer in buffers):
+        places = [pieces[buffer] for buffer in buffers]
+        strides = {now[1] - before[1] for before, now in pairwise(places)}
+        if len({home for home, _ in places}) > 1 or len(strides) > 1:
+            return None
+        home, start = places[0]
+        (stride,) = strides
+    elif len(set(buffers)) < len(buffers) or any(buffer in pieces for buffer in buffers):
+        return None
+    else:
+        size = buffers[0].size
+        home = Buffer(
+            BufferKind.TEMPORARY, buffers[0].dtype, size * len(buffers), buffers[0].source
+        )
+        pieces.update((b, (home, place * size)) for place, b in enumerate(buffers))
+        start, stride = 0, size
+    placed = offset + index_of(steps).scaled(stride)
+    value = Expr("load", (home, placed + number(start)))
+    return Factor(value, factors[0].bounds)
+
+
+class _Without:
+    """Sums of loads without those of some buffers; None if nothing is left."""
+
+    def __init__(self, gone: set[Buffer]) -> None:
+        self._gone = gone
+        self._known: dict[int, Any] = {}
+
+    def of(self, value: Any) -> Any:
+        if not isinstance(value, Expr):
+            return value
+        for inner in first_sums(value, self._known):
+            self._known[id(inner)] = self._left(inner)
+        return self._known[id(value)] if id(value) in self._known else self._left(value)
+
+    def _left(self, value: Expr) -> Any:
+        if value.function == "load" and value.arguments[0] in self._gone:
+            return None
+        if value.function != "add":
+            return value
+        left = [part for part in map(self.of, value.arguments) if part is not None]
+        if len(left) < 2:
+            return left[0] if left else None
+        return Expr("add", tuple(left))

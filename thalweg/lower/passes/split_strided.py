@@ -1,0 +1,86 @@
+"""Products over strided places, one phase at a time.
+
+The gradient of a strided convolution reads at `i // 2` and `i % 2` of an output index i. Over the
+even and over the odd places apart, both are sums of variables again, and each phase is a plain
+contraction.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from thalweg.ir.expr import Expr
+from thalweg.ir.index import Affine, FloorMod, number
+from thalweg.ir.index import variable as index_of
+from thalweg.ir.loop import IndexTuple, Variable
+from thalweg.lower.nests.inline_producers import walk
+
+_MOST_PHASES = 64
+
+
+def strides_of(form: Any, at: IndexTuple) -> dict[Variable, int]:
+    """By which numbers the indices of a product's output are divided, if that is all there is."""
+    while isinstance(form, Expr) and form.function == "cast":
+        form = form.arguments[0]
+    if not isinstance(form, Expr) or form.function != "reduce" or form.arguments[0] != "sum":
+        return {}
+    body = form.arguments[2]
+    if not isinstance(body, Expr) or body.function != "mul":
+        return {}
+    digits: list[FloorMod] = []
+
+    def visit(part: Expr) -> None:
+        if part.function == "load":
+            digits.extend(a for a in part.arguments[1].terms if isinstance(a, FloorMod))
+
+    walk([body], visit)
+    strides: dict[Variable, int] = {}
+    for digit in digits:
+        outer = [v for v in digit.number.terms if v in at.variables]
+        if len(digit.number.terms) != 1 or len(outer) != 1:
+            return {}
+        by = digit.divisor * max(digit.modulus, 1)
+        variable = at.variables[at.variables.index(outer[0])]  # pyright: ignore[reportArgumentType]
+        strides[variable] = math.lcm(strides.get(variable, 1), by)
+    return strides if math.prod(strides.values()) <= _MOST_PHASES else {}
+
+
+def phases(
+    at: IndexTuple, strides: dict[Variable, int]
+) -> Iterator[tuple[IndexTuple, tuple[Variable, ...]]]:
+    """For each phase, the place of its elements and the loops over them."""
+    for residues in itertools.product(*(range(s) for s in strides.values())):
+        chosen = dict(zip(strides, residues, strict=True))
+        indices: list[Affine] = []
+        loops: list[Variable] = []
+        for variable in at.variables:
+            index, loop = _phase(variable, strides.get(variable, 1), chosen.get(variable, 0))
+            indices.append(index)
+            loops.append(loop)
+        if all(loop.extent for loop in loops):
+            places = [Expr("affine", (index,)) for index in indices]
+            yield (
+                IndexTuple.of(places, at.shape, at.output),
+                tuple(loop for loop in loops if loop.extent != 1),
+            )
+
+
+def _phase(variable: Variable, stride: int, residue: int) -> tuple[Affine, Variable]:
+    count = max(-(-(variable.extent - residue) // stride), 0)
+    loop = Variable.fresh(count)
+    return index_of(loop).scaled(stride) + number(residue), loop
+
+
+def is_nothing(form: Any) -> bool:
+    """Whether a phase of a product has no terms: one of its factors is always padding."""
+    while isinstance(form, Expr) and form.function == "cast":
+        form = form.arguments[0]
+    if not isinstance(form, Expr) or form.function != "reduce":
+        return not isinstance(form, Expr) and form == 0
+    body = form.arguments[2]
+    if not isinstance(body, Expr) or body.function != "mul":
+        return False
+    return any(not isinstance(side, Expr) and side == 0 for side in body.arguments)

@@ -1,0 +1,1 @@
+"""Elements moved, selected and joined; sorted, counted and summed by segment."""

@@ -1,0 +1,537 @@
+"""Putting tensors together and taking them apart: concat, stack, unstack, split, tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph import dtypes
+from thalweg.graph.convert import (
+    convert_all,
+    convert_to_tensor,
+    has_conversion,
+    register_tensor_conversion_function,
+)
+from thalweg.graph.dtypes import DType
+from thalweg.graph.known import constant_elements, constant_value, constant_value_as_shape
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import Dimension, TensorShape, unknown_shape
+from thalweg.ir.expr import Expr, select
+from thalweg.ir.loop import IndexTuple, Operand
+from thalweg.ops.arrays import indexing
+from thalweg.ops.core import basic, broadcast, casting, choosing, filling, shaping
+from thalweg.ops.math import reduce
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+class Pack(Op):
+    """Tensors of one shape stacked along a new axis."""
+
+    signature = "values: N*T -> output: T"
+    axis: int = 0
+
+    def shape(self, values: list[Tensor]) -> TensorShape:
+        merged = unknown_shape()
+        for tensor in values:
+            merged = merged.merge_with(tensor.shape)
+        if merged.sizes is None:
+            return unknown_shape()
+        place = _insertion(self.axis, len(merged.sizes))
+        return TensorShape.of((*merged.sizes[:place], len(values), *merged.sizes[place:]))
+
+    def dimensions(self, values: list[Tensor]) -> TensorShape:
+        return _joined_elements(values) if self.axis == 0 else unknown_shape()
+
+    def numpy(self, values: list[Array]) -> Array:
+        return np.stack(values, self.axis)
+
+    def loop(self, at: IndexTuple, values: list[Operand]) -> Expr:
+        axis = _insertion(self.axis, values[0].rank)
+        rest = (*at[:axis], *at[axis + 1 :])
+        return piecewise(at[axis], range(len(values)), lambda k: values[k][rest])
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
+        return unstack(dy, len(node.inputs), self.axis)
+
+
+def piecewise(index: Expr, starts: Sequence[int], piece: Callable[[int], Expr]) -> Expr:
+    """piece(k) of the last k with starts[k] <= index, found by halving."""
+
+    def between(first: int, last: int) -> Expr:
+        if last - first == 1:
+            return piece(first)
+        middle = (first + last) // 2
+        return select(index < starts[middle], between(first, middle), between(middle, last))
+
+    return between(0, len(starts))
+
+
+def _joined_elements(values: list[Tensor]) -> TensorShape:
+    """What is known of integer vectors (or scalars) one after the other."""
+    total: list[int | None] = []
+    are_scalars = any(tensor.shape.rank == 0 for tensor in values)
+    for tensor in values:
+        elements = constant_elements(tensor)
+        if elements is None and not are_scalars:
+            return unknown_shape()
+        total += (None,) if elements is None else elements
+    return TensorShape.of(tuple(total))
+
+
+def _insertion(axis: int, rank: int) -> int:
+    if not -rank - 1 <= axis <= rank:
+        raise ValueError(f"axis = {axis} not in [{-rank - 1}, {rank + 1})")
+    return axis + rank + 1 if axis < 0 else axis
+
+
+@public("stack", "pack")
+def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
+    """Tensors of one shape stacked along a new axis."""
+    if axis == 0:
+        return convert_to_tensor(values, name=name)
+    tensors = convert_all(cast("Sequence[Any]", values))
+    return Pack(axis=axis)(tensors, name=name)
+
+
+@public("parallel_stack")
+def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tensor:
+    """As `stack` along axis 0, for tensors whose shapes are all known."""
+    tensors = convert_all(values)
+    for tensor in tensors:
+        tensor.shape.assert_is_fully_defined()
+    return Pack()(tensors, name=name)
+
+
+class Unpack(Op):
+    """The slices of x along an axis."""
+
+    signature = "value: T -> output: num*T"
+    num: int
+    axis: int = 0
+
+    def shape(self, value: Tensor) -> list[TensorShape]:
+        sizes = value.shape.sizes
+        if sizes is None:
+            return [unknown_shape()] * self.num
+        axis = shaping.axis_within(self.axis, len(sizes))
+        if sizes[axis] not in (None, self.num):
+            raise ValueError(f"Dimension {self.axis} must be {self.num} but is {sizes[axis]}")
+        return [TensorShape.of(sizes[:axis] + sizes[axis + 1 :])] * self.num
+
+    def numpy(self, value: Array) -> list[Array]:
+        moved = np.moveaxis(value, self.axis, 0)
+        if len(moved) != self.num:
+            raise ValueError(
+                f"Input shape axis {self.axis} must equal {self.num}, got {len(moved)}"
+            )
+        return [moved[place, ...] for place in range(self.num)]
+
+    def loop(self, at: IndexTuple, value: Operand) -> Expr:
+        axis = shaping.axis_within(self.axis, value.rank)
+        return value[(*at[:axis], at.output, *at[axis:])]
+
+    def gradient(self, node: Node, *dy: Tensor) -> Tensor:
+        return stack(list(dy), self.axis)
+
+
+@public("unstack", "unpack")
+def unstack(
+    value: Any, num: int | None = None, axis: int = 0, name: str = "unstack"
+) -> list[Tensor]:
+    """The slices of a tensor along an axis, as a list; the size must be known or given."""
+    tensor = convert_to_tensor(value)
+    if num is None:
+        sizes = tensor.shape.sizes
+        if sizes is not None and not -len(sizes) <= axis < len(sizes):
+            raise ValueError(f"axis = {axis} not in [{-len(sizes)}, {len(sizes)})")
+        num = None if sizes is None else sizes[axis]
+    if num is None:
+        raise ValueError(f"Cannot infer num from shape {tensor.shape}")
+    return Unpack(num=num, axis=axis)(tensor, name=name)
+
+
+class ConcatV2(Op):
+    """Tensors joined along an axis they all have."""
+
+    signature = "values: N*T, axis: Tidx -> output: T; Tidx: index"
+
+    def shape(self, values: list[Tensor], axis: Tensor) -> TensorShape:
+        axis.shape.assert_has_rank(0)
+        ranks = [t.shape.rank for t in values if t.shape.rank is not None]
+        rank = ranks[0] if ranks else None
+        if rank == 0:
+            raise ValueError("Can't concatenate scalars (use tf.stack instead)")
+        shapes = [tensor.shape.with_rank(rank) for tensor in values]
+        place = constant_value(axis)
+        if rank is None or place is None:
+            return unknown_shape(rank)
+        return _concatenated(shapes, rank, int(place))
+
+    def dimensions(self, values: list[Tensor], axis: Tensor) -> TensorShape:
+        return _joined_elements(values)
+
+    def numpy(self, values: list[Array], axis: Array) -> Array:
+        return np.concatenate(values, int(axis))
+
+    def loop(self, at: IndexTuple, values: list[Operand], axis: Operand) -> Expr:
+        place = shaping.axis_within(int(axis.constant()), at.rank)
+        starts = np.cumsum([0, *(value.shape[place] for value in values[:-1])]).tolist()
+        return piecewise(at[place], starts, lambda k: values[k][_moved(at, place, -starts[k])])
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        *values, axis = node.inputs
+        sizes = [_size_along(value, axis) for value in values]
+        parts = split(dy, sizes, casting.cast(axis, dtypes.int32), num=len(values))
+        return [*parts, None]
+
+
+def _moved(at: IndexTuple, axis: int, offset: int) -> list[Expr]:
+    """A place moved along an axis."""
+    return [index + offset if place == axis else index for place, index in enumerate(at)]
+
+
+def _concatenated(shapes: list[TensorShape], rank: int, axis: int) -> TensorShape:
+    if not -rank <= axis < rank:
+        raise ValueError(f"Expected axis in the range [{-rank}, {rank}), but got {axis}")
+    place = axis % rank
+    along: int | None = 0
+    merged = unknown_shape(rank)
+    for shape in shapes:
+        sizes = list(shape.sizes or ())
+        size, sizes[place] = sizes[place], None
+        along = None if along is None or size is None else along + size
+        merged = merged.merge_with(TensorShape.of(tuple(sizes)))
+    final = list(merged.sizes or ())
+    final[place] = along
+    return TensorShape.of(tuple(final))
+
+
+def _size_along(value: Tensor, axis: Tensor) -> Any:
+    """The size of a tensor along an axis: a number where it is static."""
+    sizes, place = value.shape.sizes, constant_value(axis)
+    if place is None:
+        return indexing.gather(
+            shaping.shape(value), axis % casting.cast(shaping.rank(value), axis.dtype)
+        )
+    size = None if sizes is None else sizes[int(place)]
+    return shaping.shape(value)[int(place)] if size is None else size
+
+
+@public("concat", "concat_v2")
+def concat(values: Any, axis: Any = None, name: str = "concat", concat_dim: Any = None) -> Tensor:
+    """Tensors joined along an axis they all have. (Before 1.0, `concat(concat_dim, values)`.)"""
+    if concat_dim is not None:
+        axis = concat_dim
+    elif isinstance(axis, list | tuple) and not isinstance(values, list | tuple):
+        values, axis = cast(Any, axis), values
+    listed = cast("Sequence[Any]", values) if isinstance(values, list | tuple) else [values]
+    if len(listed) == 1:
+        return _concat_one(listed[0], axis, name)
+    return ConcatV2()(convert_all(listed), _axis_tensor(axis), name=name)
+
+
+def _concat_one(value: Any, axis: Any, name: str) -> Tensor:
+    with name_scope(name, "concat", [value]) as scope:
+        _axis_tensor(axis).shape.assert_has_rank(0)
+        return basic.identity(value, name=scope)
+
+
+def _axis_tensor(axis: Any) -> Tensor:
+    if isinstance(axis, Tensor):
+        return axis
+    return convert_to_tensor(axis, dtypes.int32, name="concat_dim")
+
+
+class ConcatOffset(Op):
+    """Where each of some shapes begins in their concatenation, as one offset per dimension."""
+
+    signature = "concat_dim: int32, shape: N*int32 -> offset: N*int32"
+    of_shapes = True
+    not_differentiable = True
+
+    def shape(self, concat_dim: Tensor, shapes: list[Tensor]) -> list[TensorShape]:
+        return [tensor.shape for tensor in shapes]
+
+    def numpy(self, concat_dim: Array, shapes: list[Array]) -> list[Array]:
+        _check_joined(int(concat_dim), shapes)
+        axis = int(concat_dim) % len(shapes[0])
+        offsets = [np.zeros_like(sizes) for sizes in shapes]
+        starts = np.cumsum([0, *(sizes[axis] for sizes in shapes[:-1])])
+        for offset, start in zip(offsets, starts, strict=True):
+            offset[axis] = start
+        return offsets
+
+
+def _check_joined(axis: int, shapes: list[Array]) -> None:
+    """All must be vectors of one length, and equal but for the element `axis`."""
+    if any(np.ndim(sizes) != 1 for sizes in shapes):
+        raise errors.InvalidArgumentError(None, None, "Every shape should be a vector")
+    first = shapes[0]
+    rank = len(first)
+    if not -rank <= axis < rank:
+        raise errors.InvalidArgumentError(
+            None, None, f"Concat dim is out of range: {axis} vs. {rank}"
+        )
+    for number, sizes in enumerate(shapes):
+        if len(sizes) != rank:
+            raise errors.InvalidArgumentError(
+                None, None, f"Shape {number} should contain {rank} elements, it has {len(sizes)}"
+            )
+        if not np.array_equal(np.delete(sizes, axis), np.delete(first, axis)):
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"All dimensions except {axis} must match. Input {number} has shape {_words(sizes)}"
+                f" and doesn't match input 0 with shape {_words(first)}.",
+            )
+
+
+def _words(sizes: Array) -> str:
+    return f"[{' '.join(map(str, sizes.tolist()))}]"
+
+
+class SplitV(Op):
+    """x cut along an axis into pieces of given sizes; one size may be -1."""
+
+    signature = "value: T, size_splits: Tlen, split_dim: int32 -> output: num_split*T; Tlen: index"
+    num_split: int
+
+    def shape(self, value: Tensor, size_splits: Tensor, split_dim: Tensor) -> list[TensorShape]:
+        sizes, axis = value.shape.sizes, constant_value(split_dim)
+        if sizes is None or axis is None:
+            return [unknown_shape(None if sizes is None else len(sizes))] * self.num_split
+        place = shaping.axis_within(int(axis), len(sizes))
+        pieces = constant_value_as_shape(size_splits).sizes or (None,) * self.num_split
+        whole = sizes[place]
+        if pieces.count(None) == 1 and whole is not None:
+            rest = whole - sum(p for p in pieces if p is not None)
+            pieces = tuple(rest if p is None else p for p in pieces)
+        return [TensorShape.of((*sizes[:place], p, *sizes[place + 1 :])) for p in pieces]
+
+    def numpy(self, value: Array, size_splits: Array, split_dim: Array) -> list[Array]:
+        axis = shaping.axis_within(int(split_dim), value.ndim)
+        sizes = _piece_sizes(size_splits, value.shape[axis])
+        if sum(sizes) != value.shape[axis] or min(sizes) < 0:
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"the sizes {size_splits.tolist()} do not add up to the {value.shape[axis]} "
+                f"elements along axis {axis}",
+            )
+        return np.split(value, np.cumsum(sizes)[:-1].tolist(), axis)
+
+    def loop(
+        self, at: IndexTuple, value: Operand, size_splits: Operand, split_dim: Operand
+    ) -> Expr:
+        axis = shaping.axis_within(int(split_dim.constant()), at.rank)
+        sizes = _piece_sizes(size_splits.constant(), value.shape[axis])
+        if sum(sizes) != value.shape[axis] or min(sizes) < 0:
+            raise ValueError(f"{sizes} do not add up to {value.shape[axis]} elements")
+        return value[_moved(at, axis, sum(sizes[: at.output]))]
+
+    def gradient(self, node: Node, *dy: Tensor) -> list[Tensor | None]:
+        return [concat(list(dy), node.inputs[2]), None, None]
+
+
+def _piece_sizes(size_splits: Array, whole: int) -> list[int]:
+    """The sizes of pieces; -1 is what the others leave."""
+    sizes: list[int] = size_splits.tolist()
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
+    return sizes
+
+
+class Split(Op):
+    """x cut along an axis into equal pieces."""
+
+    signature = "split_dim: int32, value: T -> output: num_split*T"
+    num_split: int
+
+    def shape(self, split_dim: Tensor, value: Tensor) -> list[TensorShape]:
+        if self.num_split < 1:
+            raise ValueError(f"num_split must be at least 1, got {self.num_split}")
+        sizes, axis = value.shape.sizes, constant_value(split_dim)
+        if sizes is None or axis is None:
+            return [unknown_shape(None if sizes is None else len(sizes))] * self.num_split
+        place = shaping.axis_within(int(axis), len(sizes))
+        size = sizes[place]
+        if size is not None and size % self.num_split:
+            raise ValueError(
+                f"Dimension size must be evenly divisible by {self.num_split} but is {size}. "
+                "Number of ways to split should evenly divide the split dimension"
+            )
+        piece = None if size is None else size // self.num_split
+        return [TensorShape.of((*sizes[:place], piece, *sizes[place + 1 :]))] * self.num_split
+
+    def numpy(self, split_dim: Array, value: Array) -> list[Array]:
+        axis = shaping.axis_within(int(split_dim), np.ndim(value))
+        return np.split(value, self.num_split, axis)
+
+    def loop(self, at: IndexTuple, split_dim: Operand, value: Operand) -> Expr:
+        axis = shaping.axis_within(int(split_dim.constant()), at.rank)
+        return value[_moved(at, axis, at.output * at.shape[axis])]
+
+    def gradient(self, node: Node, *dy: Tensor) -> list[Tensor | None]:
+        return [None, concat(list(dy), node.inputs[0])]
+
+
+@public("split")
+def split(
+    value: Any = None,
+    num_or_size_splits: Any = None,
+    axis: Any = 0,
+    num: int | None = None,
+    name: str = "split",
+    split_dim: Any = None,
+    num_split: int | None = None,
+) -> list[Tensor]:
+    """A tensor cut along an axis: into equal pieces by number, or by a list of sizes.
+
+    Before 1.0, `split(split_dim, num_split, value)`.
+    """
+    if isinstance(value, int) and isinstance(num_or_size_splits, int):
+        value, axis = axis, value
+    axis = axis if split_dim is None else split_dim
+    given = num_or_size_splits if num_split is None else num_split
+    tensor = convert_to_tensor(value, name="value")
+    if isinstance(given, int | np.integer | Dimension):
+        return Split(num_split=int(cast(Any, given)))(axis, tensor, name=name)
+    return split_v(tensor, given, axis, num, name)
+
+
+@public("split_v")
+def split_v(
+    value: Any, size_splits: Any, split_dim: Any = 0, num: int | None = None, name: str = "split"
+) -> list[Tensor]:
+    """A tensor cut along an axis into pieces of given sizes, one of which may be -1."""
+    sizes = convert_to_tensor(size_splits)
+    if sizes.shape.rank == 0:
+        raise ValueError(
+            "Rank-0 tensors are not supported as the num_or_size_splits argument to split. "
+            f"Argument provided: {size_splits}"
+        )
+    count = sizes.shape.with_rank(1)[0].value if num is None else num
+    if count is None:
+        raise ValueError(f"Cannot infer num from shape {size_splits}")
+    return SplitV(num_split=count)(value, sizes, split_dim, name=name)
+
+
+class Tile(Op):
+    """y = x repeated multiples[d] times along each axis d"""
+
+    signature = "input: T, multiples: Tmultiples -> output: T; Tmultiples: index"
+
+    def shape(self, input: Tensor, multiples: Tensor) -> TensorShape:
+        rank = input.shape.with_rank(multiples.shape.with_rank(1)[0].value).rank
+        if rank is None:
+            return unknown_shape()
+        sizes = input.shape.sizes or (None,) * rank
+        times = constant_value_as_shape(multiples).with_rank(rank).sizes or ()
+        return TensorShape.of(tuple(map(_times, sizes, times)))
+
+    def numpy(self, input: Array, multiples: Array) -> Array:
+        if np.any(multiples < 0):
+            raise ValueError(f"Expected multiples >= 0, but got {multiples.tolist()}")
+        return np.tile(input, tuple(multiples.tolist()))
+
+    def loop(self, at: IndexTuple, input: Operand, multiples: Operand) -> Expr:
+        return input[[index % size for index, size in zip(at, input.shape, strict=True)]]
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        """Each axis becomes two, (multiple, size), and the multiples are summed."""
+        x, multiples = node.inputs
+        pairs = stack([multiples, shaping.shape(x, out_type=multiples.dtype)], 1)
+        apart = shaping.reshape(dy, shaping.reshape(pairs, [-1]))
+        rank = node.output.shape.rank
+        if rank is None:
+            axes: Any = filling.range(0, 2 * shaping.rank(x), 2)
+        else:
+            axes = np.arange(0, 2 * rank, 2, dtype=np.int32)
+        return [shaping.reshape(reduce.reduce_sum(apart, axes), shaping.shape(x)), None]
+
+
+def _times(size: int | None, multiple: int | None) -> int | None:
+    if 0 in (size, multiple):
+        return 0
+    return None if size is None or multiple is None else size * multiple
+
+
+@public("tile", "manip.tile")
+def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
+    """A tensor repeated a number of times along each axis."""
+    return Tile()(input, shaping.index_tensor(multiples), name=name)
+
+
+@public("repeat")
+def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:
+    """Each element (along `axis`; of the flat tensor if None) repeated a number of times."""
+    with name_scope(name, "Repeat", [input, repeats]):
+        x = convert_to_tensor(input)
+        values = shaping.reshape(x, [-1]) if axis is None else x
+        place = 0 if axis is None else axis
+        size = shaping.shape(values)[place : None if place == -1 else place + 1]
+        each = shaping.index_tensor(repeats)
+        times = broadcast.broadcast_to(each, size)
+        # Row i of the mask has times[i] marks: their rows are the indices, in order.
+        rows = choosing.where(filling.sequence_mask(times))[:, 0]
+        rows.set_shape([_total(constant_value(times), constant_value(each))])
+        return indexing.gather(values, rows, axis=place)
+
+
+def _total(times: Array | None, each: Array | None) -> int | None:
+    """How many there will be; of nothing repeated, none."""
+    if each is not None and not each.any():
+        return 0
+    return None if times is None else int(times.sum())
+
+
+# Lists with tensors in them are tensors
+
+
+def _is_tensor(item: Any) -> bool:
+    return isinstance(item, Tensor) or (hasattr(item, "dtype") and has_conversion(item))
+
+
+def _first_tensor(values: Sequence[Any]) -> Any:
+    """The first tensor in nested lists, or None."""
+    pending = list(values)[::-1]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, list | tuple):
+            pending += cast("Sequence[Any]", item)[::-1]
+        elif _is_tensor(item):
+            return item
+    return None
+
+
+def _stack_conversion(
+    value: Any, dtype: DType | None = None, name: str | None = None, as_ref: bool = False
+) -> Any:
+    """A (nested) list with tensors in it becomes their stack."""
+    tensor = _first_tensor(value)
+    if tensor is None:
+        return NotImplemented
+    kind = tensor.dtype.base_dtype if dtype is None else dtype
+    with name_scope(name, "packed", [tensor]) as scope:
+        parts = [_part(item, kind, str(place)) for place, item in enumerate(value)]
+        return Pack()(parts, name=scope)
+
+
+def _part(item: Any, kind: DType, name: str) -> Tensor:
+    if _is_tensor(item) and item.dtype.base_dtype is not kind:
+        raise TypeError(
+            f"Cannot convert a list containing a tensor of dtype {item.dtype.name} to {kind.name} "
+            f"(Tensor is: {item!r})"
+        )
+    return convert_to_tensor(item, kind, name=name)
+
+
+register_tensor_conversion_function((list, tuple), _stack_conversion, priority=99)

@@ -1,0 +1,188 @@
+"""Rows dealt out to partitions, and put together again by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph import dtypes
+from thalweg.graph.convert import convert_all, convert_to_tensor
+from thalweg.graph.known import constant_value
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, unknown_shape, vector
+from thalweg.ir import loop
+from thalweg.ir.expr import Expr, call
+from thalweg.ir.loop import IndexTuple, Operand, Scatter, ravel, unravel
+from thalweg.ops.arrays import indexing, joining
+from thalweg.ops.core import filling, shaping
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+class DynamicPartition(Op):
+    """y[p] = the rows of data whose partition is p, in order"""
+
+    signature = "data: T, partitions: int32 -> outputs: num_partitions*T"
+    host_only = True
+    num_partitions: int
+
+    def shape(self, data: Tensor, partitions: Tensor) -> list[TensorShape]:
+        rank = partitions.shape.rank
+        if rank is None:
+            return [unknown_shape()] * self.num_partitions
+        _check_prefix(partitions.shape, data.shape, "partitions")
+        rest = data.shape[rank:] if data.shape.rank is not None else unknown_shape()
+        return [unknown_shape(1).concatenate(rest)] * self.num_partitions
+
+    def numpy(self, data: Array, partitions: Array) -> list[Array]:
+        chosen, rows = np.asarray(partitions), np.asarray(data)
+        if rows.shape[: chosen.ndim] != chosen.shape:
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"data.shape must start with partitions.shape, got data.shape = {rows.shape}, "
+                f"partitions.shape = {chosen.shape}",
+            )
+        self._check_range(chosen)
+        return [rows[chosen == number] for number in range(self.num_partitions)]
+
+    def _check_range(self, partitions: Array) -> None:
+        bad = np.argwhere((partitions < 0) | (partitions >= self.num_partitions))
+        if len(bad):
+            place = ",".join(map(str, bad[0]))
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"partitions{f'[{place}]' if place else ''} = {partitions[tuple(bad[0])]} is not "
+                f"in [0, {self.num_partitions})",
+            )
+
+    def gradient(self, node: Node, *dy: Tensor) -> list[Tensor | None]:
+        data, partitions = node.inputs
+        positions = dynamic_partition(Positions()(partitions), partitions, self.num_partitions)
+        gathered = dynamic_stitch(positions, list(dy))
+        return [shaping.reshape(gathered, shaping.shape(data)), None]
+
+
+class Positions(Op):
+    """y[i…] = the number of the element x[i…] in row-major order"""
+
+    signature = "x: T -> y: int32"
+    not_differentiable = True
+
+    def shape(self, x: Tensor) -> TensorShape:
+        return x.shape
+
+    def numpy(self, x: Array) -> Array:
+        return np.arange(np.size(x), dtype=np.int32).reshape(np.shape(x))
+
+    def loop(self, at: IndexTuple, x: Operand) -> Expr:
+        return call("cast", ravel(at, at.shape), np.int32)
+
+
+def _check_prefix(prefix: TensorShape, shape: TensorShape, what: str) -> None:
+    """Raise unless `shape` can begin with the axes of `prefix`."""
+    if prefix.rank is None or shape.rank is None:
+        return
+    if not shape.with_rank_at_least(prefix.rank)[: prefix.rank].is_compatible_with(prefix):
+        raise ValueError(f"data of shape {shape} must start with the {what} shape {prefix}")
+
+
+@public("dynamic_partition")
+def dynamic_partition(
+    data: Any, partitions: Any, num_partitions: int, name: str | None = None
+) -> list[Tensor]:
+    """The rows of `data` dealt out to `num_partitions` tensors, by the number in `partitions`."""
+    op = DynamicPartition(num_partitions=num_partitions)
+    return op(data, convert_to_tensor(partitions, dtypes.int32), name=name)
+
+
+def _row_count(indices: list[Tensor]) -> int | None:
+    """One more than the largest index, where all are constants."""
+    known = [constant_value(places) for places in indices]
+    if any(places is None for places in known):
+        return None
+    return 1 + max(int(np.max(places, initial=-1)) for places in known if places is not None)
+
+
+class DynamicStitch(Op):
+    """y[indices[k][i…]] = data[k][i…]; of equal indices the last one wins"""
+
+    signature = "indices: N*int32, data: N*T -> merged: T"
+
+    def shape(self, indices: list[Tensor], data: list[Tensor]) -> TensorShape:
+        if not indices:
+            raise ValueError("at least one tensor of indices is needed")
+        rest = unknown_shape()
+        for places, rows in zip(indices, data, strict=True):
+            _check_prefix(places.shape, rows.shape, "indices")
+            if places.shape.rank is not None and rows.shape.rank is not None:
+                rest = rest.merge_with(rows.shape[places.shape.rank :])
+        return vector(_row_count(indices)).concatenate(rest)
+
+    def numpy(self, indices: list[Array], data: list[Array]) -> Array:
+        ranks = [np.ndim(places) for places in indices]
+        shapes = {np.shape(rows)[rank:] for rows, rank in zip(data, ranks, strict=True)}
+        if len(shapes) > 1:
+            raise errors.InvalidArgumentError(
+                None, None, f"data must agree behind the indices, got {sorted(shapes)}"
+            )
+        return self._stitched([np.ravel(places) for places in indices], data, shapes.pop())
+
+    def _stitched(self, indices: list[Array], data: list[Array], rest: tuple[int, ...]) -> Array:
+        count = max((int(places.max()) + 1 for places in indices if places.size), default=0)
+        if any(places.size and places.min() < 0 for places in indices):
+            raise errors.InvalidArgumentError(None, None, "indices must not be negative")
+        kind = np.asarray(data[0]).dtype
+        merged = np.full((count, *rest), b"" if kind.kind == "O" else 0, kind)
+        for places, rows in zip(indices, data, strict=True):
+            merged[places] = np.asarray(rows).reshape(places.size, *rest)
+        return merged
+
+    def loop(self, at: IndexTuple, indices: list[Operand], data: list[Operand]) -> Scatter:
+        """Over the rows of all data one after the other, so that the last one wins."""
+        for places in indices:
+            places.constant()  # the size of the output is in them
+        ends = np.cumsum([places.size for places in indices]).tolist()
+        starts = [0, *ends[:-1]]
+
+        def update(row: Expr, *rest: Expr) -> tuple[Sequence[Any], Expr]:
+            def datum(k: int) -> Expr:
+                return data[k][(*unravel(row - starts[k], indices[k].shape), *rest)]
+
+            target = joining.piecewise(row, starts, lambda k: indices[k].flat(row - starts[k]))
+            return (target, *rest), joining.piecewise(row, starts, datum)
+
+        extents = [ends[-1], *at.shape[1:]]
+        return loop.scatter("set", extents, update, filling.zero_of(data[0].dtype))
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        half = len(node.inputs) // 2
+        gathered = [indexing.gather(dy, places) for places in node.inputs[:half]]
+        return [*[None] * half, *gathered]
+
+
+class ParallelDynamicStitch(DynamicStitch, name="ParallelDynamicStitch"):
+    """As DynamicStitch; which of equal indices wins is not specified."""
+
+
+@public("dynamic_stitch")
+def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Tensor:
+    """Rows put together: row `indices[k][i…]` of the result is `data[k][i…]`."""
+    places = [convert_to_tensor(tensor, dtypes.int32) for tensor in indices]
+    return DynamicStitch()(places, convert_all(data), name=name)
+
+
+@public("parallel_dynamic_stitch")
+def parallel_dynamic_stitch(
+    indices: Sequence[Any], data: Sequence[Any], name: str | None = None
+) -> Tensor:
+    """Rows put together by index; equal indices may come out either way."""
+    places = [convert_to_tensor(tensor, dtypes.int32) for tensor in indices]
+    return ParallelDynamicStitch()(places, convert_all(data), name=name)

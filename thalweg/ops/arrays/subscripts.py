@@ -1,0 +1,123 @@
+"""What stands in brackets: `x[2:-1, ..., None]`, read and assigned to.
+
+An index as Python writes it becomes the vectors and masks of a strided slice.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from numbers import Number
+from typing import Any, cast
+
+from thalweg.graph import dtypes
+from thalweg.graph.convert import has_conversion
+from thalweg.graph.node import Tensor, operator
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import Dimension, as_shape
+from thalweg.ops.arrays import joining
+from thalweg.ops.arrays.slicing import StridedSlice, StridedSliceAssign, newaxis, strided_slice
+from thalweg.ops.core import basic, casting
+
+
+class _Spec:
+    """The parts of an index, gathered into the vectors and masks of a strided slice."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.begin: list[Any] = []
+        self.end: list[Any] = []
+        self.strides: list[Any] = []
+        self.masks = dict.fromkeys(StridedSlice.fields, 0)
+        for part in parts:
+            self._add(part)
+
+    def _add(self, part: Any) -> None:
+        if isinstance(part, slice):
+            self._add_range(cast(Any, part))
+        elif part is Ellipsis:
+            self._append(0, 0, 1, "ellipsis_mask")
+        elif part is newaxis:
+            self._append(0, 0, 1, "new_axis_mask")
+        else:
+            _check_part(part)
+            self._append(part, part + 1, 1, "shrink_axis_mask")
+
+    def _add_range(self, part: slice[Any, Any, Any]) -> None:
+        open_begin = part.start is None or part.start is sys.maxsize
+        open_end = part.stop is None or part.stop is sys.maxsize
+        masks = ["begin_mask"] * open_begin + ["end_mask"] * open_end
+        self._append(
+            0 if open_begin else part.start,
+            0 if open_end else part.stop,
+            1 if part.step is None else part.step,
+            *masks,
+        )
+
+    def _append(self, begin: Any, end: Any, stride: Any, *masks: str) -> None:
+        for mask in masks:
+            self.masks[mask] |= 1 << len(self.begin)
+        self.begin.append(begin)
+        self.end.append(end)
+        self.strides.append(stride)
+
+    def vectors(self) -> list[Tensor]:
+        """Begins, ends and strides as tensors of one dtype."""
+        if not self.begin:
+            return [basic.constant([], dtypes.int32)] * 3
+        vectors = [joining.stack(part) for part in (self.begin, self.end, self.strides)]
+        for vector in vectors:
+            _check_index("begin", vector)
+        if all(vector.dtype is vectors[0].dtype for vector in vectors):
+            return vectors
+        return [casting.cast(vector, dtypes.int64) for vector in vectors]
+
+
+def _check_index(parameter: str, tensor: Tensor) -> None:
+    if tensor.dtype.base_dtype not in dtypes.INDEX:
+        raise TypeError(
+            f"Value passed to parameter '{parameter}' has DataType {tensor.dtype.name} not in "
+            "list of allowed values: int32, int64"
+        )
+
+
+def _check_part(part: Any) -> None:
+    """Lists, arrays and Boolean masks select elements in NumPy; a slice cannot."""
+    is_mask = isinstance(part, bool) or dtypes.bool == getattr(part, "dtype", None)
+    rank = as_shape(getattr(part, "shape", ())).rank
+    is_list = isinstance(part, list | tuple)
+    is_number = isinstance(part, Number | Dimension) or has_conversion(part)
+    if is_mask or is_list or not is_number or rank not in (None, 0):
+        raise TypeError(
+            f"{part!r} cannot index a tensor: only integers, slices (`:`), ellipsis (`...`), "
+            "tf.newaxis (`None`) and scalar integer tensors can. Use tf.gather, tf.gather_nd or "
+            "tf.boolean_mask to select elements"
+        )
+
+
+@operator("getitem")
+def getitem(tensor: Tensor, key: Any) -> Tensor:
+    """`tensor[key]`: integers, slices, `...`, `None`, and scalar tensors as bounds."""
+    parts = list(cast("Sequence[Any]", key)) if isinstance(key, list | tuple) else [key]
+    spec = _Spec(parts)
+    with name_scope(None, "strided_slice", [tensor, *spec.begin, *spec.end, *spec.strides]) as name:
+        begin, end, strides = spec.vectors()
+        return strided_slice(tensor, begin, end, strides, **spec.masks, name=name)
+
+
+@operator("slice_assign")
+def slice_assign(slice_: Tensor, value: Any, name: str | None = None) -> Tensor:
+    """Assign to the part of a variable that `slice_` (`variable[...]`) reads."""
+    node = slice_.op
+    ref = _reference(node.inputs[0]) if isinstance(node.op, StridedSlice) else None
+    if ref is None:
+        raise ValueError("Sliced assignment is only supported for variables")
+    return StridedSliceAssign(**node.op.attributes)(ref, *node.inputs[1:], value, name=name)
+
+
+def _reference(tensor: Tensor) -> Tensor | None:
+    """The variable's reference that a tensor is, or is a read of."""
+    while not tensor.dtype.is_ref_dtype:
+        if not isinstance(tensor.op.op, basic.Identity):
+            return None
+        tensor = tensor.op.inputs[0]
+    return tensor

@@ -1,0 +1,1 @@
+"""What every other op leans on: constants, placeholders, casts, shapes, checks, Python calls."""

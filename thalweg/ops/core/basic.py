@@ -1,0 +1,355 @@
+"""The ops everything else leans on: constants, placeholders, identities and grouping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph import dtypes
+from thalweg.graph.build import graph_of
+from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_function
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.known import constant_elements
+from thalweg.graph.literal import make_array, plain_integers
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import Dimension, TensorShape, as_shape
+from thalweg.ir.expr import Expr
+from thalweg.ir.loop import IndexTuple, Operand
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+class Const(Op):
+    """A value known when the graph is built."""
+
+    signature = "-> output: dtype"
+    of_shapes = True  # of nothing at all
+    value: Array
+    dtype: DType
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def shape(self) -> TensorShape:
+        return TensorShape.of(self.value.shape)
+
+    def known_value(self) -> Array:
+        return self.value
+
+    def numpy(self) -> Array:
+        return plain_integers(self.value) if self.dtype.is_quantized else self.value
+
+
+@public("constant")
+def constant(
+    value: Any,
+    dtype: Any = None,
+    shape: Any = None,
+    name: str = "Const",
+    verify_shape: bool = False,
+) -> Tensor:
+    """A tensor of a Python or NumPy value, filled up with its last element to `shape`."""
+    array = make_array(value, None if dtype is None else as_dtype(dtype), shape, verify_shape)
+    return _const(array, name)
+
+
+def _const(array: Array, name: str) -> Tensor:
+    array = np.array(array)  # the graph keeps its own copy: the caller may write to theirs
+    array.flags.writeable = False  # what outlives a step is read-only
+    kind = as_dtype(array.dtype)
+    return Const(value=array, dtype=kind)(name=name)
+
+
+def _constant_conversion(
+    value: Any, dtype: DType | None = None, name: str | None = None, as_ref: bool = False
+) -> Tensor:
+    return constant(value, dtype, name=name or "Const")
+
+
+register_tensor_conversion_function(object, _constant_conversion, priority=200)
+
+
+def _shape_conversion(
+    value: TensorShape, dtype: DType | None = None, name: str | None = None, as_ref: bool = False
+) -> Tensor:
+    if not value.is_fully_defined():
+        raise ValueError(f"Cannot convert a partially known TensorShape to a Tensor: {value}")
+    return _sizes(value.as_list(), dtype, name or "shape_as_tensor")
+
+
+def _dimension_conversion(
+    value: Dimension, dtype: DType | None = None, name: str | None = None, as_ref: bool = False
+) -> Tensor:
+    if value.value is None:
+        raise ValueError(f"Cannot convert an unknown Dimension to a Tensor: {value}")
+    return _sizes(value.value, dtype, name or "shape_as_tensor")
+
+
+def _sizes(value: Any, dtype: DType | None, name: str) -> Tensor:
+    if dtype not in (None, dtypes.int32, dtypes.int64):
+        raise TypeError(f"Cannot convert sizes to dtype {dtype.name}: they are int32 or int64")
+    wide = dtype is None and bool(np.any(np.array(value, np.int64) > dtypes.int32.max))
+    return constant(value, dtypes.int64 if wide else dtype or dtypes.int32, name=name)
+
+
+register_tensor_conversion_function(TensorShape, _shape_conversion, priority=100)
+register_tensor_conversion_function(Dimension, _dimension_conversion, priority=100)
+
+
+class Placeholder(Op):
+    """A value that every step must feed."""
+
+    signature = "-> output: dtype"
+    stateful = True  # its value is the step's, never the graph's
+    host_only = True
+    not_differentiable = True
+    dtype: DType
+    given_shape: TensorShape
+
+    def shape(self) -> TensorShape:
+        return self.given_shape
+
+    def kernel(self, context: Any) -> Array:
+        raise errors.InvalidArgumentError(
+            None,
+            None,
+            f"You must feed a value for placeholder tensor '{context.node.name}' with dtype "
+            f"{_brief_name(self.dtype)}{_brief_shape(self.given_shape)}: pass feed_dict={{...}} "
+            "to run()",
+        )
+
+
+def _brief_name(dtype: DType) -> str:
+    short = {dtypes.float32: "float", dtypes.float64: "double", dtypes.float16: "half"}
+    return short.get(dtype.base_dtype, dtype.name)
+
+
+def _brief_shape(shape: TensorShape) -> str:
+    if shape.sizes is None:
+        return ""
+    return f" and shape [{','.join('?' if size is None else str(size) for size in shape.sizes)}]"
+
+
+@public("placeholder")
+def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor whose value is given with each step (`feed_dict`)."""
+    return Placeholder(dtype=as_dtype(dtype), given_shape=as_shape(shape))(name=name)
+
+
+class PlaceholderWithDefault(Op):
+    """A value that a step may feed, and its default."""
+
+    signature = "input: T -> output: T"
+    stateful = True
+    given_shape: TensorShape
+
+    def shape(self, input: Tensor) -> TensorShape:
+        input.shape.assert_is_compatible_with(self.given_shape)
+        return self.given_shape
+
+    def kernel(self, context: Any, input: Array) -> Array:
+        return input
+
+    def loop(self, at: IndexTuple, input: Operand) -> Expr:
+        return input[at]
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return dy
+
+
+@public("placeholder_with_default")
+def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
+    """A placeholder that gives `input` when it is not fed."""
+    return PlaceholderWithDefault(given_shape=as_shape(shape))(input, name=name)
+
+
+class Identity(Op):
+    """y = x"""
+
+    signature = "input: T -> output: T"
+    passes_slices = True
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return input.shape
+
+    def numpy(self, input: Array) -> Array:
+        return input
+
+    def dimensions(self, input: Tensor) -> TensorShape:
+        return TensorShape.of(constant_elements(input))
+
+    def loop(self, at: IndexTuple, input: Operand) -> Expr:
+        return input[at]
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return dy
+
+
+@public("identity")
+def identity(input: Any, name: str | None = None) -> Tensor:
+    """The same value under another name; of a variable, its value at this point of the step."""
+    return Identity()(input, name=name)
+
+
+class IdentityN(Op):
+    """y = x, for several tensors that become available together."""
+
+    signature = "input: [T] -> output: [T]"
+
+    def shape(self, input: list[Tensor]) -> list[TensorShape]:
+        return [tensor.shape for tensor in input]
+
+    def numpy(self, input: list[Array]) -> list[Array]:
+        return input
+
+    def loop(self, at: IndexTuple, input: list[Operand]) -> Expr:
+        return input[at.output][at]
+
+    def gradient(self, node: Node, *dy: Tensor) -> list[Tensor]:
+        return list(dy)
+
+
+@public("identity_n")
+def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
+    """The same values under other names, available only when all are."""
+    return IdentityN()(list(input), name=name)
+
+
+class GuaranteeConst(Identity, name="GuaranteeConst"):
+    """y = x; the program promises that x never changes."""
+
+    not_differentiable = True
+
+    def gradient(self, node: Node, dy: Tensor) -> None:
+        return None
+
+
+@public("guarantee_const")
+def guarantee_const(input: Any, name: str | None = None) -> Tensor:
+    """The value of `input`, which the caller promises is the same in every step."""
+    return GuaranteeConst()(input, name=name)
+
+
+class StopGradient(Identity, name="StopGradient"):
+    """y = x, and nothing flows back."""
+
+    not_differentiable = True
+
+    def gradient(self, node: Node, dy: Tensor) -> None:
+        return None
+
+
+@public("stop_gradient")
+def stop_gradient(input: Any, name: str | None = None) -> Tensor:
+    """The value of `input`, taken as a constant by `gradients`."""
+    return StopGradient()(input, name=name)
+
+
+class PreventGradient(Identity, name="PreventGradient"):
+    """y = x; asking for its gradient is an error."""
+
+    message: str = ""
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        raise LookupError(
+            f"No gradient defined through {node.name} (PreventGradient): {self.message}"
+        )
+
+
+class NoOp(Op):
+    """Nothing, but a place for control dependencies."""
+
+    signature = "->"
+    stateful = True
+    host_only = True
+    step_local = True  # it has no state at all
+    not_differentiable = True
+
+    def shape(self) -> list[TensorShape]:
+        return []
+
+    def numpy(self) -> tuple[()]:
+        return ()
+
+
+@public("no_op")
+def no_op(name: str | None = None) -> Node:
+    """A node that does nothing."""
+    return NoOp()(name=name)
+
+
+@public("group")
+def group(*inputs: Any, name: str | None = None) -> Node:
+    """A node that is done when all `inputs` are.
+
+    Where those are asked to be on several devices, each device tells of its own.
+    """
+    flat = _flat(inputs)
+    graph = graph_of(flat)
+    on_device: dict[str, list[Any]] = {}
+    for each in [] if graph.is_eager else flat:
+        on_device.setdefault(getattr(each, "device", None) or "", []).append(each)
+    with graph.as_default():
+        if len(on_device) <= 1:
+            return _gate(flat, next(iter(on_device), ""), name or "group_deps")
+        with graph.name_scope(name or "group_deps") as scope:
+            gates = [_gate(each, device) for device, each in sorted(on_device.items())]
+            return _gate(gates, "", scope)
+
+
+def _gate(inputs: Sequence[Any], device: str, name: str | None = None) -> Node:
+    graph = get_default_graph()
+    with graph.control_dependencies(inputs), graph.device(device) if device else nullcontext():
+        return no_op(name=name)
+
+
+@public("tuple")
+def tuple_(
+    tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] | None = None
+) -> list[Any]:
+    """The tensors, each available only when all are."""
+    graph = graph_of(_flat(tensors))
+    with graph.as_default(), graph.name_scope(name or "tuple"):
+        gates = [t for t in tensors if t is not None] + list(control_inputs or ())
+        gate = group(*gates)
+        return [None if t is None else with_dependencies([gate], t) for t in tensors]
+
+
+def with_dependencies(
+    dependencies: Sequence[Any], output_tensor: Any, name: str | None = None
+) -> Any:
+    """`output_tensor`, available only after `dependencies` ran."""
+    is_whole = hasattr(output_tensor, "components")
+    whole: Any = output_tensor if is_whole else convert_to_tensor(output_tensor)
+    graph = graph_of([whole])
+    beside = None if graph.is_eager else whole
+    with graph.as_default(), graph.colocate_with(beside), graph.control_dependencies(dependencies):
+        if not is_whole:
+            return identity(whole, name=name)
+        return type(whole)(*[identity(part) for part in whole.components()])
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    flat: list[Any] = []
+    for value in values:
+        if isinstance(value, list | tuple):
+            flat += _flat(cast("Sequence[Any]", value))
+        elif value is not None:
+            flat.append(value)
+    return flat
+
+
+def zeros_constant(like: Tensor) -> Tensor:
+    """A zero of the dtype of `like`, as a scalar."""
+    return convert_to_tensor(np.zeros((), like.dtype.base_dtype.as_numpy_dtype))

@@ -1,0 +1,181 @@
+"""Tensors that stay in a session between steps, by handle.
+
+`get_session_handle` keeps a value and gives a `TensorHandle`; its text, fed to the placeholder of
+`get_session_tensor`, brings the value back in a later step without leaving the session.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph import dtypes
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
+from thalweg.ops.core import basic
+from thalweg.ops.core.context import Context
+from thalweg.ops.text import text
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+_CONTAINER = "session handles"
+_DEVICE = "/job:localhost/replica:0/task:0/cpu:0"
+
+
+class TensorHandle:
+    """A value kept in a session. It is dropped with the handle unless `get_raw_handle` was used."""
+
+    def __init__(self, handle: str, dtype: DType, value: Array, drop: Callable[[], Any]) -> None:
+        self._handle = handle
+        self._dtype = dtype
+        self._value: Array | None = value
+        self._drop = drop
+
+    @property
+    def handle(self) -> str:
+        """The text to feed in its place."""
+        return self._handle
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the value."""
+        return self._dtype
+
+    def eval(self) -> Any:
+        """The value."""
+        return np.array(self._owned())[()]
+
+    def delete(self) -> None:
+        """Drop the value from the session."""
+        self._owned()
+        self._value = None
+        self._drop()
+
+    def get_raw_handle(self) -> str:
+        """The text of the handle; from now on the caller has to delete the value."""
+        self._value = None
+        return self._handle
+
+    def to_numpy_array(self) -> Any:
+        """The text of the handle as NumPy would hold it."""
+        return np.array(self._handle.encode(), dtype=object)
+
+    def _owned(self) -> Array:
+        if self._value is None:
+            raise TypeError(f"Persistent tensor {self._handle} may have already been deleted.")
+        return self._value
+
+    def __str__(self) -> str:
+        return self._handle
+
+    def __del__(self) -> None:
+        if getattr(self, "_value", None) is not None:
+            self._drop()
+
+
+class GetSessionHandle(Op):
+    """Keeps a value in the session and gives its handle."""
+
+    signature = "value: T -> handle: string"
+    stateful = True
+    host_only = True
+    not_differentiable = True
+
+    def shape(self, value: Tensor) -> TensorShape:
+        return scalar()
+
+    def kernel(self, context: Context, value: Array) -> TensorHandle:
+        node, number = context.node, next(context.state(lambda: itertools.count()))
+        name = f"{node.name};{number};{node.device or _DEVICE}"
+        kept = context.resource(name, _CONTAINER, lambda: np.array(value))
+        return TensorHandle(
+            name,
+            node.inputs[0].dtype.base_dtype,
+            kept,
+            lambda: context.delete_resource(name, _CONTAINER),
+        )
+
+
+@public("get_session_handle")
+def get_session_handle(data: Any, name: str | None = None) -> Tensor:
+    """A tensor that is fetched as the TensorHandle of `data`, kept in the session."""
+    if not isinstance(data, Tensor):
+        raise TypeError("`data` must be of type Tensor.")
+    with get_default_graph().colocate_with(data.op):
+        return GetSessionHandle()(data, name=name)
+
+
+class GetSessionTensor(Op):
+    """The value kept under a handle."""
+
+    signature = "handle: string -> value: dtype"
+    stateful = True
+    host_only = True
+    not_differentiable = True
+    dtype: DType
+
+    def shape(self, handle: Tensor) -> TensorShape:
+        handle.shape.assert_has_rank(0)
+        return unknown_shape()
+
+    def kernel(self, context: Context, handle: Any) -> Array:
+        name = _name(handle)
+
+        def missing() -> Array:
+            raise errors.InvalidArgumentError(
+                None, None, f"The tensor with handle '{name}' is not in the session store."
+            )
+
+        return context.resource(name, _CONTAINER, missing)
+
+
+def _name(handle: Any) -> str:
+    return str(handle) if isinstance(handle, TensorHandle) else text.text_item(handle).decode()
+
+
+@public("get_session_tensor")
+def get_session_tensor(handle: Any, dtype: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """(placeholder for a handle, the value kept under it)."""
+    with get_default_graph().device(_device(handle)):
+        holder = basic.placeholder(dtypes.string, [])
+        return holder, GetSessionTensor(dtype=as_dtype(dtype))(holder, name=name)
+
+
+def _device(handle: Any) -> str:
+    return str(handle).rpartition(";")[2]
+
+
+class DeleteSessionTensor(Op):
+    """Drops the value kept under a handle."""
+
+    signature = "handle: string ->"
+    stateful = True
+    host_only = True
+    not_differentiable = True
+
+    def shape(self, handle: Tensor) -> list[TensorShape]:
+        return []
+
+    def kernel(self, context: Context, handle: Any) -> tuple[()]:
+        if not context.delete_resource(_name(handle), _CONTAINER):
+            raise errors.InvalidArgumentError(
+                None, None, f"The tensor with handle '{_name(handle)}' is not in the session store."
+            )
+        return ()
+
+
+@public("delete_session_tensor")
+def delete_session_tensor(handle: Any, name: str | None = None) -> tuple[Tensor, Node]:
+    """(placeholder for a handle, the node that drops the value kept under it)."""
+    with get_default_graph().device(_device(handle)):
+        holder = basic.placeholder(dtypes.string, [])
+        return holder, DeleteSessionTensor()(holder, name=name)

@@ -1,0 +1,201 @@
+"""Calls of Python functions from inside a step.
+
+`py_func` wraps a function of NumPy arrays as a node. The node names its function by a token;
+the function lives as long as the graph it was wrapped in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.node import Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.ops.core.context import Context
+from thalweg.ops.text import text
+from thalweg.platform.compat import as_bytes
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+#: What an exception of the user's function becomes; anything else is an UnknownError.
+_TRANSLATED: tuple[tuple[type[Exception], type[errors.OpError]], ...] = (
+    (NotImplementedError, errors.UnimplementedError),
+    (StopIteration, errors.OutOfRangeError),
+    (TypeError, errors.InvalidArgumentError),
+    (ValueError, errors.InvalidArgumentError),
+)
+
+
+class Functions:
+    """The wrapped functions by token."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._numbers = itertools.count()
+
+    def insert(self, function: Callable[..., Any], graph: Graph) -> str:
+        """Keep a function as long as `graph` lives; returns its token."""
+        token = f"pyfunc_{next(self._numbers)}"
+        self._functions[token] = function
+        if graph.is_eager:
+            return token  # called once, then forgotten
+        weakref.finalize(graph, self._functions.pop, token)
+        return token
+
+    def find(self, token: str) -> Callable[..., Any]:
+        """The function of a token; an error if its graph is gone."""
+        if token not in self._functions:
+            raise errors.FailedPreconditionError(
+                None, None, f"callback {token} is not found: the graph that wrapped it is gone"
+            )
+        return self._functions[token]
+
+    def forget(self, token: str) -> None:
+        """Drop a function."""
+        self._functions.pop(token, None)
+
+    def size(self) -> int:
+        """How many functions are kept."""
+        return len(self._functions)
+
+
+functions = _py_funcs = Functions()
+
+
+class PyFunc(Op):
+    """output = function(*input), computed by Python; the function may have effects."""
+
+    signature = "input: [Tin] -> output: [Tout]"
+    stateful = True
+    blocking = True  # the function may wait for another one of its step
+    host_only = True
+    not_differentiable = True
+    token: str
+    Tout: tuple[DType, ...]
+
+    def shape(self, input: list[Tensor]) -> list[TensorShape]:
+        return [unknown_shape()] * len(self.Tout)
+
+    def kernel(self, context: Context, input: list[Array]) -> list[Array]:
+        return self._call(input)
+
+    def _call(self, input: list[Array]) -> list[Array]:
+        function = functions.find(self.token)
+        try:
+            # Copies: what the function writes into its arguments is its own affair.
+            returned = function(*(np.array(value) for value in input))
+        except errors.OpError:
+            raise
+        except Exception as error:
+            raise _translated(error) from error
+        return self._outputs(returned)
+
+    def _outputs(self, returned: Any) -> list[Array]:
+        values = _as_list(returned) if self.Tout or returned is not None else []
+        if len(values) != len(self.Tout):
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"{self.token} returns {len(values)} values, but expects to see "
+                f"{len(self.Tout)} values.",
+            )
+        return [self._checked(i, value) for i, value in enumerate(values)]
+
+    def _checked(self, position: int, value: Any) -> Array:
+        array = _as_array(value)
+        actual, wanted = as_dtype(array.dtype), self.Tout[position]
+        if actual is not wanted.base_dtype:
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"{position}-th value returned by {self.token} is {actual.name}, "
+                f"but expects {wanted.name}",
+            )
+        return array
+
+
+class PyFuncStateless(PyFunc, name="PyFuncStateless"):
+    """output = function(*input), computed by Python from its inputs alone."""
+
+    stateful = False
+
+    def kernel(self, context: Context, input: list[Array]) -> list[Array]:
+        if input:
+            return self._call(input)
+        return context.state(lambda: self._call(input))  # a function of nothing is a constant
+
+
+def _translated(error: Exception) -> errors.OpError:
+    message = f"{type(error).__name__}: {error}"
+    for kind, ours in _TRANSLATED:
+        if isinstance(error, kind):
+            return ours(None, None, message)
+    return errors.UnknownError(None, None, message)
+
+
+def _as_list(returned: Any) -> list[Any]:
+    if isinstance(returned, list | tuple):
+        return list(cast("Sequence[Any]", returned))
+    return [returned]
+
+
+def _as_array(value: Any) -> Array:
+    array = np.asarray(value, order="C")
+    if array.dtype.kind in "SU":
+        # Fixed-width arrays pad with zeros: go back to the elements themselves.
+        whole = array if array is value else np.asarray(value, dtype=object)
+        return text.text_of([as_bytes(item) for item in whole.ravel().tolist()], array.shape)
+    if array.dtype.kind == "V":
+        raise errors.UnimplementedError(None, None, f"Unsupported numpy type {array.dtype}")
+    if array.dtype == object:
+        return _text_objects(array)
+    return array.view()  # the array itself is the user's
+
+
+def _text_objects(array: Array) -> Array:
+    for item in array.ravel():
+        if not isinstance(item, str | bytes):
+            raise errors.UnimplementedError(
+                None, None, f"Unsupported object type {type(item).__name__}"
+            )
+    return text.mapped(as_bytes, array)
+
+
+@public("py_func")
+def py_func(
+    func: Callable[..., Any],
+    inp: Sequence[Any],
+    Tout: Any,  # noqa: N803 - TensorFlow's name
+    stateful: bool = True,
+    name: str | None = None,
+) -> Any:
+    """The results of a Python function of NumPy arrays, as tensors of dtypes `Tout`."""
+    is_list = isinstance(Tout, list | tuple)
+    kinds = tuple(as_dtype(t) for t in (cast("Sequence[Any]", Tout) if is_list else [Tout]))
+    graph = next((v.graph for v in inp if isinstance(v, Tensor)), get_default_graph())
+    kind = PyFunc if stateful else PyFuncStateless
+    outputs = kind(token=functions.insert(func, graph), Tout=kinds)(list(inp), name=name)
+    if stateful and not kinds and not graph.is_eager:
+        return graph.nodes[-1]  # nothing to fetch but the node itself
+    return outputs if is_list else outputs[0]
+
+
+@public("numpy_function")
+def numpy_function(
+    func: Callable[..., Any],
+    inp: Sequence[Any],
+    Tout: Any,  # noqa: N803 - TensorFlow's name
+    name: str | None = None,
+) -> Any:
+    """The results of a Python function of NumPy arrays, called each time the node runs."""
+    return py_func(func, inp, Tout, stateful=True, name=name)

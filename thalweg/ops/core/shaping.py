@@ -1,0 +1,368 @@
+"""Shapes as values, and views of the same elements under another shape."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph import dtypes
+from thalweg.graph.composite import SparseTensor, SparseTensorValue
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.known import constant_value, constant_value_as_shape
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar, unknown_shape, vector
+from thalweg.ir.expr import Expr, call, select
+from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck, reshaped
+from thalweg.ops.core import casting
+from thalweg.ops.math import reduce
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+known_shape = constant_value_as_shape
+
+
+class Shape(Op):
+    """The shape of x, as a vector."""
+
+    signature = "input: T -> output: out_type; out_type: index"
+    of_shapes = True
+    not_differentiable = True
+    out_type: DType = dtypes.int32
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return vector(input.shape.rank)
+
+    def known_value(self, input: Tensor) -> Array | None:
+        if not input.shape.is_fully_defined():
+            return None
+        return np.array(input.shape.as_list(), self.out_type.as_numpy_dtype)
+
+    def dimensions(self, input: Tensor) -> TensorShape:
+        return input.shape
+
+    def numpy(self, input: Array) -> Array:
+        return np.array(np.shape(input), self.out_type.as_numpy_dtype)
+
+
+@public("shape")
+def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
+    """The shape of a tensor as an integer vector; of a SparseTensor, its dense shape."""
+    if isinstance(input, SparseTensor | SparseTensorValue):
+        return casting.cast(input.dense_shape, as_dtype(out_type), name=name)
+    return Shape(out_type=as_dtype(out_type))(input, name=name)
+
+
+class ShapeN(Op):
+    """The shapes of several tensors, as vectors."""
+
+    signature = "input: N*T -> output: N*out_type; out_type: index"
+    of_shapes = True
+    not_differentiable = True
+    out_type: DType = dtypes.int32
+
+    def shape(self, input: list[Tensor]) -> list[TensorShape]:
+        return [vector(tensor.shape.rank) for tensor in input]
+
+    def known_value(self, input: list[Tensor]) -> list[Array] | None:
+        if not all(tensor.shape.is_fully_defined() for tensor in input):
+            return None
+        return [np.array(x.shape.as_list(), self.out_type.as_numpy_dtype) for x in input]
+
+    def numpy(self, input: list[Array]) -> list[Array]:
+        return [np.array(np.shape(x), self.out_type.as_numpy_dtype) for x in input]
+
+
+@public("shape_n")
+def shape_n(input: Any, out_type: Any = dtypes.int32, name: str | None = None) -> list[Tensor]:
+    """The shapes of several tensors."""
+    return ShapeN(out_type=as_dtype(out_type))(input, name=name)
+
+
+class Size(Op):
+    """The number of elements of x."""
+
+    signature = "input: T -> output: out_type; out_type: index"
+    of_shapes = True
+    not_differentiable = True
+    out_type: DType = dtypes.int32
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return scalar()
+
+    def known_value(self, input: Tensor) -> Array | None:
+        size = input.shape.num_elements()
+        return None if size is None else np.array(size, self.out_type.as_numpy_dtype)
+
+    def numpy(self, input: Array) -> Array:
+        return np.array(np.size(input), self.out_type.as_numpy_dtype)
+
+
+@public("size")
+def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
+    """The number of elements of a tensor; of a SparseTensor, that of its dense form."""
+    if isinstance(input, SparseTensor | SparseTensorValue):
+        elements = reduce.reduce_prod(input.dense_shape, 0, name=name)
+        return casting.cast(elements, as_dtype(out_type))
+    return Size(out_type=as_dtype(out_type))(input, name=name)
+
+
+class Rank(Op):
+    """The number of dimensions of x."""
+
+    signature = "input: T -> output: int32"
+    of_shapes = True
+    not_differentiable = True
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return scalar()
+
+    def known_value(self, input: Tensor) -> Array | None:
+        return None if input.shape.rank is None else np.array(input.shape.rank, np.int32)
+
+    def numpy(self, input: Array) -> Array:
+        return np.array(np.ndim(input), np.int32)
+
+
+@public("rank")
+def rank(input: Any, name: str | None = None) -> Tensor:
+    """The number of dimensions of a tensor."""
+    if isinstance(input, SparseTensor | SparseTensorValue):
+        return size(input.dense_shape, name=name)
+    return Rank()(input, name=name)
+
+
+class Reshape(Op):
+    """The elements of x, in order, under another shape; one size may be -1."""
+
+    signature = "tensor: T, shape: Tshape -> output: T; Tshape: index"
+
+    def shape(self, tensor: Tensor, shape: Tensor) -> TensorShape:
+        shape.shape.assert_has_rank(1)
+        wanted = constant_value_as_shape(shape)
+        if wanted.sizes is None:
+            return unknown_shape()
+        # A size that only the step knows and a -1 look the same here: both are None.
+        exact = constant_value(shape)
+        if exact is not None:
+            _check_sizes(exact)
+        elements = tensor.shape.num_elements()
+        return TensorShape.of(_complete(wanted.sizes, elements, exact is not None))
+
+    def numpy(self, tensor: Array, shape: Array) -> Array:
+        _check_sizes(shape)
+        sizes = tuple(np.asarray(shape).tolist())
+        try:
+            return np.reshape(tensor, sizes)
+        except ValueError:
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"Input to reshape is a tensor with {np.size(tensor)} values, but the requested "
+                f"shape {list(sizes)} does not hold that many",
+            ) from None
+
+    def loop(self, at: IndexTuple, tensor: Operand, shape: Operand) -> Expr:
+        return tensor[reshaped(at, tensor.shape)]
+
+    def requires(self, tensor: Operand, shape: Operand) -> list[RuntimeCheck]:
+        if shape.value is not None:
+            return []
+        # The one size that is not known beforehand: the others leave it a single value, or -1.
+        sizes = [shape[axis] for axis in range(shape.size)]
+        opens = sum(select(size < 0, 1, 0) for size in sizes)
+        known = math.prod(select(size < 0, 1, size) for size in sizes)
+        fits = call("eq", known, tensor.size) | call("eq", opens, 1)
+        return [RuntimeCheck((), fits), *(RuntimeCheck((), size >= -1) for size in sizes)]
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        return [reshape(dy, shape(node.inputs[0])), None]
+
+
+def _check_sizes(shape: Array) -> None:
+    if np.ndim(shape) != 1:
+        raise ValueError(f"shape must be a vector, got {np.asarray(shape).tolist()}")
+    if np.any(shape < -1):
+        raise ValueError(f"Sizes must not be negative (but for one -1), got {shape.tolist()}")
+    if np.count_nonzero(shape == -1) > 1:
+        raise ValueError(f"Only one size may be -1, got {shape.tolist()}")
+
+
+def _complete(
+    sizes: tuple[int | None, ...], elements: int | None, exact: bool
+) -> tuple[int | None, ...]:
+    """Fill in the one unknown size from the number of elements, and check the rest."""
+    unknown = sizes.count(None)
+    known = int(np.prod([s for s in sizes if s is not None], dtype=np.int64))
+    if elements is None or unknown > 1:
+        return sizes
+    if unknown == 0:
+        if known != elements:
+            raise ValueError(
+                f"Cannot reshape a tensor with {elements} elements to shape {list(sizes)} "
+                f"({known} elements)"
+            )
+        return sizes
+    if known == 0 or elements % known:
+        if exact:
+            raise ValueError(
+                f"Dimension size must be evenly divisible by {known} but is {elements}"
+            )
+        return sizes
+    return tuple(elements // known if s is None else s for s in sizes)
+
+
+@public("reshape")
+def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
+    """The same elements under another shape; one size may be -1."""
+    return Reshape()(tensor, shape_tensor(shape), name=name)
+
+
+def shape_tensor(shape: Any) -> Tensor:
+    """A shape given by a user (list, tuple, TensorShape, tensor, array) as an index tensor."""
+    if isinstance(shape, int | np.integer):
+        raise ValueError(f"A shape must be a vector, not the scalar {shape}")
+    return index_tensor(shape)
+
+
+def index_tensor(value: Any, name: str | None = None) -> Tensor:
+    """Sizes, axes or bounds given by a user as an index tensor: `[]` has no dtype of its own."""
+    preferred = None if hasattr(value, "dtype") else dtypes.int32
+    return convert_to_tensor(value, name=name, preferred_dtype=preferred)
+
+
+class ExpandDims(Op):
+    """x with a dimension of size 1 put in at an axis."""
+
+    signature = "input: T, dim: Tdim -> output: T; Tdim: index"
+
+    def shape(self, input: Tensor, dim: Tensor) -> TensorShape:
+        axis, sizes = constant_value(dim), input.shape.sizes
+        if sizes is None or axis is None:
+            return unknown_shape(None if sizes is None else len(sizes) + 1)
+        place = _insertion(int(axis.item()), len(sizes))
+        return TensorShape.of((*sizes[:place], 1, *sizes[place:]))
+
+    def numpy(self, input: Array, dim: Array) -> Array:
+        return np.expand_dims(input, _insertion(int(np.asarray(dim).item()), np.ndim(input)))
+
+    def loop(self, at: IndexTuple, input: Operand, dim: Operand) -> Expr:
+        place = _insertion(int(dim.constant().item()), input.rank)
+        return input[(*at[:place], *at[place + 1 :])]
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
+        return [reshape(dy, shape(node.inputs[0])), None]
+
+
+def _insertion(axis: int, rank: int) -> int:
+    if not -rank - 1 <= axis <= rank:
+        raise ValueError(f"Dimension {axis} is not in the interval [{-rank - 1}, {rank}].")
+    return axis + rank + 1 if axis < 0 else axis
+
+
+@public("expand_dims")
+def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Tensor:
+    """`input` with a dimension of size 1 put in at `axis`."""
+    if axis is not None and dim is not None:
+        raise ValueError("can't specify both 'dim' and 'axis'")
+    place = dim if axis is None else axis
+    if place is None:
+        raise ValueError("Must specify an axis argument to tf.expand_dims()")
+    return ExpandDims()(input, place, name=name)
+
+
+class Squeeze(Op):
+    """x without its dimensions of size 1 (all of them, or those of `squeeze_dims`)"""
+
+    signature = "input: T -> output: T"
+    squeeze_dims: tuple[int, ...] = ()
+
+    def shape(self, input: Tensor) -> TensorShape:
+        sizes = input.shape.sizes
+        if sizes is None or (None in sizes and not self.squeeze_dims):
+            return unknown_shape()
+        dropped = self._dropped(sizes)
+        return TensorShape.of(tuple(s for i, s in enumerate(sizes) if i not in dropped))
+
+    def _dropped(self, sizes: tuple[int | None, ...]) -> set[int]:
+        if not self.squeeze_dims:
+            return {axis for axis, size in enumerate(sizes) if size == 1}
+        dropped = {axis_within(axis, len(sizes)) for axis in self.squeeze_dims}
+        for axis in sorted(dropped):
+            if sizes[axis] not in (1, None):
+                raise ValueError(
+                    f"Can not squeeze dim[{axis}], expected a dimension of 1, got {sizes[axis]}"
+                )
+        return dropped
+
+    def numpy(self, input: Array) -> Array:
+        return np.squeeze(input, tuple(self._dropped(np.shape(input))))
+
+    def loop(self, at: IndexTuple, input: Operand) -> Expr:
+        dropped, left = self._dropped(input.shape), iter(at)
+        return input[[0 if axis in dropped else next(left) for axis in range(input.rank)]]
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return reshape(dy, shape(node.inputs[0]))
+
+
+def axis_within(axis: int, rank: int) -> int:
+    """An axis counted from 0; an error if there is none such."""
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is not in the range [{-rank}, {rank})")
+    return axis % rank
+
+
+def one_axis(rank: int, axis: int, size: int) -> list[int]:
+    """The shape of a vector that lies along one axis of a tensor: 1 along all others."""
+    return [size if place == axis else 1 for place in range(rank)]
+
+
+@public("squeeze")
+def squeeze(
+    input: Any, axis: Any = None, name: str | None = None, squeeze_dims: Any = None
+) -> Tensor:
+    """`input` without its dimensions of size 1: all of them, or those of `axis`."""
+    if axis is not None and squeeze_dims is not None:
+        raise ValueError("Cannot specify both 'axis' and 'squeeze_dims'")
+    given = squeeze_dims if axis is None else axis
+    axes = () if given is None else tuple(np.atleast_1d(given).tolist())
+    return Squeeze(squeeze_dims=axes)(input, name=name)
+
+
+class EnsureShape(Op):
+    """y = x; an error if x does not have the given shape"""
+
+    signature = "input: T -> output: T"
+    given_shape: TensorShape
+
+    def shape(self, input: Tensor) -> TensorShape:
+        return input.shape.merge_with(self.given_shape)
+
+    def numpy(self, input: Array) -> Array:
+        if not self.given_shape.is_compatible_with(np.shape(input)):
+            raise errors.InvalidArgumentError(
+                None,
+                None,
+                f"Shape of tensor {list(np.shape(input))} is not compatible with expected shape "
+                f"{self.given_shape}",
+            )
+        return input
+
+    def loop(self, at: IndexTuple, input: Operand) -> Expr:
+        return input[at]
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return dy
+
+
+@public("ensure_shape")
+def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
+    """`x`, known from here on to have `shape`: checked now where possible, and in every step."""
+    return EnsureShape(given_shape=TensorShape(shape))(x, name=name)

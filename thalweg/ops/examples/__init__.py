@@ -1,0 +1,1 @@
+"""Example and SequenceExample messages, parsed."""

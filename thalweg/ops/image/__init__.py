@@ -1,0 +1,1 @@
+"""Images: files, colours, boxes, crops, resizing."""

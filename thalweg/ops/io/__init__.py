@@ -1,0 +1,1 @@
+"""Files in and out of the graph: readers, checkpoints, summaries, serialised tensors."""

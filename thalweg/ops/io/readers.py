@@ -1,0 +1,453 @@
+"""Readers: ops that give the records of files whose names come from a queue.
+
+A reader is made once and read by any number of steps: `key, value = reader.read(queue)`. The ops
+named V2 do the same with resource handles, for graphs that come from elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import int64
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar, vector
+from thalweg.ops.core.context import Context
+from thalweg.ops.io import reader_state
+from thalweg.ops.io.reader_state import Reader
+from thalweg.ops.state.queue_state import Queue
+from thalweg.ops.text import text
+from thalweg.platform.files.records import TFRecordOptions
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+# Handles
+
+
+class ReaderHandle(Op, abstract=True):
+    """A reference to a reader of the session."""
+
+    signature = "-> reader_handle: &string"
+    stateful = True
+    not_differentiable = True
+    host_only = True
+    container: str = ""
+    shared_name: str = ""
+
+    def shape(self) -> TensorShape:
+        return vector(2)
+
+    def make(self, name: str) -> Reader:
+        """A new reader of this kind."""
+        raise TypeError(f"{type(self).__name__} must define make")
+
+    def kernel(self, context: Context) -> Reader:
+        name = self.shared_name or context.node.name
+        found: Any = context.resource(name, self.container, lambda: self.make(name))
+        wanted = self.type_name.removesuffix("V2")
+        if not isinstance(found, Reader) or found.kind != wanted:
+            raise errors.InvalidArgumentError(
+                None, None, f"'{name}' is a {type(found).__name__}, not a {wanted}"
+            )
+        return found
+
+
+class IdentityReaderOp(ReaderHandle, name="IdentityReader"):
+    """A reference to a reader whose records are the work itself."""
+
+    def make(self, name: str) -> Reader:
+        return reader_state.IdentityReader(name)
+
+
+class WholeFileReaderOp(ReaderHandle, name="WholeFileReader"):
+    """A reference to a reader whose records are whole files."""
+
+    def make(self, name: str) -> Reader:
+        return reader_state.WholeFileReader(name)
+
+
+class TextLineReaderOp(ReaderHandle, name="TextLineReader"):
+    """A reference to a reader whose records are lines."""
+
+    skip_header_lines: int = 0
+
+    def make(self, name: str) -> Reader:
+        return reader_state.TextLineReader(name, self.skip_header_lines)
+
+
+class FixedLengthRecordReaderOp(ReaderHandle, name="FixedLengthRecordReader"):
+    """A reference to a reader whose records are so many bytes each."""
+
+    record_bytes: int
+    header_bytes: int = 0
+    footer_bytes: int = 0
+    hop_bytes: int = 0
+    encoding: str = ""
+
+    def shape(self) -> TensorShape:
+        self._check()
+        return vector(2)
+
+    def _check(self) -> None:
+        if self.record_bytes <= 0:
+            raise ValueError(f"record_bytes must be > 0, got {self.record_bytes}")
+        for name in ("header_bytes", "footer_bytes", "hop_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        if self.encoding not in ("", "ZLIB", "GZIP"):
+            raise ValueError(f"encoding must be '', 'ZLIB' or 'GZIP', got {self.encoding!r}")
+
+    def make(self, name: str) -> Reader:
+        return reader_state.FixedLengthRecordReader(
+            name,
+            self.record_bytes,
+            self.header_bytes,
+            self.footer_bytes,
+            self.hop_bytes,
+            self.encoding,
+        )
+
+
+class TFRecordReaderOp(ReaderHandle, name="TFRecordReader"):
+    """A reference to a reader of TFRecord files."""
+
+    compression_type: str = ""
+
+    def make(self, name: str) -> Reader:
+        return reader_state.TFRecordReader(name, self.compression_type)
+
+
+class IdentityReaderV2(IdentityReaderOp):
+    """As IdentityReader, by a resource handle."""
+
+    signature = "-> reader_handle: resource"
+
+    def shape(self) -> TensorShape:
+        return scalar()
+
+
+class WholeFileReaderV2(WholeFileReaderOp):
+    """As WholeFileReader, by a resource handle."""
+
+    signature = "-> reader_handle: resource"
+
+    def shape(self) -> TensorShape:
+        return scalar()
+
+
+class TextLineReaderV2(TextLineReaderOp):
+    """As TextLineReader, by a resource handle."""
+
+    signature = "-> reader_handle: resource"
+
+    def shape(self) -> TensorShape:
+        return scalar()
+
+
+class FixedLengthRecordReaderV2(FixedLengthRecordReaderOp):
+    """As FixedLengthRecordReader, by a resource handle."""
+
+    signature = "-> reader_handle: resource"
+
+    def shape(self) -> TensorShape:
+        self._check()
+        return scalar()
+
+
+class TFRecordReaderV2(TFRecordReaderOp):
+    """As TFRecordReader, by a resource handle."""
+
+    signature = "-> reader_handle: resource"
+
+    def shape(self) -> TensorShape:
+        return scalar()
+
+
+# What steps do with a reader
+
+
+class ReaderOp(Op, abstract=True):
+    """Acts on a reader."""
+
+    stateful = True
+    not_differentiable = True
+    host_only = True
+
+
+class ReaderRead(ReaderOp):
+    """The next record."""
+
+    signature = "reader_handle: &string, queue_handle: &string -> key: string, value: string"
+    blocking = True
+
+    def shape(self, *_: Tensor) -> list[TensorShape]:
+        return [scalar(), scalar()]
+
+    def kernel(self, context: Context, reader: Reader, queue: Queue) -> tuple[Array, Array]:
+        ((key, value),) = reader.read(queue, context.cancellation)
+        return text.text_array(key), text.text_array(value)
+
+
+class ReaderReadUpTo(ReaderOp):
+    """The next records, fewer where a work ends."""
+
+    signature = (
+        "reader_handle: &string, queue_handle: &string, num_records: int64 "
+        "-> keys: string, values: string"
+    )
+    blocking = True
+
+    def shape(self, reader: Tensor, queue: Tensor, num_records: Tensor) -> list[TensorShape]:
+        num_records.shape.assert_has_rank(0)
+        return [vector(None), vector(None)]
+
+    def kernel(
+        self, context: Context, reader: Reader, queue: Queue, num_records: Array
+    ) -> tuple[Array, Array]:
+        most = int(num_records)
+        if most <= 0:
+            raise errors.InvalidArgumentError(
+                None, None, f"num_records must be positive, got {most}"
+            )
+        found = reader.read(queue, context.cancellation, most)
+        return text.text_of(key for key, _ in found), text.text_of(value for _, value in found)
+
+
+class ReaderNumRecordsProduced(ReaderOp):
+    """How many records a reader has given."""
+
+    signature = "reader_handle: &string -> records_produced: int64"
+
+    def shape(self, reader: Tensor) -> TensorShape:
+        return scalar()
+
+    def kernel(self, context: Context, reader: Reader) -> Any:
+        return np.int64(reader.state.records_produced)
+
+
+class ReaderNumWorkUnitsCompleted(ReaderOp):
+    """How many works a reader is done with."""
+
+    signature = "reader_handle: &string -> units_completed: int64"
+
+    def shape(self, reader: Tensor) -> TensorShape:
+        return scalar()
+
+    def kernel(self, context: Context, reader: Reader) -> Any:
+        return np.int64(reader.state.work_finished)
+
+
+class ReaderSerializeState(ReaderOp):
+    """How far a reader got, as bytes."""
+
+    signature = "reader_handle: &string -> state: string"
+
+    def shape(self, reader: Tensor) -> TensorShape:
+        return scalar()
+
+    def kernel(self, context: Context, reader: Reader) -> Array:
+        return text.text_array(reader.state.to_bytes())
+
+
+class ReaderRestoreState(ReaderOp):
+    """Puts a reader back to where it was."""
+
+    signature = "reader_handle: &string, state: string ->"
+
+    def shape(self, reader: Tensor, state: Tensor) -> list[TensorShape]:
+        state.shape.assert_has_rank(0)
+        return []
+
+    def kernel(self, context: Context, reader: Reader, state: Array) -> tuple[()]:
+        reader.restore(text.text_item(state))
+        return ()
+
+
+class ReaderReset(ReaderOp):
+    """Lets a reader begin anew."""
+
+    signature = "reader_handle: &string ->"
+
+    def shape(self, reader: Tensor) -> list[TensorShape]:
+        return []
+
+    def kernel(self, context: Context, reader: Reader) -> tuple[()]:
+        reader.reset()
+        return ()
+
+
+class ReaderReadV2(ReaderRead):
+    """As ReaderRead, by resource handles."""
+
+    signature = "reader_handle: resource, queue_handle: resource -> key: string, value: string"
+
+
+class ReaderReadUpToV2(ReaderReadUpTo):
+    """As ReaderReadUpTo, by resource handles."""
+
+    signature = (
+        "reader_handle: resource, queue_handle: resource, num_records: int64 "
+        "-> keys: string, values: string"
+    )
+
+
+class ReaderNumRecordsProducedV2(ReaderNumRecordsProduced):
+    """As ReaderNumRecordsProduced, by a resource handle."""
+
+    signature = "reader_handle: resource -> records_produced: int64"
+
+
+class ReaderNumWorkUnitsCompletedV2(ReaderNumWorkUnitsCompleted):
+    """As ReaderNumWorkUnitsCompleted, by a resource handle."""
+
+    signature = "reader_handle: resource -> units_completed: int64"
+
+
+class ReaderSerializeStateV2(ReaderSerializeState):
+    """As ReaderSerializeState, by a resource handle."""
+
+    signature = "reader_handle: resource -> state: string"
+
+
+class ReaderRestoreStateV2(ReaderRestoreState):
+    """As ReaderRestoreState, by a resource handle."""
+
+    signature = "reader_handle: resource, state: string ->"
+
+
+class ReaderResetV2(ReaderReset):
+    """As ReaderReset, by a resource handle."""
+
+    signature = "reader_handle: resource ->"
+
+
+# What users see
+
+
+def _queue_reference(queue: Any) -> Tensor:
+    reference = queue if isinstance(queue, Tensor) else getattr(queue, "queue_ref", None)
+    if reference is None:
+        raise TypeError(f"A reader reads from a queue of file names, not from {queue!r}")
+    return reference
+
+
+@public("ReaderBase")
+class ReaderBase:
+    """Gives records of work that it takes from a queue of strings."""
+
+    def __init__(self, reader_ref: Tensor, supports_serialize: bool = False) -> None:
+        self._reader_ref = reader_ref
+        self._supports_serialize = supports_serialize
+
+    @property
+    def reader_ref(self) -> Tensor:
+        """The reference to the reader."""
+        return self._reader_ref
+
+    @property
+    def supports_serialize(self) -> bool:
+        """Whether the state of the reader can be kept."""
+        return self._supports_serialize
+
+    def read(self, queue: Any, name: str | None = None) -> Any:
+        """(key, value) of the next record; waits for work if there is none under way."""
+        return ReaderRead()(self._reader_ref, _queue_reference(queue), name=name)
+
+    def read_up_to(self, queue: Any, num_records: Any, name: str | None = None) -> Any:
+        """(keys, values) of up to `num_records` records; fewer where a work ends."""
+        count = convert_to_tensor(num_records, int64)
+        return ReaderReadUpTo()(self._reader_ref, _queue_reference(queue), count, name=name)
+
+    def num_records_produced(self, name: str | None = None) -> Tensor:
+        """How many records were given so far."""
+        return ReaderNumRecordsProduced()(self._reader_ref, name=name)
+
+    def num_work_units_completed(self, name: str | None = None) -> Tensor:
+        """How many works are finished."""
+        return ReaderNumWorkUnitsCompleted()(self._reader_ref, name=name)
+
+    def serialize_state(self, name: str | None = None) -> Tensor:
+        """How far the reader got, as a string."""
+        return ReaderSerializeState()(self._reader_ref, name=name)
+
+    def restore_state(self, state: Any, name: str | None = None) -> Node:
+        """Go back to what `serialize_state` gave."""
+        return ReaderRestoreState()(self._reader_ref, state, name=name)
+
+    def reset(self, name: str | None = None) -> Node:
+        """Begin anew, with the next work of the queue."""
+        return ReaderReset()(self._reader_ref, name=name)
+
+
+def _container() -> str:
+    return get_default_graph().container_name
+
+
+@public("WholeFileReader")
+class WholeFileReader(ReaderBase):
+    """Gives (name, contents) of files."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(WholeFileReaderOp(container=_container())(name=name), True)
+
+
+@public("TextLineReader")
+class TextLineReader(ReaderBase):
+    """Gives (name:number, line) of files, without line ends."""
+
+    def __init__(self, skip_header_lines: int | None = None, name: str | None = None) -> None:
+        op = TextLineReaderOp(skip_header_lines=skip_header_lines or 0, container=_container())
+        super().__init__(op(name=name), True)
+
+
+@public("FixedLengthRecordReader")
+class FixedLengthRecordReader(ReaderBase):
+    """Gives (name:number, record) of files of records that all are `record_bytes` long.
+
+    Records begin after the header, every `hop_bytes` (by default one after the other).
+    """
+
+    def __init__(
+        self,
+        record_bytes: int,
+        header_bytes: int | None = None,
+        footer_bytes: int | None = None,
+        hop_bytes: int | None = None,
+        name: str | None = None,
+        encoding: str | None = None,
+    ) -> None:
+        op = FixedLengthRecordReaderOp(
+            record_bytes=record_bytes,
+            header_bytes=header_bytes or 0,
+            footer_bytes=footer_bytes or 0,
+            hop_bytes=hop_bytes or 0,
+            encoding=encoding or "",
+            container=_container(),
+        )
+        super().__init__(op(name=name), True)
+
+
+@public("TFRecordReader")
+class TFRecordReader(ReaderBase):
+    """Gives (name:offset, record) of TFRecord files."""
+
+    def __init__(self, name: str | None = None, options: Any = None) -> None:
+        kind = TFRecordOptions.get_compression_type_string(options)
+        op = TFRecordReaderOp(compression_type=kind, container=_container())
+        super().__init__(op(name=name), True)
+
+
+@public("IdentityReader")
+class IdentityReader(ReaderBase):
+    """Gives (work, work)."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(IdentityReaderOp(container=_container())(name=name), True)

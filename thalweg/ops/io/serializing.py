@@ -1,0 +1,368 @@
+"""Tensors as bytes, and sparse tensors kept or carried as bytes.
+
+A tensor is written as a TensorProto, which any TensorFlow reads; a sparse tensor is three of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph import dtypes
+from thalweg.graph.composite import SparseTensor
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, matrix, scalar, unknown_shape, vector
+from thalweg.ops.core.context import Context
+from thalweg.ops.io.tensor_format import from_bytes, to_bytes
+from thalweg.ops.sparse import sparse
+from thalweg.ops.sparse.sparse import as_sparse, static_rank
+from thalweg.ops.text import text
+from thalweg.public import public
+
+Array = NDArray[Any]
+SparseArrays = tuple[Array, Array, Array]
+
+# Dense tensors
+
+
+class SerializeTensor(Op):
+    """A tensor as the bytes of a TensorProto."""
+
+    signature = "tensor: T -> serialized: string"
+    host_only = True
+    not_differentiable = True
+
+    def shape(self, tensor: Tensor) -> TensorShape:
+        return scalar()
+
+    def numpy(self, tensor: Array) -> Array:
+        return text.text_array(to_bytes(np.asarray(tensor)))
+
+
+@public("serialize_tensor", "io.serialize_tensor")
+def serialize_tensor(tensor: Any, name: str | None = None) -> Tensor:
+    """A tensor as a string that `parse_tensor` reads."""
+    return SerializeTensor()(tensor, name=name)
+
+
+class ParseTensor(Op):
+    """The tensor that bytes hold."""
+
+    signature = "serialized: string -> output: out_type"
+    host_only = True
+    not_differentiable = True
+    out_type: DType
+
+    def shape(self, serialized: Tensor) -> TensorShape:
+        serialized.shape.assert_has_rank(0)
+        return unknown_shape()
+
+    def numpy(self, serialized: Array) -> Array:
+        data = text.text_array(serialized)
+        if data.ndim:
+            raise ValueError(f"Expected `serialized` to be a scalar, got shape: {list(data.shape)}")
+        array = self._parsed(data.item())
+        if as_dtype(array.dtype) is not self.out_type:
+            raise ValueError(
+                f"Type mismatch between parsed tensor ({as_dtype(array.dtype).name}) and dtype "
+                f"({self.out_type.name})"
+            )
+        return array
+
+    def _parsed(self, data: bytes) -> Array:
+        try:
+            return from_bytes(data)
+        except ValueError as error:
+            shown = data[:64].decode(errors="backslashreplace")
+            raise ValueError(
+                f"Could not parse `serialized` as TensorProto: '{shown}' ({error})"
+            ) from error
+
+
+@public("parse_tensor", "io.parse_tensor")
+def parse_tensor(serialized: Any, out_type: Any, name: str | None = None) -> Tensor:
+    """The tensor of dtype `out_type` that a string made by `serialize_tensor` holds."""
+    return ParseTensor(out_type=as_dtype(out_type))(serialized, name=name)
+
+
+# Sparse tensors
+
+
+class SerializeSparse(Op):
+    """Indices, values and shape of a sparse tensor, each as a string (or variant)."""
+
+    signature = (
+        "sparse_indices: int64, sparse_values: T, sparse_shape: int64 "
+        "-> serialized_sparse: out_type; out_type: string|variant"
+    )
+    host_only = True
+    not_differentiable = True
+    out_type: DType = dtypes.string
+
+    def shape(self, indices: Tensor, values: Tensor, shape: Tensor) -> TensorShape:
+        static_rank(indices, shape)
+        return vector(3)
+
+    def numpy(self, indices: Array, values: Array, shape: Array) -> Array:
+        return packed((indices, values, shape), self.out_type)
+
+
+def packed(parts: SparseArrays, kind: DType) -> Array:
+    """The parts of a sparse tensor as bytes, or as they are in a variant."""
+    row = np.empty(3, object)
+    for position, part in enumerate(parts):
+        row[position] = to_bytes(part) if kind is dtypes.string else part
+    return row
+
+
+@public("serialize_sparse", "io.serialize_sparse")
+def serialize_sparse(sp_input: Any, name: str | None = None, out_type: Any = dtypes.string) -> Any:
+    """A SparseTensor as a vector of three strings (or variants)."""
+    op = SerializeSparse(out_type=as_dtype(out_type))
+    return op(*as_sparse(sp_input).components(), name=name)
+
+
+class SerializeManySparse(Op):
+    """Each slice along the first axis of a sparse tensor, serialized as a row."""
+
+    signature = (
+        "sparse_indices: int64, sparse_values: T, sparse_shape: int64 "
+        "-> serialized_sparse: out_type; out_type: string|variant"
+    )
+    host_only = True
+    not_differentiable = True
+    out_type: DType = dtypes.string
+
+    def shape(self, indices: Tensor, values: Tensor, shape: Tensor) -> TensorShape:
+        static_rank(indices, shape)
+        return matrix(None, 3)
+
+    def numpy(self, indices: Array, values: Array, shape: Array) -> Array:
+        rows = np.empty((int(shape[0]), 3), object)
+        for number, parts in enumerate(slices(indices, values, shape)):
+            rows[number] = packed(parts, self.out_type)
+        return rows
+
+
+def slices(indices: Array, values: Array, shape: Array) -> Iterator[SparseArrays]:
+    """The sparse tensors that lie along the first axis of one."""
+    if len(shape) < 2:
+        raise ValueError(f"Rank of input SparseTensor should be > 1, but saw rank: {len(shape)}")
+    sparse.check_indices(indices[:, :1], shape[:1], ordered=False)
+    for number in range(int(shape[0])):
+        here = indices[:, 0] == number
+        yield indices[here, 1:], values[here], shape[1:]
+
+
+@public("serialize_many_sparse", "io.serialize_many_sparse")
+def serialize_many_sparse(
+    sp_input: Any, name: str | None = None, out_type: Any = dtypes.string
+) -> Tensor:
+    """The slices of a SparseTensor along its first axis, each as a row of three strings."""
+    op = SerializeManySparse(out_type=as_dtype(out_type))
+    return op(*as_sparse(sp_input).components(), name=name)
+
+
+class DeserializeManySparse(Op):
+    """Serialized sparse tensors put together along a new first axis."""
+
+    signature = (
+        "serialized_sparse: Tserialized -> sparse_indices: int64, sparse_values: dtype, "
+        "sparse_shape: int64; Tserialized: string|variant"
+    )
+    host_only = True
+    not_differentiable = True
+    dtype: DType
+
+    def shape(self, serialized_sparse: Tensor) -> list[TensorShape]:
+        serialized_sparse.shape.with_rank(2)[1].assert_is_compatible_with(3)
+        return sparse.component_shapes(None, None)
+
+    def numpy(self, serialized_sparse: Array) -> SparseArrays:
+        rows = np.asarray(serialized_sparse)
+        parsed = [[_parsed(item, i, j) for j, item in enumerate(row)] for i, row in enumerate(rows)]
+        return batched([(parts[0], parts[1], parts[2]) for parts in parsed], self.dtype)
+
+
+def _parsed(item: Any, row: int, column: int) -> Array:
+    if isinstance(item, np.ndarray):
+        return cast("Array", item)
+    try:
+        return from_bytes(item)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"Could not parse serialized_sparse[{row}, {column}]: {error}") from error
+
+
+def batched(parts: Sequence[SparseArrays], kind: DType) -> SparseArrays:
+    """Sparse tensors of one rank put together along a new first axis."""
+    if not parts:
+        raise ValueError("Must have at least 1 serialized SparseTensor, but input is empty")
+    for number, (_, values, shape) in enumerate(parts):
+        if as_dtype(values.dtype) is not kind.base_dtype:
+            raise ValueError(
+                f"Requested SparseTensor of type {kind.name} but "
+                f"SparseTensor[{number}].values.dtype() == {as_dtype(values.dtype).name}"
+            )
+        if len(shape) != len(parts[0][2]):
+            raise ValueError(
+                "Inconsistent rank across SparseTensors: rank prior to "
+                f"SparseTensor[{number}] was: {len(parts[0][2]) + 1} but rank of "
+                f"SparseTensor[{number}] is: {len(shape) + 1}"
+            )
+    rows = [np.insert(indices, 0, number, axis=1) for number, (indices, *_) in enumerate(parts)]
+    sizes = np.max([shape for *_, shape in parts], axis=0)
+    shape = np.array([len(parts), *sizes], np.int64)
+    return np.concatenate(rows), np.concatenate([values for _, values, _ in parts]), shape
+
+
+@public("deserialize_many_sparse", "io.deserialize_many_sparse")
+def deserialize_many_sparse(
+    serialized_sparse: Any, dtype: Any, rank: int | None = None, name: str | None = None
+) -> SparseTensor:
+    """Rows of `serialize_many_sparse` as one SparseTensor; `rank` is that of one element."""
+    op = DeserializeManySparse(dtype=as_dtype(dtype))
+    return _with_rank(op(convert_to_tensor(serialized_sparse), name=name), rank)
+
+
+def _with_rank(parts: Sequence[Tensor], rank: int | None) -> SparseTensor:
+    indices, values, shape = parts
+    if rank is not None:
+        indices.set_shape([None, rank + 1])
+        shape.set_shape([rank + 1])
+    return SparseTensor(indices, values, shape)
+
+
+# A map of sparse tensors in the session
+
+
+class SparseTensorsMap:
+    """Sparse tensors of a session by number; a tensor is taken once."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[int, SparseArrays] = {}
+        self._numbers = itertools.count()  # steps may add at once
+
+    def add(self, parts: SparseArrays) -> int:
+        """Keep a sparse tensor; returns its number."""
+        number = next(self._numbers)
+        self._tensors[number] = parts
+        return number
+
+    def take(self, number: int) -> SparseArrays:
+        """A sparse tensor, which is then forgotten."""
+        if number not in self._tensors:
+            raise ValueError(f"Unable to find SparseTensor: {number} in map")
+        return self._tensors.pop(number)
+
+
+class TensorsMapOp(Op, abstract=True):
+    """An op on the map of sparse tensors under (container, shared_name or the node's name)."""
+
+    stateful = True
+    host_only = True
+    not_differentiable = True
+    container: str = ""
+    shared_name: str = ""
+
+    def tensors(self, context: Context) -> SparseTensorsMap:
+        name = self.shared_name or context.node.name
+        return context.resource(name, self.container, SparseTensorsMap)
+
+
+class AddSparseToTensorsMap(TensorsMapOp):
+    """Keeps a sparse tensor in a map and gives its number."""
+
+    signature = (
+        "sparse_indices: int64, sparse_values: T, sparse_shape: int64 -> sparse_handle: int64"
+    )
+
+    def shape(self, indices: Tensor, values: Tensor, shape: Tensor) -> TensorShape:
+        return scalar()
+
+    def kernel(self, context: Context, indices: Array, values: Array, shape: Array) -> Any:
+        return np.int64(self.tensors(context).add((indices, values, shape)))
+
+
+class AddManySparseToTensorsMap(TensorsMapOp):
+    """Keeps the slices of a sparse tensor in a map and gives their numbers."""
+
+    signature = (
+        "sparse_indices: int64, sparse_values: T, sparse_shape: int64 -> sparse_handles: int64"
+    )
+
+    def shape(self, indices: Tensor, values: Tensor, shape: Tensor) -> TensorShape:
+        return vector(None)
+
+    def kernel(self, context: Context, indices: Array, values: Array, shape: Array) -> Array:
+        tensors = self.tensors(context)
+        return np.array([tensors.add(part) for part in slices(indices, values, shape)], np.int64)
+
+
+class TakeManySparseFromTensorsMap(TensorsMapOp):
+    """The sparse tensors of the given numbers, taken and put together along a new first axis."""
+
+    signature = (
+        "sparse_handles: int64 -> sparse_indices: int64, sparse_values: dtype, sparse_shape: int64"
+    )
+    dtype: DType
+
+    def shape(self, sparse_handles: Tensor) -> list[TensorShape]:
+        sparse_handles.shape.assert_has_rank(1)
+        return sparse.component_shapes(None, None)
+
+    def kernel(self, context: Context, sparse_handles: Array) -> SparseArrays:
+        tensors = self.tensors(context)
+        return batched([tensors.take(number) for number in sparse_handles.tolist()], self.dtype)
+
+
+def add_sparse_to_tensors_map(
+    sp_input: Any,
+    container: str | None = None,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """The number under which a SparseTensor is kept in the map of this node."""
+    op = AddSparseToTensorsMap(container=container or "", shared_name=shared_name or "")
+    return op(*as_sparse(sp_input).components(), name=name)
+
+
+def add_many_sparse_to_tensors_map(
+    sp_input: Any,
+    container: str | None = None,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """The numbers under which the slices of a SparseTensor are kept in the map of this node."""
+    op = AddManySparseToTensorsMap(container=container or "", shared_name=shared_name or "")
+    return op(*as_sparse(sp_input).components(), name=name)
+
+
+def take_many_sparse_from_tensors_map(
+    sparse_map_op: Node, sparse_handles: Any, rank: int | None = None, name: str | None = None
+) -> SparseTensor:
+    """The SparseTensors that `sparse_map_op` kept under the given numbers, put together."""
+    kept = sparse_map_op.op
+    if not isinstance(kept, AddSparseToTensorsMap | AddManySparseToTensorsMap):
+        raise TypeError(
+            "sparse_map_op must be one of AddSparseToTensorsMap or AddManySparseToTensorsMap, "
+            f"got {sparse_map_op.type}"
+        )
+    op = TakeManySparseFromTensorsMap(
+        dtype=sparse_map_op.inputs[1].dtype.base_dtype,
+        container=kept.container,
+        shared_name=kept.shared_name or sparse_map_op.name,
+    )
+    return _with_rank(op(sparse_handles, name=name), rank)
+
+
+# TensorFlow keeps these three to itself; programs that use them know them by these names.
+_add_sparse_to_tensors_map = add_sparse_to_tensors_map
+_add_many_sparse_to_tensors_map = add_many_sparse_to_tensors_map
+_take_many_sparse_from_tensors_map = take_many_sparse_from_tensors_map

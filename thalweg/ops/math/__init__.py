@@ -1,0 +1,1 @@
+"""Elementwise mathematics, comparisons and reductions."""

@@ -1,0 +1,378 @@
+"""Special functions as ops: error, gamma, beta, zeta and Bessel functions.
+
+The NumPy kernels come from `special_math`; the error function also has polynomials for loops. The
+others are series or recurrences, not one expression, and run on the host.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.graph.shapes import TensorShape
+from thalweg.ir.expr import Expr, call, select
+from thalweg.ops.core import basic, broadcast, choosing, filling
+from thalweg.ops.core.elementwise import Binary, Elementwise, Unary, unary
+from thalweg.ops.math import arithmetic, compare, reduce, special_math, transcendental
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+def _like(result: Array, x: Array) -> Array:
+    """A result of doubles in the dtype of the input."""
+    return result.astype(np.asarray(x).dtype)
+
+
+#: erf(x) / x for |x| < 1, in powers of 2x² - 1.
+_ERF_NEAR = (
+    0.9654687386698674,
+    -0.1405360890227209,
+    0.019852496688987285,
+    -0.0022854855610699412,
+    0.0002175171560087884,
+    -1.753716987065036e-05,
+    1.2233828421635098e-06,
+    -7.511468340236902e-08,
+    4.115658766686281e-09,
+    -2.0455332707481044e-10,
+    9.249645656537243e-12,
+)
+
+#: exp(x²) erfc(x) for x in [1, 28], in powers of u = a / (3 + x) - b.
+_ERFC_FAR = (
+    0.1342775375361851,
+    0.17021428983342501,
+    0.07930430128308434,
+    0.031106875976440466,
+    0.009931937544776316,
+    0.0024066366975871996,
+    0.00036175658054928185,
+    -1.9767074302491553e-06,
+    -1.5797234975923526e-05,
+    -2.6313298603564933e-06,
+    4.638785509397854e-07,
+    2.0609753019931541e-07,
+    -1.0664440236233234e-08,
+    -1.4450464206485499e-08,
+    1.3688713895626977e-10,
+    1.039071402368149e-09,
+    -6.063795494797211e-13,
+    -6.050308115947529e-11,
+)
+_FAR_SCALE, _FAR_SHIFT = 9.185185185185185, 1.2962962962962963
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Expr) -> Expr:
+    total = x * coefficients[-1] + coefficients[-2]
+    for coefficient in coefficients[-3::-1]:
+        total = total * x + coefficient
+    return total
+
+
+def _erf_near(x: Expr) -> Expr:
+    return x * _polynomial(_ERF_NEAR, 2 * x * x - 1)
+
+
+def _erfc_far(x: Expr) -> Expr:
+    """erfc of |x|, for |x| >= 1; beyond 28 both it and the exponential are 0."""
+    size = call("min", call("abs", x), 28.0)
+    scaled = _polynomial(_ERFC_FAR, _FAR_SCALE / (3 + size) - _FAR_SHIFT)
+    return call("exp", -(x * x)) * scaled
+
+
+class Erf(Unary):
+    """y = 2/√π ∫₀ˣ exp(-t²) dt"""
+
+    signature = "x: T -> y: T; T: floating"
+
+    def numpy(self, x: Array) -> Array:
+        return _like(special_math.erf(x), x)
+
+    def element(self, x: Expr) -> Expr:
+        far = call("sign", x) * (1 - _erfc_far(x))
+        return select(call("abs", x) < 1, _erf_near(x), far)
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return dy * _bell(node.inputs[0])
+
+
+def _bell(x: Tensor) -> Tensor:
+    """2/√π exp(-x²)"""
+    return transcendental.exp(-arithmetic.square(x)) * (2 / math.sqrt(math.pi))
+
+
+erf = unary(Erf, "erf", "math.erf")
+
+
+class Erfc(Unary):
+    """y = 1 - erf(x)"""
+
+    signature = "x: T -> y: T; T: floating"
+
+    def numpy(self, x: Array) -> Array:
+        return _like(special_math.erfc(x), x)
+
+    def element(self, x: Expr) -> Expr:
+        tail = _erfc_far(x)
+        far = select(x > 0, tail, 2 - tail)
+        return select(call("abs", x) < 1, 1 - _erf_near(x), far)
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return -dy * _bell(node.inputs[0])
+
+
+erfc = unary(Erfc, "erfc", "math.erfc")
+
+
+class Lgamma(Unary):
+    """y = ln |Γ(x)|"""
+
+    signature = "x: T -> y: T; T: floating"
+    host_only = True
+
+    def numpy(self, x: Array) -> Array:
+        return _like(special_math.lgamma(x), x)
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return dy * digamma(node.inputs[0])
+
+
+lgamma = unary(Lgamma, "lgamma", "math.lgamma")
+
+
+class Digamma(Unary):
+    """y = the slope of ln Γ at x"""
+
+    signature = "x: T -> y: T; T: floating"
+    host_only = True
+
+    def numpy(self, x: Array) -> Array:
+        return _like(special_math.digamma(x), x)
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        x = node.inputs[0]
+        return dy * polygamma(filling.ones_like(x), x)
+
+
+digamma = unary(Digamma, "digamma", "math.digamma")
+
+
+class Zeta(Binary):
+    """z = Σ (q + k)⁻ˣ over k = 0, 1, … (Hurwitz)"""
+
+    signature = "x: T, q: T -> z: T; T: float32|float64"
+    host_only = True
+
+    def numpy(self, x: Array, q: Array) -> Array:
+        return _like(special_math.zeta(x, q), x)
+
+    def gradient(self, node: Node, dz: Tensor) -> list[Any]:
+        x, q = node.inputs
+        return broadcast.both(node.inputs, None, -dz * x * zeta(x + 1, q))
+
+
+@public("zeta", "math.zeta")
+def zeta(x: Any, q: Any, name: str | None = None) -> Tensor:
+    """Hurwitz's zeta function: the sum of (q + k) to the -x."""
+    return Zeta()(x, q, name=name)
+
+
+class Polygamma(Binary):
+    """z = the derivative number a of digamma at x"""
+
+    signature = "a: T, x: T -> z: T; T: float32|float64"
+    host_only = True
+
+    def numpy(self, a: Array, x: Array) -> Array:
+        return _like(special_math.polygamma(a, x), x)
+
+    def gradient(self, node: Node, dz: Tensor) -> list[Any]:
+        a, x = node.inputs
+        return broadcast.both(node.inputs, None, dz * polygamma(a + 1, x))
+
+
+@public("polygamma", "math.polygamma")
+def polygamma(a: Any, x: Any, name: str | None = None) -> Tensor:
+    """The derivative number `a` of digamma."""
+    return Polygamma()(a, x, name=name)
+
+
+class Igamma(Binary):
+    """z = P(a, x) = 1/Γ(a) ∫₀ˣ t^(a-1) e⁻ᵗ dt"""
+
+    signature = "a: T, x: T -> z: T; T: float32|float64"
+    host_only = True
+
+    def numpy(self, a: Array, x: Array) -> Array:
+        return _like(special_math.igamma(a, x), x)
+
+    def gradient(self, node: Node, dz: Tensor) -> list[Any]:
+        a, x = node.inputs
+        return broadcast.both(node.inputs, dz * _slope_in_a(a, x), dz * _gamma_density(a, x))
+
+
+class IgammaGradA(Binary):
+    """z = ∂P(a, x)/∂a"""
+
+    signature = "a: T, x: T -> z: T; T: float32|float64"
+    host_only = True
+
+    def numpy(self, a: Array, x: Array) -> Array:
+        return _like(special_math.igamma_slope(a, x), x)
+
+    def gradient(self, node: Node, dz: Tensor) -> list[Any]:
+        a, x = node.inputs
+        slope = _gamma_density(a, x) * (transcendental.log(x) - digamma(a))
+        return broadcast.both(node.inputs, dz * np.nan, dz * slope)  # in a: not known
+
+
+def _slope_in_a(a: Tensor, x: Tensor) -> Tensor:
+    """∂P(a, x)/∂a. Its own derivative in a is not known, and asking for it an error, not zero."""
+    message = "the second derivative of igamma and igammac in a is not known"
+    return IgammaGradA()(basic.PreventGradient(message=message)(a), x)
+
+
+def _gamma_density(a: Tensor, x: Tensor) -> Tensor:
+    density = transcendental.exp(transcendental.xlogy(a - 1, x) - x - lgamma(a))
+    return choosing.SelectV2()(compare.less(x, 0), filling.ones_like(x) * np.nan, density)
+
+
+@public("igamma", "math.igamma")
+def igamma(a: Any, x: Any, name: str | None = None) -> Tensor:
+    """The lower regularized incomplete gamma function P(a, x)."""
+    return Igamma()(a, x, name=name)
+
+
+class Igammac(Binary):
+    """z = Q(a, x) = 1 - P(a, x)"""
+
+    signature = "a: T, x: T -> z: T; T: float32|float64"
+    host_only = True
+
+    def numpy(self, a: Array, x: Array) -> Array:
+        return _like(special_math.igammac(a, x), x)
+
+    def gradient(self, node: Node, dz: Tensor) -> list[Any]:
+        a, x = node.inputs
+        return broadcast.both(node.inputs, -dz * _slope_in_a(a, x), -dz * _gamma_density(a, x))
+
+
+@public("igammac", "math.igammac")
+def igammac(a: Any, x: Any, name: str | None = None) -> Tensor:
+    """The upper regularized incomplete gamma function Q(a, x)."""
+    return Igammac()(a, x, name=name)
+
+
+class Betainc(Elementwise):
+    """z = 1/B(a, b) ∫₀ˣ t^(a-1) (1 - t)^(b-1) dt; inputs of one shape, or scalars"""
+
+    signature = "a: T, b: T, x: T -> z: T; T: float32|float64"
+    host_only = True
+
+    def shape(self, *inputs: Tensor) -> TensorShape:
+        if any(tensor.shape.rank is None for tensor in inputs):
+            return TensorShape(None)
+        merged = TensorShape.of(())
+        for shape in (tensor.shape for tensor in inputs if tensor.shape.rank):
+            if merged.rank and not merged.is_compatible_with(shape):
+                raise ValueError(f"Shapes {merged} and {shape} must be equal, or scalar")
+            merged = merged.merge_with(shape) if merged.rank else shape
+        return merged
+
+    def numpy(self, a: Array, b: Array, x: Array) -> Array:
+        sizes = {np.shape(value) for value in (a, b, x) if np.ndim(value)}
+        if len(sizes) > 1:
+            shapes = ", ".join(str(list(np.shape(value))) for value in (a, b, x))
+            raise errors.InvalidArgumentError(
+                None, None, f"Shapes of a, b and x are inconsistent: {shapes}"
+            )
+        return _like(special_math.betainc(a, b, x), x)
+
+    def gradient(self, node: Node, dz: Tensor) -> list[Any]:
+        a, b, x = node.inputs
+        log_beta = lgamma(a) + lgamma(b) - lgamma(a + b)
+        density = transcendental.xlogy(a - 1, x) + transcendental.xlogy(b - 1, 1 - x) - log_beta
+        slope = dz * transcendental.exp(density)
+        return [None, None, broadcast.reduce_to(slope, x, node.output)]
+
+
+@public("betainc", "math.betainc")
+def betainc(a: Any, b: Any, x: Any, name: str | None = None) -> Tensor:
+    """The regularized incomplete beta function."""
+    return Betainc()(a, b, x, name=name)
+
+
+@public("lbeta", "math.lbeta")
+def lbeta(x: Any, name: str | None = None) -> Tensor:
+    """ln |B(x)|, of the vectors along the last axis: Σ ln Γ(xᵢ) - ln Γ(Σ xᵢ)."""
+    with name_scope(name, "lbeta", [x]) as scope:
+        tensor = convert_to_tensor(x, name="x")
+        logs = reduce.reduce_sum(lgamma(tensor), [-1])
+        return arithmetic.subtract(logs, lgamma(reduce.reduce_sum(tensor, [-1])), name=scope)
+
+
+class BesselI0e(Unary):
+    """y = exp(-|x|) I₀(x)"""
+
+    signature = "x: T -> y: T; T: floating"
+    host_only = True
+
+    def numpy(self, x: Array) -> Array:
+        return _like(special_math.bessel_i0e(x), x)
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        x = node.inputs[0]
+        return dy * (bessel_i1e(x) - arithmetic.sign(x) * node.output)
+
+
+bessel_i0e = unary(BesselI0e, "math.bessel_i0e")
+
+
+class BesselI1e(Unary):
+    """y = exp(-|x|) I₁(x)"""
+
+    signature = "x: T -> y: T; T: floating"
+    host_only = True
+
+    def numpy(self, x: Array) -> Array:
+        return _like(special_math.bessel_i1e(x), x)
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        x, y = node.inputs[0], node.output
+        # I₁(x) / x tends to 1/2 at 0.
+        at_zero = compare.equal(x, 0)
+        safe = choosing.SelectV2()(at_zero, filling.ones_like(x), x)
+        half = filling.ones_like(x) * 0.5
+        ratio = choosing.SelectV2()(at_zero, half, y / safe)
+        return dy * (bessel_i0e(x) - y * arithmetic.sign(x) - ratio)
+
+
+bessel_i1e = unary(BesselI1e, "math.bessel_i1e")
+
+
+@public("math.bessel_i0")
+def bessel_i0(x: Any, name: str | None = None) -> Tensor:
+    """The modified Bessel function of order 0."""
+    with name_scope(name, "bessel_i0", [x]) as scope:
+        return _unscaled(bessel_i0e, x, scope)
+
+
+@public("math.bessel_i1")
+def bessel_i1(x: Any, name: str | None = None) -> Tensor:
+    """The modified Bessel function of order 1."""
+    with name_scope(name, "bessel_i1", [x]) as scope:
+        return _unscaled(bessel_i1e, x, scope)
+
+
+def _unscaled(scaled: Any, x: Any, name: str) -> Tensor:
+    tensor = convert_to_tensor(x, name="x")
+    growth = transcendental.exp(arithmetic.absolute(tensor))
+    return arithmetic.multiply(growth, scaled(tensor), name=name)

@@ -1,0 +1,92 @@
+"""Dropout: elements set to zero at random, the others scaled so that the mean stays."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.known import constant_value
+from thalweg.graph.node import Tensor
+from thalweg.graph.scopes import name_scope
+from thalweg.ops.core import casting, shaping
+from thalweg.ops.random import random
+from thalweg.public import public
+
+
+@public("nn.dropout")
+def dropout(
+    x: Any,
+    keep_prob: Any = None,
+    noise_shape: Any = None,
+    seed: int | None = None,
+    name: str | None = None,
+    rate: Any = None,
+) -> Tensor:
+    """`x` with each element kept, and divided by `keep_prob`, with probability `keep_prob`.
+
+    `rate` is 1 - `keep_prob`; `noise_shape`, which broadcasts to the shape of `x`, says which
+    elements are kept or dropped together.
+    """
+    with name_scope(name, "dropout", [x]):
+        tensor = convert_to_tensor(x, name="x")
+        if not tensor.dtype.is_floating:
+            raise ValueError(
+                "x has to be a floating point tensor since it's going to be scaled. Got a "
+                f"{tensor.dtype.name} tensor instead."
+            )
+        keep = _keep_probability(keep_prob, rate, tensor)
+        if constant_value(keep) == 1:
+            return tensor
+        noise = random.random_uniform(
+            _noise_shape(tensor, noise_shape), seed=seed, dtype=tensor.dtype.base_dtype
+        )
+        # The upper part of the noise is kept, so that seeds drop what they drop in TensorFlow.
+        kept = casting.cast(noise >= 1 - keep, tensor.dtype.base_dtype)
+        result = tensor / keep * kept
+        result.set_shape(tensor.shape)
+        return result
+
+
+def _keep_probability(keep_prob: Any, rate: Any, x: Tensor) -> Tensor:
+    if (keep_prob is None) == (rate is None):
+        raise ValueError("dropout takes either keep_prob or rate")
+    if isinstance(keep_prob, numbers.Real) and not 0 < float(keep_prob) <= 1:
+        raise ValueError(
+            "keep_prob must be a scalar tensor or a float in the range (0, 1], got "
+            f"{float(keep_prob):g}"
+        )
+    if isinstance(rate, numbers.Real) and not 0 <= float(rate) < 1:
+        raise ValueError(
+            f"rate must be a scalar tensor or a float in the range [0, 1), got {float(rate):g}"
+        )
+    given, label = (rate, "rate") if keep_prob is None else (keep_prob, "keep_prob")
+    value = convert_to_tensor(given, x.dtype.base_dtype, name=label)
+    value.shape.assert_is_compatible_with(())
+    return 1 - value if keep_prob is None else value
+
+
+def _noise_shape(x: Tensor, noise_shape: Any) -> Any:
+    """The shape of the noise; a size left None is that of `x`."""
+    if noise_shape is None:
+        sizes = x.shape.sizes
+        return shaping.shape(x) if sizes is None or None in sizes else sizes
+    if isinstance(noise_shape, Tensor) or x.shape.rank is None:
+        return noise_shape
+    given = list(noise_shape)
+    if len(given) != x.shape.rank:
+        return noise_shape
+    pairs = zip(given, x.shape.as_list(), strict=True)
+    return [mine if size is None else size for size, mine in pairs]
+
+
+@public("nn.dropout_v2")
+def dropout_v2(
+    x: Any,
+    rate: Any,
+    noise_shape: Any = None,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """`x` with each element dropped with probability `rate`, the others scaled up to match."""
+    return dropout(x, None, noise_shape, seed, name, rate)

@@ -1,0 +1,473 @@
+"""Pooling: the largest or the mean element under a window, over images.
+
+The kernels loop over the taps of the window, all axes alike, so data formats and pooling across
+depth need no case of their own. The gradient of max goes to the first element that is the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.known import constant_value_as_shape
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import REGISTRY, Op
+from thalweg.graph.shapes import TensorShape
+from thalweg.ir import loop
+from thalweg.ir.expr import Expr, select
+from thalweg.ir.loop import IndexTuple, Operand, widened, within
+from thalweg.ops.core import filling, shaping
+from thalweg.ops.nn import windows
+from thalweg.ops.nn.bias import channel_axis
+from thalweg.ops.nn.convolution import one_of
+from thalweg.ops.nn.windows import Slide, containing, met, overlaps
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+# Of a window of which every element looks at all: measured, 3x3 takes two fifths less than by a
+# scatter, 4x4 as long, 5x5 half as long again.
+_FEW_TAPS = 9
+
+
+class Pooling(Op, abstract=True):
+    """What poolings share: the window, its strides, and the shapes that come of them."""
+
+    ksize: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: str
+    data_format: str = "NHWC"
+
+    @property
+    def slides(self) -> list[Slide]:
+        """How the window moves along each axis, batch and channels included."""
+        return [
+            Slide(size, stride, 1, self.padding)
+            for size, stride in zip(self.ksize, self.strides, strict=True)
+        ]
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether no element is under the window twice."""
+        return all(k <= s for k, s in zip(self.ksize, self.strides, strict=True))
+
+    def pooled_shape(self, x: TensorShape) -> TensorShape:
+        """The shape of the output, as far as it is known."""
+        sizes = x.with_rank(len(self.ksize)).sizes or ()
+        return TensorShape.of(tuple(s.count(n) for s, n in zip(self.slides, sizes, strict=True)))
+
+    def padded(self, x: Array, value: Any) -> Array:
+        """`x` with a border of `value`, where the window reaches over the edge."""
+        return windows.pad(x, windows.all_pads(self.slides, x.shape), value)
+
+    def views(self, padded: Array, positions: Sequence[int]) -> Iterator[Array]:
+        """For each tap of the window, the elements it meets, one per output element."""
+        for _, seen in windows.taps(self.slides, positions):
+            yield padded[seen]
+
+    def scattered(self, sizes: Sequence[int], positions: Sequence[int], dtype: Any) -> Scatter:
+        """Zeros of shape `sizes`, to be added to tap by tap."""
+        return Scatter(self.slides, sizes, positions, dtype)
+
+    def seen(self, x: Operand, places: Sequence[Any], taps: Sequence[Any], border: Any) -> Expr:
+        """The element that a tap meets when the window is at a place; `border` outside."""
+        return x.or_else(met(self.slides, x.shape, places, taps), border)
+
+    def first_largest(self, x: Operand, places: Sequence[Any]) -> Expr:
+        """The number of the first tap that meets the largest element under a window."""
+
+        def element(tap: Expr) -> Expr:
+            return self.seen(x, places, loop.unravel(tap, self.ksize), lowest(x.dtype))
+
+        return loop.reduce("argmax", [math.prod(self.ksize)], element)
+
+    def check_gradient(self, x: tuple[int, ...], y: tuple[int, ...]) -> None:
+        """Raise unless y is the shape that pooling x gives."""
+        wanted = self.pooled_shape(TensorShape.of(x)).sizes
+        if y != wanted:
+            raise ValueError(f"a gradient of shape {y} for a pooled shape of {wanted}")
+
+    def over_windows(
+        self, at: IndexTuple, positions: Sequence[int], body: Callable[[Any, Any], Expr]
+    ) -> Expr:
+        """The sum over the windows that contain an element of x: the body, of place and tap."""
+
+        def part(*numbers: Expr) -> Expr:
+            places, taps = containing(self.slides, at.shape, at, numbers)
+            there = within([*places, *taps], [*positions, *self.ksize])
+            return select(there, body(places, taps), 0)
+
+        return loop.reduce("sum", overlaps(self.slides), part)
+
+
+class Scatter:
+    """The gradient of an input under construction: `views` are written to, `result` is read."""
+
+    def __init__(
+        self, slides: Sequence[Slide], sizes: Sequence[int], positions: Sequence[int], dtype: Any
+    ) -> None:
+        self._pads = windows.all_pads(slides, sizes)
+        self._sizes = tuple(sizes)
+        self._padded = np.zeros([n + sum(p) for n, p in zip(sizes, self._pads, strict=True)], dtype)
+        self.views = [self._padded[seen] for _, seen in windows.taps(slides, positions)]
+
+    @property
+    def result(self) -> Array:
+        """What was added up, without the border."""
+        return self._padded[windows.inside(self._pads, self._sizes)]
+
+
+def lowest(dtype: Any) -> Any:
+    """The value that loses every comparison, as one of `dtype`."""
+    kind = np.dtype(dtype)
+    return np.iinfo(kind).min if kind.kind in "iu" else kind.type(-np.inf)
+
+
+# The largest element
+
+
+class MaxPooling(Pooling, abstract=True):
+    """y = the largest of x under the window"""
+
+    signature = "input: T -> output: T; T: real"
+    partner: ClassVar[str]  # the op type of the gradient
+
+    def shape(self, input: Tensor) -> TensorShape:
+        shape = self.pooled_shape(input.shape)
+        _check_depth_fits(input.shape[channel_axis(self.data_format)].value, self)
+        return shape
+
+    def numpy(self, input: Array) -> Array:
+        _check_depth_fits(input.shape[channel_axis(self.data_format)], self)
+        positions = windows.counts(self.slides, input.shape)
+        taps = self.views(self.padded(input, lowest(input.dtype)), positions)
+        largest = np.array(next(taps))
+        for tap in taps:
+            np.maximum(largest, tap, out=largest)
+        return largest
+
+    def loop(self, at: IndexTuple, input: Operand) -> Expr:
+        border = lowest(input.dtype)
+        return loop.reduce("max", self.ksize, lambda *taps: self.seen(input, at, taps, border))
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return REGISTRY[self.partner](**self.attributes)(node.inputs[0], node.output, dy)
+
+
+def _check_depth_fits(depth: int | None, op: Pooling) -> None:
+    window = op.ksize[channel_axis(op.data_format)]
+    if depth is not None and depth % window:
+        raise errors.UnimplementedError(
+            None,
+            None,
+            f"Depthwise max pooling requires the depth window to evenly divide the input depth: "
+            f"{window} does not divide {depth}",
+        )
+
+
+class MaxPoolingGrad(Pooling, abstract=True):
+    """dx = dy, added where x was the (first) largest under the window"""
+
+    signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
+    partner: ClassVar[str]  # the op type of the gradient
+
+    def shape(self, orig_input: Tensor, orig_output: Tensor, grad: Tensor) -> TensorShape:
+        orig_output.shape.assert_is_compatible_with(grad.shape)
+        return orig_input.shape.with_rank(len(self.ksize))
+
+    def numpy(self, orig_input: Array, orig_output: Array, grad: Array) -> Array:
+        positions = grad.shape
+        dx = self.scattered(orig_input.shape, positions, grad.dtype)
+        padded = self.padded(orig_input, lowest(orig_input.dtype))
+        taps = self.views(padded, positions)
+        for view, first in zip(dx.views, firsts(taps, orig_output), strict=True):
+            if self.disjoint:
+                np.copyto(view, grad, where=first)
+            else:
+                view += np.where(first, grad, grad.dtype.type(0))
+        return dx.result
+
+    def loop(
+        self, at: IndexTuple, orig_input: Operand, orig_output: Operand, grad: Operand
+    ) -> loop.Scatter | Expr:
+        self.check_gradient(orig_input.shape, grad.shape)
+        if self.disjoint and math.prod(self.ksize) <= _FEW_TAPS:
+            return self._gathered(at, orig_input, orig_output, grad)
+        return self._scattered(at, orig_input, grad)
+
+    def _gathered(self, at: IndexTuple, x: Operand, y: Operand, grad: Operand) -> Expr:
+        """An element is under one window at most: it looks if it is the first largest there."""
+        places, taps = containing(self.slides, at.shape, at, [0] * len(self.ksize))
+        mine, is_first = loop.ravel(taps, self.ksize), ~(x[at] < y[places])
+        for number in range(math.prod(self.ksize) - 1):
+            other = self.seen(x, places, loop.unravel(number, self.ksize), lowest(x.dtype))
+            is_first = is_first & ~((number < mine) & ~(other < y[places]))
+        there = within([*places, *taps], [*grad.shape, *self.ksize])
+        return select(there, select(is_first, grad[places], 0), 0)
+
+    def _scattered(self, at: IndexTuple, orig_input: Operand, grad: Operand) -> loop.Scatter:
+        def update(*places: Expr) -> tuple[Sequence[Any], Expr]:
+            tap = loop.unravel(self.first_largest(orig_input, places), self.ksize)
+            return met(self.slides, at.shape, places, tap), grad[places]
+
+        return loop.scatter("sum", grad.shape, update, filling.zero_of(grad.dtype))
+
+    def gradient(self, node: Node, ddx: Tensor) -> list[Tensor]:
+        x, y, _ = node.inputs
+        to_grad = REGISTRY[self.partner](**self.attributes)(x, y, ddx)
+        return [filling.zeros_like(x), filling.zeros_like(y), to_grad]
+
+
+def firsts(taps: Iterator[Array], largest: Array) -> Iterator[Array]:
+    """For each tap, where it holds the largest element and no tap before it did.
+
+    Where the largest is not a number, the first tap stands for it.
+    """
+    open_ = np.ones(largest.shape, np.bool_)
+    for tap in taps:
+        first = ~(tap < largest) & open_
+        yield first
+        open_ ^= first
+
+
+class MaxPoolingGradGrad(Pooling, abstract=True):
+    """y' = dx where x was the (first) largest under the window: the adjoint of MaxPoolGrad"""
+
+    signature = "orig_input: T, orig_output: T, grad: T -> output: T; T: real"
+    partner: ClassVar[str]  # the op type of the gradient
+
+    def shape(self, orig_input: Tensor, orig_output: Tensor, grad: Tensor) -> TensorShape:
+        return self.pooled_shape(orig_input.shape).merge_with(orig_output.shape)
+
+    def numpy(self, orig_input: Array, orig_output: Array, grad: Array) -> Array:
+        positions = orig_output.shape
+        padded = self.padded(orig_input, lowest(orig_input.dtype))
+        flags = firsts(self.views(padded, positions), orig_output)
+        total = np.zeros(positions, grad.dtype)
+        for tap, first in zip(self.views(self.padded(grad, 0), positions), flags, strict=True):
+            total += np.where(first, tap, total.dtype.type(0))
+        return total
+
+    def loop(
+        self, at: IndexTuple, orig_input: Operand, orig_output: Operand, grad: Operand
+    ) -> Expr:
+        self.check_gradient(grad.shape, orig_output.shape)
+        first = self.first_largest(orig_input, at)
+        return self.seen(grad, at, loop.unravel(first, self.ksize), 0)
+
+    def gradient(self, node: Node, dy: Tensor) -> list[Tensor]:
+        x, y, _ = node.inputs
+        to_grad = REGISTRY[self.partner](**self.attributes)(x, y, dy)
+        return [filling.zeros_like(x), filling.zeros_like(y), to_grad]
+
+
+class MaxPool(MaxPooling):
+    """y[n, i, j, c] = the largest of x[n, i s + k, j s + l, c]"""
+
+    partner = "MaxPoolGrad"
+
+
+class MaxPoolGrad(MaxPoolingGrad):
+    """dx of MaxPool"""
+
+    partner = "MaxPoolGradGrad"
+
+
+class MaxPoolGradGrad(MaxPoolingGradGrad):
+    """The adjoint of MaxPoolGrad in its gradient"""
+
+    partner = "MaxPoolGrad"
+
+
+@public("nn.max_pool")
+def max_pool(
+    value: Any = None,
+    ksize: Any = None,
+    strides: Any = None,
+    padding: str = "VALID",
+    data_format: str = "NHWC",
+    name: str | None = None,
+    input: Any = None,
+) -> Tensor:
+    """The largest elements under a window that slides over [batch, height, width, channels]."""
+    x = one_of("value", value, "input", input)
+    op = MaxPool(**attributes(ksize, strides, padding, data_format))
+    return op(x, name=name or "MaxPool")
+
+
+@public("nn.max_pool2d")
+def max_pool2d(
+    input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: str,
+    data_format: str = "NHWC",
+    name: str | None = None,
+) -> Tensor:
+    """`max_pool` of images."""
+    return max_pool(input, ksize, strides, padding, data_format, name)
+
+
+def attributes(ksize: Any, strides: Any, padding: str, data_format: str | None) -> dict[str, Any]:
+    """The attributes of a pooling over images, checked, from what users may write."""
+    layout = data_format or "NHWC"
+    if layout not in ("NHWC", "NCHW"):
+        raise ValueError(f"data_format must be NHWC or NCHW, not {data_format!r}")
+    window = windows.per_axis("ksize", ksize, layout)
+    steps = windows.per_axis("strides", strides, layout)
+    check(window, steps, padding)
+    depth = 1 if layout == "NCHW" else 3
+    spatial = [i for i in (1, 2, 3) if i != depth]
+    if window[depth] != 1:
+        _check_depth_pooling(window, steps, depth, spatial)
+    return {"ksize": window, "strides": steps, "padding": padding, "data_format": layout}
+
+
+def check(window: Sequence[int], steps: Sequence[int], padding: str) -> None:
+    """Raise unless this is a window some pooling knows."""
+    if padding not in ("SAME", "VALID"):
+        raise ValueError(f"padding must be SAME or VALID, not {padding!r}")
+    if min(window) < 1 or min(steps) < 1:
+        raise ValueError(f"ksize and strides must be positive, got {window} and {steps}")
+    if window[0] != 1 or steps[0] != 1:
+        raise errors.UnimplementedError(
+            None, None, "Pooling is not yet supported on the batch dimension."
+        )
+
+
+def _check_depth_pooling(
+    window: Sequence[int], steps: Sequence[int], depth: int, spatial: Sequence[int]
+) -> None:
+    if any(window[axis] != 1 for axis in spatial):
+        raise errors.UnimplementedError(
+            None,
+            None,
+            "MaxPooling supports exactly one of pooling across depth or pooling across "
+            "width/height.",
+        )
+    if window[depth] != steps[depth]:
+        raise errors.UnimplementedError(
+            None, None, "Depthwise max pooling requires the depth window to equal the depth stride."
+        )
+
+
+# The mean element
+
+
+class AvgPooling(Pooling, abstract=True):
+    """y = the mean of x under the window, of what is inside the input"""
+
+    signature = "value: T -> output: T; T: floating"
+    partner: ClassVar[str]  # the op type of the gradient
+
+    def shape(self, value: Tensor) -> TensorShape:
+        return self.pooled_shape(value.shape)
+
+    def numpy(self, value: Array) -> Array:
+        positions = windows.counts(self.slides, value.shape)
+        taps = self.views(self.padded(value, 0), positions)
+        total = np.array(next(taps), np.promote_types(_wide(value.dtype), np.float32))
+        for tap in taps:
+            total += tap
+        total /= shares(self.slides, value.shape, positions).astype(total.dtype)
+        return total.astype(value.dtype, copy=False)
+
+    def loop(self, at: IndexTuple, value: Operand) -> Expr:
+        def element(*taps: Expr) -> Expr:
+            return widened(self.seen(value, at, taps, 0), value.dtype)
+
+        share = covered(self.slides, value.shape, at)
+        total = loop.reduce("sum", self.ksize, element)
+        return (total / share.cast(_wide(value.dtype))).cast(value.dtype)
+
+    def gradient(self, node: Node, dy: Tensor) -> Tensor:
+        return REGISTRY[self.partner](**self.attributes)(shaping.shape(node.inputs[0]), dy)
+
+
+def _wide(dtype: Any) -> Any:
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def shares(slides: Sequence[Slide], sizes: Sequence[int], positions: Sequence[int]) -> Array:
+    """How many elements of the input each position of the window covers, ready to broadcast."""
+    total = np.ones([1] * len(slides))
+    for axis, (slide, size, count) in enumerate(zip(slides, sizes, positions, strict=True)):
+        starts = np.arange(count) * slide.stride - slide.pads(size)[0]
+        covered = np.minimum(starts + slide.window, size) - np.maximum(starts, 0)
+        total = total * covered.reshape([-1 if i == axis else 1 for i in range(len(slides))])
+    return total
+
+
+def covered(slides: Sequence[Slide], sizes: Sequence[int], at: Sequence[Any]) -> Any:
+    """How many elements of the input the window covers at a place."""
+    total: Any = 1
+    for slide, size, start in zip(
+        slides, sizes, met(slides, sizes, at, [0] * len(at)), strict=True
+    ):
+        total = ((start + slide.window).min(size) - start.max(0)) * total
+    return total
+
+
+class AvgPoolingGrad(Pooling, abstract=True):
+    """dx = dy, spread evenly under the window"""
+
+    signature = "orig_input_shape: int32, grad: T -> output: T; T: floating"
+    partner: ClassVar[str]  # the op type of the gradient
+
+    def shape(self, orig_input_shape: Tensor, grad: Tensor) -> TensorShape:
+        grad.shape.assert_has_rank(len(self.ksize))
+        return constant_value_as_shape(orig_input_shape).with_rank(len(self.ksize))
+
+    def numpy(self, orig_input_shape: Array, grad: Array) -> Array:
+        sizes = orig_input_shape.tolist()
+        share = shares(self.slides, sizes, grad.shape).astype(_wide(grad.dtype))
+        part = grad / share
+        dx = self.scattered(sizes, grad.shape, part.dtype)
+        for view in dx.views:
+            view += part
+        return dx.result.astype(grad.dtype, copy=False)
+
+    def loop(self, at: IndexTuple, orig_input_shape: Operand, grad: Operand) -> Expr:
+        self.check_gradient(at.shape, grad.shape)
+
+        def part(places: Any, taps: Any) -> Expr:
+            share = covered(self.slides, at.shape, places).cast(_wide(grad.dtype))
+            return widened(grad[places], grad.dtype) / share
+
+        return self.over_windows(at, grad.shape, part).cast(grad.dtype)
+
+    def gradient(self, node: Node, ddx: Tensor) -> list[Tensor | None]:
+        return [None, REGISTRY[self.partner](**self.attributes)(ddx)]
+
+
+class AvgPool(AvgPooling):
+    """y[n, i, j, c] = the mean of x[n, i s + k, j s + l, c]"""
+
+    partner = "AvgPoolGrad"
+
+
+class AvgPoolGrad(AvgPoolingGrad):
+    """dx of AvgPool"""
+
+    partner = "AvgPool"
+
+
+@public("nn.avg_pool", "nn.avg_pool2d")
+def avg_pool(
+    value: Any = None,
+    ksize: Any = None,
+    strides: Any = None,
+    padding: str = "VALID",
+    data_format: str = "NHWC",
+    name: str | None = None,
+    input: Any = None,
+) -> Tensor:
+    """The mean elements under a window that slides over [batch, height, width, channels]."""
+    x = one_of("value", value, "input", input)
+    op = AvgPool(**attributes(ksize, strides, padding, data_format))
+    return op(x, name=name or "AvgPool")

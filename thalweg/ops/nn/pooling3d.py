@@ -1,0 +1,86 @@
+"""Pooling over volumes: the poolings of images with one axis more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thalweg.graph.node import Tensor
+from thalweg.ops.nn import pooling, windows
+from thalweg.ops.nn.pooling import (
+    AvgPooling,
+    AvgPoolingGrad,
+    MaxPooling,
+    MaxPoolingGrad,
+    MaxPoolingGradGrad,
+)
+from thalweg.public import public
+
+
+class MaxPool3D(MaxPooling):
+    """The largest element under the window"""
+
+    data_format: str = "NDHWC"
+    partner = "MaxPool3DGrad"
+
+
+class MaxPool3DGrad(MaxPoolingGrad):
+    """dx of MaxPool3D"""
+
+    data_format: str = "NDHWC"
+    partner = "MaxPool3DGradGrad"
+
+
+class MaxPool3DGradGrad(MaxPoolingGradGrad):
+    """The adjoint of MaxPool3DGrad in its gradient"""
+
+    data_format: str = "NDHWC"
+    partner = "MaxPool3DGrad"
+
+
+@public("nn.max_pool3d")
+def max_pool3d(
+    input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: str,
+    data_format: str = "NDHWC",
+    name: str | None = None,
+) -> Tensor:
+    """The largest elements under a window over [batch, depth, height, width, channels]."""
+    return MaxPool3D(**_attributes(ksize, strides, padding, data_format))(input, name=name)
+
+
+class AvgPool3D(AvgPooling):
+    """The mean element under the window"""
+
+    data_format: str = "NDHWC"
+    partner = "AvgPool3DGrad"
+
+
+class AvgPool3DGrad(AvgPoolingGrad):
+    """dx of AvgPool3D"""
+
+    data_format: str = "NDHWC"
+    partner = "AvgPool3D"
+
+
+@public("nn.avg_pool3d")
+def avg_pool3d(
+    input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: str,
+    data_format: str = "NDHWC",
+    name: str | None = None,
+) -> Tensor:
+    """The mean elements under a window over [batch, depth, height, width, channels]."""
+    return AvgPool3D(**_attributes(ksize, strides, padding, data_format))(input, name=name)
+
+
+def _attributes(ksize: Any, strides: Any, padding: str, data_format: str) -> dict[str, Any]:
+    if data_format not in ("NDHWC", "NCDHW"):
+        raise ValueError(f"data_format must be NDHWC or NCDHW, not {data_format!r}")
+    window = windows.per_axis("ksize", ksize, data_format)
+    steps = windows.per_axis("strides", strides, data_format)
+    pooling.check(window, steps, padding)
+    return {"ksize": window, "strides": steps, "padding": padding, "data_format": data_format}

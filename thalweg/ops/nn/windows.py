@@ -1,0 +1,180 @@
+"""How a window slides along an axis: sizes, paddings, and the elements that each tap sees.
+
+Convolutions, poolings and morphology are loops over the taps of a window; a `Slide` per axis says
+which elements tap k meets at every position. Nothing here knows what is done with them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from thalweg.graph.shapes import Size
+from thalweg.ir.expr import select
+
+Array = NDArray[Any]
+Slices = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Slide:
+    """A window of `window` taps, `dilation` apart, moving in steps of `stride` along one axis."""
+
+    window: int = 1
+    stride: int = 1
+    dilation: int = 1
+    padding: str | tuple[int, int] = "VALID"
+
+    @property
+    def extent(self) -> int:
+        """The elements from the first tap to the last."""
+        return (self.window - 1) * self.dilation + 1
+
+    def count(self, size: Size) -> Size:
+        """The number of positions along an axis of `size` elements."""
+        if size is None:
+            return None
+        return self.positions(size)
+
+    def positions(self, size: int) -> int:
+        """The number of positions; a ValueError if the window does not fit."""
+        if self.padding == "SAME":
+            return -(-size // self.stride)
+        room = size + sum(self.padding) if isinstance(self.padding, tuple) else size
+        if room < self.extent:
+            raise ValueError(
+                f"Negative dimension size caused by subtracting {self.extent} from {room}"
+            )
+        return (room - self.extent) // self.stride + 1
+
+    def pads(self, size: int) -> tuple[int, int]:
+        """The elements to put before and after an axis of `size` elements."""
+        if isinstance(self.padding, tuple):
+            return self.padding
+        if self.padding == "VALID":
+            return 0, 0
+        total = max((self.positions(size) - 1) * self.stride + self.extent - size, 0)
+        return total // 2, total - total // 2
+
+    def tap(self, index: int, positions: int) -> slice:
+        """The padded elements that tap `index` meets, position by position."""
+        start = index * self.dilation
+        return slice(start, start + (positions - 1) * self.stride + 1, self.stride)
+
+
+Slides = Sequence[Slide]
+
+
+def counts(slides: Slides, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The number of positions along each axis."""
+    return tuple(s.positions(n) for s, n in zip(slides, sizes, strict=True))
+
+
+def all_pads(slides: Slides, sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """The padding of each axis."""
+    return [s.pads(n) for s, n in zip(slides, sizes, strict=True)]
+
+
+def taps(slides: Slides, positions: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Slices]]:
+    """Each tap of the window, and the padded elements it meets, in row-major order."""
+    for index in itertools.product(*(range(slide.window) for slide in slides)):
+        moves = zip(slides, index, positions, strict=True)
+        yield index, tuple(slide.tap(i, n) for slide, i, n in moves)
+
+
+def pad(x: Array, pads: Sequence[tuple[int, int]], value: Any = 0) -> Array:
+    """`x` with `value` around it; `x` itself where there is nothing to add."""
+    if not any(before or after for before, after in pads):
+        return x
+    sizes = [n + before + after for n, (before, after) in zip(x.shape, pads, strict=True)]
+    padded = np.full(sizes, value, x.dtype) if value else np.zeros(sizes, x.dtype)
+    padded[inside(pads, x.shape)] = x
+    return padded
+
+
+def inside(pads: Sequence[tuple[int, int]], sizes: Sequence[int]) -> Slices:
+    """Where the elements lie in the padded array."""
+    return tuple(slice(before, before + n) for (before, _), n in zip(pads, sizes, strict=True))
+
+
+def unfold(padded: Array, slides: Slides, positions: Sequence[int]) -> Array:
+    """A view [batch, *positions, *window, channels] of a padded [batch, *sizes, channels]."""
+    batch, *steps, channel = padded.strides
+    moves = [step * slide.stride for step, slide in zip(steps, slides, strict=True)]
+    within = [step * slide.dilation for step, slide in zip(steps, slides, strict=True)]
+    shape = (len(padded), *positions, *(s.window for s in slides), padded.shape[-1])
+    return as_strided(padded, shape, (batch, *moves, *within, channel), writeable=False)
+
+
+def tap_count(slides: Slides) -> int:
+    """The number of taps of the window."""
+    return math.prod(slide.window for slide in slides)
+
+
+# Windows, as loops over indices
+
+
+def met(
+    slides: Sequence[Slide], sizes: Sequence[int], places: Sequence[Any], taps: Sequence[Any]
+) -> list[Any]:
+    """The element, inside or not, that a tap of the window meets when the window is at a place."""
+    return [
+        place * slide.stride + tap * slide.dilation - slide.pads(size)[0]
+        for slide, size, place, tap in zip(slides, sizes, places, taps, strict=True)
+    ]
+
+
+def overlaps(slides: Sequence[Slide]) -> list[int]:
+    """How many windows can contain an element, along each axis."""
+    return [
+        slide.window if slide.stride == 1 else -(-slide.extent // slide.stride) for slide in slides
+    ]
+
+
+def containing(
+    slides: Sequence[Slide], sizes: Sequence[int], elements: Sequence[Any], numbers: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The place of window `number` among those that contain an element, and the tap that meets it.
+
+    The inverse of `met`; a place or a tap outside its range means that there is no such window.
+    """
+    pairs = [
+        _window_around(slide, element + slide.pads(size)[0], number)
+        for slide, size, element, number in zip(slides, sizes, elements, numbers, strict=True)
+    ]
+    return [place for place, _ in pairs], [tap for _, tap in pairs]
+
+
+def _window_around(slide: Slide, padded: Any, number: Any) -> tuple[Any, Any]:
+    if slide.stride == 1:
+        return padded - number * slide.dilation, number
+    offset = padded % slide.stride + number * slide.stride
+    tap = offset
+    if slide.dilation > 1:
+        tap = select((offset % slide.dilation).eq(0), offset // slide.dilation, -1)
+    return padded // slide.stride - number, tap
+
+
+# What users write
+
+
+def per_axis(what: str, values: Any, layout: str) -> tuple[int, ...]:
+    """One number per axis of `layout`, from one, one per spatial axis, or all of them."""
+    try:
+        given = [int(value) for value in np.atleast_1d(values).tolist()]
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} must be integers, not {values!r}") from None
+    rank = len(layout)
+    if len(given) == rank:
+        return tuple(given)
+    if len(given) not in (1, rank - 2):
+        raise ValueError(f"{what} must have length 1, {rank - 2} or {rank}, got {given}")
+    spatial = given if len(given) == rank - 2 else given * (rank - 2)
+    return (1, 1, *spatial) if layout.startswith("NC") else (1, *spatial, 1)

@@ -1,0 +1,1 @@
+"""Quantised tensors and training for them."""

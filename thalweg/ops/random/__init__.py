@@ -1,0 +1,1 @@
+"""Random tensors, by a counter-based generator."""

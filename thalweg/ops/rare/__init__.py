@@ -1,0 +1,1 @@
+"""Families that few programs use: CTC, barriers, sets, fractional pooling, morphology, hashing."""

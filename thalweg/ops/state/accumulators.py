@@ -1,0 +1,543 @@
+"""Conditional accumulators: gradients of several workers, averaged when enough have come.
+
+A gradient carries the step it was computed for; one from before the accumulator's own step is
+stale and dropped. `take_grad(n)` waits for n gradients, gives their mean (or sum), and starts the
+next step. Waiting takes are served in the order they came.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, as_dtype, int64
+from thalweg.graph.graph import get_default_graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
+from thalweg.ops.core import casting
+from thalweg.ops.core.context import Cancellation, Context
+from thalweg.platform import tf_logging
+from thalweg.public import public
+
+Array = NDArray[Any]
+Accumulated = TypeVar("Accumulated")
+
+
+def _invalid(message: str) -> errors.InvalidArgumentError:
+    return errors.InvalidArgumentError(None, None, message)
+
+
+def _check_running(cancellation: Cancellation) -> None:
+    """Raise what the step was stopped with; a cancelled step says what it waited for."""
+    try:
+        cancellation.check()
+    except errors.CancelledError as error:
+        raise errors.CancelledError(
+            None, None, f"TakeGrad operation was cancelled: {error.message}"
+        ) from error
+
+
+# What a session keeps
+
+
+class Accumulator(Generic[Accumulated]):
+    """The gradients applied since the last take, under a lock."""
+
+    def __init__(self, dtype: DType, shape: TensorShape, reduction: str) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.is_mean = reduction == "MEAN"
+        self.count = 0
+        self.step = 0
+        self._changed = threading.Condition()
+        self._waiting: deque[object] = deque()
+
+    def apply(self, local_step: int, gradient: Accumulated) -> None:
+        """Add a gradient, unless it is stale."""
+        with self._changed:
+            self._check(gradient)
+            if local_step < self.step:
+                return
+            self._add(gradient)
+            self.count += 1
+            self._changed.notify_all()
+
+    def take(self, required: int, cancellation: Cancellation) -> Accumulated:
+        """Wait for `required` gradients; give their mean or sum and begin the next step."""
+        if required <= 0:
+            raise _invalid(f"Argument num_required must be positive, but got {required}")
+        forget = cancellation.on_cancel(self._wake)
+        try:
+            with self._changed:
+                self._wait(required, cancellation)
+                result = self._reduced()
+                self._clear()
+                self.count = 0
+                self.step += 1
+                return result
+        finally:
+            forget()
+
+    def _wait(self, required: int, cancellation: Cancellation) -> None:
+        ticket = object()
+        self._waiting.append(ticket)
+        try:
+            while self._waiting[0] is not ticket or self.count < required:
+                _check_running(cancellation)
+                self._changed.wait()
+        finally:
+            self._waiting.remove(ticket)
+            self._changed.notify_all()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def set_step(self, step: int) -> None:
+        """Declare the current step: gradients of earlier ones are dropped."""
+        with self._changed:
+            if step < self.step:
+                tf_logging.warning("Attempt to set current_global_step_ to smaller value: %d", step)
+            self.step = step
+
+    def _check(self, gradient: Accumulated) -> None:
+        """Raise unless a gradient fits what is expected and what came before."""
+
+    def _add(self, gradient: Accumulated) -> None:
+        """Add a gradient that fits."""
+
+    def _reduced(self) -> Accumulated:
+        """The mean or sum of what was added."""
+        raise TypeError(f"{type(self).__name__} must define _reduced")
+
+    def _clear(self) -> None:
+        """Forget what was added."""
+
+
+class DenseAccumulator(Accumulator[Array]):
+    """Accumulates tensors of one shape."""
+
+    _total: Array | None = None
+
+    def _check(self, gradient: Array) -> None:
+        expected = self.shape if self._total is None else as_shape(self._total.shape)
+        if not expected.is_compatible_with(np.shape(gradient)):
+            raise _invalid(f"Shape mismatch: expected {expected}, got {list(np.shape(gradient))}")
+
+    def _add(self, gradient: Array) -> None:
+        self._total = np.array(gradient) if self._total is None else self._total + gradient
+
+    def _reduced(self) -> Array:
+        total = np.asarray(self._total)
+        return (total / self.count).astype(total.dtype) if self.is_mean else total
+
+    def _clear(self) -> None:
+        self._total = None
+
+
+class SparseGradient:
+    """Rows of a tensor: indices, values, and the tensor's shape where it is known."""
+
+    def __init__(self, indices: Array, values: Array, shape: Array | None) -> None:
+        self.indices = indices
+        self.values = values
+        self.shape = shape
+
+
+class SparseAccumulator(Accumulator[SparseGradient]):
+    """Accumulates rows by index; the mean of a row is over the gradients that have it."""
+
+    def __init__(self, dtype: DType, shape: TensorShape, reduction: str) -> None:
+        super().__init__(dtype, shape, reduction)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows: dict[int, Array] = {}
+        self._counts: dict[int, int] = {}
+        self._row_shape: tuple[int, ...] | None = None
+
+    def _check(self, gradient: SparseGradient) -> None:
+        indices, values = gradient.indices, gradient.values
+        if np.ndim(indices) != 1:
+            raise _invalid(f"Input indices should be vector but received shape: {indices.shape}")
+        if np.ndim(values) == 0:
+            raise _invalid("Values cannot be 0-dimensional.")
+        if len(values) != len(indices):
+            raise _invalid(f"Expected {len(indices)} non-empty input values, got {len(values)}")
+        if gradient.shape is not None:
+            self._check_shape(gradient.shape)
+        self._check_limits(indices)
+        self._check_values(values)
+
+    def _sizes(self) -> tuple[int | None, ...]:
+        return self.shape.sizes or ()
+
+    def _check_shape(self, shape: Array) -> None:
+        sizes = self._sizes()
+        if len(sizes) > len(shape):
+            raise _invalid(
+                f"Shape mismatch: expected shape rank at least {len(sizes)}, got {len(shape)}"
+            )
+        for axis, size in enumerate(sizes):
+            if size is not None and size != shape[axis]:
+                raise _invalid(
+                    f"Shape mismatch: expected shape dim {axis} to be {size}, got {shape[axis]}"
+                )
+
+    def _check_limits(self, indices: Array) -> None:
+        sizes = self._sizes()
+        limit = sizes[0] if sizes else None
+        for position, index in enumerate(indices):
+            if index < 0 or (limit is not None and index >= limit):
+                raise _invalid(
+                    f"Shape mismatch: index of slice {position} exceeded limits of shape; index "
+                    f"is {index} exceeded {limit}"
+                )
+
+    def _check_values(self, values: Array) -> None:
+        if self._row_shape is not None:
+            expected: tuple[int | None, ...] = (None, *self._row_shape)
+            if len(expected) != values.ndim:
+                raise _invalid(
+                    f"Shape mismatch: expected values rank {len(expected)}, got {values.ndim}"
+                )
+        else:
+            expected = self._sizes()
+            if len(expected) > values.ndim:
+                raise _invalid(
+                    f"Shape mismatch: expected values rank at least {len(expected)}, got "
+                    f"{values.ndim}"
+                )
+        for axis, size in enumerate(expected):
+            if axis > 0 and size is not None and size != values.shape[axis]:
+                raise _invalid(
+                    f"Shape mismatch: expected values dim {axis} to be {size}, got "
+                    f"{values.shape[axis]}"
+                )
+
+    def _add(self, gradient: SparseGradient) -> None:
+        self._row_shape = gradient.values.shape[1:]
+        for index in set(gradient.indices.tolist()):
+            row = gradient.values[gradient.indices == index].sum(
+                axis=0, dtype=gradient.values.dtype
+            )
+            self._rows[index] = self._rows[index] + row if index in self._rows else row
+            self._counts[index] = self._counts.get(index, 0) + 1
+
+    def _reduced(self) -> SparseGradient:
+        row_shape = self._row_shape or ()
+        kind = self.dtype.as_numpy_dtype
+        order = sorted(self._rows)
+        rows = [self._rows[i] / self._counts[i] if self.is_mean else self._rows[i] for i in order]
+        values = np.array(rows, kind).reshape((len(order), *row_shape))
+        sizes = self._sizes()
+        first = sizes[0] if sizes and sizes[0] is not None else -1
+        return SparseGradient(np.array(order, np.int64), values, np.array([first, *row_shape]))
+
+
+# Ops
+
+
+class AccumulatorHandle(Op, abstract=True):
+    """A reference to an accumulator of the session."""
+
+    signature = "-> handle: &string"
+    stateful = True
+    not_differentiable = True
+    host_only = True
+    dtype: DType
+    given_shape: TensorShape
+    container: str = ""
+    shared_name: str = ""
+    reduction_type: str = "MEAN"
+
+    def shape(self) -> TensorShape:
+        return unknown_shape(1)
+
+    def make(self) -> Accumulator[Any]:
+        """A new accumulator of this kind."""
+        raise TypeError(f"{type(self).__name__} must define make")
+
+    def kernel(self, context: Context) -> Accumulator[Any]:
+        name = self.shared_name or context.node.name
+        found = context.resource(name, self.container, self.make)
+        if found.dtype is not self.dtype or found.shape.sizes != self.given_shape.sizes:
+            raise _invalid(
+                f"Shared accumulator '{name}' holds {found.dtype.name} of shape {found.shape}, "
+                f"not {self.dtype.name} of shape {self.given_shape}"
+            )
+        return found
+
+
+class ConditionalAccumulatorOp(AccumulatorHandle, name="ConditionalAccumulator"):
+    """A reference to an accumulator of dense gradients."""
+
+    def make(self) -> Accumulator[Any]:
+        return DenseAccumulator(self.dtype, self.given_shape, self.reduction_type)
+
+
+class SparseConditionalAccumulatorOp(AccumulatorHandle, name="SparseConditionalAccumulator"):
+    """A reference to an accumulator of sparse gradients."""
+
+    def make(self) -> Accumulator[Any]:
+        return SparseAccumulator(self.dtype, self.given_shape, self.reduction_type)
+
+
+class AccumulatorOp(Op, abstract=True):
+    """Acts on an accumulator."""
+
+    stateful = True
+    not_differentiable = True
+    host_only = True
+
+    def shape(self, *_: Tensor) -> Any:
+        return []
+
+
+class AccumulatorNumAccumulated(AccumulatorOp):
+    """How many gradients there are now."""
+
+    signature = "handle: &string -> num_accumulated: int32"
+
+    def shape(self, *_: Tensor) -> TensorShape:
+        return scalar()
+
+    def kernel(self, context: Context, handle: Accumulator[Any]) -> Any:
+        return np.int32(handle.count)
+
+
+class AccumulatorSetGlobalStep(AccumulatorOp):
+    """Declares the current step."""
+
+    signature = "handle: &string, new_global_step: int64 ->"
+
+    def kernel(self, context: Context, handle: Accumulator[Any], new_global_step: Array) -> Any:
+        handle.set_step(int(new_global_step))
+        return ()
+
+
+class AccumulatorApplyGradient(AccumulatorOp):
+    """Adds a dense gradient."""
+
+    signature = "handle: &string, local_step: int64, gradient: dtype -> ; dtype: numeric"
+
+    def kernel(
+        self, context: Context, handle: DenseAccumulator, local_step: Array, gradient: Array
+    ) -> Any:
+        handle.apply(int(local_step), gradient)
+        return ()
+
+
+class AccumulatorTakeGradient(AccumulatorOp):
+    """The mean (or sum) of the dense gradients, once there are enough."""
+
+    signature = "handle: &string, num_required: int32 -> average: dtype"
+    blocking = True
+    dtype: DType
+
+    def shape(self, *_: Tensor) -> TensorShape:
+        return unknown_shape()
+
+    def kernel(self, context: Context, handle: DenseAccumulator, num_required: Array) -> Array:
+        return handle.take(int(num_required), context.cancellation)
+
+
+class SparseAccumulatorApplyGradient(AccumulatorOp):
+    """Adds a sparse gradient."""
+
+    signature = (
+        "handle: &string, local_step: int64, gradient_indices: int64, gradient_values: dtype, "
+        "gradient_shape: int64 -> ; dtype: numeric"
+    )
+    has_known_shape: bool
+
+    def kernel(
+        self,
+        context: Context,
+        handle: SparseAccumulator,
+        local_step: Array,
+        indices: Array,
+        values: Array,
+        shape: Array,
+    ) -> Any:
+        known = shape if self.has_known_shape else None
+        handle.apply(
+            int(local_step), SparseGradient(np.asarray(indices), np.asarray(values), known)
+        )
+        return ()
+
+
+class SparseAccumulatorTakeGradient(AccumulatorOp):
+    """The mean (or sum) of the sparse gradients, once there are enough."""
+
+    signature = (
+        "handle: &string, num_required: int32 -> indices: int64, values: dtype, shape: int64"
+    )
+    blocking = True
+    dtype: DType
+
+    def shape(self, *_: Tensor) -> list[TensorShape]:
+        return [unknown_shape(1), unknown_shape(), unknown_shape(1)]
+
+    def kernel(
+        self, context: Context, handle: SparseAccumulator, num_required: Array
+    ) -> tuple[Any, ...]:
+        taken = handle.take(int(num_required), context.cancellation)
+        return taken.indices, taken.values, taken.shape
+
+
+# What users see
+
+
+def _as_int64(value: Any) -> Tensor:
+    return casting.cast(convert_to_tensor(value), int64)
+
+
+@public("ConditionalAccumulatorBase")
+class ConditionalAccumulatorBase:
+    """What dense and sparse accumulators share."""
+
+    def __init__(self, dtype: Any, shape: Any, accumulator_ref: Tensor) -> None:
+        self._dtype = as_dtype(dtype)
+        self._shape = as_shape(shape)
+        self._accumulator_ref = accumulator_ref
+        self._name = accumulator_ref.op.name.split("/")[-1]
+
+    @property
+    def accumulator_ref(self) -> Tensor:
+        """The reference to the accumulator."""
+        return self._accumulator_ref
+
+    @property
+    def name(self) -> str:
+        """The name, without scopes."""
+        return self._name
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the gradients."""
+        return self._dtype
+
+    def num_accumulated(self, name: str | None = None) -> Tensor:
+        """How many gradients are accumulated now."""
+        name = name or f"{self._name}_NumAccumulated"
+        return AccumulatorNumAccumulated()(self._accumulator_ref, name=name)
+
+    def set_global_step(self, new_global_step: Any, name: str | None = None) -> Node:
+        """Declare the current step: gradients of earlier ones are dropped."""
+        step = _as_int64(new_global_step)
+        return AccumulatorSetGlobalStep()(self._accumulator_ref, step, name=name)
+
+
+def _check_reduction(reduction_type: str) -> None:
+    if reduction_type not in ("MEAN", "SUM"):
+        raise ValueError(f"reduction_type must be 'MEAN' or 'SUM', not {reduction_type!r}")
+
+
+@public("ConditionalAccumulator")
+class ConditionalAccumulator(ConditionalAccumulatorBase):
+    """Averages dense gradients: `apply_grad` adds one, `take_grad(n)` waits for n."""
+
+    def __init__(
+        self,
+        dtype: Any,
+        shape: Any = None,
+        shared_name: str | None = None,
+        name: str = "conditional_accumulator",
+        reduction_type: str = "MEAN",
+    ) -> None:
+        _check_reduction(reduction_type)
+        handle = ConditionalAccumulatorOp(
+            dtype=as_dtype(dtype),
+            given_shape=as_shape(shape),
+            container=get_default_graph().container_name,
+            shared_name=shared_name or "",
+            reduction_type=reduction_type,
+        )
+        super().__init__(dtype, shape, handle(name=name))
+
+    def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> Node:
+        """Add a gradient of `local_step`; it is dropped if that step is over."""
+        gradient = convert_to_tensor(grad, self._dtype)
+        gradient.shape.assert_is_compatible_with(self._shape)
+        apply = AccumulatorApplyGradient()
+        return apply(self._accumulator_ref, _as_int64(local_step), gradient, name=name)
+
+    def take_grad(self, num_required: Any, name: str | None = None) -> Tensor:
+        """Wait for `num_required` gradients and give their mean (or sum)."""
+        take = AccumulatorTakeGradient(dtype=self._dtype)
+        taken: Tensor = take(self._accumulator_ref, num_required, name=name)
+        taken.set_shape(self._shape)
+        return taken
+
+
+@public("SparseConditionalAccumulator", "sparse.SparseConditionalAccumulator")
+class SparseConditionalAccumulator(ConditionalAccumulatorBase):
+    """Averages sparse gradients, each row over the gradients that have it."""
+
+    def __init__(
+        self,
+        dtype: Any,
+        shape: Any = None,
+        shared_name: str | None = None,
+        name: str = "sparse_conditional_accumulator",
+        reduction_type: str = "MEAN",
+    ) -> None:
+        _check_reduction(reduction_type)
+        handle = SparseConditionalAccumulatorOp(
+            dtype=as_dtype(dtype),
+            given_shape=as_shape(shape),
+            container=get_default_graph().container_name,
+            shared_name=shared_name or "",
+            reduction_type=reduction_type,
+        )
+        super().__init__(dtype, shape, handle(name=name))
+
+    def apply_indexed_slices_grad(
+        self, grad: IndexedSlices, local_step: Any = 0, name: str | None = None
+    ) -> Node:
+        """Add a gradient given as IndexedSlices."""
+        return self.apply_grad(grad.indices, grad.values, grad.dense_shape, local_step, name)
+
+    def apply_grad(
+        self,
+        grad_indices: Any,
+        grad_values: Any,
+        grad_shape: Any = None,
+        local_step: Any = 0,
+        name: str | None = None,
+    ) -> Node:
+        """Add rows `grad_values` at `grad_indices`, unless `local_step` is over."""
+        shape = convert_to_tensor([] if grad_shape is None else grad_shape, _empty_type(grad_shape))
+        apply = SparseAccumulatorApplyGradient(has_known_shape=grad_shape is not None)
+        return apply(
+            self._accumulator_ref,
+            _as_int64(local_step),
+            _as_int64(grad_indices),
+            convert_to_tensor(grad_values, self._dtype),
+            _as_int64(shape),
+            name=name,
+        )
+
+    def take_grad(self, num_required: Any, name: str | None = None) -> Any:
+        """Wait for `num_required` gradients: (indices, values, shape) of their mean (or sum)."""
+        take = SparseAccumulatorTakeGradient(dtype=self._dtype)
+        return take(self._accumulator_ref, num_required, name=name)
+
+    def take_indexed_slices_grad(self, num_required: Any, name: str | None = None) -> IndexedSlices:
+        """As `take_grad`, as IndexedSlices."""
+        taken = self.take_grad(num_required, name)
+        return IndexedSlices(taken.values, taken.indices, taken.shape)
+
+
+def _empty_type(shape: Any) -> DType | None:
+    """An empty list says nothing of its dtype."""
+    return int64 if shape is None or shape == [] else None

@@ -1,0 +1,375 @@
+"""Queue ops: handles of the queues that a session keeps, and what steps do with them.
+
+Handles flow along reference edges as in TensorFlow's first graphs; the ops named V2 do the same
+with resource handles, for graphs that come from elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.graph.dtypes import DType, int64
+from thalweg.graph.known import constant_value
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, scalar, unknown_shape, vector
+from thalweg.ops.core.context import Context
+from thalweg.ops.state import queue_state
+from thalweg.ops.state.queue_elements import Components, invalid
+from thalweg.ops.state.queue_state import Queue
+
+Array = NDArray[Any]
+
+
+class QueueHandle(Op, abstract=True):
+    """A reference to a queue of the session."""
+
+    signature = "-> handle: &string"
+    stateful = True
+    not_differentiable = True
+    host_only = True
+    component_types: tuple[DType, ...]
+    shapes: tuple[TensorShape, ...] = ()
+    capacity: int = -1
+    container: str = ""
+    shared_name: str = ""
+
+    def shape(self) -> TensorShape:
+        return vector(2)
+
+    def make(self, name: str) -> Queue:
+        """A new queue of this kind."""
+        raise TypeError(f"{type(self).__name__} must define make")
+
+    def kernel(self, context: Context) -> Queue:
+        name = self.shared_name or context.node.name
+        found: Any = context.resource(name, self.container, lambda: self._made(name, context.node))
+        if not isinstance(found, Queue):
+            raise invalid(f"'{name}' is a {type(found).__name__}, not a queue")
+        if found.made_by is not self:
+            found.check_same(self.make(name))
+        return found
+
+    def _made(self, name: str, node: Node) -> Queue:
+        queue = self.make(name)
+        queue.made_by, queue.origin = self, node.origin
+        return queue
+
+
+class FIFOQueueOp(QueueHandle, name="FIFOQueue"):
+    """A reference to a queue that gives elements in the order they came."""
+
+    def make(self, name: str) -> Queue:
+        components = Components(self.component_types, self.shapes)
+        return queue_state.FIFOQueue(name, components, self.capacity)
+
+
+class FIFOQueueV2(FIFOQueueOp):
+    """As FIFOQueue, by a resource handle."""
+
+    signature = "-> handle: resource"
+
+    def shape(self) -> TensorShape:
+        return scalar()
+
+
+class PaddingFIFOQueueOp(QueueHandle, name="PaddingFIFOQueue"):
+    """A reference to a queue whose batches are filled up with zeros."""
+
+    def make(self, name: str) -> Queue:
+        components = Components(self.component_types, self.shapes)
+        return queue_state.PaddingFIFOQueue(name, components, self.capacity)
+
+
+class PaddingFIFOQueueV2(PaddingFIFOQueueOp):
+    """As PaddingFIFOQueue, by a resource handle."""
+
+    signature = "-> handle: resource"
+
+    def shape(self) -> TensorShape:
+        return scalar()
+
+
+class RandomShuffleQueueOp(QueueHandle, name="RandomShuffleQueue"):
+    """A reference to a queue that gives elements in a random order."""
+
+    min_after_dequeue: int = 0
+    seed: int = 0
+    seed2: int = 0
+
+    def make(self, name: str) -> Queue:
+        components = Components(self.component_types, self.shapes)
+        seeds = self.seed, self.seed2
+        return queue_state.RandomShuffleQueue(
+            name, components, self.capacity, self.min_after_dequeue, seeds
+        )
+
+
+class RandomShuffleQueueV2(RandomShuffleQueueOp):
+    """As RandomShuffleQueue, by a resource handle."""
+
+    signature = "-> handle: resource"
+
+    def shape(self) -> TensorShape:
+        return scalar()
+
+
+class PriorityQueueOp(QueueHandle, name="PriorityQueue"):
+    """A reference to a queue that gives the smallest first component first."""
+
+    component_types: tuple[DType, ...] = ()
+
+    def make(self, name: str) -> Queue:
+        shapes = self.shapes or [unknown_shape()] * len(self.component_types)
+        components = Components((int64, *self.component_types), (scalar(), *shapes))
+        return queue_state.PriorityQueue(name, components, self.capacity)
+
+
+class PriorityQueueV2(PriorityQueueOp):
+    """As PriorityQueue, by a resource handle."""
+
+    signature = "-> handle: resource"
+
+    def shape(self) -> TensorShape:
+        return scalar()
+
+
+# What steps do with a queue
+
+
+class QueueOp(Op, abstract=True):
+    """Acts on a queue."""
+
+    stateful = True
+    not_differentiable = True
+    host_only = True
+
+
+class WaitingQueueOp(QueueOp, abstract=True):
+    """Acts on a queue, and may have to wait for it."""
+
+    blocking = True
+    timeout_ms: int = -1
+
+    @property
+    def limit(self) -> float:
+        """For how many seconds to wait; -1 is for ever."""
+        return self.timeout_ms / 1000 if self.timeout_ms >= 0 else -1
+
+
+class QueueEnqueue(WaitingQueueOp):
+    """Adds an element."""
+
+    signature = "handle: &string, components: [Tcomponents] ->"
+
+    def shape(self, handle: Tensor, components: list[Tensor]) -> list[TensorShape]:
+        return []
+
+    def kernel(self, context: Context, handle: Queue, components: list[Array]) -> tuple[()]:
+        handle.enqueue(components, context.cancellation, self.limit)
+        return ()
+
+
+class QueueEnqueueV2(QueueEnqueue):
+    """As QueueEnqueue, by a resource handle."""
+
+    signature = "handle: resource, components: [Tcomponents] ->"
+
+
+class QueueEnqueueMany(WaitingQueueOp):
+    """Adds an element for each row of the components."""
+
+    signature = "handle: &string, components: [Tcomponents] ->"
+
+    def shape(self, handle: Tensor, components: list[Tensor]) -> list[TensorShape]:
+        return []
+
+    def kernel(self, context: Context, handle: Queue, components: list[Array]) -> tuple[()]:
+        handle.enqueue_many(components, context.cancellation, self.limit)
+        return ()
+
+
+class QueueEnqueueManyV2(QueueEnqueueMany):
+    """As QueueEnqueueMany, by a resource handle."""
+
+    signature = "handle: resource, components: [Tcomponents] ->"
+
+
+class DequeueOp(WaitingQueueOp, abstract=True):
+    """Removes elements."""
+
+    component_types: tuple[DType, ...]
+
+    def check(self, queue: Queue) -> None:
+        """Raise unless the elements of a queue are what the graph expects."""
+        given = queue.components.dtypes
+        if given != self.component_types:
+            raise invalid(
+                f"The components of queue '{queue.name}' are {_names(given)}, but "
+                f"{_names(self.component_types)} are expected"
+            )
+
+
+def _names(dtypes: tuple[DType, ...]) -> str:
+    return ", ".join(dtype.name for dtype in dtypes)
+
+
+class QueueDequeue(DequeueOp):
+    """Removes an element."""
+
+    signature = "handle: &string -> components: [component_types]"
+
+    def shape(self, handle: Tensor) -> list[TensorShape]:
+        return [unknown_shape()] * len(self.component_types)
+
+    def kernel(self, context: Context, handle: Queue) -> tuple[Array, ...]:
+        self.check(handle)
+        return handle.dequeue(context.cancellation, self.limit)
+
+
+class QueueDequeueV2(QueueDequeue):
+    """As QueueDequeue, by a resource handle."""
+
+    signature = "handle: resource -> components: [component_types]"
+
+
+class QueueDequeueMany(DequeueOp):
+    """Removes n elements and joins them."""
+
+    signature = "handle: &string, n: int32 -> components: [component_types]"
+    fewer_at_the_end = False
+
+    def shape(self, handle: Tensor, n: Tensor) -> list[TensorShape]:
+        check_number(n)
+        return [unknown_shape()] * len(self.component_types)
+
+    def kernel(self, context: Context, handle: Queue, n: Array) -> tuple[Array, ...]:
+        self.check(handle)
+        wanted = _number(n, "DequeueUpToOp" if self.fewer_at_the_end else "DequeueManyOp")
+        return handle.dequeue_many(wanted, self.fewer_at_the_end, context.cancellation, self.limit)
+
+
+class QueueDequeueManyV2(QueueDequeueMany):
+    """As QueueDequeueMany, by a resource handle."""
+
+    signature = "handle: resource, n: int32 -> components: [component_types]"
+
+
+class QueueDequeueUpTo(QueueDequeueMany):
+    """As QueueDequeueMany; fewer where a closed queue has no more."""
+
+    fewer_at_the_end = True
+
+
+class QueueDequeueUpToV2(QueueDequeueUpTo):
+    """As QueueDequeueUpTo, by a resource handle."""
+
+    signature = "handle: resource, n: int32 -> components: [component_types]"
+
+
+def check_number(n: Tensor) -> None:
+    """Raise unless `n` may be a number of elements."""
+    n.shape.assert_has_rank(0)
+    known = constant_value(n)
+    if known is not None and known < 0:
+        raise ValueError(f"cannot take {known} elements from a queue")
+
+
+def _number(n: Array, what: str) -> int:
+    if np.ndim(n):
+        raise invalid(f"n must be a scalar, but has shape {np.shape(n)}")
+    if n < 0:
+        raise invalid(f"{what} requested {n} < 0 elements")
+    return int(n)
+
+
+class QueueClose(QueueOp):
+    """Lets no more elements in, once those that wait are in or at once."""
+
+    signature = "handle: &string ->"
+    blocking = True
+    cancel_pending_enqueues: bool = False
+
+    def shape(self, handle: Tensor) -> list[TensorShape]:
+        return []
+
+    def kernel(self, context: Context, handle: Queue) -> tuple[()]:
+        handle.close(self.cancel_pending_enqueues, context.cancellation)
+        return ()
+
+
+class QueueCloseV2(QueueClose):
+    """As QueueClose, by a resource handle."""
+
+    signature = "handle: resource ->"
+
+
+class QueueIsClosed(QueueOp):
+    """Whether a queue is closed."""
+
+    signature = "handle: &string -> is_closed: bool"
+
+    def shape(self, handle: Tensor) -> TensorShape:
+        return scalar()
+
+    def kernel(self, context: Context, handle: Queue) -> Any:
+        return np.bool_(handle.is_closed)
+
+
+class QueueIsClosedV2(QueueIsClosed):
+    """As QueueIsClosed, by a resource handle."""
+
+    signature = "handle: resource -> is_closed: bool"
+
+
+class QueueSize(QueueOp):
+    """How many elements a queue has."""
+
+    signature = "handle: &string -> size: int32"
+
+    def shape(self, handle: Tensor) -> TensorShape:
+        return scalar()
+
+    def kernel(self, context: Context, handle: Queue) -> Any:
+        return np.int32(len(handle))
+
+
+class QueueSizeV2(QueueSize):
+    """As QueueSize, by a resource handle."""
+
+    signature = "handle: resource -> size: int32"
+
+
+#: What does the same by a resource handle.
+BY_RESOURCE: dict[type[QueueOp], type[QueueOp]] = {
+    QueueEnqueue: QueueEnqueueV2,
+    QueueEnqueueMany: QueueEnqueueManyV2,
+    QueueDequeue: QueueDequeueV2,
+    QueueDequeueMany: QueueDequeueManyV2,
+    QueueDequeueUpTo: QueueDequeueUpToV2,
+    QueueClose: QueueCloseV2,
+    QueueIsClosed: QueueIsClosedV2,
+    QueueSize: QueueSizeV2,
+}
+
+
+class RefSelect(Op):
+    """One of several references."""
+
+    signature = "index: int32, inputs: N*&T -> output: &T"
+    stateful = True
+    not_differentiable = True
+    host_only = True
+
+    def shape(self, index: Tensor, inputs: list[Tensor]) -> TensorShape:
+        index.shape.assert_has_rank(0)
+        first, *others = [tensor.shape for tensor in inputs]
+        return first if all(shape.sizes == first.sizes for shape in others) else unknown_shape()
+
+    def kernel(self, context: Context, index: Array, inputs: list[Any]) -> Any:
+        if not 0 <= index < len(inputs):
+            raise invalid(f"Index must be in the range [0, {len(inputs)}) but got {index}")
+        return inputs[int(index)]

@@ -1,0 +1,1 @@
+"""Strings, and numbers written as text or bytes."""

@@ -1,0 +1,481 @@
+"""Checkpoints on disk: a small index and data files in the safetensors format.
+
+`<prefix>.index` is a line of JSON (which tensors there are, where their bytes lie, checksums of the
+data in blocks) and a line with its own checksum; data files are `<prefix>.data-00000-of-00001.\
+safetensors`. Renaming the index is what commits a checkpoint: data files are new files under names
+that no index in use has, so the old checkpoint stays whole until the new one is.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.platform.files import durable
+from thalweg.platform.files.checksum import crc32c
+from thalweg.platform.files.safetensors import (
+    NUMPY,
+    Piece,
+    check_length,
+    damaged,
+    decode,
+    layout,
+    parse_object,
+    read_entries,
+)
+from thalweg.platform.files.streaming import Mapped, Wanted, stream
+from thalweg.platform.files.tensor_slices import (
+    Checkpoint,
+    Entry,
+    Part,
+    Slice,
+    Wish,
+    as_sizes,
+    is_inside,
+    whole,
+)
+from thalweg.platform.forks import renewed_after_fork
+
+Array = NDArray[Any]
+
+_FORMAT = "thalweg checkpoint"
+_VERSION = 1
+
+
+def index_path(prefix: str) -> str:
+    """The file that says that there is a checkpoint of this prefix."""
+    return f"{prefix}.index"
+
+
+def data_pattern(prefix: str) -> str:
+    """What matches the data files of a prefix, of any kind."""
+    return f"{glob.escape(prefix)}.data-?????-of-?????*"
+
+
+# Writing
+
+
+class _Writers:
+    """One at a time for each prefix: who comes last removes what it replaces, and only that."""
+
+    def __init__(self) -> None:
+        self.renew_locks()
+        renewed_after_fork(self)
+
+    def renew_locks(self) -> None:
+        """Have locks that nobody holds."""
+        self._guard = threading.Lock()
+        self._locks: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+    @contextmanager
+    def alone(self, prefix: str) -> Generator[None]:
+        """Wait until no other thread writes a checkpoint of this prefix."""
+        with self._guard:
+            lock = self._locks.setdefault(os.path.abspath(prefix), threading.Lock())
+        with lock:
+            yield
+
+
+_writers = _Writers()
+
+
+@dataclass
+class Shard:
+    """A data file that was written: its path, size and checksums, and what it holds."""
+
+    path: str
+    size: int
+    checksums: list[int]
+    entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+
+
+def save(
+    prefix: str,
+    shards: Sequence[Iterable[Piece]],
+    threads: int = 2,
+    rest: Callable[[], Any] | None = None,
+) -> None:
+    """Write a checkpoint, one data file per shard, in place of any older one of this prefix.
+
+    A writer that is to leave time to others is given `rest`, which it calls now and then.
+    """
+    with _writers.alone(prefix):
+        names = _data_names(prefix, len(shards))
+        written: list[Shard] = []
+        try:
+            for name, pieces in zip(names, shards, strict=True):
+                written.append(_write_shard(name, pieces, threads, rest))
+            _commit(prefix, written)
+        except BaseException:
+            _remove(shard.path for shard in written)
+            raise
+        _settle(prefix, written)
+
+
+def save_file(path: str, pieces: Iterable[Piece], threads: int = 2) -> None:
+    """Write one file that is a whole checkpoint, without an index."""
+    _write_shard(path, pieces, threads)
+    durable.sync_folder(path)
+
+
+def _write_shard(
+    path: str, pieces: Iterable[Piece], threads: int, rest: Callable[[], Any] | None = None
+) -> Shard:
+    header, segments, entries = layout(pieces)
+    stream = [np.frombuffer(header, np.uint8), *segments]
+    checksums = durable.write_stream(path, stream, threads, rest)
+    size = sum(segment.nbytes for segment in stream)
+    return Shard(path, size, checksums, entries)
+
+
+def _data_names(prefix: str, count: int) -> list[str]:
+    """Names that no file has: the plain ones, unless an older checkpoint lies there."""
+    generation = 0
+    while True:
+        mark = f"-{generation}" if generation else ""
+        names = [
+            f"{prefix}.data-{shard:05d}-of-{count:05d}{mark}.safetensors" for shard in range(count)
+        ]
+        if not any(os.path.exists(name) for name in names):
+            return names
+        generation += 1
+
+
+def _commit(prefix: str, shards: Sequence[Shard]) -> None:
+    durable.sync_folder(prefix)  # the data files' names last before the index names them
+    durable.put_file(index_path(prefix), _index(prefix, shards))
+
+
+def _settle(prefix: str, shards: Sequence[Shard]) -> None:
+    """After the commit: make it last, and remove what is of no more use."""
+    durable.sync_folder(prefix)
+    kept = {shard.path for shard in shards}
+    _remove(name for name in glob.glob(data_pattern(prefix)) if name not in kept)
+    durable.sweep(os.path.dirname(prefix))
+
+
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            os.remove(path)
+
+
+def _index(prefix: str, shards: Sequence[Shard]) -> bytes:
+    tensors: dict[str, Any] = {}
+    for number, shard in enumerate(shards):
+        for name, entry in shard.entries.items():
+            _add_tensor(tensors, name, entry, number)
+    files = [
+        {
+            "name": shard.path.removeprefix(f"{prefix}."),
+            "size": shard.size,
+            "checksums": [f"{checksum:08x}" for checksum in shard.checksums],
+        }
+        for shard in shards
+    ]
+    index = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "block": durable.BLOCK,
+        "files": files,
+        "tensors": tensors,
+    }
+    text = json.dumps(index, separators=(",", ":")).encode()
+    return text + b'\n{"crc32c":"%08x"}\n' % crc32c(text)
+
+
+def _add_tensor(tensors: dict[str, Any], name: str, entry: Entry, number: int) -> None:
+    new = {"dtype": entry.dtype, "shape": list(entry.shape), "parts": []}
+    known = tensors.setdefault(name, new)
+    if (known["dtype"], known["shape"]) != (new["dtype"], new["shape"]):
+        raise errors.InvalidArgumentError(
+            None, None, f"Two shards have a tensor {name}, of different dtypes or shapes"
+        )
+    for part in entry.parts:
+        where: list[Any] = [number, part.begin, part.end]
+        if not part.extent.is_whole:
+            where += [list(part.extent.start), list(part.extent.shape)]
+        known["parts"].append(where)
+
+
+def merge(prefixes: Sequence[str], destination: str, delete_old_folders: bool = True) -> None:
+    """Make one checkpoint of several: one index, the data files renamed."""
+    opened = [_open_indexed(prefix) for prefix in prefixes]
+    shards = [shard for checkpoint in opened for shard in checkpoint.shards]
+    with _writers.alone(destination):
+        names = _data_names(destination, len(shards))
+        moved: list[Shard] = []
+        try:
+            with durable.file_errors(destination):
+                for shard, name in zip(shards, names, strict=True):
+                    os.rename(shard.path, name)
+                    moved.append(replace(shard, path=name))
+            _commit(destination, moved)
+        except BaseException:
+            _remove(shard.path for shard in moved)
+            raise
+        _settle(destination, moved)
+    _remove(index_path(prefix) for prefix in prefixes if prefix != destination)
+    if delete_old_folders:
+        _remove_folders(prefixes, destination)
+
+
+def _remove_folders(prefixes: Sequence[str], destination: str) -> None:
+    """Remove the folders of the merged parts; never the one of the result."""
+    final = os.path.abspath(os.path.dirname(destination))
+    for folder in {os.path.abspath(os.path.dirname(prefix)) for prefix in prefixes}:
+        if folder != final and not final.startswith(f"{folder}{os.sep}"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+# Reading
+
+
+def mapped(path: str) -> Array:
+    """The bytes of a file, mapped and read-only."""
+    return Mapped(path).array
+
+
+def exists(prefix: str) -> bool:
+    """Whether a checkpoint of this prefix, file name or pattern is there."""
+    return os.path.exists(index_path(prefix)) or bool(glob.glob(prefix))
+
+
+def open_files(prefix: str) -> Checkpoint:
+    """The checkpoint of a prefix; or of files without an index, whose names match a pattern."""
+    return _open_indexed(prefix) if os.path.isfile(index_path(prefix)) else _open_plain(prefix)
+
+
+def _open_plain(pattern: str) -> Checkpoint:
+    paths = sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
+    if not paths:
+        raise errors.NotFoundError(
+            None,
+            None,
+            "Unsuccessful TensorSliceReader constructor: Failed to find any matching files for "
+            f"{pattern}",
+        )
+    shards = [Shard(path, os.path.getsize(path), []) for path in paths]
+    entries: dict[str, Entry] = {}
+    contents = {path: Mapped(path) for path in paths}
+    for path, content in contents.items():
+        for name, entry in read_entries(path, content.array).items():
+            known = entries.get(name)
+            entries[name] = entry if known is None else _joined(path, name, known, entry)
+    return SafetensorsCheckpoint(pattern, entries, shards, contents)
+
+
+def _joined(path: str, name: str, first: Entry, second: Entry) -> Entry:
+    if (first.dtype, first.shape) != (second.dtype, second.shape):
+        raise damaged(path, 8, f"{name!r} has another dtype or shape in another file")
+    return replace(first, parts=first.parts + second.parts)
+
+
+def _open_indexed(prefix: str) -> SafetensorsCheckpoint:
+    path = index_path(prefix)
+    index = _checked_index(path)
+    block, files, tensors = index.get("block"), index.get("files"), index.get("tensors")
+    if block != durable.BLOCK or not isinstance(files, list) or not isinstance(tensors, dict):
+        raise damaged(path, 0, "the index lacks its block size, files or tensors")
+    described = cast("list[Any]", files)
+    shards = [_shard(prefix, path, file) for file in described]
+    contents = {shard.path: _shard_content(shard) for shard in shards}
+    entries = {
+        name: _entry(path, name, value, shards)
+        for name, value in cast("dict[str, Any]", tensors).items()
+    }
+    _share_out(entries, shards)
+    return SafetensorsCheckpoint(prefix, entries, shards, contents)
+
+
+def _share_out(entries: Mapping[str, Entry], shards: Sequence[Shard]) -> None:
+    """Tell each shard what it holds."""
+    by_path = {shard.path: shard for shard in shards}
+    for name, entry in entries.items():
+        for path in {part.path for part in entry.parts}:
+            mine = tuple(part for part in entry.parts if part.path == path)
+            by_path[path].entries[name] = replace(entry, parts=mine)
+
+
+def _checked_index(path: str) -> dict[str, Any]:
+    content = mapped(path).tobytes()
+    text, _, rest = content.partition(b"\n")
+    index = parse_object(path, 0, text)
+    if (index.get("format"), index.get("version")) != (_FORMAT, _VERSION):
+        raise damaged(path, 0, f"this is no index of version {_VERSION}")
+    wanted = parse_object(path, len(text) + 1, rest).get("crc32c")
+    if wanted != f"{crc32c(text):08x}":
+        raise damaged(path, 0, "the index does not have the checksum that it says")
+    return index
+
+
+def _shard(prefix: str, path: str, file: Any) -> Shard:
+    described = cast("dict[str, Any]", file) if isinstance(file, dict) else {}
+    name, size, sums = (described.get(key) for key in ("name", "size", "checksums"))
+    if not isinstance(name, str) or os.sep in name or type(size) is not int:
+        raise damaged(path, 0, f"a file of the index is {file!r}")
+    if not isinstance(sums, list) or len(cast("list[Any]", sums)) != -(-size // durable.BLOCK):
+        raise damaged(path, 0, f"the checksums of {name} are not one for each block")
+    try:
+        checksums = [int(text, 16) for text in cast("list[Any]", sums)]
+    except (TypeError, ValueError):
+        raise damaged(path, 0, f"the checksums of {name} are no numbers") from None
+    return Shard(f"{prefix}.{name}", size, checksums)
+
+
+def _shard_content(shard: Shard) -> Mapped:
+    content = Mapped(shard.path)
+    size = content.array.size
+    if size != shard.size:
+        raise damaged(shard.path, size, f"the file ends here; it should have {shard.size} bytes")
+    return content
+
+
+def _entry(path: str, name: str, value: Any, shards: Sequence[Shard]) -> Entry:
+    given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    dtype, shape, parts = str(given.get("dtype")), given.get("shape"), given.get("parts")
+    sizes = as_sizes(shape, NUMPY[dtype].itemsize) if dtype in NUMPY else None
+    if sizes is None:
+        raise damaged(path, 0, f"{name!r} has dtype {dtype!r} and shape {shape!r}")
+    if not isinstance(parts, list):
+        raise damaged(path, 0, f"{name!r} has no list of parts")
+    places = cast("list[Any]", parts)
+    return Entry(dtype, sizes, tuple(_part(path, name, dtype, sizes, p, shards) for p in places))
+
+
+def _part(
+    path: str, name: str, dtype: str, full: tuple[int, ...], where: Any, shards: Sequence[Shard]
+) -> Part:
+    place = cast("list[Any]", where) if isinstance(where, list) else []
+    span = as_sizes(place[:3])
+    if len(place) not in (3, 5) or span is None or span[0] >= len(shards):
+        raise damaged(path, 0, f"a part of {name!r} is at {where!r}")
+    number, begin, end = span
+    shard = shards[number]
+    extent = whole(full) if len(place) == 3 else _box(path, name, full, place[3:])
+    if not begin <= end <= shard.size:
+        raise damaged(path, 0, f"{name!r} lies at {begin} to {end} of {shard.size} bytes")
+    check_length(shard.path, name, dtype, extent.shape, begin, end)
+    return Part(shard.path, begin, end, extent)
+
+
+def _box(path: str, name: str, full: tuple[int, ...], box: Sequence[Any]) -> Slice:
+    start, shape = as_sizes(box[0]), as_sizes(box[1])
+    if start is not None and shape is not None:
+        extent = Slice(full, start, shape)
+        if is_inside(extent):
+            return extent
+    raise damaged(path, 0, f"{name!r} has a slice {box!r} outside its shape {list(full)}")
+
+
+def _read_ahead(path: str, parts: Iterable[Part]) -> None:
+    """Have the disk begin to read: faults of mapped pages alone ask for little at a time."""
+    with durable.file_errors(path), open(path, "rb") as file:
+        for part in parts:
+            size = part.end - part.begin
+            os.posix_fadvise(file.fileno(), part.begin, size, os.POSIX_FADV_WILLNEED)
+
+
+def _apart(pieces: Iterable[tuple[Wanted, Wish]]) -> tuple[list[Wanted], list[Wish]]:
+    """Pieces of a file that do not overlap, and the wishes for bytes that another piece has."""
+    apart: list[Wanted] = []
+    again: list[Wish] = []
+    end = 0
+    for piece, wish in sorted(pieces, key=lambda pair: pair[0].begin):
+        if piece.begin < end:
+            again.append(wish)
+        else:
+            apart.append(piece)
+            end = piece.end
+    return apart, again
+
+
+class SafetensorsCheckpoint(Checkpoint):
+    """A checkpoint of safetensors files; arrays are views of the mapped files."""
+
+    def __init__(
+        self,
+        prefix: str,
+        entries: Mapping[str, Entry],
+        shards: Sequence[Shard],
+        contents: Mapping[str, Mapped],
+    ) -> None:
+        super().__init__(prefix, entries)
+        self.shards = list(shards)
+        self._files = contents
+        self._contents = {path: file.array for path, file in contents.items()}
+        self._checksums = {shard.path: shard.checksums for shard in shards}
+        self._checked: set[tuple[str, int]] = set()
+
+    def load(self, entry: Entry, part: Part) -> Array:
+        """A view of the file, its blocks checked."""
+        self._check([(part.path, block) for block in self._blocks(part)])
+        content = self._contents[part.path][part.begin : part.end]
+        return decode(part.path, content, entry.dtype, part.extent.shape, part.begin)
+
+    def empty_dtype(self, entry: Entry) -> Any:
+        return NUMPY[entry.dtype]
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Check all blocks of some tensors, which also brings them into memory."""
+        parts = [part for name in names for part in self.entry(name).parts]
+        for path in {part.path for part in parts}:
+            _read_ahead(path, [part for part in parts if part.path == path])
+        self._check([(part.path, block) for part in parts for block in self._blocks(part)])
+
+    def hand_over(self, wanted: Sequence[Wish]) -> None:
+        """Read what lies in one piece straight into new arrays."""
+        pieces: dict[str, list[tuple[Wanted, Wish]]] = defaultdict(list)
+        others: list[Wish] = []
+        for wish in wanted:
+            name, slice_, receive = wish
+            entry, box = self.entry(name), self._box(name, slice_)
+            part = next((part for part in entry.parts if part.extent == box), None)
+            if part is None or entry.dtype == "string":
+                others.append(wish)
+            else:
+                found = Wanted(part.begin, part.end, NUMPY[entry.dtype], box.shape, receive)
+                pieces[part.path].append((found, wish))
+        for path, found in pieces.items():
+            apart, again = _apart(found)
+            others += again
+            stream(path, self._files[path], self._checksums[path], apart)
+        super().hand_over(others)
+
+    def _blocks(self, part: Part) -> range:
+        if not self._checksums[part.path] or part.begin == part.end:
+            return range(0)
+        return range(part.begin // durable.BLOCK, -(-part.end // durable.BLOCK))
+
+    def _check(self, blocks: Iterable[tuple[str, int]]) -> None:
+        new = [block for block in dict.fromkeys(blocks) if block not in self._checked]
+        if len(new) < 4:
+            for block in new:
+                self._check_block(block)
+        else:
+            with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+                list(pool.map(self._check_block, new))
+        self._checked.update(new)
+
+    def _check_block(self, block: tuple[str, int]) -> None:
+        path, number = block
+        begin = number * durable.BLOCK
+        content = self._contents[path][begin : begin + durable.BLOCK]
+        if crc32c(content.data) != self._checksums[path][number]:
+            raise damaged(
+                path, begin, f"these {content.nbytes} bytes are not those that were saved"
+            )

@@ -1,0 +1,15 @@
+"""Checkpoints of any kind by their prefix: our own, single safetensors files, TensorFlow's."""
+
+from __future__ import annotations
+
+import os
+
+from thalweg.platform.files.checkpoint_files import index_path, open_files
+from thalweg.platform.files.tensor_slices import Checkpoint
+from thalweg.platform.files.tf_bundle import is_bundle, open_bundle
+
+
+def open_checkpoint(prefix: str) -> Checkpoint:
+    """The checkpoint of a prefix, or of files without an index, whose names match a pattern."""
+    path = index_path(prefix)
+    return open_bundle(prefix) if os.path.isfile(path) and is_bundle(path) else open_files(prefix)

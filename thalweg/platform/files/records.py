@@ -1,0 +1,467 @@
+"""TFRecord files: byte strings one after the other, each with its length and checksums.
+
+A record is its length (8 bytes), a checksum of that, the data, and a checksum of them. A file may
+be compressed as a whole. Files are read in large blocks; one call of machine code finds and checks
+all records of a block. What is cut short or damaged raises a DataLossError that names file and
+offset, after the records before it were given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+import numpy as np
+
+from thalweg import errors
+from thalweg.platform import machine_code
+from thalweg.platform.compat import as_str_any
+from thalweg.platform.files import checksum
+from thalweg.platform.files.gfile import GFile
+from thalweg.public import public
+
+Path = str | bytes | os.PathLike[str]
+
+_BLOCK: Final = 1 << 19
+_FRAME: Final = 16  # what a record takes besides its data
+_HEADER: Final = 12
+_AT_ONCE: Final = 4096  # records that one scan can list
+_MEMORY_LEVEL: Final = 9  # of zlib: the most, as TensorFlow's writer has it
+_MOST_PACKED: Final = 1032  # no bytes of deflate become more than so many times as many
+
+#: What zlib wants to hear for each kind of header.
+_WINDOW_BITS: Final = {"ZLIB": zlib.MAX_WBITS, "GZIP": zlib.MAX_WBITS | 16}
+
+# What a scan says about the place where it ended.
+_WANTS_MORE, _IS_FULL, _BAD_LENGTH, _BAD_DATA = range(4)
+
+
+# Options
+
+
+@public("python_io.TFRecordCompressionType", "io.TFRecordCompressionType")
+class TFRecordCompressionType:
+    """How a file of records is compressed."""
+
+    NONE = 0
+    ZLIB = 1
+    GZIP = 2
+
+
+@public("python_io.TFRecordOptions", "io.TFRecordOptions")
+class TFRecordOptions:
+    """How records are compressed; all but the type matter to writing alone."""
+
+    compression_type_map: ClassVar[dict[Any, str]] = {
+        TFRecordCompressionType.ZLIB: "ZLIB",
+        TFRecordCompressionType.GZIP: "GZIP",
+        TFRecordCompressionType.NONE: "",
+    }
+
+    def __init__(
+        self,
+        compression_type: Any = None,
+        flush_mode: int | None = None,
+        input_buffer_size: int | None = None,
+        output_buffer_size: int | None = None,
+        window_bits: int | None = None,
+        compression_level: int | None = None,
+        compression_method: int | None = None,
+        mem_level: int | None = None,
+        compression_strategy: int | None = None,
+    ) -> None:
+        self.get_compression_type_string(compression_type)  # raises unless there is such a type
+        self.compression_type = compression_type
+        self.flush_mode = flush_mode
+        self.input_buffer_size = input_buffer_size
+        self.output_buffer_size = output_buffer_size
+        self.window_bits = window_bits
+        self.compression_level = compression_level
+        self.compression_method = compression_method
+        self.mem_level = mem_level
+        self.compression_strategy = compression_strategy
+
+    @classmethod
+    def get_compression_type_string(cls, options: Any) -> str:
+        """The type that options, a TFRecordCompressionType or a string stand for, as a string."""
+        if isinstance(options, TFRecordOptions):
+            return cls.get_compression_type_string(options.compression_type)
+        if not options:
+            return ""
+        if options in cls.compression_type_map:
+            return cls.compression_type_map[options]
+        if options not in cls.compression_type_map.values():
+            raise ValueError(f'Not a valid compression_type: "{options}"')
+        return options
+
+
+# Reading
+
+
+class Block(NamedTuple):
+    """Records that were read together, and where in the uncompressed file each begins."""
+
+    records: list[bytes]
+    offsets: list[int]
+
+
+class RecordReader:
+    """The records of one file, block by block, from `offset` in the uncompressed file on."""
+
+    def __init__(self, path: Path, compression_type: str = "", offset: int = 0) -> None:
+        self._name = as_str_any(os.fspath(path))
+        self._source = opened(self._name, compression_type, offset)
+        self._offset = offset
+        self._begins, self._ends = np.empty((2, _AT_ONCE), np.int64)
+        self._stop = np.empty(3, np.uint64)
+        results = (self._begins, self._ends, self._stop)
+        self._places = (*(part.ctypes.data for part in results), _AT_ONCE, checksum.address())
+
+    @property
+    def offset(self) -> int:
+        """Where the first record that was not given yet begins, in the uncompressed file."""
+        return self._offset
+
+    def blocks(self) -> Iterator[Block]:
+        """All blocks that are left."""
+        while True:
+            start = self._offset
+            data, begins, ends = self._next()
+            if not begins:
+                return
+            pieces = [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+            yield Block(pieces, [start + begin - _HEADER for begin in begins])
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            data, begins, ends = self._next()
+            if not begins:
+                return
+            for begin, end in zip(begins, ends, strict=True):
+                yield data[begin:end]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._source.close()
+
+    def _next(self) -> tuple[bytes, list[int], list[int]]:
+        """Data, and where the records in them begin and end; no records at the end."""
+        data = self._source.read(_BLOCK)
+        while data:
+            count, end, status, size = self._scan(data)
+            if count:
+                self._source.give_back(data, end)
+                self._offset += end
+                return data, self._begins[:count].tolist(), self._ends[:count].tolist()
+            if status in (_BAD_LENGTH, _BAD_DATA):
+                raise self._damaged(status)
+            data = self._longer(data, _FRAME + size)
+        return b"", [], []
+
+    def _scan(self, data: bytes) -> list[int]:
+        """How many records there are, where they end, why, and the size of the one there."""
+        count = _scanner()(data, len(data), *self._places)
+        return [count, *self._stop.tolist()]
+
+    def _longer(self, data: bytes, size: int) -> bytes:
+        """The data with what follows them, `size` bytes or more."""
+        if size - len(data) > self._source.most_left():
+            raise self._cut_short()
+        pieces, total = [data], len(data)
+        while total < size and (piece := self._source.read(size - total)):
+            pieces.append(piece)
+            total += len(piece)
+        if total < size:
+            raise self._cut_short()
+        return b"".join(pieces)
+
+    def _cut_short(self) -> errors.DataLossError:
+        return _data_loss(
+            self._name, f"truncated record at {self._offset}: the file ends within it"
+        )
+
+    def _damaged(self, status: int) -> errors.DataLossError:
+        part = "length" if status == _BAD_LENGTH else "data"
+        return _data_loss(
+            self._name, f"corrupted record at {self._offset}: the checksum of its {part} is wrong"
+        )
+
+
+def _data_loss(name: str, message: str) -> errors.DataLossError:
+    return errors.DataLossError(None, None, f"{name}: {message}")
+
+
+class PlainFile:
+    """The bytes of a file."""
+
+    def __init__(self, name: str, offset: int = 0) -> None:
+        with GFile(name, "rb") as file:
+            file.read(0)  # raises the error of ours that says why it cannot be read
+        self._file = open(name, "rb", buffering=0)  # noqa: SIM115 - `close` ends it
+        self.offset = offset  # where the next read begins
+
+    def read(self, count: int) -> bytes:
+        """Up to `count` bytes; none at the end."""
+        data = os.pread(self._file.fileno(), count, self.offset)
+        self.offset += len(data)
+        return data
+
+    def give_back(self, data: bytes, end: int) -> None:
+        """Let the next read begin with the part of `data`, the last ones read, from `end` on."""
+        self.offset -= len(data) - end
+
+    def most_left(self) -> int:
+        """No more bytes than these can come."""
+        return os.fstat(self._file.fileno()).st_size - self.offset
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self.close()
+
+
+class PackedFile:
+    """The bytes that a compressed file stands for; several streams after each other are one."""
+
+    def __init__(self, name: str, compression_type: str, offset: int = 0) -> None:
+        self._name = name
+        self._packed = PlainFile(name)
+        self._window_bits = _WINDOW_BITS[compression_type]
+        self._stream: Any = None  # none between two streams
+        self._waiting = b""  # packed bytes that were read
+        self._returned = b""  # bytes that were given back
+        while offset > 0 and (skipped := len(self.read(min(offset, _BLOCK)))):
+            offset -= skipped
+
+    def read(self, count: int) -> bytes:
+        """Some bytes, about `count` of them; none at the end."""
+        returned, self._returned = self._returned, b""
+        return returned + self._next(count)
+
+    def _next(self, count: int) -> bytes:
+        while True:
+            self._waiting = self._waiting or self._packed.read(_BLOCK)
+            if self._stream is None and not self._waiting:
+                return b""
+            is_last = not self._waiting
+            piece = self._unpacked(min(count, _BLOCK))
+            if piece:
+                return piece
+            if is_last and self._stream is not None:
+                raise self._broken("the file ends within a compressed stream")
+
+    def _unpacked(self, count: int) -> bytes:
+        stream = self._stream or zlib.decompressobj(self._window_bits)
+        try:
+            piece = stream.decompress(self._waiting, count)
+        except zlib.error as error:
+            raise self._broken(str(error)) from error
+        self._stream = None if stream.eof else stream
+        self._waiting = stream.unused_data if stream.eof else stream.unconsumed_tail
+        return piece
+
+    def give_back(self, data: bytes, end: int) -> None:
+        """Let the next read begin with the part of `data`, the last ones read, from `end` on."""
+        self._returned = data[end:]
+
+    def _broken(self, reason: str) -> errors.DataLossError:
+        place = self._packed.offset - len(self._waiting)
+        return _data_loss(self._name, f"cannot decompress from {place} on: {reason}")
+
+    def most_left(self) -> int:
+        """No more bytes than these can come."""
+        packed = len(self._waiting) + self._packed.most_left()
+        return _BLOCK + packed * _MOST_PACKED  # a stream may hold back some
+
+    def close(self) -> None:
+        """Close the file."""
+        self._packed.close()
+
+
+def opened(name: str, compression_type: str = "", offset: int = 0) -> PlainFile | PackedFile:
+    """The bytes of a file, uncompressed, from `offset` on."""
+    if not compression_type:
+        return PlainFile(name, offset)
+    return PackedFile(name, compression_type, offset)
+
+
+@public("python_io.tf_record_iterator", "io.tf_record_iterator")
+def tf_record_iterator(path: Path, options: Any = None) -> Iterator[bytes]:
+    """The records of a file, one after the other."""
+    return iter(RecordReader(path, TFRecordOptions.get_compression_type_string(options)))
+
+
+# Writing
+
+
+@public("python_io.TFRecordWriter", "io.TFRecordWriter")
+class TFRecordWriter:
+    """Writes records: `with tf.python_io.TFRecordWriter(path) as writer: writer.write(b"a")`."""
+
+    def __init__(self, path: Path, options: Any = None) -> None:
+        given = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
+        self._packer = _packer(given)
+        self._flush_mode = given.flush_mode or zlib.Z_NO_FLUSH
+        self._file: GFile | None = GFile(path, "wb")
+        self._file.write(b"")  # the file is there even if no record comes
+
+    def write(self, record: bytes | bytearray | memoryview | str) -> None:
+        """Add a record."""
+        data = record.encode() if isinstance(record, str) else record
+        if not isinstance(data, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+            raise TypeError(f"A record is bytes or text, not {data!r}")
+        self._append(framed(data))
+
+    def flush(self) -> None:
+        """Hand all records so far to the operating system."""
+        if self._packer is not None:
+            self._opened().write(self._packer.flush(zlib.Z_PARTIAL_FLUSH))
+        self._opened().flush()
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        if self._packer is not None:
+            file.write(self._packer.flush(zlib.Z_FINISH))
+        file.close()
+
+    def _append(self, data: bytes) -> None:
+        file = self._opened()
+        if self._packer is None:
+            file.write(data)
+            return
+        file.write(self._packer.compress(data))
+        if self._flush_mode != zlib.Z_NO_FLUSH:
+            file.write(self._packer.flush(self._flush_mode))
+
+    def _opened(self) -> GFile:
+        if self._file is None:
+            raise errors.FailedPreconditionError(None, None, "Writer is closed.")
+        return self._file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self.close()
+
+
+def framed(data: bytes | bytearray | memoryview) -> bytes:
+    """A record as it stands in a file."""
+    head = struct.pack("<Q", len(data))
+    sums = (struct.pack("<I", checksum.masked_crc32c(part)) for part in (head, data))
+    return b"".join((head, next(sums), data, next(sums)))
+
+
+def _packer(options: TFRecordOptions) -> Any:
+    """What compresses the bytes of a file; None if nothing does."""
+    kind = TFRecordOptions.get_compression_type_string(options)
+    if not kind:
+        return None
+
+    def chosen(value: int | None, default: int) -> int:
+        return default if value is None else value
+
+    return zlib.compressobj(
+        chosen(options.compression_level, zlib.Z_DEFAULT_COMPRESSION),
+        chosen(options.compression_method, zlib.DEFLATED),
+        chosen(options.window_bits, _WINDOW_BITS[kind]),
+        chosen(options.mem_level, _MEMORY_LEVEL),
+        chosen(options.compression_strategy, zlib.Z_DEFAULT_STRATEGY),
+    )
+
+
+# Machine code
+
+
+@cache
+def _scanner() -> Any:
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    types = (size, pointer, size, pointer, pointer, pointer, size, pointer)
+    (function,) = machine_code.functions(_SCAN, {"scan": types})
+    return function
+
+
+# Lists where the data of whole records begin and end, up to `most` of them, and counts them. `stop`
+# gets the place after the last one, why no more were listed, and the size of the record there.
+_SCAN: Final = """
+define private i1 @is_wrong(ptr %data, i64 %length, ptr %stored, ptr %crc32c) {
+  %crc = call i32 %crc32c(ptr %data, i64 %length, i32 0)
+  %turned = call i32 @llvm.fshr.i32(i32 %crc, i32 %crc, i32 15)
+  %masked = add i32 %turned, 2726488792
+  %found = load i32, ptr %stored, align 1
+  %differs = icmp ne i32 %masked, %found
+  ret i1 %differs
+}
+
+declare i32 @llvm.fshr.i32(i32, i32, i32)
+
+define i64 @scan(ptr %data, i64 %length, ptr %begins, ptr %ends, ptr %stop, i64 %most,
+                 ptr %crc32c) {
+entry:
+  br label %record
+record:
+  %at = phi i64 [0, %entry], [%next, %whole]
+  %count = phi i64 [0, %entry], [%counted, %whole]
+  %left = sub i64 %length, %at
+  %is_full = icmp eq i64 %count, %most
+  br i1 %is_full, label %enough, label %header
+header:
+  %has_header = icmp uge i64 %left, 12
+  br i1 %has_header, label %check_length, label %enough
+check_length:
+  %head = getelementptr i8, ptr %data, i64 %at
+  %head_sum = getelementptr i8, ptr %head, i64 8
+  %bad_length = call i1 @is_wrong(ptr %head, i64 8, ptr %head_sum, ptr %crc32c)
+  br i1 %bad_length, label %enough, label %check_size
+check_size:
+  %size = load i64, ptr %head, align 1
+  %room = call i64 @llvm.usub.sat.i64(i64 %left, i64 16)
+  %fits = icmp ule i64 %size, %room
+  %is_long_enough = icmp uge i64 %left, 16
+  %is_whole = and i1 %fits, %is_long_enough
+  br i1 %is_whole, label %check_data, label %enough
+check_data:
+  %body = getelementptr i8, ptr %head, i64 12
+  %body_sum = getelementptr i8, ptr %body, i64 %size
+  %bad_data = call i1 @is_wrong(ptr %body, i64 %size, ptr %body_sum, ptr %crc32c)
+  br i1 %bad_data, label %enough, label %whole
+whole:
+  %begin = add i64 %at, 12
+  %finish = add i64 %begin, %size
+  %begin_slot = getelementptr i64, ptr %begins, i64 %count
+  %finish_slot = getelementptr i64, ptr %ends, i64 %count
+  store i64 %begin, ptr %begin_slot
+  store i64 %finish, ptr %finish_slot
+  %next = add i64 %finish, 4
+  %counted = add i64 %count, 1
+  br label %record
+enough:
+  %status = phi i64 [1, %record], [0, %header], [2, %check_length], [0, %check_size],
+                    [3, %check_data]
+  %wanted = phi i64 [0, %record], [0, %header], [0, %check_length], [%size, %check_size],
+                    [%size, %check_data]
+  %status_slot = getelementptr i64, ptr %stop, i64 1
+  %size_slot = getelementptr i64, ptr %stop, i64 2
+  store i64 %at, ptr %stop
+  store i64 %status, ptr %status_slot
+  store i64 %wanted, ptr %size_slot
+  ret i64 %count
+}
+
+declare i64 @llvm.usub.sat.i64(i64, i64)
+"""

@@ -1,0 +1,293 @@
+"""The safetensors format: eight bytes of length, a JSON header, and the bytes of the tensors.
+
+What the format has no dtype for (strings, complex and quantized numbers) is a tensor of bytes
+whose true dtype and shape stand in the metadata; so does the slice of a tensor that an entry is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import errors
+from thalweg.platform.files.tensor_slices import Entry, Part, Slice, as_sizes, is_inside, whole
+
+Array = NDArray[Any]
+Sizes = tuple[int, ...]
+
+_LARGEST_HEADER = 100_000_000  # as other readers of the format have it
+_METADATA = "__metadata__"
+_NOTES = "thalweg"  # the key of our notes in the metadata
+_ALIGNMENT = 64  # of the first tensor's bytes
+
+_CODES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+# Others write these; here they are bytes with a note, or not tensors at all.
+_FOREIGN = {"C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_NAMES = {code: name for name, code in _CODES.items()} | _FOREIGN
+
+_QUANTIZED = (
+    ("qint8", np.int8),
+    ("quint8", np.uint8),
+    ("qint16", np.int16),
+    ("quint16", np.uint16),
+    ("qint32", np.int32),
+)
+
+#: NumPy's dtypes by the names that entries have.
+NUMPY: dict[str, Any] = {
+    **{name: np.dtype(name) for name in _CODES if name != "bfloat16"},
+    **{name: np.dtype([(name, storage, (1,))]) for name, storage in _QUANTIZED},
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "complex64": np.dtype(np.complex64),
+    "complex128": np.dtype(np.complex128),
+    "string": np.dtype(object),
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor to be written, or the slice of one."""
+
+    name: str
+    array: Array
+    extent: Slice | None = None
+
+    @property
+    def key(self) -> str:
+        """The name in the file: slices carry their box."""
+        return self.name if self.extent is None else f"{self.name}[{self.extent.text}]"
+
+    @property
+    def dtype(self) -> str:
+        """The dtype by name."""
+        return dtype_name(self.array.dtype)
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name that entries have for a dtype of NumPy."""
+    if dtype.kind == "O":
+        return "string"
+    return dtype.names[0] if dtype.names else dtype.name
+
+
+# Writing
+
+
+def layout(pieces: Iterable[Piece]) -> tuple[bytes, list[Array], dict[str, Entry]]:
+    """The header, the bytes of the tensors in order, and the entries, their paths left open."""
+    ordered = sorted(pieces, key=lambda piece: (-_alignment(piece), piece.key))
+    header: dict[str, Any] = {}
+    notes: dict[str, Any] = {}
+    segments: list[Array] = []
+    end = 0
+    for piece in ordered:
+        if piece.key in header or piece.key == _METADATA:
+            raise errors.InvalidArgumentError(None, None, f"Cannot save {piece.key!r} here: taken")
+        content = _bytes(piece.array)
+        begin, end = end, end + content.nbytes
+        header[piece.key] = _header_entry(piece, begin, end)
+        if note := _note(piece):
+            notes[piece.key] = note
+        segments.append(content)
+    written = _encoded(header, notes)
+    return written, segments, _placed(ordered, header, len(written))
+
+
+def _alignment(piece: Piece) -> int:
+    """Wide elements come first and strings last: all lie at multiples of their size."""
+    return 0 if piece.dtype == "string" else piece.array.dtype.itemsize
+
+
+def _bytes(array: Array) -> Array:
+    if array.dtype.kind == "O":
+        return _string_bytes(array)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _string_bytes(array: Array) -> Array:
+    """Lengths of eight bytes each, then the strings."""
+    items: list[bytes] = [_as_bytes(item) for item in array.reshape(-1).tolist()]
+    lengths = np.array([len(item) for item in items], "<u8")
+    return np.frombuffer(lengths.tobytes() + b"".join(items), np.uint8)
+
+
+def _as_bytes(item: str | bytes) -> bytes:
+    return item.encode() if isinstance(item, str) else item
+
+
+def _header_entry(piece: Piece, begin: int, end: int) -> dict[str, Any]:
+    plain = piece.dtype in _CODES
+    shape = list(piece.array.shape) if plain else [end - begin]
+    code = _CODES.get(piece.dtype, "U8")
+    return {"dtype": code, "shape": shape, "data_offsets": [begin, end]}
+
+
+def _note(piece: Piece) -> dict[str, Any]:
+    """What the header alone does not say of a piece."""
+    note: dict[str, Any] = {}
+    if piece.dtype not in _CODES:
+        note |= {"dtype": piece.dtype, "shape": list(piece.array.shape)}
+    if piece.extent is not None:
+        full, start = list(piece.extent.full), list(piece.extent.start)
+        note |= {"name": piece.name, "full": full, "start": start}
+    return note
+
+
+def _encoded(header: Mapping[str, Any], notes: Mapping[str, Any]) -> bytes:
+    metadata = {"format": "pt"} | ({_NOTES: json.dumps(notes)} if notes else {})
+    text = json.dumps({_METADATA: metadata, **header}, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % _ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _placed(pieces: Sequence[Piece], header: Mapping[str, Any], offset: int) -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    for piece in pieces:
+        begin, end = header[piece.key]["data_offsets"]
+        extent = piece.extent or whole(piece.array.shape)
+        part = Part("", offset + begin, offset + end, extent)
+        add_part(found, piece.name, piece.dtype, part, piece.key)
+    return found
+
+
+def add_part(found: dict[str, Entry], name: str, dtype: str, part: Part, source: str) -> None:
+    """Add a slice to the entry of its tensor, which all slices must agree about."""
+    entry = found.get(name)
+    if entry is not None and (entry.dtype, entry.shape) != (dtype, part.extent.full):
+        raise errors.InvalidArgumentError(
+            None,
+            None,
+            f"{source}: the slices of {name} disagree: {entry.dtype}{list(entry.shape)} and "
+            f"{dtype}{list(part.extent.full)}",
+        )
+    parts = () if entry is None else entry.parts
+    found[name] = Entry(dtype, part.extent.full, (*parts, part))
+
+
+# Reading
+
+
+def damaged(path: str, offset: int, what: str) -> errors.DataLossError:
+    """The error for a file that is not what it should be."""
+    return errors.DataLossError(None, None, f"{path}: at byte {offset}: {what}")
+
+
+def read_entries(path: str, content: Array) -> dict[str, Entry]:
+    """The entries of a file, from its bytes."""
+    size = content.nbytes
+    if size < 8:
+        raise damaged(path, 0, f"{size} bytes are too few for a safetensors file")
+    length = int.from_bytes(content[:8].tobytes(), "little")
+    if length > min(size - 8, _LARGEST_HEADER):
+        raise damaged(path, 0, f"a header of {length} bytes does not fit a file of {size}")
+    header = parse_object(path, 8, content[8 : 8 + length].tobytes())
+    metadata = header.pop(_METADATA, {})
+    given: Any = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {_NOTES: None}
+    noted = given.get(_NOTES, "{}")
+    if not isinstance(noted, str):
+        raise damaged(path, 8, "the metadata is not a map of strings")
+    notes = parse_object(path, 8, noted.encode())
+    found: dict[str, Entry] = {}
+    for key, value in header.items():
+        name, dtype, part = _read_part(path, key, value, notes.get(key, {}), 8 + length, size)
+        add_part(found, name, dtype, part, path)
+    return found
+
+
+def parse_object(path: str, offset: int, text: bytes) -> dict[str, Any]:
+    """A JSON object from a file."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, offset, f"this is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise damaged(path, offset, "this is no JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def _read_part(
+    path: str, key: str, value: Any, note: Any, offset: int, size: int
+) -> tuple[str, str, Part]:
+    if not isinstance(value, dict) or not isinstance(note, dict):
+        raise damaged(path, 8, f"the entry of {key!r} is no JSON object")
+    given, noted = cast("dict[str, Any]", value), cast("dict[str, Any]", note)
+    dtype = str(noted.get("dtype", _NAMES.get(str(given.get("dtype")))))
+    written = noted.get("shape", given.get("shape"))
+    shape = as_sizes(written, NUMPY[dtype].itemsize) if dtype in NUMPY else None
+    if shape is None:
+        raise damaged(path, 8, f"{key!r} has dtype {given.get('dtype')!r} and shape {written!r}")
+    begin, end = _span(path, key, given.get("data_offsets"), offset, size)
+    check_length(path, key, dtype, shape, begin, end)
+    extent = _extent(path, key, noted, shape)
+    return str(noted.get("name", key)), dtype, Part(path, begin, end, extent)
+
+
+def _span(path: str, key: str, offsets: Any, data: int, size: int) -> tuple[int, int]:
+    span = as_sizes(offsets)
+    if span is not None and len(span) == 2:
+        begin, end = data + span[0], data + span[1]
+        if begin <= end <= size:
+            return begin, end
+    raise damaged(path, 8, f"{key!r} lies at {offsets!r}, outside the {size - data} bytes of data")
+
+
+def check_length(path: str, key: str, dtype: str, shape: Sizes, begin: int, end: int) -> None:
+    """Raise unless as many bytes are there as the elements take."""
+    elements = prod(shape)
+    wanted = elements * NUMPY[dtype].itemsize
+    is_right = end - begin == wanted if dtype != "string" else end - begin >= 8 * elements
+    if not is_right:
+        raise damaged(path, begin, f"{key!r} is {dtype}{list(shape)} but has {end - begin} bytes")
+
+
+def _extent(path: str, key: str, note: Mapping[str, Any], shape: Sizes) -> Slice:
+    if "full" not in note:
+        return whole(shape)
+    full, start = as_sizes(note["full"]), as_sizes(note.get("start"))
+    if full is not None and start is not None:
+        extent = Slice(full, start, shape)
+        if is_inside(extent):
+            return extent
+    raise damaged(path, 8, f"{key!r} is no slice of a tensor: {note!r}")
+
+
+def decode(path: str, content: Array, dtype: str, shape: Sizes, offset: int) -> Array:
+    """The array whose bytes these are: a view of them, or a new array of strings."""
+    if dtype == "string":
+        return _strings(path, content, shape, offset)
+    return content.view(NUMPY[dtype]).reshape(shape)
+
+
+def _strings(path: str, content: Array, shape: Sizes, offset: int) -> Array:
+    count = prod(shape)
+    lengths = content[: 8 * count].view("<u8")
+    if int(lengths.sum(dtype=object) if count else 0) != content.nbytes - 8 * count:
+        raise damaged(path, offset, "the lengths of the strings do not add up to their bytes")
+    ends = (8 * count + np.cumsum(lengths, dtype=np.int64)).tolist()
+    starts = [8 * count, *ends]
+    result = np.empty(count, object)
+    result[:] = [content[s:e].tobytes() for s, e in zip(starts, ends, strict=False)]
+    return result.reshape(shape)

@@ -1,0 +1,168 @@
+"""Tensors out of a mapped file, block by block: copied to new arrays, checked, handed over.
+
+Two threads copy, and check what they copy on its way. A tensor is handed over when all blocks that
+it has bytes in were found sound; what the receiver gives back for it is filled next, so that of a
+large file only a few tensors are in memory twice.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.platform.files import durable
+from thalweg.platform.files.checksum import copied
+from thalweg.platform.files.safetensors import damaged
+from thalweg.platform.files.tensor_slices import Receiver
+
+Array = NDArray[Any]
+
+#: Linux's advice to map pages at once: one by one, as they are met, takes longer than to copy them.
+_POPULATE_READ = 22
+_FEW_BLOCKS = 4  # of which it does not pay to wake a second thread
+
+
+class Mapped:
+    """A file in memory, read-only."""
+
+    def __init__(self, path: str) -> None:
+        self._map: mmap.mmap | None = None
+        self.array: Array = np.empty(0, np.uint8)
+        with durable.file_errors(path), open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self.array = np.frombuffer(self._map, np.uint8)
+
+    def advise(self, advice: int, begin: int, end: int) -> None:
+        """Tell the system what is about to happen to a part; one that does not know is not told."""
+        start = begin // mmap.PAGESIZE * mmap.PAGESIZE
+        with suppress(OSError):
+            if self._map is not None:
+                self._map.madvise(advice, start, min(end, self.array.size) - start)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A tensor in a file: where its bytes lie, what they are, and who gets them."""
+
+    begin: int
+    end: int
+    dtype: Any
+    shape: tuple[int, ...]
+    receive: Receiver
+
+
+def stream(path: str, content: Mapped, checksums: Sequence[int], wanted: Sequence[Wanted]) -> None:
+    """Hand over the tensors of a mapped file; without checksums nothing is checked."""
+    for tensor in wanted:
+        if tensor.begin == tensor.end:
+            tensor.receive(np.empty(tensor.shape, tensor.dtype))
+    filled = [tensor for tensor in wanted if tensor.begin < tensor.end]
+    _Stream(path, content, checksums, filled).run()
+
+
+class _Stream:
+    """A file that is read: the blocks that matter, and the arrays that are being filled."""
+
+    def __init__(
+        self,
+        path: str,
+        content: Mapped,
+        checksums: Sequence[int],
+        wanted: Sequence[Wanted],
+    ) -> None:
+        self._path = path
+        self._mapped = content
+        self._content = content.array
+        self._checksums = checksums
+        self._blocks: dict[int, list[Wanted]] = defaultdict(list)
+        self._waiting: dict[Wanted, int] = {}
+        for tensor in sorted(wanted, key=lambda tensor: tensor.begin):
+            blocks = range(tensor.begin // durable.BLOCK, -(-tensor.end // durable.BLOCK))
+            self._waiting[tensor] = len(blocks)
+            for block in blocks:
+                self._blocks[block].append(tensor)
+        self._lock = threading.Lock()
+        self._filling: dict[Wanted, Array] = {}
+        self._spare: dict[Any, list[Array]] = defaultdict(list)
+
+    def run(self) -> None:
+        """Read everything."""
+        if len(self._blocks) < _FEW_BLOCKS:
+            for block in self._blocks:
+                self._read_block(block)
+            return
+        with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+            reading = [pool.submit(self._read_block, block) for block in self._blocks]
+            ended, _ = wait(reading, return_when=FIRST_EXCEPTION)
+            pool.shutdown(cancel_futures=True)
+        for each in ended:
+            each.result()
+
+    def _read_block(self, block: int) -> None:
+        crc = 0
+        self._mapped.advise(_POPULATE_READ, *self._extent(block))
+        for memory, at in self._pieces(block):
+            crc = self._read(memory, at, crc)
+        if self._checksums and crc != self._checksums[block]:
+            begin, end = self._extent(block)
+            raise damaged(
+                self._path, begin, f"these {end - begin} bytes are not those that were saved"
+            )
+        for tensor in self._blocks[block]:
+            self._count(tensor)
+
+    def _extent(self, block: int) -> tuple[int, int]:
+        begin = block * durable.BLOCK
+        return begin, min(begin + durable.BLOCK, self._content.size)
+
+    def _pieces(self, block: int) -> Iterator[tuple[Array, int]]:
+        """What to read, in order: the memory for it, and its place in the file."""
+        at, end = self._extent(block)
+        for tensor in self._blocks[block]:
+            begin, until = max(at, tensor.begin), min(end, tensor.end)
+            yield from self._between(at, begin)
+            yield self._memory(tensor)[begin - tensor.begin : until - tensor.begin], begin
+            at = until
+        yield from self._between(at, end)
+
+    def _between(self, begin: int, end: int) -> Iterator[tuple[Array, int]]:
+        """Bytes that nobody wants are read only because a checksum is of them too."""
+        if begin < end and self._checksums:
+            yield np.empty(end - begin, np.uint8), begin
+
+    def _memory(self, tensor: Wanted) -> Array:
+        """The bytes of the array that a tensor is read into."""
+        with self._lock:
+            array = self._filling.get(tensor)
+            if array is None:
+                spare = self._spare[tensor.dtype, tensor.shape]
+                array = spare.pop() if spare else np.empty(tensor.shape, tensor.dtype)
+                self._filling[tensor] = array
+        return array.reshape(-1).view(np.uint8)
+
+    def _read(self, memory: Array, at: int, crc: int) -> int:
+        """Fill memory with what lies there; the checksum so far."""
+        return copied(self._content[at : at + memory.size], memory, crc)
+
+    def _count(self, tensor: Wanted) -> None:
+        """A block of a tensor is there; the last one completes it."""
+        with self._lock:
+            self._waiting[tensor] -= 1
+            if self._waiting[tensor]:
+                return
+            array = self._filling.pop(tensor)
+        former = tensor.receive(array)
+        if former is not None:
+            with self._lock:
+                self._spare[tensor.dtype, tensor.shape].append(former)

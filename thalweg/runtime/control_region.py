@@ -1,0 +1,117 @@
+"""Control nodes as kernels of a plan: a conditional or a loop with all that is inside it.
+
+What can be is run as native code. What cannot (strings, Python, shapes that change from turn to
+turn) and what native code cannot settle is unfolded to a token graph for the dataflow executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from thalweg.control.effects import bodies_of
+from thalweg.device.cpu.control_program import NativeControl
+from thalweg.graph.node import Node, Tensor
+from thalweg.lower.specialise import ControlRegion
+from thalweg.ops.core.context import VariableCell
+from thalweg.runtime.calls import Call
+from thalweg.runtime.compiled import InParts
+from thalweg.runtime.frames import Program
+from thalweg.runtime.unfold import unfold, unfold_step
+
+#: Where this is False, everything is left to the executor: both must give the same.
+NATIVE = True
+
+
+class ControlledCall:
+    """The kernel of a control node and its traces."""
+
+    def __init__(
+        self,
+        unit: ControlRegion,
+        threads: int,
+        compiled: bool,
+        in_parts: InParts,
+        fed: Sequence[int] = (),
+    ) -> None:
+        self.unit = unit
+        self._threads = threads
+        self._compiled = compiled
+        self._in_parts = in_parts
+        self._fed = fed  # inputs that are values where the bodies want references
+        self.native = NativeControl(unit, threads) if compiled else None
+        self.was_native: bool | None = None  # how it ran the last time, if it did
+
+    @cached_property
+    def program(self) -> Program:
+        """The unit as a token graph."""
+        nested = self._nested if self._compiled else None
+        graph = unfold(self.unit, self._compiled, self._threads, self._in_parts, nested)
+        return Program(graph)
+
+    @property
+    def reason(self) -> str:
+        """Why it ran on the executor, where native code is wanted."""
+        if self.native is None or not NATIVE:
+            return "nothing is compiled"
+        return self.native.reason or "native code could not settle it"
+
+    def _nested(self, unit: ControlRegion) -> Call:
+        return controlled_call(unit, (), self._threads, self._compiled, self._in_parts)
+
+    def __call__(self, context: Any, *values: Any) -> list[Any]:
+        inputs = list(values)
+        for place in self._fed:
+            inputs[place] = _cell(self.unit.inputs[place], inputs[place])
+        if self.native is not None and NATIVE:
+            results = self.native(context, inputs)
+            if results is not None:
+                self.was_native = True
+                return results
+        self.was_native = False
+        return self.program.run(inputs, context)
+
+
+def controlled_call(
+    unit: ControlRegion, fed: Collection[Tensor], threads: int, compiled: bool, in_parts: InParts
+) -> Call:
+    """The call that computes a control node and its traces."""
+    first = len(unit.inputs) - len(bodies_of(unit.node)[0].arguments)
+    references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
+    read = [p for p in references if p < first and unit.inputs[p] not in fed]
+    given = [p for p in references if p >= first and unit.inputs[p] in fed]
+    function = ControlledCall(unit, threads, compiled, in_parts, given)
+    return Call(function, True, tuple(read), unit.node, unit.nodes)
+
+
+@dataclass(frozen=True)
+class DataflowStep:
+    """A step that runs as one token graph, since its nodes are control primitives."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Tensor, ...]  # what is fed
+    outputs: tuple[Tensor, ...]  # what is fetched and not fed
+
+    def call(self, threads: int, in_parts: InParts) -> Call:
+        """The call that computes the step."""
+        graph = unfold_step(self.nodes, self.outputs, self.inputs, threads, in_parts)
+        return Call(WholeCall(Program(graph)), True, (), self.nodes[-1], self.nodes)
+
+
+@dataclass(frozen=True)
+class WholeCall:
+    """The kernel of a step that runs as one token graph."""
+
+    program: Program
+
+    def __call__(self, context: Any, *values: Any) -> list[Any]:
+        return self.program.run(values, context)
+
+
+def _cell(tensor: Tensor, value: Any) -> VariableCell:
+    """A fed value that stands for a variable."""
+    cell = VariableCell(tensor.op.name, tensor.dtype.base_dtype, tensor.shape)
+    cell.assign(value)
+    return cell
