@@ -11,6 +11,7 @@ import numpy as np
 
 from thalweg.ir.expr import FUNCTIONS, Expr
 from thalweg.platform.caches import Bounded, memoized
+from thalweg.platform.dtype_traits import is_narrow_float
 
 Dtype = np.dtype[Any]
 
@@ -124,8 +125,8 @@ def _resolved(function: str, parts: tuple[Any, ...]) -> tuple[Dtype, ...]:
 def _common(parts: tuple[Any, ...]) -> Dtype:
     strong = [cast("Dtype", part) for part in parts if isinstance(part, np.dtype)]
     weak = [part for part in parts if not isinstance(part, np.dtype)]
-    if strong and all(part == BFLOAT16 for part in strong) and complex not in weak:
-        return BFLOAT16
+    if len(set(strong)) == 1 and is_narrow_float(strong[0]) and complex not in weak:
+        return strong[0]
     try:
         return np.result_type(*strong, *(kind(0) for kind in weak))
     except TypeError as error:

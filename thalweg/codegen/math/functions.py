@@ -14,9 +14,9 @@ from thalweg.codegen.llvm.builder import Value, constant
 from thalweg.codegen.llvm.register import Register, is_constant
 from thalweg.codegen.math import division, exponential, integers, trigonometry
 from thalweg.codegen.math import power as powers
-from thalweg.codegen.math.conversion import is_float
 from thalweg.codegen.math.site import Site
 from thalweg.ir.types import BOOL, Unsupported
+from thalweg.platform.dtype_traits import is_float
 
 Emit = Callable[..., Value]
 
