@@ -34,8 +34,8 @@ from thalweg.device.cpu.program_template import (
 )
 from thalweg.device.cpu.tuner import TUNES, tune_new
 from thalweg.device.device import DeviceProgram
+from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.kernel import Kernel
-from thalweg.ir.types import Unsupported
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import ALIGNMENT, Arena, arrange
