@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from thalweg.codegen.contraction.amx_plan import DEPTH, SIDE, roles_of
+from thalweg.codegen.contraction.amx_plan import BFLOAT16, DEPTH, SIDE, roles_of
 from thalweg.codegen.contraction.form import is_static, variables_of
 from thalweg.codegen.contraction.gemm import store_sums
 from thalweg.codegen.contraction.packing import Bound, Copy, Span, dense, tiled, transposed
@@ -21,7 +21,6 @@ from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import I64, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.ir.loop import Variable
-from thalweg.ir.types import BFLOAT16
 
 _ITEM = 2  # the bytes of an element
 _I8, _I16, _I32 = Type("i8"), Type("i16"), Type("i32")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from thalweg.codegen.llvm.builder import Builder, Type, Value, constant
-from thalweg.codegen.llvm.register import Register
-from thalweg.ir.types import BOOL, Dtype, Unsupported
+from thalweg.codegen.llvm.register import LlvmRegister
+from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported
 from thalweg.platform.dtype_traits import TABLE, FloatFormat, Traits, find_traits
 
 _HALF = FloatFormat(5, 10)  # what LLVM calls half, and processors convert
@@ -58,7 +58,7 @@ def from_memory(b: Builder, raw: Value, dtype: Any) -> Value:
     if known == BOOL:
         return b.compare("ne", raw, constant(raw.type, 0))
     if narrow := _narrow_format(known):
-        return _widened(Register(b, raw), narrow).value
+        return _widened(LlvmRegister(b, raw), narrow).value
     return raw
 
 
@@ -68,7 +68,7 @@ def to_memory(b: Builder, value: Value, dtype: Any) -> Value:
     if known == BOOL:
         return b.convert("zext", value, "i8")
     if narrow := _narrow_format(known):
-        return _narrowed(Register(b, value), narrow, 8 * known.itemsize).value
+        return _narrowed(LlvmRegister(b, value), narrow, 8 * known.itemsize).value
     return value
 
 
@@ -78,7 +78,7 @@ def _narrow_format(dtype: Dtype) -> FloatFormat | None:
     return row.float_format if row is not None and row.is_narrow_float else None
 
 
-def _widened(code: Register, form: FloatFormat) -> Register:
+def _widened(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
     """The float32 of a code: its exponent is given another bias; that of denormals is subtracted"""
     shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
     if not rebias:
@@ -97,7 +97,7 @@ def _widened(code: Register, form: FloatFormat) -> Register:
     return (value | ((wide & _sign(form)) << (shift + 8 - form.exponent_bits))).floats()
 
 
-def _narrowed(x: Register, form: FloatFormat, width: int) -> Register:
+def _narrowed(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:
     """The code of a float32: normal numbers round as integers, denormal ones by adding a power."""
     shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
     if not rebias:
@@ -117,7 +117,7 @@ def _narrowed(x: Register, form: FloatFormat, width: int) -> Register:
     return (code | sign).convert("trunc", f"i{width}")
 
 
-def _cut(x: Register, shift: int, width: int) -> Register:
+def _cut(x: LlvmRegister, shift: int, width: int) -> LlvmRegister:
     """The code of a float32 in a format with its exponent: what is cut off rounds the rest."""
     bits = x.bits()
     rounded = bits + ((bits.unsigned_shift(shift) & 1) + ((1 << (shift - 1)) - 1))
@@ -135,7 +135,7 @@ def converted(b: Builder, value: Value, source: Any, target: Any) -> Value:
     kind = register_type(new)
     if old == new:
         return value
-    x = Register(b, value)
+    x = LlvmRegister(b, value)
     if new == BOOL:
         return x.differs(0).value
     if _narrow_format(new):
@@ -145,7 +145,7 @@ def converted(b: Builder, value: Value, source: Any, target: Any) -> Value:
     return (_truncated(x, new) if x.type.is_float else _resized(x, old, new)).value
 
 
-def _rounded(x: Register, old: Dtype, new: Dtype) -> Register:
+def _rounded(x: LlvmRegister, old: Dtype, new: Dtype) -> LlvmRegister:
     """A number rounded to a narrow float, in a float32 register."""
     if new.isbuiltin == 1 and x.type.scalar == "double":  # others, ml_dtypes rounds twice
         single = _rounded_to_odd(x)
@@ -154,10 +154,10 @@ def _rounded(x: Register, old: Dtype, new: Dtype) -> Register:
     if old == BOOL:
         return single
     b = x.builder
-    return Register(b, from_memory(b, to_memory(b, single.value, new), new))
+    return LlvmRegister(b, from_memory(b, to_memory(b, single.value, new), new))
 
 
-def _rounded_to_odd(x: Register) -> Register:
+def _rounded_to_odd(x: LlvmRegister) -> LlvmRegister:
     """A double as a float that rounds to a narrow one as the double itself would."""
     single = x.convert("fptrunc", "float")
     back = single.convert("fpext", "double")
@@ -168,7 +168,7 @@ def _rounded_to_odd(x: Register) -> Register:
     return (bits + step).where(inexact & even, bits).floats()
 
 
-def _to_float(x: Register, old: Dtype, scalar: str) -> Register:
+def _to_float(x: LlvmRegister, old: Dtype, scalar: str) -> LlvmRegister:
     if x.type.scalar == scalar:
         return x
     if x.type.is_float:
@@ -176,7 +176,7 @@ def _to_float(x: Register, old: Dtype, scalar: str) -> Register:
     return x.convert("sitofp" if old.kind == "i" else "uitofp", scalar)
 
 
-def _truncated(x: Register, new: Dtype) -> Register:
+def _truncated(x: LlvmRegister, new: Dtype) -> LlvmRegister:
     """A float as an integer. Out of range is what the machine gives, but always something."""
     bits = 8 * new.itemsize
     if bits == 64 and new.kind == "u":
@@ -185,19 +185,19 @@ def _truncated(x: Register, new: Dtype) -> Register:
     return wide if wide.type.bits == bits else wide.convert("trunc", f"i{bits}")
 
 
-def _truncated_to_unsigned(x: Register) -> Register:
+def _truncated_to_unsigned(x: LlvmRegister) -> LlvmRegister:
     large = x >= 2.0**63
     whole = _whole(large.choose(x - 2.0**63, x), 64)
     # Both are 2⁶³ where even the difference is out of range.
     return whole | (large.convert("zext", "i64") << 63)
 
 
-def _whole(x: Register, bits: int) -> Register:
+def _whole(x: LlvmRegister, bits: int) -> LlvmRegister:
     made = x.convert("fptosi", f"i{bits}")
-    return Register(x.builder, x.builder.emit(made.type, f"freeze {made.value}"))
+    return LlvmRegister(x.builder, x.builder.emit(made.type, f"freeze {made.value}"))
 
 
-def _resized(x: Register, old: Dtype, new: Dtype) -> Register:
+def _resized(x: LlvmRegister, old: Dtype, new: Dtype) -> LlvmRegister:
     bits = 8 * new.itemsize
     if x.type.bits == bits:
         return x

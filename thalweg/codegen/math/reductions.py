@@ -22,7 +22,8 @@ from thalweg.codegen.math.conversion import (
 )
 from thalweg.codegen.math.elements import constant_of
 from thalweg.ir.expr import Expr
-from thalweg.ir.types import BOOL, dtype_of
+from thalweg.ir.functions.dtypes import BOOL
+from thalweg.ir.types import dtype_of
 from thalweg.platform.dtype_traits import is_float
 
 State = list[Value]
