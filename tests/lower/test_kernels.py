@@ -83,6 +83,12 @@ BECOMES: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: tf.cast(tf.matmul(given(64, 64), given(64, 64)), tf.float16),
         ["contraction matmul+cast"],
     ),
+    "a product with float8 weights: no float32 copy of them is stored": (
+        lambda: tf.matmul(
+            given(64, 99), tf.cast(given(99, 50, dtype=tf.float8_e4m3fn), tf.float32)
+        ),
+        ["contraction cast+matmul"],
+    ),
     "a product of float8 numbers, rounded once from the float32 sum": (
         lambda: tf.matmul(
             given(64, 99, dtype=tf.float8_e4m3fn), given(99, 50, dtype=tf.float8_e4m3fn)
