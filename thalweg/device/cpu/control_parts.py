@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from thalweg.codegen.cache import Loaded, load_all
-from thalweg.codegen.kernels import turn_request
+from thalweg.codegen.kernels import iteration_request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.loops.kernel import Iteration
 from thalweg.codegen.machine import host
@@ -124,7 +124,7 @@ def _requests(
     part: Part, adapted: Sequence[SpecializedKernel], turn: Iteration | None
 ) -> list[Request]:
     if turn is not None:
-        return [turn_request(turn, host())]
+        return [iteration_request(turn, host())]
     pairs = zip(part.lowered.launches, adapted, strict=True)
     return [kernel_request(launch, to.kernel, host()) for launch, to in pairs]
 
