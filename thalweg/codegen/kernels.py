@@ -14,7 +14,7 @@ from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.contraction.tune import winners
 from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.loops.kernel import Iteration, emit_iteration, emit_loops
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.winograd.plan import ENABLED
 from thalweg.ir.expr import Expr, call
@@ -27,7 +27,7 @@ _SECONDS = {Contraction: 20e-3, Loops: 8e-3}
 _SECONDS_PER_INTEGER = 0.2e-3
 
 
-def request(kernel: Kernel, target: Target, schedule: Schedule | None = None) -> Request:
+def request(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None) -> Request:
     """The kernel as the cache is asked for it: by a schedule that is given, or was tuned."""
     key = key_of(kernel)
     if schedule is None and isinstance(kernel, Contraction):
@@ -38,7 +38,7 @@ def request(kernel: Kernel, target: Target, schedule: Schedule | None = None) ->
     return Request(chosen, partial(emit, kernel, target, schedule), cost, passes)
 
 
-def iteration_request(body: Iteration, target: Target) -> Request:
+def iteration_request(body: Iteration, target: CpuTarget) -> Request:
     """An iteration that repeats itself, as the cache is asked for it."""
     keys = [key_of(kernel) for kernel in body.kernels]
     rest = body.starts, body.memory, sorted(body.overlapping), body.deciding, body.most
@@ -46,12 +46,12 @@ def iteration_request(body: Iteration, target: Target) -> Request:
     return Request(f"{keys} {rest}", partial(emit_iteration, body, target), cost, "iterations")
 
 
-def tuned_schedule(kernel: Contraction, target: Target) -> Schedule | None:
+def tuned_schedule(kernel: Contraction, target: CpuTarget) -> Schedule | None:
     """The schedule that was found best for a contraction, if it was ever measured."""
     return winners().find(key_of(kernel), target)
 
 
-def keep_schedule(kernel: Contraction, target: Target, schedule: Schedule) -> None:
+def keep_schedule(kernel: Contraction, target: CpuTarget, schedule: Schedule) -> None:
     """From now on, and in later processes, make a contraction by this schedule."""
     winners().keep(key_of(kernel), target, schedule)
 
@@ -69,7 +69,7 @@ def _generators() -> str:
     return own_digest(("codegen", "ir")) + ("" if ENABLED else " plain")
 
 
-def emit(kernel: Kernel, target: Target, schedule: Schedule | None = None) -> Emitted:
+def emit(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None) -> Emitted:
     """A kernel as LLVM text for a target; a contraction by a schedule, or the likely best one."""
     if isinstance(kernel, Loops):
         return emit_loops(kernel, target)

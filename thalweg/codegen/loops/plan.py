@@ -26,7 +26,7 @@ from thalweg.codegen.loops.facts import (
 )
 from thalweg.codegen.loops.form import Form
 from thalweg.codegen.loops.merge import without_scans
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.expr import Expr
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Check, Dynamic, Offset, Store
@@ -51,7 +51,7 @@ class Plan:
     """
 
     form: Form
-    target: Target
+    target: CpuTarget
     variables: tuple[Variable, ...]
     vector: Variable | None
     width: int  # lanes of the vector variable
@@ -77,7 +77,7 @@ def _maskable(dtype: Any) -> bool:
     return np.dtype(dtype).itemsize >= 4
 
 
-def plan(form: Form, target: Target) -> Plan:
+def plan(form: Form, target: CpuTarget) -> Plan:
     """Decide how a kernel runs."""
     ordered = _ordered(form)
     lanes = _reduced_lanes(form, target.lanes)
@@ -272,7 +272,7 @@ def _width(vector: Variable | None, lanes: int) -> int:
     return lanes if count is None else min(lanes, 1 << max(count - 1, 1).bit_length())
 
 
-def _copies(form: Form, vector: Variable | None, width: int, target: Target) -> int:
+def _copies(form: Form, vector: Variable | None, width: int, target: CpuTarget) -> int:
     """How many vectors side by side: enough to keep the processor busy, few where code is long."""
     if vector is None:
         return 1
