@@ -11,7 +11,8 @@ from thalweg.inspect.kernel_info import kernels_of
 from thalweg.lower.dynamic_shapes import Varying
 from thalweg.lower.lowering import Lowered, lower
 from thalweg.lower.specialise import Region
-from thalweg.place.placer import local_devices
+from thalweg.place.devices import local_devices
+from thalweg.place.placer import Placer
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.plan import Plan, Step, plan
 
@@ -22,7 +23,7 @@ def planned(*fetches: Any) -> Plan:
     targets = tuple(f for f in fetches if isinstance(f, Node))
     graph = (tensors[0] if tensors else targets[0]).graph
     feeds = tuple(n.outputs[0] for n in graph.nodes if n.type == "Placeholder")
-    return plan(Step(tensors, targets, feeds), local_devices({}))
+    return plan(Step(tensors, targets, feeds), Placer(local_devices({})))
 
 
 def units(*fetches: Any) -> list[Any]:

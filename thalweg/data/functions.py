@@ -29,7 +29,8 @@ from thalweg.ops.core.basic import Identity
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.random import Random
 from thalweg.ops.state.state import VariableV2
-from thalweg.place.placer import local_devices
+from thalweg.place.devices import local_devices
+from thalweg.place.placer import Placer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, located, run
@@ -133,6 +134,7 @@ def sparse_leaves(spec: Any) -> tuple[bool, ...]:
     return tuple(isinstance(leaf, structure.SparseTensorSpec) for leaf in structure.flatten(spec))
 
 
+_PLACER = Placer(local_devices({}), soft=True)  # functions run on the thread that calls them
 _plans: weakref.WeakKeyDictionary[Body, Plan] = weakref.WeakKeyDictionary()
 
 
@@ -141,7 +143,7 @@ def planned(body: Body) -> Plan:
     known = _plans.get(body)
     if known is None:
         step = Step(body.outputs, (), body.arguments)
-        known = _plans[body] = plan(step, local_devices({}), True, _THREADS, COMPILES)
+        known = _plans[body] = plan(step, _PLACER, _THREADS, COMPILES)
     return known
 
 

@@ -25,7 +25,8 @@ from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import Body, needed
 from thalweg.lower.regions import reference_roots
 from thalweg.ops.core.basic import Const, Placeholder
-from thalweg.place.placer import local_devices
+from thalweg.place.devices import local_devices
+from thalweg.place.placer import Placer
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
@@ -69,8 +70,8 @@ class PlannedStep:
     """A plan that takes values and variables from outside."""
 
     def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
-        devices = local_devices(ConfigProto().device_count)
-        planned = plan(step, devices, soft_placement=True, compiled=COMPILES)
+        placer = Placer(local_devices(ConfigProto().device_count), soft=True)
+        planned = plan(step, placer, compiled=COMPILES)
         given = {tensor.op for tensor in references}
         slots = {i.node: i.output for i in planned.instructions if i.node in given}
         rest = tuple(i for i in planned.instructions if i.node not in given)

@@ -12,6 +12,7 @@ from thalweg import errors
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import needed
 from thalweg.lower.regions import with_traces
+from thalweg.place.placer import Placer
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.executor import fresh
@@ -25,7 +26,9 @@ from thalweg.runtime.unfold import has_primitives
 class PartialRun:
     """The slots of a declared step, and which nodes have run."""
 
-    def __init__(self, declared: Fetches, feeds: list[Tensor], resources: Resources) -> None:
+    def __init__(
+        self, declared: Fetches, feeds: list[Tensor], resources: Resources, placer: Placer
+    ) -> None:
         nodes = needed(declared.tensors, declared.targets, dict.fromkeys(feeds))
         if not nodes:
             raise errors.InvalidArgumentError(
@@ -36,7 +39,8 @@ class PartialRun:
                 None, None, "A step that has control primitives cannot be run in parts."
             )
         everything = [tensor for node in nodes for tensor in node.outputs]
-        step = schedule(with_traces(nodes, everything), everything, feeds, {})
+        self._placement = placer.place(nodes)
+        step = schedule(with_traces(nodes, everything), everything, feeds, self._placement)
         self._declared = declared
         self._instructions: dict[Node, Instruction] = {
             node: instruction for instruction in step.instructions for node in instruction.nodes
@@ -103,5 +107,7 @@ class PartialRun:
                 )
         with np.errstate(all="ignore"):
             steps = {self._instructions[node].node: self._instructions[node] for node in nodes}
-            run([*steps.values()], self._slots, self._resources, Cancellation())
+            for step in steps.values():
+                own = self._resources.on(self._placement[step.nodes[0]])
+                run([step], self._slots, own, Cancellation())
         self._done.update(node for step in steps.values() for node in step.nodes)

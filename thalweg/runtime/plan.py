@@ -1,14 +1,14 @@
 """From a step's signature to what the executor runs.
 
-`plan(step, devices)` prunes the graph to what the fetches need, places it, gathers what is compiled
-together in regions, gives what flows between regions and host ops a slot, and frees each slot after
-its last use. Any number of threads may run a plan at once.
+`plan(step, placer)` prunes the graph to what the fetches need, places it, cuts it at device
+borders, gathers what is compiled together in regions, gives what flows between regions and host ops
+a slot, and frees each slot after its last use. Any number of threads may run a plan at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from thalweg.control.liveness import needed
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, ordered, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
-from thalweg.place.placer import Placement, place
+from thalweg.partition.cut import Partition, partition
+from thalweg.place.placer import Placement, Placer, is_replicated
 from thalweg.runtime.calls import Instruction, call_of, dereferenced
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.control_region import DataflowStep, controlled_call
@@ -44,6 +45,15 @@ class Plan:
     fetches: tuple[int, ...]  # the slot of each fetched tensor
     placement: Placement
     order: Mapping[Node, Collection[Node]]  # what each node comes after
+    device: str = ""  # whose state it uses
+    #: of a step on several devices, the plan of each: the instructions are theirs
+    partitions: tuple[PartitionPlan, ...] = ()
+
+    @property
+    def every_instruction(self) -> list[Instruction]:
+        """The instructions of all partitions, or its own."""
+        parts = [part.plan for part in self.partitions] or [self]
+        return [instruction for each in parts for instruction in each.instructions]
 
     @cached_property
     def may_block(self) -> bool:
@@ -85,28 +95,77 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan(
-    step: Step,
-    devices: Sequence[str],
-    soft_placement: bool = False,
-    threads: int = 0,
-    compiled: bool = True,
-) -> Plan:
-    """Plan a step on these devices: prune, place, cut into regions, schedule."""
+@dataclass(frozen=True)
+class PartitionPlan:
+    """What one device does in a step, ready to run."""
+
+    partition: Partition
+    plan: Plan
+
+    @property
+    def device(self) -> str:
+        """The device."""
+        return self.partition.device
+
+    def feeds(self, values: Sequence[Any]) -> list[Any]:
+        """Of the values that the step is fed, those that this partition takes."""
+        return [values[place] for place, _ in self.partition.feeds]
+
+
+def plan(step: Step, placer: Placer, threads: int = 0, compiled: bool = True) -> Plan:
+    """Plan a step: prune, place, cut into partitions and those into regions, schedule."""
     nodes = prune(step.fetches, step.targets, step.feeds)
-    placement = place(nodes, devices, soft_placement)
+    placement = placer.place(nodes)
     order = ordered(nodes, step.feeds)
+    used = _devices(nodes, placement, placer)
+    if len(used) == 1 or has_primitives(nodes):
+        return _plan_one(step, nodes, placement, order, used, threads, compiled)
+    cut = partition(nodes, *step, placement, order)
+    parts = tuple(PartitionPlan(part, _plan_partition(part, threads, compiled)) for part in cut)
+    return Plan((), 0, (), (), placement, order, partitions=parts)
+
+
+def _devices(nodes: Sequence[Node], placement: Placement, placer: Placer) -> list[str]:
+    """The devices that a step uses; what is replicated needs none of its own."""
+    if len(placer.devices) == 1:
+        return [*placer.devices]
+    found = {device for node, device in placement.items() if not is_replicated(node)}
+    return sorted(found) or [placement[nodes[0]] if nodes else placer.devices[0]]
+
+
+def _plan_one(
+    step: Step,
+    nodes: Sequence[Node],
+    placement: Placement,
+    order: Mapping[Node, Collection[Node]],
+    devices: Sequence[str],
+    threads: int,
+    compiled: bool,
+) -> Plan:
+    """Plan a step on one device, or as one token graph on several."""
     # What is only run is computed all the same: it may fail, and its time may be what is asked.
     wanted = [*step.fetches, *(tensor for node in step.targets for tensor in node.outputs)]
     units: Sequence[_Unit]
     if has_primitives(nodes):
         fetched = [t for t in dict.fromkeys(step.fetches) if t not in step.feeds]
-        units = [DataflowStep(tuple(nodes), step.feeds, tuple(fetched))]
+        by_node = placement if len(devices) > 1 else None
+        units = [DataflowStep(tuple(nodes), step.feeds, tuple(fetched), by_node)]
     elif compiled:
         units = _units(nodes, wanted, step.feeds, order)
     else:
         units = with_traces(nodes, wanted)
-    return schedule(units, step.fetches, step.feeds, placement, threads, order, compiled)
+    made = schedule(units, step.fetches, step.feeds, placement, threads, order, compiled)
+    return replace(made, device=devices[0])
+
+
+def _plan_partition(part: Partition, threads: int, compiled: bool) -> Plan:
+    step = Step(
+        tuple(slot.tensor for slot in part.fetches),
+        part.targets,
+        tuple(slot.tensor for slot in part.feeds),
+    )
+    here = [part.device]
+    return _plan_one(step, part.nodes, part.placement, part.order, here, threads, compiled)
 
 
 def _units(
@@ -156,7 +215,7 @@ def schedule(
     fed = set(feeds)
     frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
     instructions = tuple(
-        _instruction(unit, start, slots, tuple(dead), fed, threads, compiled)
+        _instruction(unit, start, slots, tuple(dead), fed, placement, threads, compiled)
         for unit, start, dead in zip(units, starts, frees, strict=True)
     )
     return Plan(
@@ -194,11 +253,12 @@ def _instruction(
     slots: dict[Tensor, int],
     frees: tuple[int, ...],
     fed: set[Tensor],
+    placement: Placement,
     threads: int,
     compiled: bool,
 ) -> Instruction:
     if isinstance(unit, ControlRegion):
-        call = controlled_call(unit, fed, threads, compiled, _in_parts)
+        call = controlled_call(unit, fed, threads, compiled, _in_parts, placement)
     elif isinstance(unit, DataflowStep):
         call = unit.call(threads, _in_parts)
     elif isinstance(unit, Restoring):

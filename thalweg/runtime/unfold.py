@@ -52,10 +52,11 @@ def unfold(
     threads: int,
     in_parts: InParts,
     nested: Nested | None = None,
+    devices: Mapping[Node, str] | None = None,
 ) -> TokenGraph:
     """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
-    where `nested` gives such."""
-    unfolder = Unfolder(compiled, threads, in_parts, nested=nested)
+    where `nested` gives such. Its nodes are on one device where nothing is said."""
+    unfolder = Unfolder(compiled, threads, in_parts, nested=nested, devices=devices)
     around = Section()
     for tensor in unit.inputs:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -73,9 +74,10 @@ def unfold_step(
     feeds: Sequence[Tensor],
     threads: int,
     in_parts: InParts,
+    devices: Mapping[Node, str] | None = None,
 ) -> TokenGraph:
     """A step that has control primitives as a token graph: its nodes one by one."""
-    unfolder = Unfolder(False, threads, in_parts, feeds)
+    unfolder = Unfolder(False, threads, in_parts, feeds, devices=devices)
     around = Section()
     for tensor in feeds:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -118,7 +120,9 @@ class Unfolder:
         in_parts: InParts,
         fed: Collection[Tensor] = (),
         nested: Nested | None = None,
+        devices: Mapping[Node, str] | None = None,
     ) -> None:
+        self._devices = devices  # of nodes; None where all are on one
         self.vertices: list[Vertex] = []
         self._compiled = compiled
         self._threads = threads
@@ -167,7 +171,7 @@ class Unfolder:
         feeds = [t for t in section.values if not t.dtype.is_ref_dtype]
         order = ordered(nodes, feeds)
         if self._compiled and not has_primitives(nodes):
-            units = regions(nodes, wanted, feeds, order)
+            units = regions(nodes, wanted, feeds, order, devices=self._devices)
         else:
             units = with_traces(nodes, wanted)
         for unit in units:
@@ -204,6 +208,8 @@ class Unfolder:
         self, call: Call, unit: Unit, taken: Sequence[Tensor], section: Section, order: Order
     ) -> None:
         inputs = [section.values[tensor] for tensor in taken]
+        if self._devices is not None:
+            call = call._replace(device=self._devices[call.nodes[-1]])
         made = self.add(
             section,
             VertexKind.CALL,

@@ -32,7 +32,8 @@ from thalweg.lower.memory.arena import (
 from thalweg.lower.memory.barriers import SHARED, BarrierPlan, is_small
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.specialise import NotCompiled
-from thalweg.place.placer import local_devices
+from thalweg.place.devices import local_devices
+from thalweg.place.placer import Placer
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.plan import Step, plan
 
@@ -46,7 +47,7 @@ def random_regions(seed: int, count: int) -> list[Lowered]:
     fetches = tuple(dict.fromkeys(computed[-3:]))
     if not fetches:
         return []
-    step = plan(Step(fetches, (), tuple(sketch.feeds)), local_devices({}))
+    step = plan(Step(fetches, (), tuple(sketch.feeds)), Placer(local_devices({})))
     calls = [i.call for i in step.instructions if isinstance(i.call, Executable)]
     found: list[Lowered] = []
     for call in calls:
