@@ -6,13 +6,18 @@ from typing import Any
 import pytest
 
 import thalweg as tf
+from thalweg.device.local import local_devices
 from thalweg.lower.regions import ordered
 from thalweg.partition.cut import Partition, partition
-from thalweg.place.devices import local_devices
 from thalweg.place.placer import Placer
 from thalweg.runtime.plan import prune
 
 _PREFIX = "/job:localhost/replica:0/task:0/device:"
+
+
+def names(count: int) -> list[str]:
+    """The names of so many devices."""
+    return [device.name for device in local_devices({"CPU": count})]
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +31,7 @@ def cut(fetches: Sequence[Any], feeds: Sequence[tf.Tensor] = (), count: int = 2)
     tensors = [each for each in fetches if isinstance(each, tf.Tensor)]
     targets = [each for each in fetches if isinstance(each, tf.Operation)]
     nodes = prune(tensors, targets, feeds)
-    placement = Placer(local_devices({"CPU": count})).place(nodes)
+    placement = Placer(names(count)).place(nodes)
     return partition(nodes, tensors, targets, feeds, placement, ordered(nodes, feeds))
 
 

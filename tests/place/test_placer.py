@@ -6,9 +6,14 @@ from typing import Any
 import pytest
 
 import thalweg as tf
+from thalweg.device.local import local_devices
 from thalweg.graph.subgraph import bodies_of
-from thalweg.place.devices import local_devices
 from thalweg.place.placer import Placer
+
+
+def names(count: int) -> list[str]:
+    """The names of so many devices."""
+    return [device.name for device in local_devices({"CPU": count})]
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +25,7 @@ def _graph() -> Iterator[None]:
 def indices(*tensors: Any, count: int = 3, soft: bool = False) -> list[int]:
     """The devices of nodes by their index."""
     nodes = [tensor if isinstance(tensor, tf.Operation) else tensor.op for tensor in tensors]
-    placement = Placer(local_devices({"CPU": count}), soft).place(nodes)
+    placement = Placer(names(count), soft).place(nodes)
     return [int(placement[node][-1]) for node in nodes]
 
 
@@ -92,7 +97,7 @@ def test_nodes_inside_a_loop_follow_it_and_a_loop_what_is_asked_inside():
             return x * 2.0
 
     inside = tf.while_loop(lambda x: x < 3.0, body, [0.5]).op
-    placement = Placer(local_devices({"CPU": 3})).place([whole, inside])
+    placement = Placer(names(3)).place([whole, inside])
     assert [int(placement[node][-1]) for node in (whole, inside)] == [1, 2]
     assert {int(d[-1]) for d in placement.values()} == {1, 2}
     assert len(placement) > 2 + len(bodies_of(whole))  # those inside are there
@@ -110,7 +115,7 @@ def test_a_loop_is_where_the_variable_is_that_it_writes():
 
 
 def test_what_was_placed_stays():
-    placer = Placer(local_devices({"CPU": 2}))
+    placer = Placer(names(2))
     x = tf.placeholder(tf.float32, name="x")
     assert placer.place([x.op])[x.op].endswith(":0")
     with tf.device("/cpu:1"):
@@ -120,7 +125,7 @@ def test_what_was_placed_stays():
 
 
 def test_a_body_that_grew_is_placed_too():
-    placer = Placer(local_devices({"CPU": 2}))
+    placer = Placer(names(2))
     x = tf.placeholder(tf.float32, [])
     with tf.device("/cpu:1"):
         y = tf.while_loop(lambda v: v < 9.0, lambda v: tf.square(v) + x, [x])
@@ -156,7 +161,7 @@ def test_a_conflict_elsewhere_in_the_graph_is_no_error_of_a_step():
 
 
 def test_earlier_steps_bind_later_groups():
-    placer = Placer(local_devices({"CPU": 2}))
+    placer = Placer(names(2))
     a = tf.square(tf.placeholder(tf.float32), name="early")
     with tf.device("/cpu:1"):
         b = tf.square(a, name="late")

@@ -20,9 +20,8 @@ import thalweg as tf
 from tests.random_graphs import examples
 from tests.random_graphs.rules import EVERYTHING, SMOOTH
 from tests.random_graphs.sketch import Array, Sketch, Values, interpret
+from thalweg.device.local import local_devices
 from thalweg.graph.node import Node
-from thalweg.place.devices import local_devices
-from thalweg.place.placer import Placer
 from thalweg.runtime import session as sessions
 from thalweg.runtime.plan import Step, plan
 
@@ -96,7 +95,7 @@ def other_value(value: Array) -> Array:
 def test_a_plan_runs_what_is_needed_and_nothing_else(sketch: Sketch, data: Any) -> None:
     fetches, fed = some(data.draw, sketch.tensors), some(data.draw, sketch.tensors)
     step = Step(tuple(dict.fromkeys(fetches)), (), tuple(dict.fromkeys(fed)))
-    planned = plan(step, Placer(local_devices({})), compiled=False)
+    planned = plan(step, local_devices({}), compiled=False)
     ran = [instruction.node for instruction in planned.instructions]
     assert len(ran) == len(set(ran))
     assert set(ran) == needed(fetches, set(fed))

@@ -19,6 +19,7 @@ from thalweg.data import structure
 from thalweg.data.columns import as_array
 from thalweg.data.flow import Element, Pipeline, Run, Stage
 from thalweg.device.cpu.program import Program
+from thalweg.device.local import local_devices
 from thalweg.functions.tensors import EagerTensor
 from thalweg.graph.attributes import FunctionName
 from thalweg.graph.composite import SparseTensorValue
@@ -29,8 +30,6 @@ from thalweg.ops.core.basic import Identity
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.random import Random
 from thalweg.ops.state.state import VariableV2
-from thalweg.place.devices import local_devices
-from thalweg.place.placer import Placer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, located, run
@@ -134,7 +133,6 @@ def sparse_leaves(spec: Any) -> tuple[bool, ...]:
     return tuple(isinstance(leaf, structure.SparseTensorSpec) for leaf in structure.flatten(spec))
 
 
-_PLACER = Placer(local_devices({}), soft=True)  # functions run on the thread that calls them
 _plans: weakref.WeakKeyDictionary[Body, Plan] = weakref.WeakKeyDictionary()
 
 
@@ -143,7 +141,7 @@ def planned(body: Body) -> Plan:
     known = _plans.get(body)
     if known is None:
         step = Step(body.outputs, (), body.arguments)
-        known = _plans[body] = plan(step, _PLACER, _THREADS, COMPILES)
+        known = _plans[body] = plan(step, local_devices({}, _THREADS), compiled=COMPILES)
     return known
 
 

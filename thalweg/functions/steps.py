@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.device.cpu.program import Program
+from thalweg.device.local import local_devices
 from thalweg.functions.trace import REFERENCE, VALUE, Leaf, Reference, TraceNode, has_effect
 from thalweg.functions.trace import steps as recorded
 from thalweg.graph.dtypes import as_dtype
@@ -25,8 +26,6 @@ from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import Body, needed
 from thalweg.lower.regions import reference_roots
 from thalweg.ops.core.basic import Const, Placeholder
-from thalweg.place.devices import local_devices
-from thalweg.place.placer import Placer
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
@@ -70,8 +69,8 @@ class PlannedStep:
     """A plan that takes values and variables from outside."""
 
     def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
-        placer = Placer(local_devices(ConfigProto().device_count), soft=True)
-        planned = plan(step, placer, compiled=COMPILES)
+        devices = local_devices(ConfigProto().device_count)
+        planned = plan(step, devices, compiled=COMPILES)
         given = {tensor.op for tensor in references}
         slots = {i.node: i.output for i in planned.instructions if i.node in given}
         rest = tuple(i for i in planned.instructions if i.node not in given)

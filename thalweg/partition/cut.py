@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
@@ -70,7 +70,7 @@ def _route(op: Op) -> str:
     return f" -> {op.tensor_name} to {op.recv_device}"
 
 
-def spans(node: Node, placement: Placement) -> bool:
+def spans(node: Node, placement: Mapping[Node, Any]) -> bool:
     """Whether a conditional or a loop has nodes on other devices than its own."""
     if not bodies_of(node):
         return False

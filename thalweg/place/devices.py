@@ -1,4 +1,4 @@
-"""The devices of this process by name, and which of them a request names.
+"""Devices by name, and which of them a request names.
 
 A request is a device name in which parts may be open: `/cpu:1` asks for a kind and an index,
 `/job:worker` for a job alone, and the empty name for nothing.
@@ -6,16 +6,10 @@ A request is a device name in which parts may be open: `/cpu:1` asks for a kind 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from thalweg.graph.device import DeviceSpec
-
-
-def local_devices(device_count: Mapping[str, int]) -> list[str]:
-    """The canonical names of this process's devices: CPUs, one unless the count says more."""
-    count = max(1, device_count.get("CPU", 1))
-    return [f"/job:localhost/replica:0/task:0/device:CPU:{index}" for index in range(count)]
 
 
 class Devices:

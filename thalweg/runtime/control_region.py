@@ -16,16 +16,15 @@ from functools import cached_property
 from typing import Any
 
 from thalweg.control.effects import bodies_of
-from thalweg.device.cpu.control_program import NativeControl
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.cut import spans
-from thalweg.place.placer import Placement
 from thalweg.runtime.calls import Call
 from thalweg.runtime.compiled import InParts
 from thalweg.runtime.frames import Program
-from thalweg.runtime.unfold import unfold, unfold_step
+from thalweg.runtime.unfold import Homes, unfold, unfold_step
 
 #: Where this is False, everything is left to the executor: both must give the same.
 NATIVE = True
@@ -37,44 +36,40 @@ class ControlledCall:
     def __init__(
         self,
         unit: ControlRegion,
-        threads: int,
+        device: Device,
         compiled: bool,
         in_parts: InParts,
         fed: Sequence[int] = (),
-        devices: Placement | None = None,
+        homes: Homes | None = None,
     ) -> None:
         self.unit = unit
-        self._threads = threads
+        self._device = device
         self._compiled = compiled
         self._in_parts = in_parts
         self._fed = fed  # inputs that are values where the bodies want references
-        self._devices = devices if devices and spans(unit.nodes[0], devices) else None
-        is_native = compiled and self._devices is None
-        self.native = NativeControl(unit, threads) if is_native else None
+        self._homes = homes if homes and spans(unit.nodes[0], homes) else None
+        is_native = compiled and self._homes is None
+        self.native = device.load_control(unit) if is_native else None
         self.was_native: bool | None = None  # how it ran the last time, if it did
 
     @cached_property
     def program(self) -> Program:
         """The unit as a token graph."""
         nested = self._nested if self._compiled else None
-        graph = unfold(
-            self.unit, self._compiled, self._threads, self._in_parts, nested, self._devices
-        )
+        graph = unfold(self.unit, self._compiled, self._device, self._in_parts, nested, self._homes)
         return Program(graph)
 
     @property
     def reason(self) -> str:
         """Why it ran on the executor, where native code is wanted."""
-        if self._devices is not None:
+        if self._homes is not None:
             return "its nodes are on several devices"
         if self.native is None or not NATIVE:
             return "nothing is compiled"
         return self.native.reason or "native code could not settle it"
 
     def _nested(self, unit: ControlRegion) -> Call:
-        return controlled_call(
-            unit, (), self._threads, self._compiled, self._in_parts, self._devices
-        )
+        return controlled_call(unit, (), self._device, self._compiled, self._in_parts, self._homes)
 
     def __call__(self, context: Any, *values: Any) -> list[Any]:
         inputs = list(values)
@@ -92,17 +87,17 @@ class ControlledCall:
 def controlled_call(
     unit: ControlRegion,
     fed: Collection[Tensor],
-    threads: int,
+    device: Device,
     compiled: bool,
     in_parts: InParts,
-    devices: Placement | None = None,
+    homes: Homes | None = None,
 ) -> Call:
     """The call that computes a control node and its traces."""
     first = len(unit.inputs) - len(bodies_of(unit.node)[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
     read = [p for p in references if p < first and unit.inputs[p] not in fed]
     given = [p for p in references if p >= first and unit.inputs[p] in fed]
-    function = ControlledCall(unit, threads, compiled, in_parts, given, devices)
+    function = ControlledCall(unit, device, compiled, in_parts, given, homes)
     return Call(function, True, tuple(read), unit.node, unit.nodes)
 
 
@@ -113,11 +108,11 @@ class DataflowStep:
     nodes: tuple[Node, ...]
     inputs: tuple[Tensor, ...]  # what is fed
     outputs: tuple[Tensor, ...]  # what is fetched and not fed
-    devices: Placement | None = None  # of its nodes, where there are several
+    homes: Homes | None = None  # of its nodes, where there are several
 
-    def call(self, threads: int, in_parts: InParts) -> Call:
+    def call(self, device: Device, in_parts: InParts) -> Call:
         """The call that computes the step."""
-        graph = unfold_step(self.nodes, self.outputs, self.inputs, threads, in_parts, self.devices)
+        graph = unfold_step(self.nodes, self.outputs, self.inputs, device, in_parts, self.homes)
         return Call(WholeCall(Program(graph)), True, (), self.nodes[-1], self.nodes)
 
 

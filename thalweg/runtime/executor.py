@@ -52,7 +52,7 @@ def execute(
         return _execute(plan, feeds, resources.on(plan.device), cancellation, timing, None)
 
     def run_one(part: PartitionPlan, values: Sequence[Any], rendezvous: Rendezvous) -> list[Any]:
-        own = resources.on(part.device)
+        own = resources.on(part.device.name)
         return _execute(part.plan, values, own, cancellation, timing, rendezvous)
 
     return run_partitions(plan.partitions, feeds, cancellation, run_one)

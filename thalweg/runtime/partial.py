@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from thalweg import errors
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import needed
 from thalweg.lower.regions import with_traces
@@ -18,7 +19,7 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.executor import fresh
 from thalweg.runtime.fetches import Fetches
 from thalweg.runtime.kernels import run
-from thalweg.runtime.plan import schedule
+from thalweg.runtime.plan import homes_of, schedule
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.unfold import has_primitives
 
@@ -27,7 +28,12 @@ class PartialRun:
     """The slots of a declared step, and which nodes have run."""
 
     def __init__(
-        self, declared: Fetches, feeds: list[Tensor], resources: Resources, placer: Placer
+        self,
+        declared: Fetches,
+        feeds: list[Tensor],
+        resources: Resources,
+        devices: Sequence[Device],
+        placer: Placer,
     ) -> None:
         nodes = needed(declared.tensors, declared.targets, dict.fromkeys(feeds))
         if not nodes:
@@ -40,7 +46,9 @@ class PartialRun:
             )
         everything = [tensor for node in nodes for tensor in node.outputs]
         self._placement = placer.place(nodes)
-        step = schedule(with_traces(nodes, everything), everything, feeds, self._placement)
+        units = with_traces(nodes, everything)
+        homes = homes_of(self._placement, devices)
+        step = schedule(units, everything, feeds, self._placement, devices[0], homes=homes)
         self._declared = declared
         self._instructions: dict[Node, Instruction] = {
             node: instruction for instruction in step.instructions for node in instruction.nodes

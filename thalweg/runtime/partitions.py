@@ -69,7 +69,7 @@ class _Run:
         return [self._fetched[place] for place in range(len(self._fetched))]
 
     def _start(self, partition: PartitionPlan) -> threading.Thread:
-        name = f"thalweg-step {partition.device}"
+        name = f"thalweg-step {partition.device.name}"
         thread = threading.Thread(target=self._run_here, args=(partition,), name=name, daemon=True)
         thread.start()
         return thread

@@ -8,11 +8,12 @@ a slot, and frees each slot after its last use. Any number of threads may run a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from thalweg.control.liveness import needed
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, ordered, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
@@ -22,7 +23,7 @@ from thalweg.runtime.calls import Instruction, call_of, dereferenced
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.control_region import DataflowStep, controlled_call
 from thalweg.runtime.restoring import Restoring, reordered, restorings
-from thalweg.runtime.unfold import has_primitives
+from thalweg.runtime.unfold import Homes, has_primitives
 
 _Unit = Unit | DataflowStep | Restoring
 
@@ -101,36 +102,42 @@ class PartitionPlan:
 
     partition: Partition
     plan: Plan
-
-    @property
-    def device(self) -> str:
-        """The device."""
-        return self.partition.device
+    device: Device
 
     def feeds(self, values: Sequence[Any]) -> list[Any]:
         """Of the values that the step is fed, those that this partition takes."""
         return [values[place] for place, _ in self.partition.feeds]
 
 
-def plan(step: Step, placer: Placer, threads: int = 0, compiled: bool = True) -> Plan:
-    """Plan a step: prune, place, cut into partitions and those into regions, schedule."""
+def plan(
+    step: Step,
+    devices: Sequence[Device],
+    placer: Placer | None = None,
+    compiled: bool = True,
+) -> Plan:
+    """Plan a step on these devices: prune, place, cut into partitions and regions, schedule.
+
+    Without a placer, nodes go where they ask to if they can.
+    """
+    placer = placer or Placer([device.name for device in devices], soft=True)
     nodes = prune(step.fetches, step.targets, step.feeds)
     placement = placer.place(nodes)
     order = ordered(nodes, step.feeds)
-    used = _devices(nodes, placement, placer)
+    used = _used(placement, devices)
     if len(used) == 1 or has_primitives(nodes):
-        return _plan_one(step, nodes, placement, order, used, threads, compiled)
+        homes = homes_of(placement, devices) if len(used) > 1 else None
+        return _plan_one(step, nodes, placement, order, used[0], homes, compiled)
     cut = partition(nodes, *step, placement, order)
-    parts = tuple(PartitionPlan(part, _plan_partition(part, threads, compiled)) for part in cut)
+    parts = tuple(_plan_partition(part, devices, compiled) for part in cut)
     return Plan((), 0, (), (), placement, order, partitions=parts)
 
 
-def _devices(nodes: Sequence[Node], placement: Placement, placer: Placer) -> list[str]:
+def _used(placement: Placement, devices: Sequence[Device]) -> Sequence[Device]:
     """The devices that a step uses; what is replicated needs none of its own."""
-    if len(placer.devices) == 1:
-        return [*placer.devices]
-    found = {device for node, device in placement.items() if not is_replicated(node)}
-    return sorted(found) or [placement[nodes[0]] if nodes else placer.devices[0]]
+    if len(devices) == 1:
+        return devices
+    names = {name for node, name in placement.items() if not is_replicated(node)}
+    return [device for device in devices if device.name in names] or devices[:1]
 
 
 def _plan_one(
@@ -138,34 +145,42 @@ def _plan_one(
     nodes: Sequence[Node],
     placement: Placement,
     order: Mapping[Node, Collection[Node]],
-    devices: Sequence[str],
-    threads: int,
+    device: Device,
+    homes: Homes | None,
     compiled: bool,
 ) -> Plan:
-    """Plan a step on one device, or as one token graph on several."""
+    """Plan a step on one device, or what control primitives make one token graph on several."""
     # What is only run is computed all the same: it may fail, and its time may be what is asked.
     wanted = [*step.fetches, *(tensor for node in step.targets for tensor in node.outputs)]
     units: Sequence[_Unit]
     if has_primitives(nodes):
         fetched = [t for t in dict.fromkeys(step.fetches) if t not in step.feeds]
-        by_node = placement if len(devices) > 1 else None
-        units = [DataflowStep(tuple(nodes), step.feeds, tuple(fetched), by_node)]
+        units = [DataflowStep(tuple(nodes), step.feeds, tuple(fetched), homes)]
     elif compiled:
         units = _units(nodes, wanted, step.feeds, order)
     else:
         units = with_traces(nodes, wanted)
-    made = schedule(units, step.fetches, step.feeds, placement, threads, order, compiled)
-    return replace(made, device=devices[0])
+    return schedule(units, step.fetches, step.feeds, placement, device, order, compiled, homes)
 
 
-def _plan_partition(part: Partition, threads: int, compiled: bool) -> Plan:
+def _plan_partition(part: Partition, devices: Sequence[Device], compiled: bool) -> PartitionPlan:
     step = Step(
         tuple(slot.tensor for slot in part.fetches),
         part.targets,
         tuple(slot.tensor for slot in part.feeds),
     )
-    here = [part.device]
-    return _plan_one(step, part.nodes, part.placement, part.order, here, threads, compiled)
+    homes = homes_of(part.placement, devices)
+    device = next(device for device in devices if device.name == part.device)
+    made = _plan_one(step, part.nodes, part.placement, part.order, device, homes, compiled)
+    return PartitionPlan(part, made, device)
+
+
+def homes_of(placement: Placement, devices: Sequence[Device]) -> Homes | None:
+    """The devices of nodes; None where there is but one."""
+    if len(devices) == 1:
+        return None
+    by_name = {device.name: device for device in devices}
+    return {node: by_name[name] for node, name in placement.items()}
 
 
 def _units(
@@ -199,9 +214,10 @@ def schedule(
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
     placement: Placement,
-    threads: int = 0,
+    device: Device,
     order: Mapping[Node, Collection[Node]] | None = None,
     compiled: bool = True,
+    homes: Homes | None = None,
 ) -> Plan:
     """Give each tensor a slot and each node or region an instruction."""
     slots: dict[Tensor, int] = {tensor: index for index, tensor in enumerate(feeds)}
@@ -215,7 +231,7 @@ def schedule(
     fed = set(feeds)
     frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
     instructions = tuple(
-        _instruction(unit, start, slots, tuple(dead), fed, placement, threads, compiled)
+        _instruction(unit, start, slots, tuple(dead), fed, device, compiled, homes)
         for unit, start, dead in zip(units, starts, frees, strict=True)
     )
     return Plan(
@@ -225,6 +241,7 @@ def schedule(
         tuple(slots[tensor] for tensor in fetches),
         placement,
         order or {},
+        device.name,
     )
 
 
@@ -253,18 +270,18 @@ def _instruction(
     slots: dict[Tensor, int],
     frees: tuple[int, ...],
     fed: set[Tensor],
-    placement: Placement,
-    threads: int,
+    device: Device,
     compiled: bool,
+    homes: Homes | None,
 ) -> Instruction:
     if isinstance(unit, ControlRegion):
-        call = controlled_call(unit, fed, threads, compiled, _in_parts, placement)
+        call = controlled_call(unit, fed, device, compiled, _in_parts, homes)
     elif isinstance(unit, DataflowStep):
-        call = unit.call(threads, _in_parts)
+        call = unit.call(device, _in_parts)
     elif isinstance(unit, Restoring):
         call = unit.call()
     else:
-        call = call_of(unit, fed, threads, _in_parts)
+        call = call_of(unit, fed, device, _in_parts)
     return Instruction(
         call.function,
         call.takes_context,
@@ -278,7 +295,7 @@ def _instruction(
     )
 
 
-def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..., list[Any]]:
+def _in_parts(region: Region, on_host: Node | None, device: Device) -> Callable[..., list[Any]]:
     """A function that runs a region's nodes: all one by one on their NumPy kernels, or only one
     of them so and the others compiled."""
     outside = [t for t in region.roots if t.op not in region.nodes]
@@ -287,7 +304,7 @@ def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..
     if on_host is not None:
         order = ordered(region.nodes, region.inputs)
         units = regions(region.nodes, region.outputs, region.inputs, order, {on_host})
-    step = schedule(units, region.outputs, feeds, {}, threads)
+    step = schedule(units, region.outputs, feeds, {}, device)
     places = [region.references.index(region.roots[tensor]) for tensor in outside]
     # A reference that comes in is read when it is used, unlike a value that was fed in its place.
     instructions = tuple(

@@ -17,11 +17,11 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from thalweg import errors
+from thalweg.device.local import local_devices
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.util import extract_sub_graph
-from thalweg.place.devices import local_devices
 from thalweg.place.placer import Placer
 from thalweg.platform import spans
 from thalweg.platform.caches import Bounded
@@ -82,9 +82,11 @@ class BaseSession:
                 "look at values, or build a graph inside `with tf.Graph().as_default()`."
             )
         self._config = ConfigProto() if config is None else as_config(config)
-        devices = local_devices(self._config.device_count)
-        self._placer = Placer(devices, self._config.allow_soft_placement)
-        self._resources, *self._others = Resources.of_devices(devices)
+        threads = self._config.intra_op_parallelism_threads
+        self._devices = local_devices(self._config.device_count, threads)
+        names = [device.name for device in self._devices]
+        self._placer = Placer(names, self._config.allow_soft_placement)
+        self._resources, *self._others = Resources.of_devices(names)
         self._plans = Bounded[Step, Plan]("plans of a session", _MOST_PLANS)
         # By what a call looks like:
         self._direct = Bounded[Any, "tuple[Fetches, DirectStep | KnownStep]"](
@@ -169,8 +171,7 @@ class BaseSession:
         found = self._plans.get(step)
         if found is None:
             self._graph.graph_def_versions.check()
-            threads = self._config.intra_op_parallelism_threads
-            found = self._plans[step] = plan(step, self._placer, threads, COMPILES)
+            found = self._plans[step] = plan(step, self._devices, self._placer, COMPILES)
             if self._config.log_device_placement:
                 _log_placement(found)
         return found
@@ -269,7 +270,9 @@ class BaseSession:
         parsed = Fetches(self._graph, fetches)
         fed = [feed_tensor(self._graph, feed) for feed in feeds or ()]
         handle = f"partial_run_{len(self._partial_runs)}_{id(parsed)}"
-        self._partial_runs[handle] = PartialRun(parsed, fed, self._resources, self._placer)
+        self._partial_runs[handle] = PartialRun(
+            parsed, fed, self._resources, self._devices, self._placer
+        )
         return handle
 
     def partial_run(
@@ -317,7 +320,7 @@ class BaseSession:
 
     def list_devices(self) -> list[str]:
         """The devices of this session."""
-        return list(self._placer.devices)
+        return [device.name for device in self._devices]
 
 
 @public("get_default_session")

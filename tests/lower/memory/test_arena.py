@@ -18,6 +18,8 @@ from tests.lower.programs import lowered, native
 from tests.random_graphs import examples
 from tests.random_graphs.layers import COMPILED
 from tests.random_graphs.sketch import Seeded
+from thalweg.codegen.machine import host
+from thalweg.device.local import local_devices
 from thalweg.lower.lowering import Lowered, lower
 from thalweg.lower.memory.arena import (
     ALIGNMENT,
@@ -32,8 +34,6 @@ from thalweg.lower.memory.arena import (
 from thalweg.lower.memory.barriers import SHARED, BarrierPlan, is_small
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.specialise import NotCompiled
-from thalweg.place.devices import local_devices
-from thalweg.place.placer import Placer
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.plan import Step, plan
 
@@ -47,13 +47,13 @@ def random_regions(seed: int, count: int) -> list[Lowered]:
     fetches = tuple(dict.fromkeys(computed[-3:]))
     if not fetches:
         return []
-    step = plan(Step(fetches, (), tuple(sketch.feeds)), Placer(local_devices({})))
+    step = plan(Step(fetches, (), tuple(sketch.feeds)), local_devices({}))
     calls = [i.call for i in step.instructions if isinstance(i.call, Executable)]
     found: list[Lowered] = []
     for call in calls:
         shapes = {tensor: sketch.values[tensor].shape for tensor in call.region.inputs}
         try:
-            found.append(lower(call.region, shapes))
+            found.append(lower(call.region, shapes, host()))
         except NotCompiled:
             continue
     return found
