@@ -171,7 +171,7 @@ def test_a_closed_session_wakes_who_receives():
         future = pool.submit(opened.run, y)
         assert running.wait(60)
         opened.close()
-        with pytest.raises(tf.errors.CancelledError, match="Session was closed"):
+        with pytest.raises(tf.errors.CancelledError):
             future.result(60)
 
 
