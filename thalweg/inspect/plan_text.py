@@ -130,7 +130,7 @@ def _shape_lines(region: PlannedRegion) -> list[str]:
     lines = [f"shapes   {_some([described(*pair) for pair in pairs]) or 'no inputs'}"]
     for change in region.changes():
         lines.append(f"again    compiled because of {change}")
-    at_run_time = sum(bool(kernel.call.adapted.words) for kernel in region.kernels)
+    at_run_time = sum(bool(kernel.call.specialized.words) for kernel in region.kernels)
     if at_run_time:
         lines.append(f"varying  {plural(at_run_time, 'kernel')} read sizes when they run")
     return lines

@@ -17,7 +17,8 @@ from thalweg.codegen.kernels import turn_request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.loops.kernel import Iteration
 from thalweg.codegen.machine import CpuTarget
-from thalweg.device.cpu.program import Call, kernel_request
+from thalweg.device.cpu.listing import Call
+from thalweg.device.cpu.loading import kernel_request
 from thalweg.ir.kernel import Loops
 from thalweg.lower.control.program import Branch, BufferView, ControlProgram, Part, Storage
 from thalweg.lower.dynamic_shapes import SpecializedKernel, Varying
