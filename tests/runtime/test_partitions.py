@@ -70,7 +70,9 @@ def test_variables_live_on_their_device():
         missing = object()
         assert own[0].get("v", "", lambda: missing) is missing
         assert own[1].get("w", "", lambda: missing) is missing
-        assert own[1].get("v", "", lambda: missing).read() == [1.0]
+        cell = own[1].get("v", "", lambda: missing)
+        assert cell.read() == [1.0]
+        assert cell.buffer.device == _DEVICES.format(1)
 
 
 def test_savers_work_across_devices(tmp_path):

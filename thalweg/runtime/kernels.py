@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from thalweg import errors
 from thalweg.graph.node import Node
+from thalweg.ops.core.context import Allocate
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.resources import Resources
@@ -34,6 +35,11 @@ class Context:
     node: Node
     resources: Resources
     cancellation: Cancellation
+
+    @property
+    def allocate(self) -> Allocate:
+        """How the step's device allocates memory."""
+        return self.resources.allocate
 
     def resource(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""

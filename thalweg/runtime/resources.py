@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
+from thalweg.device.device import Device
+from thalweg.ops.core.context import Allocate, host_buffer
 from thalweg.platform.forks import renewed_after_fork
 
 Resource = TypeVar("Resource")
@@ -18,6 +20,7 @@ class Resources:
 
     #: Those of the session's devices, where there are several: the session holds them.
     _devices: Mapping[str, Resources] = MappingProxyType({})
+    allocate: Allocate = staticmethod(host_buffer)  # how the device allocates memory
 
     def __init__(self) -> None:
         self.renew_locks()
@@ -27,12 +30,14 @@ class Resources:
         self.version = 0  # changes when an object is forgotten: what was looked up may be stale
 
     @classmethod
-    def of_devices(cls, names: Sequence[str]) -> list[Resources]:
+    def of_devices(cls, devices: Sequence[Device]) -> list[Resources]:
         """The resources of some devices, each of which knows the others."""
-        made: list[Resources] = [cls() for _ in names]
-        if len(made) > 1:
-            for each in made:
-                each._devices = WeakValueDictionary(zip(names, made, strict=True))
+        made: list[Resources] = [cls() for _ in devices]
+        by_name = {device.name: each for device, each in zip(devices, made, strict=True)}
+        for each, device in zip(made, devices, strict=True):
+            each.allocate = device.allocate
+            if len(made) > 1:
+                each._devices = WeakValueDictionary(by_name)
         return made
 
     def on(self, device: str) -> Resources:

@@ -86,7 +86,7 @@ class BaseSession:
         self._devices = local_devices(self._config.device_count, threads)
         names = [device.name for device in self._devices]
         self._placer = Placer(names, self._config.allow_soft_placement)
-        self._resources, *self._others = Resources.of_devices(names)
+        self._resources, *self._others = Resources.of_devices(self._devices)
         self._plans = Bounded[Step, Plan]("plans of a session", _MOST_PLANS)
         # By what a call looks like:
         self._direct = Bounded[Any, "tuple[Fetches, DirectStep | KnownStep]"](
@@ -303,7 +303,7 @@ class BaseSession:
             steps = [self._closing, *self._steps]
         for step in steps:
             step.cancel(errors.CancelledError(None, None, "Session was closed."))
-        self._resources, *self._others = Resources.of_devices(self._placer.devices)
+        self._resources, *self._others = Resources.of_devices(self._devices)
         self._plans.clear()
         self._direct.clear()
         live.discard(self)
