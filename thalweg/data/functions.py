@@ -141,7 +141,7 @@ def planned(body: Body) -> Plan:
     known = _plans.get(body)
     if known is None:
         step = Step(body.outputs, (), body.arguments)
-        known = _plans[body] = plan(step, local_devices({}, _THREADS), True, COMPILES)
+        known = _plans[body] = plan(step, local_devices({}, _THREADS), compiled=COMPILES)
     return known
 
 
@@ -221,7 +221,7 @@ class Call:
         if self._region is None:
             return not self._plan.instructions
         steps = list(self._region.steps.values())
-        return bool(steps) and all(isinstance(step, Program) and step.brief for step in steps)
+        return bool(steps) and all(isinstance(step, Program) and step.holds_gil for step in steps)
 
 
 def _only_region(plan: Plan) -> tuple[Executable | None, list[int]]:

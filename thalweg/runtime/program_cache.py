@@ -202,7 +202,7 @@ def _write_image(entry: _Writing, image: ProgramTemplate, nodes: Sequence[Node])
         "outputs": [output._replace(dtype=_name_of(output.dtype)) for output in image.outputs],
         "arena": image.arena,
         "threads": image.threads,
-        "brief": image.brief,
+        "holds_gil": image.holds_gil,
     }
 
 
@@ -211,19 +211,19 @@ def _image(entry: _Reading, nodes: Sequence[Node]) -> ProgramTemplate:
     return ProgramTemplate(
         tuple(data["kernels"]),
         [
-            PlacedCall(kernel, word, waits != 0, owner, held != 0, work)
-            for kernel, word, waits, owner, held, work in _rows(entry, "calls")
+            PlacedCall(kernel, word, barrier != 0, thread, no_pause != 0, work)
+            for kernel, word, barrier, thread, no_pause, work in _rows(entry, "calls")
         ],
         entry.array(data["words"]),
         entry.array(data["bases"]),
         [_constant(entry, told, nodes) for told in data["constants"]],
         [Stream(node, tuple(map(entry.array, values))) for node, values in data["streams"]],
         [(place, _words(words)) for place, words in data["inputs"]],
-        [(place, _reference(*told)) for place, told in data["references"]],
+        [_reference(*told) for told in data["references"]],
         [_output(*told) for told in data["outputs"]],
         data["arena"],
         data["threads"],
-        data["brief"],
+        data["holds_gil"],
     )
 
 

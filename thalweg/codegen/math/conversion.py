@@ -83,7 +83,7 @@ def _widened(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
     shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
     if not rebias:
         return (code.convert("zext", "i32") << shift).floats()
-    if code.builder.module.halves and form.exponent_bits == _HALF.exponent_bits:
+    if code.builder.module.native_fp16 and form.exponent_bits == _HALF.exponent_bits:
         same = code.convert("zext", "i16") if code.type.bits < 16 else code
         half = same << (_HALF.mantissa_bits - form.mantissa_bits)
         return half.convert("bitcast", "half").convert("fpext", "float")
@@ -102,7 +102,7 @@ def _narrowed(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:
     shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
     if not rebias:
         return _cut(x, shift, width)
-    if form == _HALF and x.builder.module.halves:
+    if form == _HALF and x.builder.module.native_fp16:
         return x.convert("fptrunc", "half").convert("bitcast", "i16")
     bits = x.bits()
     magnitude = bits & 0x7FFFFFFF
