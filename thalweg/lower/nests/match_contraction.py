@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 
 from thalweg.ir.expr import Expr
-from thalweg.ir.functions.dtypes import BFLOAT16
 from thalweg.ir.index import Affine, FloorMod, affine, is_index
 from thalweg.ir.loop import Variable
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.inline_producers import walk
-from thalweg.lower.nests.loop_nest import Bound, Factor, Product, is_float
-
-#: Numbers that are stored in 16 bits, and multiplied and summed as float32.
-SHORT_FLOATS = frozenset((np.dtype(np.float16), BFLOAT16))
+from thalweg.lower.nests.loop_nest import Bound, Factor, Product
+from thalweg.platform.dtype_traits import compute_dtype, is_float, is_narrow_float
 
 
 def product_of(part: Any, variables: tuple[Variable, ...], target: Target) -> Product | None:
@@ -35,10 +32,9 @@ def product_of(part: Any, variables: tuple[Variable, ...], target: Target) -> Pr
     if first is None or second is None:
         return None
     dtype = _dtype(first)
-    if dtype != _dtype(second) or not (is_float(dtype) or dtype in SHORT_FLOATS):
+    if dtype != _dtype(second) or not is_float(dtype):
         return None
-    sums = np.dtype(np.float32) if dtype in SHORT_FLOATS else dtype
-    return _roles(first, second, variables, reduced, sums, target)
+    return _roles(first, second, variables, reduced, compute_dtype(dtype), target)
 
 
 def _roles(
@@ -62,7 +58,10 @@ def _roles(
         return None
     if math.prod(v.extent for v in reduced) <= 2 or set(variables) - set(batch + rows + columns):
         return None
-    if _dtype(first) in SHORT_FLOATS and math.prod(v.extent for v in rows) < target.min_narrow_rows:
+    if (
+        is_narrow_float(_dtype(first))
+        and math.prod(v.extent for v in rows) < target.min_narrow_rows
+    ):
         return None
     return Product(batch, rows, columns, reduced, first, second, dtype)
 
