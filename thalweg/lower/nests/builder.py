@@ -262,7 +262,8 @@ class NestBuilder:
         cost, parts = self._costs.of(tensor)
         if parts > self._target.max_expressions:
             return True
-        return not worth_inlining(self._size(tensor), cost, self._reads[tensor], self._target)
+        size = self._size(tensor)
+        return not worth_inlining(size, cost, self._reads[tensor], self._target)
 
     def _size(self, tensor: Tensor) -> int:
         return math.prod(self._spec.shapes[tensor])

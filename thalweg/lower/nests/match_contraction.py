@@ -58,10 +58,8 @@ def _roles(
         return None
     if math.prod(v.extent for v in reduced) <= 2 or set(variables) - set(batch + rows + columns):
         return None
-    if (
-        is_narrow_float(_dtype(first))
-        and math.prod(v.extent for v in rows) < target.min_narrow_rows
-    ):
+    rows_count = math.prod(v.extent for v in rows)
+    if is_narrow_float(_dtype(first)) and rows_count < target.min_narrow_rows:
         return None
     return Product(batch, rows, columns, reduced, first, second, dtype)
 
