@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thalweg.control.effects import has_host_effects, written_places
 from thalweg.control.reload_variables import reread, stale_reads
 from thalweg.control.structure import tensors_of
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node_effects import is_visible, written_variables
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Argument, Body, SubGraph
@@ -59,7 +59,7 @@ def _effects(graph: SubGraph) -> tuple[Node, ...]:
     if not graph.runs_effects:
         return ()
     nodes = [node for node in graph.nodes if not isinstance(node.op, Argument)]
-    return tuple(node for node in nodes if written_places(node) or has_host_effects(node))
+    return tuple(node for node in nodes if written_variables(node) or is_visible(node))
 
 
 def settle(drafts: Sequence[Draft]) -> tuple[list[Body], list[Tensor]]:

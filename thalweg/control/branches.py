@@ -30,10 +30,15 @@ class Branching(Op, abstract=True):
     """The base of conditionals. The first input chooses; all branches take the others."""
 
     stateful = True  # its branches may be
+    effects = ()  # those of its branches
     chooses_gradients = True
     of_process = True
     branches: tuple[Body, ...]
     Tout: tuple[DType, ...]
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        return self.branches
 
     @property
     def blocking(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as its bodies do

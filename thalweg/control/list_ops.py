@@ -77,6 +77,7 @@ class TensorArrayNew(ListOp):
     """A new list."""
 
     signature = "size: int32 -> list: variant"
+    effects = ()
     not_differentiable = True
     element_shape: TensorShape = unknown_shape()
     dynamic_size: bool = False

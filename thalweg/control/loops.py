@@ -41,6 +41,7 @@ class While(Op):
     """
 
     signature = "variables: [T], invariants: [Tinvariant] -> results: [Tout]"
+    effects = ()  # those of its condition and body
     stateful = True  # its body may be
     chooses_gradients = True
     of_process = True
@@ -51,6 +52,10 @@ class While(Op):
     parallel_iterations: int = 10
     back_prop: bool = True
     swap_memory: bool = False
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        return self.condition, self.body
 
     @property
     def blocking(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as its bodies do

@@ -23,6 +23,7 @@ class Trace(Op, abstract=True):
     """The base of all traces: `holder` is any output of the control node."""
 
     stateful = True  # it is the holder's run that it tells of
+    effects = ()  # the holder has them
     of_process = True
 
     def kernel(self, context: Any, holder: Any) -> Any:

@@ -14,7 +14,6 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.control.bodies import draft, settle
-from thalweg.control.effects import bodies_of
 from thalweg.data import structure
 from thalweg.data.columns import as_array
 from thalweg.data.flow import Element, Pipeline, Run, Stage
@@ -262,7 +261,7 @@ def _draws(node: Node) -> bool:
 def _bodies(node: Node) -> list[Body]:
     function = getattr(node.op, "f", None)
     inner = [function.body] if isinstance(function, Lambda) else []
-    return [*bodies_of(node), *inner]
+    return [*node.op.bodies, *inner]
 
 
 def truth(value: Any) -> bool:

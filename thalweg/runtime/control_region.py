@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from thalweg.control.effects import bodies_of
 from thalweg.device.cpu.control_program import NativeControl
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import ControlRegion
@@ -78,7 +77,7 @@ def controlled_call(
     unit: ControlRegion, fed: Collection[Tensor], threads: int, compiled: bool, in_parts: InParts
 ) -> Call:
     """The call that computes a control node and its traces."""
-    first = len(unit.inputs) - len(bodies_of(unit.node)[0].arguments)
+    first = len(unit.inputs) - len(unit.node.op.bodies[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
     read = [p for p in references if p < first and unit.inputs[p] not in fed]
     given = [p for p in references if p >= first and unit.inputs[p] in fed]

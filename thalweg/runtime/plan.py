@@ -7,14 +7,16 @@ its last use. Any number of threads may run a plan at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from thalweg.control.liveness import needed
 from thalweg.graph.node import Node, Tensor
-from thalweg.lower.regions import Unit, ordered, regions, with_traces
+from thalweg.graph.order import Order, step_order, touches_state
+from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.place.placer import Placement, place
 from thalweg.runtime.calls import Instruction, call_of, dereferenced
@@ -43,7 +45,7 @@ class Plan:
     feeds: tuple[int, ...]  # the slot of each feed
     fetches: tuple[int, ...]  # the slot of each fetched tensor
     placement: Placement
-    order: Mapping[Node, Collection[Node]]  # what each node comes after
+    order: Order  # what each node comes after
 
     @cached_property
     def may_block(self) -> bool:
@@ -59,19 +61,31 @@ class Plan:
     @cached_property
     def dependencies(self) -> tuple[list[int], list[list[int]]]:
         """For each instruction, how many others it waits for, and which ones wait for it."""
-        index_of: dict[Node, int] = {}
+        homes: dict[Node, list[int]] = defaultdict(list)  # constants and reads may be in several
         for index, step in enumerate(self.instructions):
             for node in step.nodes:
-                index_of.setdefault(node, index)  # a constant may be in several
+                homes[node].append(index)
         waits: list[int] = []
         followers: list[list[int]] = [[] for _ in self.instructions]
         for index, step in enumerate(self.instructions):
-            needed = [n for node in step.nodes for n in self.order.get(node, ())]
-            before = {index_of[node] for node in needed if node in index_of} - {index}
+            before = {at for node in step.nodes for at in self._homes_before(node, index, homes)}
             waits.append(len(before))
             for earlier in before:
                 followers[earlier].append(index)
         return waits, followers
+
+    def _homes_before(
+        self, node: Node, index: int, homes: Mapping[Node, Sequence[int]]
+    ) -> Iterator[int]:
+        """The other instructions that a node of one waits for. Of a node that several have, the
+        own copy or the first one is enough; but a write comes after all copies of a read."""
+        writes = bool(node.op.footprint or node.op.bodies)
+        for earlier in self.order.get(node, ()):
+            found = homes[earlier]
+            if writes and touches_state(earlier):
+                yield from (at for at in found if at != index)
+            elif index not in found:
+                yield from found[:1]
 
     def __str__(self) -> str:
         lines = [f"{len(self.instructions)} nodes, {self.slot_count} slots"]
@@ -95,7 +109,7 @@ def plan(
     """Plan a step on these devices: prune, place, cut into regions, schedule."""
     nodes = prune(step.fetches, step.targets, step.feeds)
     placement = place(nodes, devices, soft_placement)
-    order = ordered(nodes, step.feeds)
+    order = step_order(nodes, step.feeds)
     # What is only run is computed all the same: it may fail, and its time may be what is asked.
     wanted = [*step.fetches, *(tensor for node in step.targets for tensor in node.outputs)]
     units: Sequence[_Unit]
@@ -113,7 +127,7 @@ def _units(
     nodes: Sequence[Node],
     wanted: Collection[Tensor],
     feeds: Collection[Tensor],
-    order: Mapping[Node, Collection[Node]],
+    order: Order,
 ) -> Sequence[_Unit]:
     """Nodes to run one by one and what runs as one."""
     joined = restorings(nodes, wanted, feeds, order)
@@ -128,10 +142,7 @@ def _units(
 def prune(
     fetches: Iterable[Tensor], targets: Iterable[Node], feeds: Iterable[Tensor]
 ) -> list[Node]:
-    """The nodes the step needs, in an order that runs.
-
-    A node is made after everything it depends on, so the order of creation is such an order.
-    """
+    """The nodes the step needs, in the order of the program."""
     return needed(fetches, targets, dict.fromkeys(feeds))
 
 
@@ -141,7 +152,7 @@ def schedule(
     feeds: Sequence[Tensor],
     placement: Placement,
     threads: int = 0,
-    order: Mapping[Node, Collection[Node]] | None = None,
+    order: Order | None = None,
     compiled: bool = True,
 ) -> Plan:
     """Give each tensor a slot and each node or region an instruction."""
@@ -225,7 +236,7 @@ def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..
     feeds = [*region.inputs, *outside]
     units: Sequence[Unit] = region.nodes
     if on_host is not None:
-        order = ordered(region.nodes, region.inputs)
+        order = step_order(region.nodes, region.inputs)
         units = regions(region.nodes, region.outputs, region.inputs, order, {on_host})
     step = schedule(units, region.outputs, feeds, {}, threads)
     places = [region.references.index(region.roots[tensor]) for tensor in outside]

@@ -23,7 +23,6 @@ from thalweg.codegen.cache import Loaded, load_all, name_of
 from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.machine import Target, host
-from thalweg.control.effects import locks_updates
 from thalweg.device.cpu.pool import Entry, StepTable, default_pool
 from thalweg.device.cpu.program_template import (
     STREAM_BYTES,
@@ -33,6 +32,7 @@ from thalweg.device.cpu.program_template import (
     ProgramTemplate,
 )
 from thalweg.device.cpu.tuner import TUNES, tune_new
+from thalweg.graph.node_effects import locks_updates
 from thalweg.ir.kernel import Kernel
 from thalweg.ir.types import Unsupported
 from thalweg.lower.dynamic_shapes import SpecializedKernel

@@ -21,6 +21,7 @@ from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
 from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.order import step_order
 from thalweg.graph.subgraph import Body
 from thalweg.lower.control.inlining import Bound, Inlining, first_of, is_changed, list_source
 from thalweg.lower.control.program import (
@@ -42,7 +43,7 @@ from thalweg.lower.control.scratch import Keeper, Scratch
 from thalweg.lower.kept import lower
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.nests.inline_producers import STREAM_WORDS
-from thalweg.lower.regions import ordered, regions
+from thalweg.lower.regions import regions
 from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, Shape
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.ops.math.arithmetic import Add, Mul
@@ -433,7 +434,7 @@ class _Lowering:
         wanted = [*fetches, *lists, *_changed_lists(scratch)]
         nodes = needed(wanted, scratch.targets, dict.fromkeys(scratch.inputs))
         nodes = [node for node in nodes if node not in scratch.sources]
-        order = ordered(nodes, scratch.inputs)
+        order = step_order(nodes, scratch.inputs)
         for unit in regions(nodes, wanted, scratch.inputs, order):
             if isinstance(unit, Region):
                 self._region(unit, scratch, fetches)

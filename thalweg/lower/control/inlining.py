@@ -14,7 +14,6 @@ from typing import Any, cast
 import numpy as np
 
 from thalweg.control.branches import Branching
-from thalweg.control.effects import bodies_of
 from thalweg.control.list_ops import (
     TensorArrayAdd,
     TensorArrayGradient,
@@ -26,7 +25,7 @@ from thalweg.control.list_ops import (
     TensorArrayUnstack,
     TensorArrayWrite,
 )
-from thalweg.control.liveness import Needs, is_control, thinned
+from thalweg.control.liveness import Needs, is_control, prune_loop_vars
 from thalweg.control.loops import While
 from thalweg.control.traces import Trace
 from thalweg.graph.dtypes import DType, int32, variant
@@ -77,7 +76,7 @@ class Inlining:
             if node in self._nodes:
                 continue
             if is_control(node):
-                self._add_control(node, thinned(node, needs.wanted[node]))
+                self._add_control(node, prune_loop_vars(node, needs.wanted[node]))
             else:
                 self._add(node)
         self._scratch.targets += [self._nodes[n] for n in self._body.targets if n in self._nodes]
@@ -372,7 +371,7 @@ def _uses(tensor: Tensor) -> Iterator[Node]:
     for node in tensor.graph.consumers(tensor):
         places = [place for place, given in enumerate(node.inputs) if given is tensor]
         if is_control(node):
-            bodies = bodies_of(node)
+            bodies = node.op.bodies
             first = len(node.inputs) - len(bodies[0].arguments)
             for argument in [body.arguments[place - first] for body in bodies for place in places]:
                 yield from _uses(argument)
@@ -394,7 +393,7 @@ def list_source(node: Node, place: int) -> int:
     """The input of a control node that is the list it gives back."""
     if isinstance(node.op, While):
         return place
-    found = {_root(body, body.outputs[place]) for body in bodies_of(node)}
+    found = {_root(body, body.outputs[place]) for body in node.op.bodies}
     if len(found) != 1 or None in found:
         raise NotCompiled(node, "its branches give different lists")
     return 1 + cast("int", found.pop())
