@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.device.cpu.program import Program
+from thalweg.device.local import local_devices
 from thalweg.functions.trace import REFERENCE, VALUE, Leaf, Reference, TraceNode, has_effect
 from thalweg.functions.trace import steps as recorded
 from thalweg.graph.dtypes import as_dtype
@@ -25,7 +26,6 @@ from thalweg.graph.node_effects import reference_roots
 from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import Body, needed
 from thalweg.ops.core.basic import Const, Placeholder
-from thalweg.place.placer import local_devices
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable

@@ -62,8 +62,10 @@ def tune(
 
 
 def _subject(kernel: PlannedKernel) -> Subject:
-    alone = kernel.call.owner >= 0
-    return Subject(kernel.name, kernel.call.adapted, 1 if alone else kernel.threads)
+    alone = kernel.call.thread >= 0
+    return Subject(
+        kernel.name, kernel.call.specialized, kernel.pool, 1 if alone else kernel.threads
+    )
 
 
 def _forget(plan: StepPlan) -> None:

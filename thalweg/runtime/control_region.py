@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from thalweg.device.cpu.control_program import NativeControl
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
@@ -30,24 +30,24 @@ class ControlledCall:
     def __init__(
         self,
         unit: ControlRegion,
-        threads: int,
+        device: Device,
         compiled: bool,
         in_parts: InParts,
         fed: Sequence[int] = (),
     ) -> None:
         self.unit = unit
-        self._threads = threads
+        self._device = device
         self._compiled = compiled
         self._in_parts = in_parts
         self._fed = fed  # inputs that are values where the bodies want references
-        self.native = NativeControl(unit, threads) if compiled else None
+        self.native = device.load_control(unit) if compiled else None
         self.was_native: bool | None = None  # how it ran the last time, if it did
 
     @cached_property
     def program(self) -> Program:
         """The unit as a token graph."""
         nested = self._nested if self._compiled else None
-        graph = unfold(self.unit, self._compiled, self._threads, self._in_parts, nested)
+        graph = unfold(self.unit, self._compiled, self._device, self._in_parts, nested)
         return Program(graph)
 
     @property
@@ -58,7 +58,7 @@ class ControlledCall:
         return self.native.reason or "native code could not settle it"
 
     def _nested(self, unit: ControlRegion) -> Call:
-        return controlled_call(unit, (), self._threads, self._compiled, self._in_parts)
+        return controlled_call(unit, (), self._device, self._compiled, self._in_parts)
 
     def __call__(self, context: Any, *values: Any) -> list[Any]:
         inputs = list(values)
@@ -74,14 +74,14 @@ class ControlledCall:
 
 
 def controlled_call(
-    unit: ControlRegion, fed: Collection[Tensor], threads: int, compiled: bool, in_parts: InParts
+    unit: ControlRegion, fed: Collection[Tensor], device: Device, compiled: bool, in_parts: InParts
 ) -> Call:
     """The call that computes a control node and its traces."""
     first = len(unit.inputs) - len(unit.node.op.bodies[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
     read = [p for p in references if p < first and unit.inputs[p] not in fed]
     given = [p for p in references if p >= first and unit.inputs[p] in fed]
-    function = ControlledCall(unit, threads, compiled, in_parts, given)
+    function = ControlledCall(unit, device, compiled, in_parts, given)
     return Call(function, True, tuple(read), unit.node, unit.nodes)
 
 
@@ -93,9 +93,9 @@ class DataflowStep:
     inputs: tuple[Tensor, ...]  # what is fed
     outputs: tuple[Tensor, ...]  # what is fetched and not fed
 
-    def call(self, threads: int, in_parts: InParts) -> Call:
+    def call(self, device: Device, in_parts: InParts) -> Call:
         """The call that computes the step."""
-        graph = unfold_step(self.nodes, self.outputs, self.inputs, threads, in_parts)
+        graph = unfold_step(self.nodes, self.outputs, self.inputs, device, in_parts)
         return Call(WholeCall(Program(graph)), True, (), self.nodes[-1], self.nodes)
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from thalweg.control.liveness import needed
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.order import Order, step_order, touches_state
 from thalweg.lower.regions import Unit, regions, with_traces
@@ -101,14 +102,13 @@ class Plan:
 
 def plan(
     step: Step,
-    devices: Sequence[str],
+    devices: Sequence[Device],
     soft_placement: bool = False,
-    threads: int = 0,
     compiled: bool = True,
 ) -> Plan:
     """Plan a step on these devices: prune, place, cut into regions, schedule."""
     nodes = prune(step.fetches, step.targets, step.feeds)
-    placement = place(nodes, devices, soft_placement)
+    placement = place(nodes, [device.name for device in devices], soft_placement)
     order = step_order(nodes, step.feeds)
     # What is only run is computed all the same: it may fail, and its time may be what is asked.
     wanted = [*step.fetches, *(tensor for node in step.targets for tensor in node.outputs)]
@@ -120,7 +120,7 @@ def plan(
         units = _units(nodes, wanted, step.feeds, order)
     else:
         units = with_traces(nodes, wanted)
-    return schedule(units, step.fetches, step.feeds, placement, threads, order, compiled)
+    return schedule(units, step.fetches, step.feeds, placement, devices[0], order, compiled)
 
 
 def _units(
@@ -151,7 +151,7 @@ def schedule(
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
     placement: Placement,
-    threads: int = 0,
+    device: Device,
     order: Order | None = None,
     compiled: bool = True,
 ) -> Plan:
@@ -167,7 +167,7 @@ def schedule(
     fed = set(feeds)
     frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
     instructions = tuple(
-        _instruction(unit, start, slots, tuple(dead), fed, threads, compiled)
+        _instruction(unit, start, slots, tuple(dead), fed, device, compiled)
         for unit, start, dead in zip(units, starts, frees, strict=True)
     )
     return Plan(
@@ -205,17 +205,17 @@ def _instruction(
     slots: dict[Tensor, int],
     frees: tuple[int, ...],
     fed: set[Tensor],
-    threads: int,
+    device: Device,
     compiled: bool,
 ) -> Instruction:
     if isinstance(unit, ControlRegion):
-        call = controlled_call(unit, fed, threads, compiled, _in_parts)
+        call = controlled_call(unit, fed, device, compiled, _in_parts)
     elif isinstance(unit, DataflowStep):
-        call = unit.call(threads, _in_parts)
+        call = unit.call(device, _in_parts)
     elif isinstance(unit, Restoring):
         call = unit.call()
     else:
-        call = call_of(unit, fed, threads, _in_parts)
+        call = call_of(unit, fed, device, _in_parts)
     return Instruction(
         call.function,
         call.takes_context,
@@ -229,7 +229,7 @@ def _instruction(
     )
 
 
-def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..., list[Any]]:
+def _in_parts(region: Region, on_host: Node | None, device: Device) -> Callable[..., list[Any]]:
     """A function that runs a region's nodes: all one by one on their NumPy kernels, or only one
     of them so and the others compiled."""
     outside = [t for t in region.roots if t.op not in region.nodes]
@@ -238,7 +238,7 @@ def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..
     if on_host is not None:
         order = step_order(region.nodes, region.inputs)
         units = regions(region.nodes, region.outputs, region.inputs, order, {on_host})
-    step = schedule(units, region.outputs, feeds, {}, threads)
+    step = schedule(units, region.outputs, feeds, {}, device)
     places = [region.references.index(region.roots[tensor]) for tensor in outside]
     # A reference that comes in is read when it is used, unlike a value that was fed in its place.
     instructions = tuple(

@@ -19,6 +19,7 @@ from thalweg.control.liveness import needed
 from thalweg.control.loops import While
 from thalweg.control.primitives import Enter, Merging, Primitive
 from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.node_effects import has_state, is_sequential
 from thalweg.graph.order import Order, step_order
@@ -47,13 +48,13 @@ Nested = Callable[[ControlRegion], Call]
 def unfold(
     unit: ControlRegion,
     compiled: bool,
-    threads: int,
+    device: Device,
     in_parts: InParts,
     nested: Nested | None = None,
 ) -> TokenGraph:
     """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
     where `nested` gives such."""
-    unfolder = Unfolder(compiled, threads, in_parts, nested=nested)
+    unfolder = Unfolder(compiled, device, in_parts, nested=nested)
     around = Section()
     for tensor in unit.inputs:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -69,11 +70,11 @@ def unfold_step(
     nodes: Sequence[Node],
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
-    threads: int,
+    device: Device,
     in_parts: InParts,
 ) -> TokenGraph:
     """A step that has control primitives as a token graph: its nodes one by one."""
-    unfolder = Unfolder(False, threads, in_parts, feeds)
+    unfolder = Unfolder(False, device, in_parts, feeds)
     around = Section()
     for tensor in feeds:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -112,14 +113,14 @@ class Unfolder:
     def __init__(
         self,
         compiled: bool,
-        threads: int,
+        device: Device,
         in_parts: InParts,
         fed: Collection[Tensor] = (),
         nested: Nested | None = None,
     ) -> None:
         self.vertices: list[Vertex] = []
         self._compiled = compiled
-        self._threads = threads
+        self._device = device
         self._in_parts = in_parts
         self._nested = nested
         self._fed = fed  # tensors that are values whatever their nodes give
@@ -186,7 +187,7 @@ class Unfolder:
     def call(self, unit: Node | Region, section: Section, order: Order) -> None:
         """A vertex that computes a node or a region."""
         taken = unit.inputs if isinstance(unit, Node) else (*unit.inputs, *unit.references)
-        call = call_of(unit, self._fed, self._threads, self._in_parts)
+        call = call_of(unit, self._fed, self._device, self._in_parts)
         self._add_call(call, unit, taken, section, order)
 
     def _inner(self, unit: ControlRegion, section: Section, order: Order) -> None:

@@ -15,7 +15,7 @@ from thalweg.codegen.contraction.kernel import schedule, schedules
 from thalweg.codegen.contraction.tune import Winners, parsed
 from thalweg.codegen.kernels import emit, remember, remembered, request
 from thalweg.codegen.machine import host, named
-from thalweg.device.cpu import program, tuner
+from thalweg.device.cpu import loading, tuner
 from thalweg.inspect.tuning import described
 from thalweg.platform.disk_cache import Disk
 
@@ -136,7 +136,7 @@ def test_no_time_measures_nothing(folder):
 
 
 def test_steps_tune_themselves_when_asked_to(folder, monkeypatch):
-    monkeypatch.setattr(program, "TUNES", True)
+    monkeypatch.setattr(loading, "TUNES", True)
     monkeypatch.setattr(tuner, "BUDGET", 0.2)
     with tf.Graph().as_default(), tf.Session() as session:
         _, fetches, feeds = step(session)
