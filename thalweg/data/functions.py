@@ -140,7 +140,7 @@ def planned(body: Body) -> Plan:
     known = _plans.get(body)
     if known is None:
         step = Step(body.outputs, (), body.arguments)
-        known = _plans[body] = plan(step, local_devices({}, _THREADS), True, COMPILES)
+        known = _plans[body] = plan(step, local_devices({}, _THREADS), compiled=COMPILES)
     return known
 
 

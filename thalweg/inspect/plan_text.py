@@ -54,14 +54,15 @@ def listing(plan: Plan, parts: Sequence[Part], graph_size: int, most: int | None
 
 
 def _graph_line(plan: Plan, graph_size: int) -> str:
-    needed = len({node for instruction in plan.instructions for node in instruction.nodes})
+    every = [node for instruction in plan.every_instruction for node in instruction.nodes]
+    needed = len({node.original for node in every})
     return f"graph    {graph_size} nodes, {graph_size - needed} pruned, {needed} in the step"
 
 
 def _cut_line(
     plan: Plan, found: Sequence[PlannedRegion], hosts: Sequence[HostOp], controls: int
 ) -> str:
-    variables = sum(is_variable(i.node) for i in plan.instructions)
+    variables = sum(is_variable(i.node) for i in plan.every_instruction)
     parts = [(len(found), "region"), (len(hosts), "host op"), (variables, "variable")]
     if controls:
         parts.insert(1, (controls, "control node"))

@@ -12,8 +12,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import cast
 
-import numpy as np
-
 from thalweg.control.liveness import is_control, prune_loop_vars, traced_tensors
 from thalweg.control.traces import Trace
 from thalweg.graph import dtypes
@@ -28,7 +26,7 @@ from thalweg.platform.caches import memoized
 Unit = Node | Region | ControlRegion
 _Group = list[Node]  # nodes that become a region
 
-_NUMPY_KINDS = frozenset("biuf")
+Hops = tuple[int, str]  # how many devices were left on the way to a node, and its own
 
 
 def regions(
@@ -37,12 +35,15 @@ def regions(
     feeds: Collection[Tensor],
     order: Order,
     on_host: Collection[Node] = (),
+    devices: Mapping[Node, str] | None = None,
 ) -> list[Unit]:
-    """Nodes to run one by one and regions to run as one, in a sequence that respects the order."""
+    """Nodes to run one by one and regions to run as one, in a sequence that respects the order. A
+    region is on one device; all nodes are on the same where nothing is said."""
     loose = {node for node in nodes if _is_loose(node)}  # constants go wherever they are read
     compiled = {node for node in nodes if node not in on_host and compilable(node)}
-    units = _Cutter([node for node in nodes if node not in loose], order, compiled).cut()
-    if sum(isinstance(unit, list) for unit in units) > 1:
+    hops = _hops(nodes, order, devices) if devices else {}
+    units = _Cutter([node for node in nodes if node not in loose], order, compiled, hops).cut()
+    if not devices and sum(isinstance(unit, list) for unit in units) > 1:
         moves = _Moves(units, nodes, order, set(fetches))
         moves.sink_growing()
         moves.read_where_used()
@@ -131,17 +132,23 @@ def _is_plain(tensor: Tensor) -> bool:
 @memoized(64)
 def _is_number(dtype: dtypes.DType) -> bool:
     """Whether compiled code knows elements of a type."""
-    kind = np.dtype(dtype.as_numpy_dtype)
-    return not dtype.is_quantized and (kind.kind in _NUMPY_KINDS or kind.name == "bfloat16")
+    return dtype in dtypes.REAL or dtype.is_bool
 
 
 class _Cutter:
     """Takes all host nodes that are ready, then all compiled ones, and so forth."""
 
-    def __init__(self, nodes: Sequence[Node], order: Order, compiled: Collection[Node]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        order: Order,
+        compiled: Collection[Node],
+        hops: Mapping[Node, Hops],
+    ) -> None:
         self._nodes = nodes
         self._order = order
         self._compiled = compiled
+        self._hops = hops
         self._blockers = blockers(nodes, order)
 
     def cut(self) -> list[Node | _Group]:
@@ -176,11 +183,25 @@ class _Cutter:
         return units
 
     def _apart(self, taken: Iterable[Node]) -> list[_Group]:
-        """Groups of nodes that come after the same blocking nodes, those after fewer first."""
-        groups: dict[int, _Group] = {}
+        """Groups of nodes that come after the same blocking nodes, those after fewer first, and of
+        one device each; of one device, what another one comes between is apart, too."""
+        groups: dict[tuple[int, Hops], _Group] = {}
         for node in taken:
-            groups.setdefault(self._blockers.get(node, 0), []).append(node)
-        return [groups[key] for key in sorted(groups, key=int.bit_count)]
+            key = self._blockers.get(node, 0), self._hops.get(node, (0, ""))
+            groups.setdefault(key, []).append(node)
+        return [groups[key] for key in sorted(groups, key=lambda key: (key[0].bit_count(), key[1]))]
+
+
+def _hops(nodes: Sequence[Node], order: Order, devices: Mapping[Node, str]) -> dict[Node, Hops]:
+    """For each node, how often the way to it went from device to device at most, and its own."""
+    found: dict[Node, Hops] = {}
+    for node in nodes:
+        device, count = devices[node], 0
+        for earlier in order.get(node, ()):
+            before, there = found.get(earlier, (0, device))
+            count = max(count, before + (there != device))
+        found[node] = count, device
+    return found
 
 
 def _followers(nodes: Iterable[Node], order: Order) -> dict[Node, list[Node]]:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from thalweg.codegen.cache import shared_disk
@@ -23,6 +22,7 @@ from thalweg.lower import kept, lowering
 from thalweg.lower.fingerprint import identity
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import Region, Shape
+from thalweg.platform.dtype_traits import TABLE
 from thalweg.runtime.program_cache import surroundings
 
 _MOST_BYTES = 1 << 20  # of a lowering: a larger one has large constants
@@ -110,8 +110,9 @@ _FUNCTIONS = {
         for value in (np.zeros(1), np.float32(1))
         for part in value.__reduce_ex__(5)[:1]
     ),
-    *(_global(kind) for kind in (np.ndarray, np.dtype, ml_dtypes.bfloat16, frozenset, set)),
+    *(_global(kind) for kind in (np.ndarray, np.dtype, frozenset, set)),
     *(_global(kind) for kind in np.sctypeDict.values()),
+    *(_global(row.storage.type) for row in TABLE),
 }
 
 

@@ -48,6 +48,11 @@ class Context(Protocol):
         """The step's cancellation."""
         ...
 
+    @property
+    def allocate(self) -> Allocate:
+        """How the step's device allocates memory."""
+        ...
+
     def resource(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""
         ...
