@@ -18,7 +18,7 @@ from thalweg.control.traces import Trace
 from thalweg.graph.node import Node, Tensor, program_order
 from thalweg.graph.subgraph import Body, is_known
 
-_CONTROL = (Branching, While)  # a tuple: unions are made anew by each call, and this is asked often
+_CONTROL = (Branching, While)  # a tuple: a union would be rebuilt by each call
 
 Wanted = Collection[Tensor]  # of a control node: outputs, and tensors of its bodies that are traced
 
@@ -29,7 +29,7 @@ def is_control(node: Node) -> bool:
 
 
 def traced_tensors(trace: Node) -> list[Tensor]:
-    """The tensors inside a control node that a trace of it tells of."""
+    """The tensors inside a control node that a trace of it gives."""
     tensor: Tensor | None = getattr(trace.op, "tensor", None)
     return [] if tensor is None else [tensor]
 
@@ -194,9 +194,9 @@ def _prune_branching(node: Node, op: Branching, wanted: Wanted) -> Node:
     branches = tuple(
         _with_arguments(body, [body.outputs[p] for p in kept], used) for body in op.branches
     )
-    thin = type(op)(branches=branches, Tout=tuple(op.Tout[p] for p in kept))
+    pruned = type(op)(branches=branches, Tout=tuple(op.Tout[p] for p in kept))
     places = [0, *(1 + place for place in used)]
-    return _stand_in(node, thin, places, kept, (1, len(used)))
+    return _stand_in(node, pruned, places, kept, (1, len(used)))
 
 
 def _with_arguments(body: Body, outputs: Sequence[Tensor], places: Sequence[int]) -> Body:

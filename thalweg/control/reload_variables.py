@@ -50,7 +50,7 @@ def _captured(tensor: Tensor) -> Tensor | None:
     return next((outer for outer, inner in graph.captures.items() if inner is tensor), None)
 
 
-def reread(body: Body, stale: Mapping[Tensor, Tensor]) -> Body:
+def reload_variables(body: Body, stale: Mapping[Tensor, Tensor]) -> Body:
     """A body that reads variables itself."""
     graph, reads = body.graph, dict[Tensor, tuple[Node, Tensor]]()
     for tensor, variable in stale.items():

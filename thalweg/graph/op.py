@@ -37,7 +37,7 @@ class Op:
     """The base of every op block."""
 
     signature: ClassVar[str] = ""
-    #: outputs depend on more than the inputs: never folded, merged or evaluated ahead
+    #: outputs depend on more than the inputs: never folded, merged or precomputed
     stateful: ClassVar[bool] = False
     #: the state it reads and writes, where the signature does not tell (`thalweg.graph.effects`)
     effects: ClassVar[tuple[Effect, ...] | None] = None
@@ -53,7 +53,7 @@ class Op:
     step_local: ClassVar[bool] = False
     #: a gradient of None is right for every input (indices, comparisons, shapes)
     not_differentiable: ClassVar[bool] = False
-    #: its gradient is told which inputs' gradients are `wanted` and which outputs' were `given`
+    #: its gradient gets which inputs' gradients are `wanted` and which outputs' were `given`
     chooses_gradients: ClassVar[bool] = False
     #: its gradient takes IndexedSlices as they are; others get them as tensors
     passes_slices: ClassVar[bool] = False

@@ -265,7 +265,7 @@ class Inlining:
         return rows
 
     def _require(self, node: Node) -> None:
-        """Have a node before its turn."""
+        """Have a node before the others that are to come."""
         if not self._found.keys() >= set(node.outputs):
             for tensor in node.inputs:
                 self._require(tensor.op)
@@ -305,23 +305,23 @@ class Inlining:
 
     # Control nodes
 
-    def _add_control(self, node: Node, thin: Node) -> None:
+    def _add_control(self, node: Node, pruned: Node) -> None:
         """A control node, without what nothing needs of it."""
         scratch = self._scratch
-        inputs = [self._found[tensor] for tensor in thin.inputs]
+        inputs = [self._found[tensor] for tensor in pruned.inputs]
         lists = [one for one in inputs if isinstance(one, ListBuffer)]
         if any(rows.is_new and rows.home is None for rows in lists):
             raise NotCompiled(node, "the shape of a list's elements is known only inside")
         flat = [scratch.stand_in(one) if isinstance(one, ListBuffer) else one for one in inputs]
-        grouped = thin.op.parsed.group(flat, thin.input_counts())
-        made = scratch.node(thin.op, grouped, node, lists, self._after(node))
+        grouped = pruned.op.parsed.group(flat, pruned.input_counts())
+        made = scratch.node(pruned.op, grouped, node, lists, self._after(node))
         self._nodes[node] = made
         scratch.targets.append(made)
-        for place, (tensor, again) in enumerate(zip(thin.outputs, made.outputs, strict=True)):
+        for place, (tensor, again) in enumerate(zip(pruned.outputs, made.outputs, strict=True)):
             if tensor.dtype.base_dtype is variant:
-                self._found[tensor] = cast("ListBuffer", inputs[list_source(thin, place)])
+                self._found[tensor] = cast("ListBuffer", inputs[list_source(pruned, place)])
             else:
-                if isinstance(thin.op, While):
+                if isinstance(pruned.op, While):
                     again.set_shape(flat[place].shape)
                 self._found[tensor] = again
 
@@ -410,7 +410,7 @@ def _list_and_rest(node: Node, inputs: Sequence[Bound]) -> tuple[ListBuffer, Seq
 
 
 def is_changed(body: Body, place: int) -> bool:
-    """Whether a list that goes around a loop may be another one after a turn."""
+    """Whether a list that goes around a loop may be another one after an iteration."""
     tensor = body.outputs[place]
     while isinstance(tensor.op.op, Identity):
         (tensor,) = tensor.op.inputs
