@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from thalweg.ir.expr import FUNCTIONS, Expr, call
+from thalweg.ir.expr import Expr, call
+from thalweg.ir.table import FUNCTIONS
 
 
 def _either(function: str) -> Callable[..., Any]:

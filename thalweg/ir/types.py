@@ -1,90 +1,25 @@
-"""The dtype of an expression, by NumPy's rules: Python numbers give way to what they meet."""
+"""The dtypes of functions, by NumPy's rules: Python numbers give way to what they meet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import ml_dtypes
 import numpy as np
 
-from thalweg.ir.expr import FUNCTIONS, Expr
-from thalweg.platform.caches import Bounded, memoized
+from thalweg.ir.table import FUNCTIONS
+from thalweg.platform.caches import Bounded
 
 Dtype = np.dtype[Any]
 
 BOOL: Dtype = np.dtype(np.bool_)
 BFLOAT16: Dtype = np.dtype(ml_dtypes.bfloat16)
-_FLOAT32: Dtype = np.dtype(np.float32)
-_INT64: Dtype = np.dtype(np.int64)
+INT64: Dtype = np.dtype(np.int64)
 _LOGICAL = frozenset({"and", "or", "xor", "not"})
 
 
 class Unsupported(Exception):
     """An expression that is not made into code: it runs on the NumPy kernel instead."""
-
-
-def dtype_of(expr: Any, sum_dtype: Any = _FLOAT32) -> Dtype:
-    """The dtype of an expression by NumPy's promotion. `sum_dtype` is that of a `sum` leaf."""
-    if not isinstance(expr, Expr):
-        return np.asarray(expr).dtype
-    known = _known_dtypes(np.dtype(sum_dtype))
-    if (found := known.get(expr)) is not None:
-        return found
-    pending = [expr]
-    while pending:
-        part = pending[-1]
-        missing = [p for p in _typing_parts(part) if isinstance(p, Expr) and p not in known]
-        if missing:
-            pending += missing
-            continue
-        known[part] = _inferred(part, known, np.dtype(sum_dtype))
-        pending.pop()
-    return known[expr]
-
-
-@memoized(64)
-def _known_dtypes(sum_dtype: Dtype) -> WeakKeyDictionary[Expr, Dtype]:
-    """The dtypes found so far, where the sum has one."""
-    return WeakKeyDictionary()
-
-
-def _typing_parts(expr: Expr) -> Sequence[Any]:
-    """The parts that decide about the dtype of an expression."""
-    match expr.function:
-        case "load" | "index" | "sum" | "input" | "cast" | "bitcast":
-            return ()
-        case "reduce" | "scan":
-            return (expr.arguments[2],)
-        case "select":
-            return expr.arguments[1:]
-        case _:
-            return expr.arguments
-
-
-def _inferred(expr: Expr, known: WeakKeyDictionary[Expr, Dtype], sum_dtype: Dtype) -> Dtype:
-    match expr.function:
-        case "load":
-            return np.dtype(expr.arguments[0].dtype)
-        case "index":
-            return _INT64
-        case "sum":
-            return sum_dtype
-        case "input":
-            raise Unsupported("an input that was not replaced by a load")
-        case "cast" | "bitcast":
-            return np.dtype(expr.arguments[1])
-        case "reduce" if expr.arguments[0] in ("argmax", "argmin"):
-            return _INT64
-        case "reduce" if expr.arguments[0] in ("all", "any"):
-            return BOOL
-        case _:
-            parts = [
-                known[part] if isinstance(part, Expr) else weak_dtype(part)
-                for part in _typing_parts(expr)
-            ]
-            return loop_dtypes(expr.function, tuple(parts))[-1]
 
 
 def weak_dtype(number: Any) -> Any:
@@ -107,13 +42,13 @@ def loop_dtypes(function: str, parts: tuple[Any, ...]) -> tuple[Dtype, ...]:
 
 
 def _resolved(function: str, parts: tuple[Any, ...]) -> tuple[Dtype, ...]:
-    if function in ("select", "reduce", "scan", "real", "imag"):
-        common = _common(parts)
-        return (common,) * (len(parts) + 1)
     if function in _LOGICAL:
         return (BOOL,) * (len(parts) + 1)
+    if function in ("real", "imag"):
+        (only,) = parts
+        return only, np.zeros((), only).real.dtype
     if function == "complex":
-        raise Unsupported("complex elements")
+        return *parts, np.result_type(np.complex64, common_dtype(parts))
     ufunc: Any = FUNCTIONS[function]
     try:
         return ufunc.resolve_dtypes((*parts, None))
@@ -121,9 +56,12 @@ def _resolved(function: str, parts: tuple[Any, ...]) -> tuple[Dtype, ...]:
         raise Unsupported(str(error)) from error
 
 
-def _common(parts: tuple[Any, ...]) -> Dtype:
+def common_dtype(parts: tuple[Any, ...]) -> Dtype:
+    """The dtype that elements and numbers are promoted to where they stand for one another."""
     strong = [cast("Dtype", part) for part in parts if isinstance(part, np.dtype)]
     weak = [part for part in parts if not isinstance(part, np.dtype)]
+    if strong and all(part == strong[0] for part in strong) and not weak:
+        return strong[0]
     if strong and all(part == BFLOAT16 for part in strong) and complex not in weak:
         return BFLOAT16
     try:

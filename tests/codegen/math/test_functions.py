@@ -11,7 +11,8 @@ import pytest
 
 from tests.codegen.jit import assembly, module_text, run, variable_loads
 from thalweg.codegen.math.functions import TABLE
-from thalweg.ir.expr import FUNCTIONS, call
+from thalweg.ir.expr import call
+from thalweg.ir.table import FUNCTIONS
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(np.float32), np.dtype(np.float64)]

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.ir.expr import Expr
-from thalweg.ir.index import Affine, affine, is_index
+from thalweg.ir.expr import Expr, OperandLoad
+from thalweg.ir.index import Affine, affine
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.lower.cost import Form, analysed
 from thalweg.lower.nests.inline_producers import flat
+from thalweg.lower.nests.match_contraction import summed_product
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ def look_at(raw: Any, at: IndexTuple, operands: Sequence[Operand]) -> OutputSumm
     loads = [(places.get(operand, -1), count) for operand, count in form.loads.items()]
     view = _start(raw, at) if form.moves_only else None
     found = None if view is None or loads[0][0] < 0 else (loads[0][0], view)
-    return OutputSummary(form, tuple(loads), _is_contraction(raw), found)
+    return OutputSummary(
+        form, tuple(loads), isinstance(raw, Expr) and summed_product(raw) is not None, found
+    )
 
 
 def own_place(at: IndexTuple) -> Affine:
@@ -50,20 +53,7 @@ def own_place(at: IndexTuple) -> Affine:
 
 def _start(raw: Any, at: IndexTuple) -> int | None:
     """From which element on an operand is the output, element by element."""
-    if not isinstance(raw, Expr) or raw.function != "load" or not all(map(is_index, at)):
+    if not isinstance(raw, OperandLoad) or not all(index.is_index for index in (*at, *raw.indices)):
         return None
-    operand, indices = raw.arguments
-    if not all(map(is_index, indices)):
-        return None
-    own, place = own_place(at), flat([affine(index) for index in indices], operand.shape)
+    own, place = own_place(at), flat([affine(index) for index in raw.indices], raw.operand.shape)
     return place.constant - own.constant if place.terms == own.terms else None
-
-
-def _is_contraction(raw: Any) -> bool:
-    """Whether a loop form looks like a sum of products, whose factors are best read from memory."""
-    while isinstance(raw, Expr) and raw.function == "cast":
-        raw = raw.arguments[0]
-    if not isinstance(raw, Expr) or raw.function != "reduce" or raw.arguments[0] != "sum":
-        return False
-    body = raw.arguments[2]
-    return isinstance(body, Expr) and body.function == "mul"

@@ -18,7 +18,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.ir import expr, loop
+from thalweg.ir import loop, table
 from thalweg.ir.expr import Expr
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand
 from thalweg.ops.core.elementwise import Elementwise
@@ -35,7 +35,7 @@ class Cast(Elementwise):
     DstT: DType
 
     def numpy(self, x: Array) -> Array:
-        return expr.cast(x, self.DstT.as_numpy_dtype)
+        return table.cast(x, self.DstT.as_numpy_dtype)
 
     def element(self, x: Expr) -> Expr:
         return x.cast(self.DstT.as_numpy_dtype)
