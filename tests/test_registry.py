@@ -17,7 +17,7 @@ from thalweg.graph.dtypes import DType, groups
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.signature import Argument
 from thalweg.ir.expr import argument, as_expr
-from thalweg.ir.types import Unsupported
+from thalweg.ir.functions.dtypes import Unsupported
 
 OURS = {name: op for name, op in REGISTRY.items() if op.__module__.startswith("thalweg.")}
 

@@ -16,7 +16,7 @@ import thalweg as tf
 from thalweg.codegen import cache
 from thalweg.codegen.cache import Kernels, Loaded
 from thalweg.codegen.llvm.emitted import Emitted, Request
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 
 Feeds = Mapping[Any, np.ndarray]
 Made = tuple[Any, Feeds]
@@ -195,8 +195,8 @@ STEPS: dict[str, Callable[[], Made]] = {
     "matmul turned": matmul(tf.float32, turned=True),
     "convolution 1x1": convolution(9, 1),
     "convolution 3x3": convolution(9),
-    "convolution 3x3 by minimal filtering": convolution(28, channels=64),
-    "convolution 5x5 by minimal filtering": convolution(28, 5, channels=64),
+    "convolution 3x3 by Winograd": convolution(28, channels=64),
+    "convolution 5x5 by Winograd": convolution(28, 5, channels=64),
     "convolution with strides": convolution(17, 3, 2),
     "depthwise": depthwise,
     "pooling": pooling,
@@ -225,7 +225,7 @@ class _Asking(Kernels):
         super().__init__(None)
         self.requests: list[Request] = []
 
-    def load(self, requests: Sequence[Request], target: Target) -> list[Loaded]:
+    def load(self, requests: Sequence[Request], target: CpuTarget) -> list[Loaded]:
         self.requests += requests
         raise _Asked
 
@@ -244,7 +244,7 @@ def kernels_of(name: str) -> list[Request]:
     return asking.requests
 
 
-def emitted(asked: Request, target: Target) -> Emitted:
+def emitted(asked: Request, target: CpuTarget) -> Emitted:
     """A kernel that was asked for, for a target."""
     what, _, *rest = asked.make.args
     return asked.make.func(what, target, *rest)

@@ -13,6 +13,7 @@ import pytest
 import thalweg as tf
 from tests.lower.programs import regions_of, shape
 from tests.runtime.processes import Processes
+from thalweg.codegen.machine import host
 from thalweg.lower import lowering
 from thalweg.lower.lowering import lower
 from thalweg.runtime import lowering_cache
@@ -78,7 +79,7 @@ def parts() -> tuple[Any, Any, lowering_cache._Parts]:
 
 def test_a_lowering_comes_back_as_it_was() -> None:
     region, shapes, numbered = parts()
-    made = lower(region, shapes)
+    made = lower(region, shapes, host())
     content = lowering_cache._written(made, numbered, "name")
     assert content is not None
     found = lowering_cache._read(content, numbered, "name")

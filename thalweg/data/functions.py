@@ -19,6 +19,7 @@ from thalweg.data import structure
 from thalweg.data.columns import as_array
 from thalweg.data.flow import Element, Pipeline, Run, Stage
 from thalweg.device.cpu.program import Program
+from thalweg.device.local import local_devices
 from thalweg.functions.tensors import EagerTensor
 from thalweg.graph.attributes import FunctionName
 from thalweg.graph.composite import SparseTensorValue
@@ -29,7 +30,6 @@ from thalweg.ops.core.basic import Identity
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.random import Random
 from thalweg.ops.state.state import VariableV2
-from thalweg.place.placer import local_devices
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, located, run
@@ -141,7 +141,7 @@ def planned(body: Body) -> Plan:
     known = _plans.get(body)
     if known is None:
         step = Step(body.outputs, (), body.arguments)
-        known = _plans[body] = plan(step, local_devices({}), True, _THREADS, COMPILES)
+        known = _plans[body] = plan(step, local_devices({}, _THREADS), compiled=COMPILES)
     return known
 
 
@@ -221,7 +221,7 @@ class Call:
         if self._region is None:
             return not self._plan.instructions
         steps = list(self._region.steps.values())
-        return bool(steps) and all(isinstance(step, Program) and step.brief for step in steps)
+        return bool(steps) and all(isinstance(step, Program) and step.holds_gil for step in steps)
 
 
 def _only_region(plan: Plan) -> tuple[Executable | None, list[int]]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.device.cpu.program import Program
+from thalweg.device.local import local_devices
 from thalweg.functions.trace import REFERENCE, VALUE, Leaf, Reference, TraceNode, has_effect
 from thalweg.functions.trace import steps as recorded
 from thalweg.graph.dtypes import as_dtype
@@ -25,7 +26,6 @@ from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import Body, needed
 from thalweg.lower.regions import reference_roots
 from thalweg.ops.core.basic import Const, Placeholder
-from thalweg.place.placer import local_devices
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
@@ -70,7 +70,7 @@ class PlannedStep:
 
     def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
         devices = local_devices(ConfigProto().device_count)
-        planned = plan(step, devices, soft_placement=True, compiled=COMPILES)
+        planned = plan(step, devices, compiled=COMPILES)
         given = {tensor.op for tensor in references}
         slots = {i.node: i.output for i in planned.instructions if i.node in given}
         rest = tuple(i for i in planned.instructions if i.node not in given)

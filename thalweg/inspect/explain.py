@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.device.device import Device
 from thalweg.inspect.kernel_info import PlannedKernel
 from thalweg.inspect.plan_text import heading, listing
 from thalweg.inspect.plan_walk import (
@@ -89,9 +90,12 @@ def explain(
     feeds: Sequence[Any],
     resources: Resources,
     graph_size: int,
-    threads: int,
+    device: Device,
 ) -> StepPlan:
     """Lower and compile a plan for these feeds, and tell how it runs."""
     shapes = dict(zip(step.feeds, map(np.shape, feeds), strict=True))
-    parts = parts_of(plan, shapes, resources, threads)
+    parts = parts_of(plan, shapes, resources.on(plan.device), device)
+    for each in plan.partitions:
+        own = {tensor: np.shape(feeds[place]) for place, tensor in each.partition.feeds}
+        parts += parts_of(each.plan, own, resources.on(each.device.name), each.device)
     return StepPlan(step, plan, feeds, resources, graph_size, parts)

@@ -15,9 +15,9 @@ from math import prod
 
 from thalweg.codegen.llvm.compile import assembly, optimised
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import host
-from thalweg.device.cpu.pool import default_pool
-from thalweg.device.cpu.program import Call, Program
+from thalweg.device.cpu.listing import Call
+from thalweg.device.cpu.pool import Pool
+from thalweg.device.cpu.program import Program
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Reduce
 from thalweg.ir.kernel import Contraction, Kernel, Loops
@@ -38,6 +38,7 @@ class PlannedKernel:
 
     call: Call
     nodes: tuple[Node, ...]  # all that it computes, in the order they were made
+    pool: Pool
     threads: int
 
     @property
@@ -104,7 +105,7 @@ class PlannedKernel:
     @cached_property
     def emitted(self) -> Emitted:
         """Its code as Thalweg wrote it, before LLVM's passes."""
-        return self.call.emitted
+        return self.call.emitted(self.pool.target)
 
     @property
     def scratch(self) -> int:
@@ -119,22 +120,22 @@ class PlannedKernel:
     @property
     def waits(self) -> int:
         """At how many barriers its threads meet: before it, and between its phases."""
-        return sum(self.call.waits) if self.threads > 1 else 0
+        return sum(self.call.barriers) if self.threads > 1 else 0
 
     @property
     def users(self) -> int:
         """On how many threads it runs."""
-        return 1 if self.call.owner >= 0 else self.threads
+        return 1 if self.call.thread >= 0 else self.threads
 
     @cached_property
     def llvm(self) -> str:
         """Its code after LLVM's passes."""
-        return optimised(self.emitted.text, host(), self.emitted.passes)
+        return optimised(self.emitted.text, self.pool.target, self.emitted.passes)
 
     @cached_property
     def asm(self) -> str:
         """Its code as the processor's instructions."""
-        return assembly(self.emitted.text, host(), self.emitted.passes)
+        return assembly(self.emitted.text, self.pool.target, self.emitted.passes)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.kind} {self.space}>"
@@ -142,17 +143,11 @@ class PlannedKernel:
 
 def kernels_of(step: Program) -> list[PlannedKernel]:
     """The kernels of a native step, in order."""
-    threads = thread_count(step)
     computed = {node for call in step.calls for node in call.launch.nodes}
     return [
-        PlannedKernel(call, _fused(call.launch, step.lowered, computed), threads)
+        PlannedKernel(call, _fused(call.launch, step.lowered, computed), step.pool, step.threads)
         for call in step.calls
     ]
-
-
-def thread_count(step: Program) -> int:
-    """On how many threads a step runs."""
-    return step.threads or default_pool().threads
 
 
 def _fused(launch: Launch, lowered: Lowered, computed: Collection[Node]) -> tuple[Node, ...]:

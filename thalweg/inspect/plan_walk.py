@@ -16,12 +16,14 @@ from typing import Any
 
 from thalweg.codegen.cache import Statistics, statistics
 from thalweg.device.cpu.program import Program
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
 from thalweg.lower.regions import compilable, ordered, regions
 from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, specialise
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.context import VariableCell
+from thalweg.partition.transfers import Transfer
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
@@ -102,10 +104,10 @@ def flattened(parts: Sequence[Part]) -> Iterator[Part]:
 
 
 def parts_of(
-    plan: Plan, shapes: Mapping[Tensor, Shape], resources: Resources, threads: int
+    plan: Plan, shapes: Mapping[Tensor, Shape], resources: Resources, device: Device
 ) -> list[Part]:
     """What a plan runs on feeds of these shapes, in order."""
-    return _Walk(resources, threads, dict(shapes)).parts(plan.instructions)
+    return _Walk(resources, device, dict(shapes)).parts(plan.instructions)
 
 
 @dataclass
@@ -113,7 +115,7 @@ class _Walk:
     """The instructions of a plan, seen in order with the shapes that are known."""
 
     resources: Resources
-    threads: int
+    device: Device
     shapes: dict[Tensor, Shape] = field(default_factory=dict[Tensor, Shape])
     cells: dict[Tensor, VariableCell] = field(default_factory=dict[Tensor, VariableCell])
     reasons: dict[Node, str] = field(default_factory=dict[Node, str])
@@ -188,30 +190,30 @@ class _Walk:
         """A region that has a node which cannot be compiled: that node, and what is around it."""
         parts: list[Part] = []
 
-        def cut(region: Region, node: Node | None, threads: int) -> Callable[..., list[Any]]:
+        def cut(region: Region, node: Node | None, device: Device) -> Callable[..., list[Any]]:
             failure = sys.exception()  # regions are cut while the reason for it is being handled
             if node is not None and isinstance(failure, NotCompiled):
                 self.reasons[node] = failure.reason
-            parts.extend(self.parts(_cut(region, node, threads)))
+            parts.extend(self.parts(_cut(region, node, device)))
             return lambda *_: []
 
-        Executable(region, self.threads, cut).compiled(key, cells)
+        Executable(region, self.device, cut).compiled(key, cells)
         return PlannedRegion(region, parts=parts)
 
 
-def _cut(region: Region, node: Node | None, threads: int) -> Sequence[Instruction]:
+def _cut(region: Region, node: Node | None, device: Device) -> Sequence[Instruction]:
     """The instructions of a region of which one node runs on its NumPy kernel."""
     order = ordered(region.nodes, region.inputs)
     outside = [tensor for tensor in region.roots if tensor.op not in region.nodes]
     apart = () if node is None else (node,)
     units = regions(region.nodes, region.outputs, region.inputs, order, apart)
-    return schedule(units, region.outputs, [*region.inputs, *outside], {}, threads).instructions
+    return schedule(units, region.outputs, [*region.inputs, *outside], {}, device).instructions
 
 
 def is_variable(node: Node) -> bool:
     """Whether a node is where a variable comes from."""
     outputs = node.outputs
-    source = not node.inputs and node.op.has("kernel")
+    source = not node.inputs and node.op.has("kernel") and not isinstance(node.op, Transfer)
     return source and len(outputs) == 1 and outputs[0].dtype.is_ref_dtype
 
 
@@ -237,6 +239,8 @@ def _inferred(node: Node, shapes: Mapping[Tensor, Shape]) -> dict[Tensor, Shape]
 def host_reason(node: Node) -> str:
     """Why a node is not compiled, as far as its op and dtypes tell."""
     op = node.op
+    if isinstance(op, Transfer):
+        return f"between {op.send_device} and {op.recv_device}"
     if op.host_only:
         return "its op works on the host: files, strings, Python, or state of its own"
     if compilable(node):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.device.cpu.pool import Pool, StepTable, default_pool
+from thalweg.device.cpu.pool import Pool, StepTable
 from thalweg.device.cpu.program import Program
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import Executable
@@ -32,6 +32,7 @@ class _Clock(Pool):
     """The pool as a step sees it while it is timed."""
 
     def __init__(self, pool: Pool, check: Callable[[], None]) -> None:
+        vars(self).update(vars(pool))  # programs are laid out for the pool itself
         self._pool, self._check = pool, check
         self.times: Times = np.zeros((0, 1, 2), np.int64)
 
@@ -45,8 +46,8 @@ class TimedStep(Program):
     """A native step that keeps the times of its last run. It shares all else with the original."""
 
     def __init__(self, step: Program, check: Callable[[], None]) -> None:
-        self.__dict__.update(vars(step))
-        self._pool = self._clock = _Clock(default_pool(), check)
+        vars(self).update(vars(step))
+        self.pool = self._clock = _Clock(step.pool, check)
 
     @property
     def times(self) -> Times:

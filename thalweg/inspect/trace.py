@@ -21,6 +21,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
 from thalweg.inspect.timed import TimedRegion, Times, run_single, timed
+from thalweg.place.placer import Placement
 from thalweg.platform.spans import Recorder
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import Executable
@@ -39,11 +40,12 @@ class Trace(Timing):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self._placement = plan.placement
+        self._placement: Placement = {}
         self.fused: dict[Node, Sequence[Node]] = {}  # what a node's time is for besides itself
-        self.plan = replace(plan, instructions=tuple(map(self._watched, plan.instructions)))
-        self._regions = {i.node for i in plan.instructions if isinstance(i.call, Executable)}
-        self._all = {i.node: i.nodes for i in plan.instructions}
+        self._regions: set[Node] = set()
+        self._all: dict[Node, Sequence[Node]] = {}
+        parts = [replace(part, plan=self._watched_plan(part.plan)) for part in plan.partitions]
+        self.plan = replace(self._watched_plan(plan), partitions=tuple(parts))
         self._seen: set[Node] = set()
 
     def append(self, item: Timed) -> None:
@@ -56,6 +58,13 @@ class Trace(Timing):
         if others:
             self.fused[item.node] = others
             self._marks(others, item.start, {})
+
+    def _watched_plan(self, plan: Plan) -> Plan:
+        """The plan of one device, telling what ran."""
+        self._placement |= plan.placement
+        self._regions |= {i.node for i in plan.instructions if isinstance(i.call, Executable)}
+        self._all |= {i.node: i.nodes for i in plan.instructions}
+        return replace(plan, instructions=tuple(map(self._watched, plan.instructions)))
 
     def _watched(self, instruction: Instruction) -> Instruction:
         return timed(instruction, self._ran, self._single)
@@ -146,7 +155,7 @@ def _add_beside(stats: StepStats, recorder: Recorder, offset: int) -> None:
 def _node(timed: Timed, offset: int, fused: Sequence[Node]) -> NodeExecStats:
     node = timed.node
     took = max(1, (timed.end - timed.start) // 1000)
-    inputs = ", ".join(tensor.name for tensor in node.inputs)
+    inputs = ", ".join(tensor.name for tensor in node.original.inputs)
     more = f" with {', '.join(other.name for other in fused)}" if fused else ""
     stats = NodeExecStats(
         node_name=node.name,

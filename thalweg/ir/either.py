@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from thalweg.ir.expr import Expr, call
-from thalweg.ir.table import FUNCTIONS
+from thalweg.ir.functions.table import FUNCTIONS
 
 
 def _either(function: str) -> Callable[..., Any]:
-    compute = FUNCTIONS[function]
+    compute = FUNCTIONS[function].numpy
 
     def apply(*arguments: Any) -> Any:
         if any(isinstance(argument, Expr) for argument in arguments):

@@ -21,8 +21,9 @@ from weakref import ref
 
 import numpy as np
 
-from thalweg.ir.table import FUNCTIONS
-from thalweg.ir.types import BOOL, INT64, Dtype, common_dtype, loop_dtypes, weak_dtype
+from thalweg.ir.functions.dtypes import BOOL, Dtype, common_dtype
+from thalweg.ir.functions.table import FUNCTIONS
+from thalweg.ir.types import INT64, loop_dtypes, weak_dtype
 
 if TYPE_CHECKING:
     from thalweg.ir.kernel import Dynamic
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
 
 _ARITHMETIC = frozenset({"add", "sub", "neg", "mul", "floor_div", "remainder"})
 
-#: Comparisons, and whether they hold where the left side is the lesser.
-COMPARISONS = {"lt": True, "le": True, "gt": False, "ge": False, "eq": False, "ne": True}
+COMPARISONS = {name: row.comparison for name, row in FUNCTIONS.items() if row.comparison}
 
 #: Functions whose result has the dtype of all arguments, where these are numbers.
 _KEEPS_DTYPE = _ARITHMETIC | {"max", "min"}
@@ -615,10 +615,8 @@ def _beyond(function: str, sides: tuple[Any, ...], dtypes: tuple[Dtype, ...]) ->
         if isinstance(part, int) and dtype.kind in "iu":
             limits = np.iinfo(dtype)
             if not limits.min <= part <= limits.max:
-                left_is_less = (part < limits.min) == (side == 0)
-                return function == "ne" or (
-                    function != "eq" and COMPARISONS[function] == left_is_less
-                )
+                where, left_is_less = COMPARISONS[function], (part < limits.min) == (side == 0)
+                return where.if_less if left_is_less else where.if_greater
     return None
 
 

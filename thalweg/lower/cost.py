@@ -1,16 +1,17 @@
 """What computing and moving elements costs, and the rule that decides what is stored.
 
-The unit is one vector instruction per element. A tensor is computed anew at each place that reads
-it, instead of being stored once and loaded, exactly where that costs no more:
+The unit is one vector instruction per element; the target says what loads and stores cost. A
+tensor is inlined where it is read, instead of being stored once and loaded, where that costs no
+more:
 
-    reads · cost  <=  size · (cost + STORE) + reads · LOAD
+    reads · cost  <=  size · (cost + store) + reads · load
 
-A tensor that is read again only when FAR_BYTES of others were made since is no longer near: storing
-and loading its element costs FAR. What follows element by element from tensors that are kept until
-then anyway is computed again by those late readers where that costs no more (and its memory serves
-others meanwhile):
+A tensor that is read again only when the target's `far_bytes` of others were made since has left
+the caches: storing and loading its element costs `far_cost`. What follows element by element from
+tensors that are kept until then anyway is rematerialized by those late readers where that costs no
+more (and its memory serves others meanwhile):
 
-    late readers · cost  <=  FAR
+    late readers · cost  <=  far
 """
 
 from __future__ import annotations
@@ -21,47 +22,13 @@ from typing import Any
 
 from thalweg.graph.node import Tensor
 from thalweg.ir.expr import Call, Cast, Const, Expr, Index, Load, OperandLoad, Reduce, Word
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.loop import Operand, Scatter
 from thalweg.ir.rewrite import Fold, walk
+from thalweg.ir.target import Target
+from thalweg.platform.dtype_traits import compute_dtype, is_narrow_float
 
-LOAD = 2.0
-STORE = 3.0
-FAR = 40.0
-FAR_BYTES = 4 << 20
-_FUNCTIONS: dict[str, float] = {
-    "div": 4,
-    "floor_div": 8,
-    "remainder": 8,
-    "truncated_remainder": 8,
-    "sqrt": 5,
-    "exp": 12,
-    "expm1": 20,
-    "log": 14,
-    "log1p": 20,
-    "sin": 20,
-    "cos": 20,
-    "tan": 25,
-    "tanh": 18,
-    "sinh": 25,
-    "cosh": 25,
-    "pow": 40,
-    "atan2": 30,
-    "asin": 25,
-    "acos": 25,
-    "atan": 25,
-    "asinh": 30,
-    "acosh": 30,
-    "atanh": 30,
-    "bit_and": 0.5,
-}
 _FREE = Const | Word | Index | OperandLoad
-
-# How large a kernel gets. What compiling a part takes is the same up to some 400 of them, and more
-# from there on. Adding up 400 tensors of a megabyte takes 37 ms by kernels that read 10 of them at
-# a time, 50 ms by 20, 120 ms by 80, 210 ms by 200.
-MOST_PARTS = 400
-MOST_STREAMS = 20  # buffers that are read and written
-MOST_WRITES = 8
 
 
 @dataclass(frozen=True)
@@ -73,6 +40,7 @@ class Form:
     parts: int
     reduces: bool
     scatters: bool
+    widens: bool  # whether it is a narrow float as what it is computed in
 
     @property
     def moves_only(self) -> bool:
@@ -87,7 +55,15 @@ def analysed(raw: Any) -> Form:
     found = _Count()
     for root in roots:
         found.add(root, 1.0)
-    return Form(found.cost, found.loads, found.parts, found.reduces, scatters)
+    return Form(found.cost, found.loads, found.parts, found.reduces, scatters, _widens(raw))
+
+
+def _widens(raw: Any) -> bool:
+    match raw:
+        case Cast(value=OperandLoad(dtype=narrow), target=target):
+            return is_narrow_float(narrow) and compute_dtype(narrow) == target
+        case _:
+            return False
 
 
 class _Count:
@@ -127,7 +103,7 @@ class _Count:
 
 def _cost(part: Expr) -> float:
     if isinstance(part, Call):
-        return _FUNCTIONS.get(part.function, 1.0)
+        return FUNCTIONS[part.function].cost
     return 0.0 if isinstance(part, _FREE) else 1.0
 
 
@@ -137,32 +113,34 @@ def _is_data(part: Expr, known: Fold[bool]) -> bool:
     return isinstance(part, OperandLoad | Reduce | Cast) or any(known.parts(part))
 
 
-def worth_inlining(size: int, cost: float, reads: float) -> bool:
+def worth_inlining(size: int, cost: float, reads: float, target: Target) -> bool:
     """The rule above."""
-    return reads * cost <= size * (cost + STORE) + reads * LOAD
+    return reads * cost <= size * (cost + target.store_cost) + reads * target.load_cost
 
 
-def worth_recomputing(cost: float, readers: int) -> bool:
+def worth_rematerializing(cost: float, readers: int, target: Target) -> bool:
     """The second rule above."""
-    return readers * cost <= FAR
+    return readers * cost <= target.far_cost
 
 
-def element_cost(value: Expr) -> float:
+def element_cost(value: Expr, target: Target) -> float:
     """What an expression over buffers costs, each of its parts once."""
-    return sum([LOAD if isinstance(part, Load) else _cost(part) for part in walk([value])], 0.0)
+    load = target.load_cost
+    return sum([load if isinstance(part, Load) else _cost(part) for part in walk([value])], 0.0)
 
 
 class Costs:
     """The full cost of tensors' elements, with what is inlined into them."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
+        self._load = target.load_cost
         self._costs: dict[Tensor, tuple[float, int]] = {}
         self.stored: set[Tensor] = set()
 
     def of(self, tensor: Tensor) -> tuple[float, int]:
         """What reading an element costs, and how many parts it adds to an expression."""
         if tensor in self.stored or tensor not in self._costs:
-            return LOAD, 1
+            return self._load, 1
         return self._costs[tensor]
 
     def note(
@@ -171,7 +149,7 @@ class Costs:
         """Work out the cost of a tensor from those of what it reads; None is no tensor."""
         cost, parts = form.cost, form.parts
         for source, count in reads:
-            each, more = (LOAD, 1) if source is None else self.of(source)
+            each, more = (self._load, 1) if source is None else self.of(source)
             cost += count * each
             parts += more
         self._costs[tensor] = cost, parts

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.device.cpu import program as native
-from thalweg.device.cpu.program import Listing, Program, listed, make_program
+from thalweg.device.cpu import loading as native
+from thalweg.device.cpu.listing import Listing, listed
+from thalweg.device.cpu.program import Program
+from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.dynamic_shapes import Form, Varying, adapted
 from thalweg.lower.lowering import lower
@@ -27,8 +29,8 @@ from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import renewed_after_fork
 from thalweg.runtime.program_cache import Recalled, Remembered
 
-#: (region, the node to run on its NumPy kernel or None for all, threads) -> a function that runs it
-InParts = Callable[[Region, Node | None, int], Callable[..., list[Any]]]
+#: (region, the node to run on its NumPy kernel or None for all, device) -> a function that runs it
+InParts = Callable[[Region, Node | None, Device], Callable[..., list[Any]]]
 
 #: Of a region's programs, those that keep the memory they ran in when one for other shapes is made.
 _MAX_WITH_MEMORY = 8
@@ -38,14 +40,14 @@ _MOST_STEPS = 128  # sets of shapes that a region keeps programs for; the oldest
 class Executable:
     """The kernel of a region: native programs by the shapes that came in."""
 
-    def __init__(self, region: Region, threads: int, in_parts: InParts) -> None:
+    def __init__(self, region: Region, device: Device, in_parts: InParts) -> None:
         self.region = region
         self.steps = Bounded[Any, Callable[..., Any]]("programs of a region", _MOST_STEPS)
-        self._threads = threads
+        self._device = device
         self._in_parts = in_parts
         self._reference: Callable[..., list[Any]] | None = None
         self._varying = Varying()
-        self._remembered = Remembered(region, threads)
+        self._remembered = Remembered(region, device)
         self._not_restored: list[Callable[[], Form]] = []  # what earlier processes saw
         self.renew_locks()
         renewed_after_fork(self)
@@ -75,7 +77,7 @@ class Executable:
     def _settled(self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]) -> Any:
         """The region on its reference kernels, which say what native code cannot."""
         if self._reference is None:
-            self._reference = self._in_parts(self.region, None, 1)
+            self._reference = self._in_parts(self.region, None, self._device)
         return self._reference(context, arrays, cells)
 
     def compiled(self, key: Any, cells: Sequence[VariableCell]) -> Callable[..., Any]:
@@ -103,38 +105,38 @@ class Executable:
             with deep_calls():
                 return self._recalled(shapes) or self._made(shapes)
         except NotCompiled as failure:
-            return self._in_parts(self.region, failure.node, self._threads)
+            return self._in_parts(self.region, failure.node, self._device)
 
-    def _recalled(self, shapes: Mapping[Tensor, Any]) -> Program | None:
+    def _recalled(self, shapes: Mapping[Tensor, Any]) -> DeviceProgram | None:
         """The program that an earlier process made."""
         with gc_paused():
             found = None if native.TUNES else self._remembered.find(list(shapes.values()))
         if found is None:
             return None
         self._not_restored.append(found.form)
-        listing = partial(_listed, self.region, shapes, found)
-        return Program(found.image, found.loaded, self.region, listing)
+        listing = partial(self._listed, shapes, found)
+        return self._device.restore(found.image, found.loaded, self.region, listing)
 
-    def _made(self, shapes: Mapping[Tensor, Any]) -> Program:
+    def _made(self, shapes: Mapping[Tensor, Any]) -> DeviceProgram:
         for form in self._not_restored:
             self._varying.restore(form())
         self._not_restored.clear()
         try:
             with gc_paused():
-                lowered = lower(self.region, shapes)
+                lowered = lower(self.region, shapes, self._device.target)
         except NotCompiled as failure:
             self._remembered.keep_failure(failure)
             raise
         form = self._varying.see(lowered.launches)
         self._remembered.saw(list(shapes.values()))
-        step = make_program(lowered, adapted(lowered.launches, form), self._threads)
-        self._remembered.keep(step.image, form)
+        step = self._device.load(lowered, adapted(lowered.launches, form))
+        self._remembered.keep(step.template, form)
         return step
 
-
-def _listed(region: Region, shapes: Mapping[Tensor, Any], found: Recalled) -> Listing:
-    """What a program from an earlier process was made of: the region is lowered after all."""
-    with gc_paused(), deep_calls():
-        lowered = lower(region, shapes)
-        launches = adapted(lowered.launches, found.form())
-        return listed(lowered, launches, [found.loaded[c.kernel] for c in found.image.calls])
+    def _listed(self, shapes: Mapping[Tensor, Any], found: Recalled) -> Listing:
+        """What a program from an earlier process was made of: the region is lowered after all."""
+        with gc_paused(), deep_calls():
+            lowered = lower(self.region, shapes, self._device.target)
+            launches = adapted(lowered.launches, found.form())
+            loaded = [found.loaded[call.kernel] for call in found.image.calls]
+            return listed(lowered, launches, loaded, self._device.target)

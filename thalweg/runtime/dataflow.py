@@ -2,7 +2,8 @@
 
 A step with nodes that block (taking from an accumulator or a queue) must let the others go on: one
 of them may be what is waited for, in this step or in another. The caller's thread runs whatever is
-ready; a node that may block runs on a thread of its own unless nothing else is left to do.
+ready; a node that may block runs on a thread of its own unless nothing else is left to do. What a
+partition receives from another one needs no thread: it is done when it arrives.
 """
 
 from __future__ import annotations
@@ -15,28 +16,39 @@ from queue import SimpleQueue
 import numpy as np
 
 from thalweg import errors
+from thalweg.partition.transfers import Recv, RecvToken
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.plan import Plan
 
 Done = tuple[int, BaseException | None]
+#: (instruction, what to call with an error or None when it is done)
+Receive = Callable[[Instruction, Callable[[BaseException | None], None]], None]
 
 
 def run_by_readiness(
-    plan: Plan, call: Callable[[Instruction], None], cancellation: Cancellation
+    plan: Plan,
+    call: Callable[[Instruction], None],
+    cancellation: Cancellation,
+    receive: Receive | None = None,
 ) -> None:
     """Call all instructions of a plan; the first error cancels the others and is raised."""
-    _Step(plan, call, cancellation).run()
+    _Step(plan, call, cancellation, receive).run()
 
 
 class _Step:
     """One run: which instructions are ready, and which are out on threads."""
 
     def __init__(
-        self, plan: Plan, call: Callable[[Instruction], None], cancellation: Cancellation
+        self,
+        plan: Plan,
+        call: Callable[[Instruction], None],
+        cancellation: Cancellation,
+        receive: Receive | None,
     ) -> None:
         self._instructions = plan.instructions
         self._call_one = call
+        self._receive = receive
         self._cancellation = cancellation
         waits, self._followers = plan.dependencies
         self._waits = list(waits)
@@ -70,7 +82,11 @@ class _Step:
             self._finish(*done)
 
     def _advance(self, index: int) -> None:
-        if self._instructions[index].node.op.blocking:
+        op = self._instructions[index].node.op
+        if self._receive is not None and isinstance(op, Recv | RecvToken):
+            self._out += 1
+            self._receive(self._instructions[index], lambda error: self._done.put((index, error)))
+        elif op.blocking:
             self._blocked.append(index)
         else:
             self._finish(*self._call(index))

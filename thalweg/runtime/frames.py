@@ -243,15 +243,15 @@ class _Run:
             for position in call.references:
                 inputs[position] = inputs[position].read()
             if call.takes_context:
-                return call.function(self._context_of(call.node), *inputs)
+                return call.function(self._context_of(call), *inputs)
             return call.function(*inputs)
         except Exception as error:
             raise located(error, call.node) from error
 
-    def _context_of(self, node: Node) -> Context:
-        found = self._contexts.get(node)
+    def _context_of(self, call: Call) -> Context:
+        found = self._contexts.get(call.node)
         if found is None:
-            found = self._contexts[node] = self._context.at(node)
+            found = self._contexts[call.node] = self._context.at(call.node, call.device)
         return found
 
     def _give(self, iteration: _Iteration, step: Step, result: Any) -> None:

@@ -13,15 +13,16 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from thalweg.codegen.cache import shared_disk
 from thalweg.graph.node import Node, Tensor
+from thalweg.ir.target import Target
 from thalweg.lower import kept, lowering
 from thalweg.lower.fingerprint import identity
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import Region, Shape
+from thalweg.platform.dtype_traits import TABLE
 from thalweg.runtime.program_cache import surroundings
 
 _MOST_BYTES = 1 << 20  # of a lowering: a larger one has large constants
@@ -29,28 +30,28 @@ _UNREADABLE = (pickle.UnpicklingError, AttributeError, EOFError, LookupError, Ty
 _UNWRITABLE = (pickle.PicklingError, AttributeError, TypeError, RecursionError)
 
 
-def lowered(region: Region, shapes: Mapping[Tensor, Shape]) -> Lowered:
+def lowered(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """A region on concrete shapes, lowered now or in an earlier process."""
-    disk, name = shared_disk(), _name(region, shapes)
+    disk, name = shared_disk(), _name(region, shapes, target)
     if disk is None or name is None:
-        return lowering.lower(region, shapes)
+        return lowering.lower(region, shapes, target)
     parts = _Parts(region)
     content = disk.read(name)
     found = None if content is None else _read(content, parts, name)
     if found is None:
-        found = lowering.lower(region, shapes)
+        found = lowering.lower(region, shapes, target)
         content = _written(found, parts, name)
         if content is not None and len(content) <= _MOST_BYTES:
             disk.write(name, content)
     return found
 
 
-def _name(region: Region, shapes: Mapping[Tensor, Shape]) -> str | None:
+def _name(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> str | None:
     what = identity(region)
     if what is None:
         return None
     sizes = [shapes[tensor] for tensor in (*region.inputs, *region.references)]
-    told = f"lowering {surroundings()} {sizes}"
+    told = f"lowering {surroundings()} {target} {sizes}"
     return blake2b(what + told.encode(), digest_size=32).hexdigest()
 
 
@@ -109,8 +110,9 @@ _FUNCTIONS = {
         for value in (np.zeros(1), np.float32(1))
         for part in value.__reduce_ex__(5)[:1]
     ),
-    *(_global(kind) for kind in (np.ndarray, np.dtype, ml_dtypes.bfloat16, frozenset, set)),
+    *(_global(kind) for kind in (np.ndarray, np.dtype, frozenset, set)),
     *(_global(kind) for kind in np.sctypeDict.values()),
+    *(_global(row.storage.type) for row in TABLE),
 }
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from thalweg import errors
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import needed
 from thalweg.lower.regions import with_traces
+from thalweg.place.placer import Placer
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.executor import fresh
 from thalweg.runtime.fetches import Fetches
 from thalweg.runtime.kernels import run
-from thalweg.runtime.plan import schedule
+from thalweg.runtime.plan import homes_of, schedule
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.unfold import has_primitives
 
@@ -25,7 +27,14 @@ from thalweg.runtime.unfold import has_primitives
 class PartialRun:
     """The slots of a declared step, and which nodes have run."""
 
-    def __init__(self, declared: Fetches, feeds: list[Tensor], resources: Resources) -> None:
+    def __init__(
+        self,
+        declared: Fetches,
+        feeds: list[Tensor],
+        resources: Resources,
+        devices: Sequence[Device],
+        placer: Placer,
+    ) -> None:
         nodes = needed(declared.tensors, declared.targets, dict.fromkeys(feeds))
         if not nodes:
             raise errors.InvalidArgumentError(
@@ -36,7 +45,10 @@ class PartialRun:
                 None, None, "A step that has control primitives cannot be run in parts."
             )
         everything = [tensor for node in nodes for tensor in node.outputs]
-        step = schedule(with_traces(nodes, everything), everything, feeds, {})
+        self._placement = placer.place(nodes)
+        units = with_traces(nodes, everything)
+        homes = homes_of(self._placement, devices)
+        step = schedule(units, everything, feeds, self._placement, devices[0], homes=homes)
         self._declared = declared
         self._instructions: dict[Node, Instruction] = {
             node: instruction for instruction in step.instructions for node in instruction.nodes
@@ -103,5 +115,7 @@ class PartialRun:
                 )
         with np.errstate(all="ignore"):
             steps = {self._instructions[node].node: self._instructions[node] for node in nodes}
-            run([*steps.values()], self._slots, self._resources, Cancellation())
+            for step in steps.values():
+                own = self._resources.on(self._placement[step.nodes[0]])
+                run([step], self._slots, own, Cancellation())
         self._done.update(node for step in steps.values() for node in step.nodes)

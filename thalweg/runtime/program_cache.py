@@ -22,12 +22,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.codegen.cache import Loaded, find_all, shared_disk
+from thalweg.codegen.cache import Loaded, shared_disk
 from thalweg.codegen.contraction.tune import winners
-from thalweg.codegen.machine import host
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.winograd.plan import ENABLED
-from thalweg.device.cpu.pool import default_pool
 from thalweg.device.cpu.program_template import (
     Output,
     PlacedCall,
@@ -36,6 +34,7 @@ from thalweg.device.cpu.program_template import (
     Stream,
     Words,
 )
+from thalweg.device.device import Device
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node
 from thalweg.lower.dynamic_shapes import Form, ObservedInts
@@ -65,8 +64,8 @@ class Recalled:
 class Remembered:
     """The programs of one region. They depend on the shapes that came before: see `Varying`."""
 
-    def __init__(self, region: Region, threads: int) -> None:
-        self._region, self._threads = region, threads
+    def __init__(self, region: Region, device: Device) -> None:
+        self._region, self._device = region, device
         self._before: list[Shapes] = []
         self._name: str | None = None  # of the program that was looked for last
 
@@ -110,8 +109,7 @@ class Remembered:
         """What the program for these shapes is called; None where it is not to be kept."""
         if shared_disk() is None or len(self._before) >= _MOST or self._identity is None:
             return None
-        threads = self._threads or default_pool().threads
-        told = f"{surroundings()} {winners().state} {threads} {[*self._before, shapes]}"
+        told = f"{surroundings()} {winners().state} {self._device.key} {[*self._before, shapes]}"
         return blake2b(self._identity + told.encode(), digest_size=32).hexdigest()
 
     @cached_property
@@ -124,15 +122,15 @@ class Remembered:
             raise NotCompiled(self._region.nodes[failed[0]], failed[1])
         image = _image(entry, self._region.nodes)
         form = bytes(entry.piece(*entry.data["form"]))  # decoded where it is needed
-        loaded = find_all(image.kernels, host())
+        loaded = self._device.find_kernels(image.kernels)
         return None if loaded is None else Recalled(image, loaded, lambda: _form(form))
 
 
 @cache
 def surroundings() -> str:
-    """What the outcome depends on besides region and shapes: the processor and all the code."""
+    """What the outcome depends on besides region, shapes and device: all the code."""
     versions = f"{platform.python_version()} {np.__version__} {ml_dtypes.__version__}"
-    return f"{host()} {host().key} {versions} {own_digest(FOLDERS)} {ENABLED}"
+    return f"{versions} {own_digest(FOLDERS)} {ENABLED}"
 
 
 # Entries: the length of the JSON, the JSON, and the arrays that it points to.
@@ -204,7 +202,7 @@ def _write_image(entry: _Writing, image: ProgramTemplate, nodes: Sequence[Node])
         "outputs": [output._replace(dtype=_name_of(output.dtype)) for output in image.outputs],
         "arena": image.arena,
         "threads": image.threads,
-        "brief": image.brief,
+        "holds_gil": image.holds_gil,
     }
 
 
@@ -213,19 +211,19 @@ def _image(entry: _Reading, nodes: Sequence[Node]) -> ProgramTemplate:
     return ProgramTemplate(
         tuple(data["kernels"]),
         [
-            PlacedCall(kernel, word, waits != 0, owner, held != 0, work)
-            for kernel, word, waits, owner, held, work in _rows(entry, "calls")
+            PlacedCall(kernel, word, barrier != 0, thread, no_pause != 0, work)
+            for kernel, word, barrier, thread, no_pause, work in _rows(entry, "calls")
         ],
         entry.array(data["words"]),
         entry.array(data["bases"]),
         [_constant(entry, told, nodes) for told in data["constants"]],
         [Stream(node, tuple(map(entry.array, values))) for node, values in data["streams"]],
         [(place, _words(words)) for place, words in data["inputs"]],
-        [(place, _reference(*told)) for place, told in data["references"]],
+        [_reference(*told) for told in data["references"]],
         [_output(*told) for told in data["outputs"]],
         data["arena"],
         data["threads"],
-        data["brief"],
+        data["holds_gil"],
     )
 
 

@@ -17,11 +17,12 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from thalweg import errors
+from thalweg.device.local import local_devices
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.util import extract_sub_graph
-from thalweg.place.placer import local_devices
+from thalweg.place.placer import Placer
 from thalweg.platform import spans
 from thalweg.platform.caches import Bounded
 from thalweg.public import public
@@ -81,8 +82,11 @@ class BaseSession:
                 "look at values, or build a graph inside `with tf.Graph().as_default()`."
             )
         self._config = ConfigProto() if config is None else as_config(config)
-        self._resources = Resources()
-        self._devices = local_devices(self._config.device_count)
+        threads = self._config.intra_op_parallelism_threads
+        self._devices = local_devices(self._config.device_count, threads)
+        names = [device.name for device in self._devices]
+        self._placer = Placer(names, self._config.allow_soft_placement)
+        self._resources, *self._others = Resources.of_devices(self._devices)
         self._plans = Bounded[Step, Plan]("plans of a session", _MOST_PLANS)
         # By what a call looks like:
         self._direct = Bounded[Any, "tuple[Fetches, DirectStep | KnownStep]"](
@@ -136,15 +140,18 @@ class BaseSession:
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         values = self._execute(self._plan(step), list(feeds.values()), options, run_metadata)
         if run_metadata is not None and options and options.output_partition_graphs:
-            run_metadata.partition_graphs.append(self._partition(step))
+            run_metadata.partition_graphs.extend(self._partition_graphs(step))
         if key is not None and len(step.feeds) == len(feed_dict or ()):
             self._remember(key, parsed, step)
         return parsed.result(values)
 
-    def _partition(self, step: Step) -> Any:
-        """The nodes that a step needs, as a GraphDef."""
+    def _partition_graphs(self, step: Step) -> list[Any]:
+        """What each device does in a step, as a GraphDef."""
+        partitions = self._plan(step).partitions
+        if partitions:
+            return [each.partition.graph.as_graph_def() for each in partitions]
         wanted = [*(tensor.op.name for tensor in step.fetches), *(n.name for n in step.targets)]
-        return extract_sub_graph(self._graph.as_graph_def(), wanted)
+        return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
     def _remember(self, key: Any, parsed: Fetches, step: Step) -> None:
         """Note a call whose step can be run directly the next time."""
@@ -157,15 +164,14 @@ class BaseSession:
     def _direct_step(self, planned: Plan, step: Step) -> DirectStep | None:
         if self._config.operation_timeout_in_ms:
             return None  # somebody has to look at the clock
-        return direct_step(planned, step, self._resources, feed_value, self._closing)
+        resources = self._resources.on(planned.device)
+        return direct_step(planned, step, resources, feed_value, self._closing)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
         if found is None:
             self._graph.graph_def_versions.check()
-            soft = self._config.allow_soft_placement
-            threads = self._config.intra_op_parallelism_threads
-            found = self._plans[step] = plan(step, self._devices, soft, threads, COMPILES)
+            found = self._plans[step] = plan(step, self._devices, self._placer, COMPILES)
             if self._config.log_device_placement:
                 _log_placement(found)
         return found
@@ -264,7 +270,9 @@ class BaseSession:
         parsed = Fetches(self._graph, fetches)
         fed = [feed_tensor(self._graph, feed) for feed in feeds or ()]
         handle = f"partial_run_{len(self._partial_runs)}_{id(parsed)}"
-        self._partial_runs[handle] = PartialRun(parsed, fed, self._resources)
+        self._partial_runs[handle] = PartialRun(
+            parsed, fed, self._resources, self._devices, self._placer
+        )
         return handle
 
     def partial_run(
@@ -295,7 +303,7 @@ class BaseSession:
             steps = [self._closing, *self._steps]
         for step in steps:
             step.cancel(errors.CancelledError(None, None, "Session was closed."))
-        self._resources = Resources()
+        self._resources, *self._others = Resources.of_devices(self._devices)
         self._plans.clear()
         self._direct.clear()
         live.discard(self)
@@ -312,7 +320,7 @@ class BaseSession:
 
     def list_devices(self) -> list[str]:
         """The devices of this session."""
-        return list(self._devices)
+        return [device.name for device in self._devices]
 
 
 @public("get_default_session")

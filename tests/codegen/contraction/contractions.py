@@ -9,9 +9,9 @@ import numpy as np
 from thalweg.codegen.cache import load
 from thalweg.codegen.contraction.kernel import emit_contraction
 from thalweg.ir.expr import Accumulated, Bitcast, Call, Cast, Const, Index, Load, Select
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Access, Argument, Contraction, Dynamic, Offset, Store
 from thalweg.ir.loop import Variable
-from thalweg.ir.table import FUNCTIONS
 
 SUM = Accumulated(np.float32)
 
@@ -204,9 +204,9 @@ class Oracle:
         if isinstance(expr, Select):
             return np.where(*values)
         if isinstance(expr, Cast | Bitcast):
-            return FUNCTIONS[type(expr).__name__.lower()](*values, expr.target)
+            return FUNCTIONS[type(expr).__name__.lower()].numpy(*values, expr.target)
         assert isinstance(expr, Call)
-        return FUNCTIONS[expr.function](*values)
+        return FUNCTIONS[expr.function].numpy(*values)
 
     def store(self, store, value):
         place = np.broadcast_arrays(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from thalweg.codegen.contraction.amx_plan import DEPTH, SIDE, roles_of
+from thalweg.codegen.contraction.amx_plan import BFLOAT16, DEPTH, SIDE, roles_of
 from thalweg.codegen.contraction.form import argument_of, is_static, variables_of
 from thalweg.codegen.contraction.gemm import store_sums
 from thalweg.codegen.contraction.packing import Bound, Copy, Span, dense, tiled, transposed
@@ -22,7 +22,6 @@ from thalweg.codegen.llvm.builder import I64, VOID, Builder, Module, Type, Value
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.ir.expr import Load
 from thalweg.ir.loop import Variable
-from thalweg.ir.types import BFLOAT16
 
 _ITEM = 2  # the bytes of an element
 _I8, _I16, _I32 = Type("i8"), Type("i16"), Type("i32")
@@ -126,12 +125,12 @@ class _Columns:
             step = frame.multiply(frame.add(first, loop.index), DEPTH * layout.width)
             base = self.b.element(destination, "i16", step)
             if self._lies_across():
-                self._turned(here, start, base)
+                self._transposed(here, start, base)
             else:
                 self._pairs(here, start, base)
 
     def _lies_across(self) -> bool:
-        """Whether the numbers of a sum lie side by side: squares of pairs are then turned round."""
+        """Whether the numbers of a sum lie side by side: squares of pairs are then transposed."""
         value = self.access.value
         if not isinstance(value, Load) or self.access.bounds:
             return False
@@ -139,7 +138,7 @@ class _Columns:
         is_plain = all(isinstance(term, Variable) for _, term in offset.terms)
         return is_plain and offset.factor(self.hot) == 1
 
-    def _turned(self, at: At, start: Value, base: Value) -> None:
+    def _transposed(self, at: At, start: Value, base: Value) -> None:
         """Pairs of 16 columns at a time, as numbers of 32 bits."""
         frame, b = self.frame, self.b
         argument, offset = argument_of(self.access)

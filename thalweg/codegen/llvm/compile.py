@@ -25,12 +25,12 @@ from thalweg.codegen.llvm.threads import (
     run_over_module,
     tools_for,
 )
-from thalweg.codegen.machine import Target, llvm, named, runs_here
+from thalweg.codegen.machine import CpuTarget, llvm, named, runs_here
 from thalweg.platform.caches import memoized
 
-#: How often all passes run over turns: no loop is to be left where its last values follow from its
-#: first ones. The first round counts the turns (their number is the least of two, more arithmetic
-#: than LLVM would spend without the option for it), the second finds that nothing else is done.
+#: How often all passes run over iterations: no loop is to be left where its last values follow from
+#: its first ones. The first round finds the trip count (the least of two, more arithmetic than LLVM
+#: would spend without the option for it), the second finds that nothing else is done.
 _ROUNDS = 2
 _LINKING = threading.RLock()
 _libraries = itertools.count()
@@ -38,7 +38,7 @@ _libraries = itertools.count()
 Result = TypeVar("Result")
 
 
-def object_code(text: str, target: Target, passes: Passes = "loops") -> bytes:
+def object_code(text: str, target: CpuTarget, passes: Passes = "loops") -> bytes:
     """The object file of a module, which needs nothing but itself and the C library's memory."""
     code = _finished(text, target, passes, partial(emitted, is_object=True))
     missing = set(ObjectFile(code).undefined()) - EXTERNAL
@@ -47,17 +47,17 @@ def object_code(text: str, target: Target, passes: Passes = "loops") -> bytes:
     return code
 
 
-def assembly(text: str, target: Target, passes: Passes = "loops") -> str:
+def assembly(text: str, target: CpuTarget, passes: Passes = "loops") -> str:
     """The instructions of a module, as the processor's maker writes them."""
     return _finished(text, target, passes, partial(emitted, is_object=False)).decode()
 
 
-def optimised(text: str, target: Target, passes: Passes = "loops") -> str:
+def optimised(text: str, target: CpuTarget, passes: Passes = "loops") -> str:
     """The text of a module after LLVM's passes."""
     return _finished(text, target, passes, lambda machine, module: str(module))
 
 
-def place(code: bytes, functions: Sequence[str], target: Target) -> tuple[int, ...]:
+def place(code: bytes, functions: Sequence[str], target: CpuTarget) -> tuple[int, ...]:
     """Put an object into executable memory for good; the addresses of its functions."""
     if not runs_here(target):
         raise RuntimeError(f"This processor cannot run code for {target.name} ({target.cpu}).")
@@ -72,13 +72,13 @@ def place(code: bytes, functions: Sequence[str], target: Target) -> tuple[int, .
 
 
 def _finished(
-    text: str, target: Target, passes: Passes, finish: Callable[[Any, Any], Result]
+    text: str, target: CpuTarget, passes: Passes, finish: Callable[[Any, Any], Result]
 ) -> Result:
     """What `finish` makes of a module after the passes that pay for it.
 
     For code of explicit vectors and simple loops those are two: loops are rotated, instructions
     combined; without them kernels are up to a fifth slower. All passes of LLVM's first level take
-    three times as long and made no kernel faster; they run over turns, which are to vanish.
+    three times as long and made no kernel faster; they run over iterations, which are to vanish.
     For tiles none pays: passes cost two thirds more time, for about a hundredth of speed. Nor do
     tiles gain by the reduction of strength in loops, without which they take a fifth less.
     """
@@ -114,7 +114,7 @@ def _passes(machine: Any, wanted: Passes) -> tuple[Any, Any, Any, int]:
     whole = llvm().create_new_module_pass_manager()
     whole.add_always_inliner_pass()
     whole.add_post_order_function_attributes_pass()  # what cannot throw needs no unwind tables
-    if wanted == "turns":
+    if wanted == "iterations":
         return builder, whole, builder.getFunctionPassManager(), _ROUNDS
     single = llvm().create_new_function_pass_manager()
     single.add_loop_rotate_pass()
@@ -123,7 +123,7 @@ def _passes(machine: Any, wanted: Passes) -> tuple[Any, Any, Any, int]:
 
 
 @memoized(16)
-def _layout(target: Target) -> str:
+def _layout(target: CpuTarget) -> str:
     return str(new_machine(target).target_data)
 
 

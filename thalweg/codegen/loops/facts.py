@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from thalweg.ir.expr import Call, Const, Expr, Load, Reduce
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Argument, Check, Dynamic, Offset, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Fold
-
-_DIVISIONS = frozenset({"floor_div", "remainder", "truncated_remainder"})
+from thalweg.platform.dtype_traits import bounds
 
 
 def outside_reductions(roots: Iterable[Expr]) -> set[Expr]:
@@ -64,7 +64,7 @@ def harmless(expr: Expr) -> bool:
     """Whether an expression by itself neither reads outside a buffer nor faults."""
     if isinstance(expr, Load):
         return always_inside(expr.buffer, expr.offset)
-    if isinstance(expr, Call) and expr.function in _DIVISIONS:
+    if isinstance(expr, Call) and FUNCTIONS[expr.function].divides:
         return isinstance(expr.arguments[1], Const) or expr.dtype.kind not in "iub"
     return True
 
@@ -97,10 +97,4 @@ def identity(kind: str, dtype: Any) -> Any:
     plain = {"sum": 0, "prod": 1, "all": True, "any": False}
     if kind in plain:
         return np.asarray(plain[kind]).astype(known)[()]
-    least = kind in ("max", "argmax")
-    if known.kind in "iu":
-        limit = np.iinfo(known)
-        return known.type(limit.min if least else limit.max)
-    if known.kind == "b":
-        return np.bool_(not least)
-    return np.asarray(-np.inf if least else np.inf).astype(known)[()]
+    return bounds(known)[kind in ("min", "argmin")]

@@ -17,7 +17,7 @@ from thalweg.codegen.loops.form import Form
 from thalweg.codegen.loops.plan import Plan, plan
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.codegen.loops.transpose_kernel import emit_transpose, transpose_of
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.expr import Reduce, Word
 from thalweg.ir.kernel import Dynamic, Loops
 from thalweg.ir.rewrite import postorder
@@ -43,7 +43,7 @@ class Iteration:
     most: int
 
 
-def emit_loops(kernel: Loops, target: Target) -> Emitted:
+def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
     """The code of a loop kernel, in one function that all threads call."""
     form = simplest(kernel)
     if turn := transpose_of(form, target):
@@ -56,7 +56,7 @@ def emit_loops(kernel: Loops, target: Target) -> Emitted:
     return Emitted(("kernel",), module.text)
 
 
-def emit_turn(turn: Iteration, target: Target) -> Emitted:
+def emit_iteration(turn: Iteration, target: CpuTarget) -> Emitted:
     """The code of a turn that repeats itself, in one function that one thread calls."""
     decided = [plan(simplest(kernel), target) for kernel in turn.kernels]
     module = Module(target.halves)
@@ -68,7 +68,7 @@ def emit_turn(turn: Iteration, target: Target) -> Emitted:
     used = [[turn.memory[n][a.position] for a in d.form.arguments] for n, d in enumerate(decided)]
     _write_turns(module, turn, used, words, can_fault)
     _write_turn_entry(module, turn, used, words)
-    return Emitted(("kernel",), module.text, passes="turns")
+    return Emitted(("kernel",), module.text, passes="iterations")
 
 
 def _write_entry(module: Module, decided: Plan, words: list[int]) -> None:
@@ -103,7 +103,7 @@ def _write_turn_entry(module: Module, turn: Iteration, used: _Lists, words: _Lis
         for start, own in zip(turn.starts, words, strict=True)
         for word in own
     ]
-    b.line(f"call void @turns({', '.join(map(str, [fault, *pointers, *integers]))})")
+    b.line(f"call void @iterations({', '.join(map(str, [fault, *pointers, *integers]))})")
     b.ret()
 
 
@@ -119,7 +119,7 @@ def _write_turns(
     memories = _all(turn, used)
     count = sum(map(len, words))
     kinds = [POINTER] * (1 + len(memories)) + [I64] * count
-    b = module.function("turns", kinds, attributes="noinline nounwind")
+    b = module.function("iterations", kinds, attributes="noinline nounwind")
     # As in `_function`; several kernels may share a home, which `overlapping` tells.
     apart = [1 + n for n, memory in enumerate(memories) if memory not in turn.overlapping]
     b.marks = dict.fromkeys([0, *apart], "noalias nocapture")

@@ -19,19 +19,13 @@ import numpy as np
 from thalweg.codegen.loops.facts import extent_of, outside_reductions, stride
 from thalweg.codegen.loops.form import Form
 from thalweg.codegen.loops.merge import without_scans
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Word
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Check, Dynamic, Offset, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, postorder
 
-#: Functions that are a polynomial, not an instruction.
-LONG = frozenset(
-    [
-        *("pow", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
-        *("atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
-    ]
-)
 _LONG_COST, _PLAIN_COST = 12.0, 1.0
 _GATHER_COST, _SCATTER_COST = 0.8, 5.0  # of a lane
 _ACROSS_COST = 12.0  # to combine the lanes of a vector
@@ -50,7 +44,7 @@ class Plan:
     """
 
     form: Form
-    target: Target
+    target: CpuTarget
     variables: tuple[Variable, ...]
     vector: Variable | None
     width: int  # lanes of the vector variable
@@ -76,7 +70,7 @@ def _maskable(dtype: Any) -> bool:
     return np.dtype(dtype).itemsize >= 4
 
 
-def plan(form: Form, target: Target) -> Plan:
+def plan(form: Form, target: CpuTarget) -> Plan:
     """Decide how a kernel runs."""
     ordered = _ordered(form)
     lanes = _reduced_lanes(form, target.lanes)
@@ -176,7 +170,7 @@ def _load_cost(roots: Sequence[Expr], variable: Variable, lanes: int) -> float:
 
 def is_long(expr: Expr) -> bool:
     """Whether an expression by itself takes many instructions."""
-    return isinstance(expr, Call) and expr.function in LONG
+    return isinstance(expr, Call) and FUNCTIONS[expr.function].is_long
 
 
 def _is_heavy(roots: Sequence[Expr]) -> bool:
@@ -258,7 +252,7 @@ def _width(vector: Variable | None, lanes: int) -> int:
     return lanes if count is None else min(lanes, 1 << max(count - 1, 1).bit_length())
 
 
-def _copies(form: Form, vector: Variable | None, width: int, target: Target) -> int:
+def _copies(form: Form, vector: Variable | None, width: int, target: CpuTarget) -> int:
     """How many vectors side by side: enough to keep the processor busy, few where code is long."""
     if vector is None:
         return 1

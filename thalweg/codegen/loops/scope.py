@@ -18,10 +18,11 @@ from thalweg.codegen.llvm.builder import I1, I32, I64, Builder, Type, Value, con
 from thalweg.codegen.loops.facts import always_inside, harmless
 from thalweg.codegen.math.elements import Evaluator, converted, from_memory, storage_type, to_memory
 from thalweg.ir.expr import Const, Expr, Index, Load, Reduce, Scan, Select, Word
+from thalweg.ir.functions.dtypes import BOOL
 from thalweg.ir.kernel import Argument, Dynamic, Offset
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Fold, free_variables, postorder
-from thalweg.ir.types import BOOL
+from thalweg.platform.dtype_traits import is_narrow_float
 
 _NARROW = 1 << 31
 _FORKING_LOADS = 3  # that a selection has, of which all lanes take one
@@ -295,7 +296,8 @@ class LaneScope(Evaluator):
 
     def adds_at_once(self, argument: Argument) -> bool:
         """Whether the processor adds to an element of memory in one indivisible operation."""
-        return np.dtype(argument.dtype).kind in "iuf" and np.dtype(argument.dtype) != np.float16
+        known = np.dtype(argument.dtype)
+        return known.kind in "iuf" and not is_narrow_float(known)
 
     def add(self, argument: Argument, place: Address, value: Value) -> None:
         """Add to the one element of a counter: steps that run at once lose no update."""

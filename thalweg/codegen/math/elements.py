@@ -7,12 +7,13 @@ reductions are is the caller's business: it gives a function for these leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
 from thalweg.codegen.llvm.builder import Builder, Value, constant
-from thalweg.codegen.llvm.register import Register
+from thalweg.codegen.llvm.register import LlvmRegister
 from thalweg.codegen.math.conversion import (
     converted,
     from_memory,
@@ -20,8 +21,6 @@ from thalweg.codegen.math.conversion import (
     storage_type,
     to_memory,
 )
-from thalweg.codegen.math.functions import TABLE
-from thalweg.codegen.math.site import Fault, Site
 from thalweg.ir.expr import (
     Accumulated,
     Bitcast,
@@ -36,8 +35,11 @@ from thalweg.ir.expr import (
     Select,
     Word,
 )
+from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported
+from thalweg.ir.functions.function import Site
+from thalweg.ir.functions.register import Register
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Dynamic
-from thalweg.ir.types import BOOL, Dtype, Unsupported
 
 __all__ = [
     "Evaluator",
@@ -53,8 +55,10 @@ __all__ = [
 #: The mask has as many lanes as the evaluator; the value may have one, the same for all lanes.
 Leaf = Callable[[Expr, Value | None], Value]
 
+#: Told of a scalar condition that must not be: some lane divides by zero.
+Fault = Callable[[Builder, Value], None]
+
 LEAVES = Load | Index | Word | Reduce | Scan | Accumulated
-_DIVISIONS = frozenset({"floor_div", "remainder", "truncated_remainder"})
 
 
 def constant_of(number: Any, dtype: Any, lanes: int = 1) -> Value:
@@ -173,9 +177,9 @@ class Evaluator:
         truth = self._as(condition, BOOL, mask)
         key = ("" if mask is None else mask.text), truth.text, holds
         if key not in self._masks:
-            spread = Register(self.builder, self.builder.splat(truth, self.lanes))
+            spread = LlvmRegister(self.builder, self.builder.splat(truth, self.lanes))
             made = spread if holds else ~spread
-            made = made if mask is None else made & mask
+            made = made if mask is None else made & LlvmRegister(self.builder, mask)
             self._masks[key] = made.value
             self._wider.setdefault(made.value.text, key[0])
         return self._masks[key]
@@ -201,7 +205,7 @@ class Evaluator:
                 return not _always_inside(expr.buffer, expr.offset)
             case Reduce() | Scan():
                 return True
-            case Call() if expr.function in _DIVISIONS:
+            case Call() if FUNCTIONS[expr.function].divides:
                 return not isinstance(expr.arguments[1], Const) and expr.dtype.kind in "iu"
             case _:
                 return False
@@ -230,7 +234,20 @@ class Evaluator:
     def _called(self, expr: Call, mask: Value | None) -> Value:
         parts, dtypes = expr.arguments, expr.loop
         values = self._level([self._as(p, d, mask) for p, d in zip(parts, dtypes, strict=False)])
-        return TABLE[expr.function](Site(self.builder, dtypes, mask, self._fault), *values)
+        row = FUNCTIONS[expr.function]
+        if row.emit is None:
+            raise Unsupported(f"code of {expr.function}")
+        fault = None if self._fault is None else partial(self._report, self._fault, mask)
+        result = row.emit(Site(dtypes, fault), *(LlvmRegister(self.builder, v) for v in values))
+        return cast("LlvmRegister", result).value
+
+    def _report(self, fault: Fault, mask: Value | None, condition: Register) -> None:
+        """Report a condition that holds in some lane that counts."""
+        found = cast("LlvmRegister", condition)
+        if mask is not None:
+            spread = LlvmRegister(self.builder, self.builder.splat(found.value, mask.type.lanes))
+            found = spread & LlvmRegister(self.builder, mask)
+        fault(self.builder, found.any().value)
 
     def _selected(self, expr: Select, mask: Value | None) -> Value:
         condition, chosen, otherwise, dtype = *expr.parts, expr.dtype

@@ -21,7 +21,7 @@ notes the entry to begin with again.
 from __future__ import annotations
 
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 
 # The pool in memory: byte offsets. What is written at different times lies two cache lines apart,
 # for processors fetch lines in pairs. The barrier is one line: who comes last has it already when
@@ -71,7 +71,7 @@ ENTRY_BYTES = 32
 BARRIER = 1
 JUMP = 2
 IF_TRUE = 4  # of a jump: taken where the byte is not zero, else where it is
-HELD = 8  # the program must not pause before this entry
+NO_PAUSE = 8  # the program must not pause before this entry
 WORK_SHIFT = 32  # the bits above are the entry's work, in nanoseconds at most: roughly
 MOST_WORK = 2**31 - 1
 
@@ -94,7 +94,7 @@ _FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # among threads of one process
 
 
-def emit_pool(target: Target) -> Emitted:
+def emit_pool(target: CpuTarget) -> Emitted:
     """The pool's code; where the system has no futex, sleepers nap and look again."""
     futex = _FUTEX_NUMBERS[target.architecture] if has_futex(target) else None
     functions = (
@@ -117,7 +117,7 @@ def emit_pool(target: Target) -> Emitted:
     return Emitted(names, "\n".join(functions))
 
 
-def has_futex(target: Target) -> bool:
+def has_futex(target: CpuTarget) -> bool:
     """Whether threads of the target's system can sleep on a word in memory."""
     return "linux" in target.triple
 
@@ -321,7 +321,7 @@ read:
 look:
   %due = call i1 @look(ptr %pool, ptr %program, i64 %thread, i64 %work)
   %alone = icmp eq i64 %threads, 1
-  %hold.now = and i64 %flags, {HELD}
+  %hold.now = and i64 %flags, {NO_PAUSE}
   %loose = icmp eq i64 %hold.now, 0
   %could = and i1 %alone, %loose
   %leaves = and i1 %due, %could
@@ -332,7 +332,7 @@ ready:
   %dependent = icmp ne i64 %bit, 0
   br i1 %dependent, label %meet, label %choose
 meet:
-  %hold = and i64 %flags, {HELD}
+  %hold = and i64 %flags, {NO_PAUSE}
   %held = icmp ne i64 %hold, 0
   %mask = select i1 %held, i64 {_FAULTS}, i64 -1
   %leave = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 %mask)

@@ -22,6 +22,7 @@ from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body
+from thalweg.ir.target import Target
 from thalweg.lower.control.inlining import Bound, Inlining, first_of, is_changed, list_source
 from thalweg.lower.control.program import (
     LISTS,
@@ -52,9 +53,11 @@ from thalweg.ops.random.random import SkipRandom
 from thalweg.ops.state.scatter import ScatterUpdate
 
 
-def lower_control(unit: ControlRegion, given: Sequence[Given], rooms: Capacity) -> ControlProgram:
+def lower_control(
+    unit: ControlRegion, given: Sequence[Given], rooms: Capacity, target: Target
+) -> ControlProgram:
     """A control node on inputs of known shapes; traces have room for so many turns."""
-    return _Lowering(rooms).program(unit, given)
+    return _Lowering(rooms, target).program(unit, given)
 
 
 @dataclass(eq=False)
@@ -96,8 +99,8 @@ class _Cycle:
 class _Lowering:
     """One program while it is put together."""
 
-    def __init__(self, rooms: Capacity) -> None:
-        self._rooms = rooms
+    def __init__(self, rooms: Capacity, target: Target) -> None:
+        self._rooms, self._target = rooms, target
         self._items: list[Item] = []
         self._counts: list[Count] = []
         self._drawings: list[Drawing] = []
@@ -460,7 +463,7 @@ class _Lowering:
     def _region(self, unit: Region, scratch: Scratch, fetches: Mapping[Tensor, BufferView]) -> None:
         region = replace(unit, carried=frozenset(scratch.carried) & frozenset(unit.references))
         outside = (*region.inputs, *region.references)
-        lowered = lower(region, {t: scratch.homes[t].shape for t in outside})
+        lowered = lower(region, {t: scratch.homes[t].shape for t in outside}, self._target)
         homes = {lowered.buffers[t]: scratch.homes[t] for t in outside if t in lowered.buffers}
         for tensor in region.outputs:
             if tensor in region.roots:

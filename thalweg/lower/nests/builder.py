@@ -18,12 +18,13 @@ import numpy as np
 from thalweg.errors import OpError
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
+from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.index import Affine, expressed
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import IndexTuple, NotLowered, Scatter, Variable, lowered
 from thalweg.ir.rewrite import Replace, free_variables
-from thalweg.ir.types import Unsupported
-from thalweg.lower.cost import MOST_PARTS, Costs, Form, worth_inlining
+from thalweg.ir.target import Target
+from thalweg.lower.cost import Costs, Form, worth_inlining
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests import reductions
 from thalweg.lower.nests.inline_producers import (
@@ -47,6 +48,7 @@ Key = TypeVar("Key")
 
 #: Reshapes and transposes one behind the other that are inlined: indices may double with each.
 _MOST_MOVES = 6
+_MIN_PACKED_READS = 64  # of each element: fewer are read where they lie, not from a packed copy
 
 
 class _Mark(NamedTuple):
@@ -70,16 +72,17 @@ class _Drafted(NamedTuple):
 class NestBuilder:
     """The drafts of a region, in the order of its nodes."""
 
-    def __init__(self, spec: Specialised, kinds: Kinds) -> None:
-        self._spec = spec
+    def __init__(self, spec: Specialised, kinds: Kinds, target: Target) -> None:
+        self._spec, self._target = spec, target
         self._kinds = kinds
         self._operands = Operands(spec)
         self._resolver = Resolver(spec, self._operands)
-        self._costs = Costs()
+        self._costs = Costs(target)
         self._seen: dict[Tensor, OutputSummary] = {}
         self._reads: dict[Tensor, float] = defaultdict(float)
         self._readers: dict[Tensor, list[int]] = defaultdict(list)
         self._contracted: set[Tensor] = set()
+        self._not_packed: set[Tensor] = set()  # that some reader does not pack first
         self._sums: set[Tensor] = set()  # of products, as the ops have them
         self._roots = spec.region.roots
         self._outputs = frozenset(spec.region.outputs)
@@ -212,6 +215,8 @@ class NestBuilder:
             self._readers[tensor].append(position)
             if look.contracts:
                 self._contracted.add(tensor)
+            if not (look.multiplies and count * size >= _MIN_PACKED_READS * self._size(tensor)):
+                self._not_packed.add(tensor)
 
     # What is stored
 
@@ -251,13 +256,18 @@ class NestBuilder:
             return False
         if moves > _MOST_MOVES:
             return True
+        if form.widens and tensor not in self._not_packed:
+            return False  # packing widens: no wide copy need be stored
         if form.reduces or form.scatters or (tensor in self._contracted and not form.moves_only):
             return True
         cost, parts = self._costs.of(tensor)
-        if parts > MOST_PARTS:
+        if parts > self._target.max_expressions:
             return True
-        size = math.prod(self._spec.shapes[tensor])
-        return not worth_inlining(size, cost, self._reads[tensor])
+        size = self._size(tensor)
+        return not worth_inlining(size, cost, self._reads[tensor], self._target)
+
+    def _size(self, tensor: Tensor) -> int:
+        return math.prod(self._spec.shapes[tensor])
 
     def _is_overtaken(self, position: int, tensor: Tensor, read: frozenset[Tensor]) -> bool:
         """Whether a variable it reads is written before its last reader has run."""
@@ -370,7 +380,7 @@ class NestBuilder:
         buffer = self._buffer(
             BufferKind.OUTPUT if is_output else BufferKind.TEMPORARY, tensor, tensor
         )
-        strides = strides_of(form, at)
+        strides = strides_of(form, at, self._target)
         if strides:
             self._draft_phases(tensor.op, buffer, at, strides)
         else:
@@ -482,9 +492,11 @@ class NestBuilder:
             write, along = replace(writes[0], value=scan[0]), frozenset([scan[1]])
             self.drafts.append(LoopNest.of(variables, (write,), (node,), None, needed, along))
             return
-        apart = reductions.Apart(variables, self._reductions, lambda n, v, w: self._add(n, v, w))
+        apart = reductions.Apart(
+            variables, self._reductions, lambda n, v, w: self._add(n, v, w), self._target
+        )
         taken = [_with_value(write, apart.of(node, write.value)) for write in writes]
-        self.drafts.append(_contracted(variables, taken, node, needed))
+        self.drafts.append(_contracted(variables, taken, node, needed, self._target))
 
 
 def _choices(
@@ -513,6 +525,7 @@ def _contracted(
     writes: Sequence[Write],
     node: Node,
     needed: tuple[PendingCheck, ...],
+    target: Target,
 ) -> LoopNest:
     """A draft whose one reduction, where it is a sum of products, is taken out as such."""
     plain = LoopNest.of(variables, tuple(writes), (node,), None, needed)
@@ -521,10 +534,10 @@ def _contracted(
         return plain
     if free_variables(found[0]) - frozenset(variables):
         return plain
-    product = product_of(found[0], variables)
+    product = product_of(found[0], variables, target)
     if product is None:
-        again = _split(variables, writes, found[0])
-        return plain if again is None else _contracted(*again, node, needed)
+        again = _split(variables, writes, found[0], target)
+        return plain if again is None else _contracted(*again, node, needed, target)
     total = converted(Accumulated(product.dtype), found[0].dtype)
     taken = Replace(lambda part: total if part is found[0] else None)
     kept = tuple(_with_value(write, taken.of(write.value)) for write in writes)
@@ -532,7 +545,7 @@ def _contracted(
 
 
 def _split(
-    variables: tuple[Variable, ...], writes: Sequence[Write], total: Reduce
+    variables: tuple[Variable, ...], writes: Sequence[Write], total: Reduce, target: Target
 ) -> tuple[tuple[Variable, ...], list[Write]] | None:
     """The same writes with some variables split, if that makes a contraction of them."""
     if total.combine != "sum":
@@ -547,7 +560,7 @@ def _split(
     }
     again = Reduce("sum", _opened(total.variables, parts), Renaming(sums).of(total.body))
     loops = _opened(variables, parts)
-    if product_of(again, loops) is None:
+    if product_of(again, loops, target) is None:
         return None
     moved = Renaming(sums, lambda part: again if part is total else None)
     return loops, [

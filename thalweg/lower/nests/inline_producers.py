@@ -31,10 +31,10 @@ from thalweg.ir.expr import (
     converted,
     logical,
 )
+from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.index import Affine, affine, compared, expressed, number, total
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand, Scatter, lowered
 from thalweg.ir.rewrite import Rewriter
-from thalweg.ir.types import Unsupported
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.specialise import NotCompiled, Specialised
 from thalweg.ops.core import basic

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.ir.expr import Expr, OperandLoad
+from thalweg.ir.expr import Cast, OperandLoad, Reduce
 from thalweg.ir.index import Affine, affine
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.lower.cost import Form, analysed
@@ -26,6 +26,7 @@ class OutputSummary:
     form: Form
     loads: tuple[tuple[int, float], ...]  # which inputs are read, -1 for none: how often
     contracts: bool
+    multiplies: bool  # matrices: a contraction over one axis
     view: tuple[int, int] | None  # the input that it is a piece of, and from which element on
 
     def reads(self, node: Node) -> list[tuple[Tensor | None, float]]:
@@ -41,9 +42,8 @@ def look_at(raw: Any, at: IndexTuple, operands: Sequence[Operand]) -> OutputSumm
     loads = [(places.get(operand, -1), count) for operand, count in form.loads.items()]
     view = _start(raw, at) if form.moves_only else None
     found = None if view is None or loads[0][0] < 0 else (loads[0][0], view)
-    return OutputSummary(
-        form, tuple(loads), isinstance(raw, Expr) and summed_product(raw) is not None, found
-    )
+    summed = _contracted_axes(raw)
+    return OutputSummary(form, tuple(loads), summed > 0, summed == 1, found)
 
 
 def own_place(at: IndexTuple) -> Affine:
@@ -57,3 +57,11 @@ def _start(raw: Any, at: IndexTuple) -> int | None:
         return None
     own, place = own_place(at), flat([affine(index) for index in raw.indices], raw.operand.shape)
     return place.constant - own.constant if place.terms == own.terms else None
+
+
+def _contracted_axes(raw: Any) -> int:
+    """Over how many axes a sum of products goes, whose factors are best read from memory; or 0."""
+    while isinstance(raw, Cast):
+        raw = raw.value
+    is_sum = isinstance(raw, Reduce) and summed_product(raw) is not None
+    return len(raw.variables) if isinstance(raw, Reduce) and is_sum else 0

@@ -1,8 +1,8 @@
 """Nests too large for one kernel, cut into several.
 
-A kernel holds at most `MOST_PARTS` parts and goes through at most `MOST_STREAMS` buffers at a time
-(`thalweg.lower.cost` has both, and why). A sum of thousands of terms is stored after some of them
-and goes on from there; a concatenation of thousands of tensors is written some of them at a time.
+A kernel holds at most `max_expressions` and goes through at most `max_streams` buffers at a time
+(`thalweg.ir.target` has both, and why). A sum of thousands of terms is stored after some of them
+and continued from there; a concatenation of thousands of tensors is written some of them at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from thalweg.ir.index import number, row_major, upper_border
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Rewriter, walk
-from thalweg.lower.cost import MOST_PARTS, MOST_STREAMS
+from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.loop_nest import Home, LoopNest, NestTemplate, Renaming, Write
 
@@ -25,17 +25,17 @@ _Range = tuple[Expr, int, int]  # a value for an index from a number up to anoth
 # Values in steps
 
 
-def in_steps(drafts: Sequence[LoopNest]) -> list[LoopNest]:
+def in_steps(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     """The drafts, large values computed by several of which each reads what the last one stored."""
     known: dict[NestTemplate, _Steps] = {}
     result: list[LoopNest] = []
     for draft in drafts:
         nest = draft.nest
-        if not _is_large(nest) or not _is_plain(nest):
+        if not _is_large(nest, target) or not _is_plain(nest):
             result.append(draft)
             continue
         if nest not in known:
-            known[nest] = _Steps(nest)
+            known[nest] = _Steps(nest, target)
         result += known[nest].of_nest(draft)
     return result
 
@@ -46,8 +46,9 @@ def _is_plain(nest: NestTemplate) -> bool:
     return plain and nest.product is None and not nest.serial
 
 
-def _is_large(nest: NestTemplate) -> bool:
-    return nest.parts > MOST_PARTS or len(nest.loads) + len(nest.writes) > MOST_STREAMS
+def _is_large(nest: NestTemplate, target: Target) -> bool:
+    streams = len(nest.loads) + len(nest.writes)
+    return nest.parts > target.max_expressions or streams > target.max_streams
 
 
 @dataclass
@@ -62,10 +63,10 @@ class _Amount:
         parts = self.parts + sum(other.parts for other in others)
         return _Amount(parts, self.buffers.union(*(other.buffers for other in others)))
 
-    @property
-    def fits(self) -> bool:
+    def fits(self, target: Target) -> bool:
         """Whether there is room for it beside what it is stored to, or loaded from."""
-        return self.parts < MOST_PARTS and len(self.buffers) + 2 <= MOST_STREAMS
+        streams = len(self.buffers) + 2
+        return self.parts < target.max_expressions and streams <= target.max_streams
 
 
 def _amount(part: Expr) -> _Amount:
@@ -81,9 +82,9 @@ class _Steps(Rewriter):
     """The nests of one that was too large. The values are made again from their leaves on, and what
     has grown too large is stored."""
 
-    def __init__(self, nest: NestTemplate) -> None:
+    def __init__(self, nest: NestTemplate, target: Target) -> None:
         super().__init__()
-        self._nest = nest
+        self._nest, self._target = nest, target
         self._amounts: dict[Expr, _Amount] = {}  # of what nobody counted yet
         self._stored: list[Buffer] = []
         self._nests: list[NestTemplate] = []
@@ -112,7 +113,7 @@ class _Steps(Rewriter):
         inner = list(dict.fromkeys(node.parts))
         amounts = {part: self._amounts.pop(part, _Amount()) for part in inner}  # each counts once
         for largest in sorted(inner, key=lambda part: amounts[part].parts, reverse=True):
-            if _Amount(1).of(*amounts.values()).fits:
+            if _Amount(1).of(*amounts.values()).fits(self._target):
                 break
             if isinstance(largest, Call | Cast | Bitcast):
                 stored = self._store(self.new(largest))
@@ -135,15 +136,16 @@ class _Steps(Rewriter):
 # Places in pieces
 
 
-def in_pieces(drafts: Sequence[LoopNest]) -> list[LoopNest]:
+def in_pieces(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     """The drafts, large choices by an index written by several of which each has some places."""
     result: list[LoopNest] = []
     for draft in drafts:
         nest = draft.nest
-        if nest.parts <= MOST_PARTS or len(nest.writes) != 1 or not _is_plain(nest):
+        is_small = nest.parts <= target.max_expressions
+        if is_small or len(nest.writes) != 1 or not _is_plain(nest):
             result.append(draft)
             continue
-        pieces = [] if draft.needed else _pieces(draft.writes[0])
+        pieces = [] if draft.needed else _pieces(draft.writes[0], target.max_expressions)
         result += [_only(draft, piece) for piece in pieces] or [draft]
     return result
 
@@ -153,11 +155,12 @@ def _only(draft: LoopNest, piece: Write) -> LoopNest:
     return LoopNest.of(piece.variables, (piece,), draft.nodes, behind=draft.behind)
 
 
-def _pieces(write: Write) -> list[Write]:
+def _pieces(write: Write, most: int) -> list[Write]:
     along = _border(write.value)
     if along is None or along[0] not in write.variables:
         return []
-    return [_piece(write, along[0], group) for group in _groups(_ranges(write.value, along[0]))]
+    groups = _groups(_ranges(write.value, along[0]), most)
+    return [_piece(write, along[0], group) for group in groups]
 
 
 def _ranges(value: Expr, variable: Variable) -> Iterator[_Range]:
@@ -185,13 +188,13 @@ def _border(choice: Expr) -> tuple[Variable, int] | None:
     return found[0], found[1]
 
 
-def _groups(ranges: Iterator[_Range]) -> Iterator[list[_Range]]:
+def _groups(ranges: Iterator[_Range], most: int) -> Iterator[list[_Range]]:
     """Ranges that follow one another, together as many as one kernel holds."""
     group: list[_Range] = []
     parts = 0
     for one in ranges:
         own = _amount(one[0]).parts + 2  # with the choice and its condition
-        if group and parts + own >= MOST_PARTS:
+        if group and parts + own >= most:
             yield group
             group, parts = [], 0
         group.append(one)

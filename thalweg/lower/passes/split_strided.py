@@ -16,12 +16,11 @@ from thalweg.ir.expr import Expr, is_zero
 from thalweg.ir.index import Affine, expressed, number
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import IndexTuple, Variable
+from thalweg.ir.target import Target
 from thalweg.lower.nests.match_contraction import digits_of, summed_product
 
-_MOST_PHASES = 64
 
-
-def strides_of(form: Any, at: IndexTuple) -> dict[Variable, int]:
+def strides_of(form: Any, at: IndexTuple, target: Target) -> dict[Variable, int]:
     """By which numbers the indices of a product's output are divided, if that is all there is."""
     body = summed_product(form) if isinstance(form, Expr) else None
     if body is None:
@@ -34,7 +33,7 @@ def strides_of(form: Any, at: IndexTuple) -> dict[Variable, int]:
         by = digit.divisor * max(digit.modulus, 1)
         variable = at.variables[at.variables.index(outer[0])]  # pyright: ignore[reportArgumentType]
         strides[variable] = math.lcm(strides.get(variable, 1), by)
-    return strides if math.prod(strides.values()) <= _MOST_PHASES else {}
+    return strides if math.prod(strides.values()) <= target.max_strided_phases else {}
 
 
 def phases(

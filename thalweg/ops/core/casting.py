@@ -18,11 +18,13 @@ from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.ir import loop, table
+from thalweg.ir import loop
 from thalweg.ir.expr import Expr
+from thalweg.ir.functions import conversion
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand
 from thalweg.ops.core.elementwise import Elementwise
 from thalweg.ops.math import arithmetic
+from thalweg.platform.dtype_traits import bounds
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -35,7 +37,7 @@ class Cast(Elementwise):
     DstT: DType
 
     def numpy(self, x: Array) -> Array:
-        return table.cast(x, self.DstT.as_numpy_dtype)
+        return conversion.cast(x, self.DstT.as_numpy_dtype)
 
     def element(self, x: Expr) -> Expr:
         return x.cast(self.DstT.as_numpy_dtype)
@@ -121,8 +123,7 @@ def _within(exact: Any, kind: DType, up: bool) -> Tensor:
     nearest = np.asarray(float(exact)).astype(kind.as_numpy_dtype)
     rounded = float(nearest)
     if rounded < exact if up else rounded > exact:
-        towards = np.asarray(np.inf if up else -np.inf, nearest.dtype)
-        nearest = np.nextafter(nearest, towards)
+        nearest = np.nextafter(nearest, bounds(nearest.dtype)[up])
     return convert_to_tensor(nearest)
 
 
