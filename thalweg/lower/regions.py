@@ -47,6 +47,7 @@ def regions(
     units = _grouped([node for node in nodes if node not in loose], order, compiled, hops)
     if not devices:
         _sink(units, order, set(fetches))
+    if not devices and not any(node.op.blocking for node in nodes):  # else units run in any order
         _read_where_used(units, set(fetches))
     units = [unit for unit in units if unit]
     controls = _controls(nodes, fetches)

@@ -77,8 +77,9 @@ class Plan:
         waits: list[int] = []
         followers: list[list[int]] = [[] for _ in self.instructions]
         for index, step in enumerate(self.instructions):
-            needed = [n for node in step.nodes for n in self.order.get(node, ())]
-            before = {index_of[node] for node in needed if node in index_of} - {index}
+            needed = {n for node in step.nodes for n in self.order.get(node, ())}
+            # A constant that is in several regions binds none of them to another.
+            before = {index_of[node] for node in needed.difference(step.nodes) if node in index_of}
             waits.append(len(before))
             for earlier in before:
                 followers[earlier].append(index)
