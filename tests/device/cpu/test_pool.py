@@ -298,7 +298,7 @@ def test_those_asleep_at_a_barrier_wake(pool: Pool) -> None:
 
 
 def test_barriers_outlast_their_number(pool: Pool) -> None:
-    """The gate's number begins anew after 2**30 barriers."""
+    """The gate's number wraps around after 2**30 barriers."""
     step = turning(10)
     program = step.program(pool, 2)
     pool.run(program)
