@@ -1,6 +1,6 @@
 """The processors code is made for: the one at hand, or a named level or model of x86-64 or AArch64.
 
-What comes in is LLVM's view of the host, the sizes of its caches, or a name; what goes out is a
+Comes in: LLVM's view of the host, the sizes of its caches, or a name. Goes out: a
 `CpuTarget`, which tells the generators how wide and how many the vector registers are.
 """
 

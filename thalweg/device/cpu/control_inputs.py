@@ -1,7 +1,7 @@
 """What comes into a native program of a control node: arrays, variables, and lists as memory.
 
 Of each value: what its program depends on, where it lies for the lowering, and, of lists, how many
-turns a loop along them may have.
+iterations a loop along them may have.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from thalweg.ops.core.context import VariableCell
 
 Array = NDArray[Any]
 
-FIRST_ROOM = 64  # turns that traces have room for at first
+FIRST_CAPACITY = 64  # iterations that traces have capacity for at first
 
 
-def rooms_for(values: Sequence[Any], least: Capacity) -> Capacity:
-    """Room for as many turns as the longest list has entries: many loops go along one."""
+def capacity_for(values: Sequence[Any], least: Capacity) -> Capacity:
+    """Capacity for as many iterations as the longest list has entries: many loops go along one."""
     lists = [levels(value) for value in values if isinstance(value, ListValue)]
     if not lists:
         return least
@@ -33,7 +33,7 @@ def rooms_for(values: Sequence[Any], least: Capacity) -> Capacity:
 
 
 def _rounded(size: int) -> int:
-    return max(FIRST_ROOM, 1 << max(size - 1, 0).bit_length())
+    return max(FIRST_CAPACITY, 1 << max(size - 1, 0).bit_length())
 
 
 def levels(value: ListValue) -> list[ListValue]:
@@ -42,17 +42,17 @@ def levels(value: ListValue) -> list[ListValue]:
     return [value] if nested is None else [value, *levels(nested.flat)]
 
 
-def kind(value: Any) -> Any:
+def value_key(value: Any) -> Any:
     """What a value's program depends on."""
     if isinstance(value, VariableCell):
         buffer = value.buffer
         return None if buffer is None else buffer.shape
     if isinstance(value, ListValue):
-        return tuple(_list_kind(level) for level in levels(value))
+        return tuple(_list_key(level) for level in levels(value))
     return np.shape(value)
 
 
-def _list_kind(value: ListValue) -> Any:
+def _list_key(value: ListValue) -> Any:
     known = _known_rows(value)
     content = None if known is None else known.tobytes()
     nested = value.as_nested()
@@ -72,7 +72,7 @@ def _known_rows(value: ListValue) -> Array | None:
 
 
 def given(place: int, value: Any) -> Given | None:
-    """Storage an input lies, or None where native code cannot take it."""
+    """Where an input lies, or None where native code cannot take it."""
     if isinstance(value, VariableCell):
         buffer = value.buffer
         if buffer is None:

@@ -1,8 +1,8 @@
 """The parts of a control program with their code: calls, and where their temporaries lie.
 
-A program comes in, with what varied in its kernels so far and how many threads walk it. A brief
-part that is all of a loop's turn is compiled as one function that repeats itself; of any other part
-each kernel is a call of its own.
+Comes in: a program, with what varied in its kernels so far and how many threads run it. A small
+part that is all of a loop's iteration is compiled as one function that repeats itself; of any other
+part each kernel is a call of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from thalweg.lower.memory.barriers import BarrierPlan, amid_updates, work_of
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 
 _REPEATED_WORK = 50_000.0  # that a kernel which repeats itself does before it looks up: some 20 µs
-_MOST_REPEATED = 24  # kernels of a turn that repeats itself: all of them are compiled as one
+_MAX_REPEATED = 24  # kernels of an iteration that repeats itself: all of them are compiled as one
 _NO_CODE = Loaded((), 0)
 
 
@@ -51,11 +51,11 @@ def placed_parts(
 ) -> dict[Part, PlacedPart]:
     """The parts of a program, all compiled together, the words of their calls one after another."""
     parts = _parts(program)
-    adapted = iter(varying.adapt([launch for p in parts for launch in p.lowered.launches]))
-    to = {part: [next(adapted) for _ in part.lowered.launches] for part in parts}
+    kernels = iter(varying.adapt([launch for p in parts for launch in p.lowered.launches]))
+    to = {part: [next(kernels) for _ in part.lowered.launches] for part in parts}
     deciding = _repeated(program) if threads == 1 else {}
-    turns = {part: _turn(part, to[part], deciding[part], target) for part in deciding}
-    requests = {part: _requests(part, to[part], turns.get(part), target) for part in parts}
+    iterations = {part: _iteration(part, to[part], deciding[part], target) for part in deciding}
+    requests = {part: _requests(part, to[part], iterations.get(part), target) for part in parts}
     loaded = iter(load_all([one for part in parts for one in requests[part]], target))
     found: dict[Part, PlacedPart] = {}
     words = 0
@@ -75,23 +75,23 @@ def _work(part: Part, target: CpuTarget) -> float:
 
 
 def _repeated(program: ControlProgram) -> dict[Part, BufferView]:
-    """The parts that are all of a loop's turn, and what decides if there is another one."""
+    """The parts that are all of a loop's iteration, and what decides if there is another one."""
     found: dict[Part, BufferView] = {}
     items = program.items
-    for label, part, leap in zip(items, items[1:], items[2:], strict=False):
-        if not isinstance(leap, Branch) or leap.target is not label or not leap.if_true:
+    for label, part, branch in zip(items, items[1:], items[2:], strict=False):
+        if not isinstance(branch, Branch) or branch.target is not label or not branch.if_true:
             continue
-        if not isinstance(part, Part) or leap.decides is None:
+        if not isinstance(part, Part) or branch.decides is None:
             continue
         launches = part.lowered.launches
-        is_brief = len(launches) <= _MOST_REPEATED
-        if is_brief and all(isinstance(launch.kernel, Loops) for launch in launches):
-            found[part] = leap.decides
+        is_small = len(launches) <= _MAX_REPEATED
+        if is_small and all(isinstance(launch.kernel, Loops) for launch in launches):
+            found[part] = branch.decides
     return found
 
 
-def _turn(
-    part: Part, adapted: Sequence[SpecializedKernel], deciding: BufferView, target: CpuTarget
+def _iteration(
+    part: Part, kernels: Sequence[SpecializedKernel], deciding: BufferView, target: CpuTarget
 ) -> Iteration | None:
     """A part as one function that repeats itself."""
     launches = part.lowered.launches
@@ -99,7 +99,7 @@ def _turn(
     starts: list[int] = []
     numbers: list[tuple[int, ...]] = []
     words = 0
-    for launch, to in zip(launches, adapted, strict=True):
+    for launch, to in zip(launches, kernels, strict=True):
         places = zip(launch.buffers, launch.starts, strict=True)
         keys = [(part.homes.get(buffer, buffer), start) for buffer, start in places]
         numbers.append(tuple(memory.setdefault(key, len(memory)) for key in keys))
@@ -107,16 +107,16 @@ def _turn(
         words += Call.count_words(launch, to)
     if (deciding, 0) not in memory:
         return None
-    times = Counter(_owner(place) for place, _ in memory)
+    times = Counter(_memory_of(place) for place, _ in memory)
     overlapping = frozenset(
-        number for (place, _), number in memory.items() if times[_owner(place)] > 1
+        number for (place, _), number in memory.items() if times[_memory_of(place)] > 1
     )
     most = max(int(_REPEATED_WORK / (_work(part, target) + 1)), 1)
-    kernels = tuple(cast("Loops", to.kernel) for to in adapted)
-    return Iteration(kernels, tuple(starts), tuple(numbers), overlapping, memory[deciding, 0], most)
+    loops = tuple(cast("Loops", to.kernel) for to in kernels)
+    return Iteration(loops, tuple(starts), tuple(numbers), overlapping, memory[deciding, 0], most)
 
 
-def _owner(place: BufferView | Buffer) -> Any:
+def _memory_of(place: BufferView | Buffer) -> Any:
     """What memory is part of: all temporaries of the arena; two variables may be one in the end."""
     if isinstance(place, Buffer):
         return BufferKind.TEMPORARY if place.kind is BufferKind.TEMPORARY else place
@@ -125,19 +125,19 @@ def _owner(place: BufferView | Buffer) -> Any:
 
 def _requests(
     part: Part,
-    adapted: Sequence[SpecializedKernel],
-    turn: Iteration | None,
+    kernels: Sequence[SpecializedKernel],
+    iteration: Iteration | None,
     target: CpuTarget,
 ) -> list[Request]:
-    if turn is not None:
-        return [iteration_request(turn, target)]
-    pairs = zip(part.lowered.launches, adapted, strict=True)
+    if iteration is not None:
+        return [iteration_request(iteration, target)]
+    pairs = zip(part.lowered.launches, kernels, strict=True)
     return [kernel_request(launch, to.kernel, target) for launch, to in pairs]
 
 
 def _with_code(
     part: Part,
-    adapted: Sequence[SpecializedKernel],
+    kernels: Sequence[SpecializedKernel],
     loaded: Sequence[Loaded],
     words: int,
     target: CpuTarget,
@@ -148,17 +148,17 @@ def _with_code(
     code = [*loaded, *[_NO_CODE] * (len(lowered.launches) - len(loaded))]
     scratches = [kernel.scratch for kernel in code]
     arena = arrange(lowered.launches, scratches, lowered.pieces, target)
-    waits, held = BarrierPlan(arena, target), amid_updates(lowered.launches)
+    barriers, no_pause = BarrierPlan(arena, target), amid_updates(lowered.launches)
     calls: list[Call] = []
     for place, launch in enumerate(lowered.launches):
         functions, scratch = code[place].functions, arena.scratch[place]
         piece = scratch, scratch + code[place].scratch
-        first, owner = waits.place(launch, piece, len(functions))
+        first, thread = barriers.place(launch, piece, len(functions))
         waiting = (first or not place, *[True] * (len(functions) - 1))[: len(functions)]
-        owner = -1 if is_one else owner
-        amount = held[place], int(_REPEATED_WORK if is_one else work_of(launch.kernel, target))
+        thread = -1 if is_one else thread
+        amount = no_pause[place], int(_REPEATED_WORK if is_one else work_of(launch.kernel, target))
         calls.append(
-            Call(launch, adapted[place], functions, words, scratch, waiting, owner, *amount)
+            Call(launch, kernels[place], functions, words, scratch, waiting, thread, *amount)
         )
         words += calls[-1].word_count
     return PlacedPart(part, tuple(calls), arena)

@@ -1,8 +1,8 @@
-"""Control nodes as native programs: parts and jumps in one table, walked without the interpreter.
+"""Control nodes as native programs: parts and jumps in one step table, interpreted natively.
 
 A call gives the loop variables fresh memory, which the program updates in place and which then is
-the result. A loop that keeps values of every turn has room for so many; where that proves too
-little, it is run again with four times as much, and remembers.
+the result. A loop that keeps values of every iteration has capacity for so many; where that proves
+too little, it is run again with four times as much, as are later calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.codegen.machine import CpuTarget
 from thalweg.control.lists import ListValue
-from thalweg.device.cpu.control_inputs import FIRST_ROOM, given, kind, levels, rooms_for
+from thalweg.device.cpu.control_inputs import FIRST_CAPACITY, capacity_for, given, levels, value_key
 from thalweg.device.cpu.control_parts import PlacedPart, placed_parts, threads_for
 from thalweg.device.cpu.invocation import address_of
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
@@ -54,7 +54,7 @@ from thalweg.platform.forks import renewed_after_fork
 
 Array = NDArray[Any]
 
-_MOST_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
+_MAX_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
 
 
 class NativeControl:
@@ -64,10 +64,10 @@ class NativeControl:
         self._unit = unit
         self._pool, self._target, self._threads = pool, target, threads
         self._programs = Bounded[Any, _ControlStep | None](
-            "programs of a loop or conditional", _MOST_PROGRAMS
+            "programs of a loop or conditional", _MAX_PROGRAMS
         )
         self._varying = Varying()
-        self._rooms = Capacity(FIRST_ROOM, FIRST_ROOM)
+        self._capacity = Capacity(FIRST_CAPACITY, FIRST_CAPACITY)
         self.reason = ""  # why it is not native, where it is not
         self.renew_locks()
         renewed_after_fork(self)
@@ -77,30 +77,30 @@ class NativeControl:
         self._lock = threading.Lock()
 
     def __call__(self, context: Any, values: Sequence[Any]) -> list[Any] | None:
-        """The unit's outputs, or None where native code cannot settle them."""
+        """The unit's outputs, or None where the executor must compute them."""
         while True:
             step = self._step(values)
             if step is None:
                 return None
             results = step.run(context, values)
-            if not isinstance(results, _MoreRoom):
+            if not isinstance(results, _MoreCapacity):
                 return results
             with self._lock:
-                grown = dict(self._rooms.grown)
-                for number, room in results.held.items():
+                grown = dict(self._capacity.grown)
+                for number, room in results.full.items():
                     grown[number] = max(grown.get(number, 0), 4 * room)
-                self._rooms = replace(self._rooms, grown=tuple(sorted(grown.items())))
+                self._capacity = replace(self._capacity, grown=tuple(sorted(grown.items())))
 
     def _step(self, values: Sequence[Any]) -> _ControlStep | None:
-        rooms = rooms_for(values, self._rooms)
-        key = (rooms, *[kind(value) for value in values])
+        capacity = capacity_for(values, self._capacity)
+        key = (capacity, *[value_key(value) for value in values])
         if key not in self._programs:
             with self._lock:
                 if key not in self._programs:
-                    self._programs[key] = self._lowered(values, rooms)
+                    self._programs[key] = self._lowered(values, capacity)
         return self._programs[key]
 
-    def _lowered(self, values: Sequence[Any], rooms: Capacity) -> _ControlStep | None:
+    def _lowered(self, values: Sequence[Any], capacity: Capacity) -> _ControlStep | None:
         inputs: list[Given] = []
         for place, value in enumerate(values):
             one = given(place, value)
@@ -112,8 +112,8 @@ class NativeControl:
             inputs.append(one)
         try:
             with gc_paused(), deep_calls():
-                program = lower_control(self._unit, inputs, rooms, self._target)
-                room = rooms.of(LISTS)
+                program = lower_control(self._unit, inputs, capacity, self._target)
+                room = capacity.of(LISTS)
                 return _ControlStep(
                     self._unit,
                     program,
@@ -129,10 +129,10 @@ class NativeControl:
 
 
 @dataclass(frozen=True)
-class _MoreRoom:
+class _MoreCapacity:
     """The traces of loops were full before these ended."""
 
-    held: dict[int, int]  # the room that was not enough, by the number of the loop
+    full: dict[int, int]  # the capacity that was not enough, by the number of the loop
 
 
 class _ControlStep:
@@ -148,23 +148,23 @@ class _ControlStep:
         threads: int,
         room: int,
     ) -> None:
-        self._list_room = room
+        self._list_capacity = room
         self.unit, self.program, self.pool, self.alignment = unit, program, pool, target.alignment
         self.threads = threads_for(program, threads, target)
         self.parts = placed_parts(program, varying, target, self.threads)
         calls = [call for placed in self.parts.values() for call in placed.calls]
         self.word_count = sum(call.word_count for call in calls)
         self.temporary = max((p.arena.size for p in self.parts.values()), default=0)
-        self.homes, self.size = self._arranged()
+        self.offsets, self.size = self._arranged()
         self.constants = {
-            home: np.require(home.source, requirements=["C", "A"])
-            for home in self._all_homes()
-            if home.where is Storage.CONSTANT
+            view: np.require(view.source, requirements=["C", "A"])
+            for view in self._all_views()
+            if view.where is Storage.CONSTANT
         }
         self._idle: deque[_Invocation] = deque()
         self._find_border()
 
-    def _all_homes(self) -> list[BufferView]:
+    def _all_views(self) -> list[BufferView]:
         found: dict[BufferView, None] = {}
         for item in self.program.items:
             if isinstance(item, Part):
@@ -177,34 +177,34 @@ class _ControlStep:
         """The program's own memory, after what the parts share for their temporaries."""
         at = rounded(self.temporary, self.alignment)
         offsets: dict[BufferView, int] = {}
-        for home in self._all_homes():
-            if home.where is Storage.OWN:
-                offsets[home] = at
-                at += rounded(home.bytes, self.alignment)
+        for view in self._all_views():
+            if view.where is Storage.OWN:
+                offsets[view] = at
+                at += rounded(view.bytes, self.alignment)
         return offsets, at
 
     def _find_border(self) -> None:
-        """Storage the addresses of arrays from outside go, and which of the variables change."""
+        """Which words hold the addresses of arrays from outside, and which variables change."""
         self.words: dict[BufferView, list[tuple[int, int]]] = {}
         self.written: set[BufferView] = set()
         for placed in self.parts.values():
             for call in placed.calls:
                 written = call.launch.written
                 for word, buffer, shift in call.addresses():
-                    home = placed.part.homes.get(buffer)
-                    if home is not None:
-                        self.words.setdefault(home, []).append((word, shift))
+                    view = placed.part.homes.get(buffer)
+                    if view is not None:
+                        self.words.setdefault(view, []).append((word, shift))
                         if buffer in written:
-                            self.written.add(home)
-        self.inputs = [home for home in self.words if home.where is Storage.INPUT]
-        self.variables = [home for home in self.words if home.where is Storage.VARIABLE]
-        self.begun = {home for home in self.words if not home.shape} | self._list_starts()
+                            self.written.add(view)
+        self.inputs = [view for view in self.words if view.where is Storage.INPUT]
+        self.variables = [view for view in self.words if view.where is Storage.VARIABLE]
+        self.begun = {view for view in self.words if not view.shape} | self._list_starts()
         self.checks = any(part.part.lowered.checked for part in self.parts.values())
         self.changed = [number for number, h in enumerate(self.variables) if h in self.written]
         self.exclusive = self.changed if locks_updates(self.unit.node) else []
 
     def _list_starts(self) -> set[BufferView]:
-        """Storage lists in lists start."""
+        """The memory that says where lists in lists start."""
         found: set[BufferView] = set()
         for one in self.program.outputs:
             while isinstance(one, ListBuffer) and one.entries is not None:
@@ -215,12 +215,12 @@ class _ControlStep:
     # Calls
 
     def run(self, context: Any, values: Sequence[Any]) -> Any:
-        """The unit's outputs; None where something cannot be settled; or a wish for more room."""
+        """The unit's outputs; None where the executor must decide; or what capacity it lacks."""
         try:
             invocation = self._idle.pop()
         except IndexError:
             invocation = _Invocation(self)
-        held, found = self._enter(invocation, values), None
+        held, found = self._bind_inputs(invocation, values), None
         if held is not None:
             run = self._run_with_variables if self.variables else self._run
             found = run(invocation, values, context)
@@ -231,7 +231,7 @@ class _ControlStep:
     def _run_with_variables(
         self, invocation: _Invocation, values: Sequence[Any], context: Any
     ) -> Any:
-        invocation.use.cells = [values[home.source] for home in self.variables]
+        invocation.use.cells = [values[view.source] for view in self.variables]
         try:
             USES.begin(invocation.use, context.cancellation)
             return self._run(invocation, values, context) if self._borrow(invocation) else None
@@ -240,19 +240,19 @@ class _ControlStep:
 
     def _run(self, invocation: _Invocation, values: Sequence[Any], context: Any) -> Any:
         results = self._results(invocation, values, context)
-        before = self._remembered(values)
+        before = self._saved(values)
         invocation.fault[0] = 0
         fault = self.pool.run(invocation.program)
         pause = partial(self._pause, invocation, context)
         fault = self.pool.resume(invocation.program, fault, pause)
         context.cancellation.check()
         if not fault and self._used_once(results):
-            self._settle_streams(results, context)
+            self._advance_streams(results, context)
             return self._outputs(values, results)
         for cell, value in before:
             np.copyto(cell.borrow().array, value)
         full = self._full(results)
-        return _MoreRoom(full) if full else None
+        return _MoreCapacity(full) if full else None
 
     def _pause(self, invocation: _Invocation, context: Any) -> None:
         """Between two iterations: stop if that is wanted, let others at the variables."""
@@ -270,55 +270,55 @@ class _ControlStep:
     def _full(self, results: Mapping[BufferView, Array]) -> dict[int, int]:
         """The loops whose traces were full when the program stopped, or lists that grow."""
         grown = [rows.writes for rows in self.program.lists.values() if rows.grows]
-        last = [results[home][-1] > 0 for home in grown if home is not None and home in results]
-        found = {LISTS: self._list_room} if any(last) else {}
+        last = [results[view][-1] > 0 for view in grown if view is not None and view in results]
+        found = {LISTS: self._list_capacity} if any(last) else {}
         for number, count in enumerate(self.program.counts):
             if results[count.home] >= count.room:
                 found[number] = count.room
         return found
 
-    def _remembered(self, values: Sequence[Any]) -> list[tuple[VariableCell, Array]]:
+    def _saved(self, values: Sequence[Any]) -> list[tuple[VariableCell, Array]]:
         """The variables that a loop that may fail changes, as they were before."""
         if not self.checks:
             return []
-        cells = [values[home.source] for home in self.variables if home in self.written]
+        cells = [values[view.source] for view in self.variables if view in self.written]
         return [(cell, cell.borrow().array.copy()) for cell in cells]
 
-    def _enter(self, invocation: _Invocation, values: Sequence[Any]) -> list[Any] | None:
-        """Put the addresses of what comes in in place; the arrays that must live meanwhile."""
+    def _bind_inputs(self, invocation: _Invocation, values: Sequence[Any]) -> list[Any] | None:
+        """Bind what comes in; the arrays that must live until the step ends."""
         held: list[Any] = []
-        for home in self.inputs:
-            value: Any = values[home.source]
+        for view in self.inputs:
+            value: Any = values[view.source]
             if isinstance(value, ListValue):
-                value = levels(value)[home.depth]
+                value = levels(value)[view.depth]
                 if not value.accumulates and not value.written.all():
                     return None
                 nested = value.as_nested()
                 value = value.as_stacked() if nested is None else nested.starts
-                if value is None or value.shape != home.shape:
+                if value is None or value.shape != view.shape:
                     return None
-            array = np.require(value, home.dtype, ["C", "A"])
+            array = np.require(value, view.dtype, ["C", "A"])
             held.append(array)
-            self._put(invocation, home, array)
+            self._bind(invocation, view, array)
         return held
 
     def _borrow(self, invocation: _Invocation) -> bool:
-        """Put the addresses of the variables in place; whether they are as expected."""
+        """Bind the buffers of the variables; whether they are as expected."""
         use = invocation.use
         with USES.mutex:
             for number in self.changed:
                 if use.cells[number].is_initialized:
                     use.cells[number].copy_on_write()
             buffers = use.buffers = [cell.buffer for cell in use.cells]
-            for home, buffer in zip(self.variables, buffers, strict=True):
-                if buffer is None or buffer.shape != home.shape:
+            for view, buffer in zip(self.variables, buffers, strict=True):
+                if buffer is None or buffer.shape != view.shape:
                     return False
-                self._put(invocation, home, buffer.array)
+                self._bind(invocation, view, buffer.array)
         return True
 
-    def _put(self, invocation: _Invocation, home: BufferView, array: Array) -> None:
+    def _bind(self, invocation: _Invocation, view: BufferView, array: Array) -> None:
         address = address_of(array)
-        for word, shift in self.words.get(home, ()):
+        for word, shift in self.words.get(view, ()):
             invocation.words[word] = address + shift
 
     def _results(
@@ -329,14 +329,14 @@ class _ControlStep:
         starts = self._starts(values)
         for one in self.program.drawings:
             starts[one.home] = _next_in_stream(one, context).place
-        for home in (*self.words, *[o for o in self.program.outputs if isinstance(o, BufferView)]):
-            if home.where is not Storage.RESULT or home in found:
+        for view in (*self.words, *[o for o in self.program.outputs if isinstance(o, BufferView)]):
+            if view.where is not Storage.RESULT or view in found:
                 continue
-            start = starts.get(home)
-            # A number of turns begins at none, and lists that never were start at the first row.
-            make = np.zeros if home in self.begun else np.empty
-            found[home] = make(home.shape, home.dtype) if start is None else start()
-            self._put(invocation, home, found[home])
+            start = starts.get(view)
+            # Iterations are counted from zero, and lists that never were start at the first row.
+            make = np.zeros if view in self.begun else np.empty
+            found[view] = make(view.shape, view.dtype) if start is None else start()
+            self._bind(invocation, view, found[view])
         return found
 
     def _starts(self, values: Sequence[Any]) -> dict[BufferView, Callable[[], Array]]:
@@ -358,7 +358,7 @@ class _ControlStep:
                 yield rows, value
                 rows = rows.entries or rows
 
-    def _settle_streams(self, results: Mapping[BufferView, Array], context: Any) -> None:
+    def _advance_streams(self, results: Mapping[BufferView, Array], context: Any) -> None:
         """Take out of the random streams what the turns have drawn."""
         for one in self.program.drawings:
             start = _next_in_stream(one, context)
@@ -380,7 +380,7 @@ class _ControlStep:
         for rows, value in self._lists(values):
             lists[rows] = value
             written, reads = (
-                None if home is None else results.get(home) for home in (rows.writes, rows.reads)
+                None if view is None else results.get(view) for view in (rows.writes, rows.reads)
             )
             if rows.where is Storage.RESULT and rows.home is not None and rows.home in results:
                 size = _size(rows, value, written)
@@ -413,12 +413,12 @@ def _next_in_stream(drawing: Drawing, context: Any) -> Philox:
     return cast("Random", drawing.node.op).reserve(context.at(drawing.node), 0)
 
 
-def _begun(value: ListValue, home: BufferView) -> Array:
+def _begun(value: ListValue, view: BufferView) -> Array:
     """The rows of a list that is about to be changed, in memory of their own."""
     rows = value.as_stacked() if value.written.any() else None
-    if rows is not None and rows.shape == home.shape:
-        return np.array(rows, home.dtype)
-    begun = np.zeros(home.shape, home.dtype)
+    if rows is not None and rows.shape == view.shape:
+        return np.array(rows, view.dtype)
+    begun = np.zeros(view.shape, view.dtype)
     if rows is not None:
         begun[: len(rows)] = rows
     return begun
@@ -455,15 +455,15 @@ class _Invocation:
             if isinstance(item, Part):
                 entries += self._calls(step.parts[item], words)
             elif isinstance(item, Branch):
-                decides = 0 if item.decides is None else self._home(item.decides)
+                decides = 0 if item.decides is None else self._address_of(item.decides)
                 entries.append(Jump(places[item.target], decides, item.if_true))
         self.program = StepTable(step.pool, entries, self.fault.ctypes.data, step.threads)
         self.use = Use[VariableCell]((), step.changed, step.exclusive)
 
-    def _home(self, home: BufferView) -> int:
-        if home.where is Storage.CONSTANT:
-            return self._step.constants[home].ctypes.data
-        return self._base + self._step.homes[home] if home.where is Storage.OWN else 0
+    def _address_of(self, view: BufferView) -> int:
+        if view.where is Storage.CONSTANT:
+            return self._step.constants[view].ctypes.data
+        return self._base + self._step.offsets[view] if view.where is Storage.OWN else 0
 
     def _calls(self, placed: PlacedPart, words: Array) -> list[Entry]:
         entries: list[Entry] = []
@@ -479,9 +479,9 @@ class _Invocation:
         return entries
 
     def _address(self, placed: PlacedPart, buffer: Buffer) -> int:
-        home = placed.part.homes.get(buffer)
-        if home is not None:
-            return self._home(home)
+        view = placed.part.homes.get(buffer)
+        if view is not None:
+            return self._address_of(view)
         if buffer.kind is BufferKind.TEMPORARY:
             return self._base + placed.arena.offsets[buffer]
         constant = np.require(buffer.source, requirements=["C", "A"])

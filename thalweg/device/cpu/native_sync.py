@@ -69,7 +69,7 @@ entry:
   %patience = add i64 %spins, {_YIELDS}
   br label %look
 look:
-  %turn = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%turn, %sleep]
+  %count = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%count, %sleep]
   %now = load atomic i32, ptr %word acquire, align 4
   %value = and i32 %now, {~ASLEEP}
   %same = icmp eq i32 %value, %seen
@@ -77,14 +77,14 @@ look:
 changed:
   ret i32 %value
 unchanged:
-  %next = add i64 %turn, 1
-  %brief = icmp ult i64 %turn, %spins
-  br i1 %brief, label %spin, label %long
+  %next = add i64 %count, 1
+  %spinning = icmp ult i64 %count, %spins
+  br i1 %spinning, label %spin, label %long
 spin:
   call void {pause}
   br label %look
 long:
-  %patient = icmp ult i64 %turn, %patience
+  %patient = icmp ult i64 %count, %patience
   br i1 %patient, label %yield, label %sleep
 yield:
 {field("yielding", "ptr", "pool", YIELD)}
@@ -141,7 +141,7 @@ entry:
   %start = call i64 @now(ptr %pool)
   br label %look
 look:
-  %turn = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%turn, %sleep]
+  %count = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%count, %sleep]
   %now = load atomic i32, ptr %word acquire, align 4
   %value = and i32 %now, {~ASLEEP}
   %unset = icmp eq i32 %value, {UNSET}
@@ -150,14 +150,14 @@ take:
   %taken = atomicrmw xchg ptr %word, i32 {UNSET} acquire
   ret i64 1
 unchanged:
-  %next = add i64 %turn, 1
-  %brief = icmp ult i64 %turn, %spins
-  br i1 %brief, label %spin, label %long
+  %next = add i64 %count, 1
+  %spinning = icmp ult i64 %count, %spins
+  br i1 %spinning, label %spin, label %long
 spin:
   call void {_PAUSES[architecture][1]}
   br label %look
 long:
-  %patient = icmp ult i64 %turn, %patience
+  %patient = icmp ult i64 %count, %patience
   br i1 %patient, label %yield, label %check
 yield:
   %yielded = call i32 %yielding()

@@ -31,9 +31,9 @@ from thalweg.platform.caches import memoized
 
 _CHAINS = 12  # sums that do not wait for each other: latency × units, and 16 registers hold them
 _TILES = 4  # of sums, of which one takes its next step when the last has begun
-_TURNS = 40_000
+_ITERATIONS = 40_000
 _ROUNDS = 7
-_LEAST_COPIED, _MOST_COPIED = 1 << 12, 1 << 26
+_MIN_COPIED, _MAX_COPIED = 1 << 12, 1 << 26
 
 
 @memoized(64)
@@ -43,7 +43,7 @@ def arithmetic_peak(threads: int, dtype: Any = np.float32) -> float:
     kind = _vector(target, DOUBLE if np.dtype(dtype).itemsize == 8 else FLOAT)
     (function,) = load([emit_arithmetic(kind, target)], target)[0]
     memory = np.full(16 * threads + 2, 0.5, np.float64)
-    operations = 2.0 * _CHAINS * kind.lanes * _TURNS * threads
+    operations = 2.0 * _CHAINS * kind.lanes * _ITERATIONS * threads
     return operations / _seconds(function, [memory.ctypes.data, 0], threads)
 
 
@@ -52,14 +52,14 @@ def matrix_peak(threads: int) -> float:
     """Floating-point operations per second of the matrix unit on tiles that stay there."""
     target = host()
     (function,) = load([emit_tiles()], target)[0]
-    operations = 2.0 * _TILES * SIDE * SIDE * DEPTH * _TURNS * threads
+    operations = 2.0 * _TILES * SIDE * SIDE * DEPTH * _ITERATIONS * threads
     return operations / _seconds(function, [], threads)
 
 
 def copy_peak(size: int, threads: int) -> float:
     """Bytes per second, read and written, of a plain copy that moves about `size` bytes in all."""
     rounded = 1 << max(size - 1, 1).bit_length()
-    return _copy_peak(min(max(rounded, _LEAST_COPIED), _MOST_COPIED), threads)
+    return _copy_peak(min(max(rounded, _MIN_COPIED), _MAX_COPIED), threads)
 
 
 @memoized(64)
@@ -97,7 +97,7 @@ def emit_arithmetic(kind: Type, target: CpuTarget) -> Emitted:
     scale = b.splat(b.load(kind.of(1), memory), kind.lanes)
     sums = [b.splat(constant(kind.of(1), 1.0 + i), kind.lanes) for i in range(_CHAINS)]
     zero, one = constant(I64, 0), constant(I64, 1)
-    with b.loop(zero, constant(I64, _TURNS), one, sums) as loop:
+    with b.loop(zero, constant(I64, _ITERATIONS), one, sums) as loop:
         loop.next = [_multiply_add(b, value, scale, target) for value in loop.carried]
     total = loop.results[0]
     for value in loop.results[1:]:
@@ -115,7 +115,7 @@ def emit_tiles() -> Emitted:
     configure(b)
     for tile in range(8):
         instruct(b, "tilezero", tile)
-    with b.loop(constant(I64, 0), constant(I64, _TURNS), constant(I64, 1)):
+    with b.loop(constant(I64, 0), constant(I64, _ITERATIONS), constant(I64, 1)):
         for tile in range(_TILES):
             instruct(b, "tdpbf16ps", tile, 4 + tile // 2, 6 + tile % 2)
     instruct(b, "tilerelease")

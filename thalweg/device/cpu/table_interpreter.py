@@ -77,8 +77,8 @@ def emit_pool(target: CpuTarget) -> Emitted:
         native_sync.arrive(),
         native_sync.barrier(),
         _look(),
-        _walk("walk", timed=False),
-        _walk("walk_timed", timed=True),
+        _interpret("interpret", timed=False),
+        _interpret("interpret_timed", timed=True),
         native_sync.now(),
         _step(),
         _worker(),
@@ -130,7 +130,7 @@ done:
 }}"""
 
 
-def _walk(name: str, timed: bool) -> str:
+def _interpret(name: str, timed: bool) -> str:
     """A thread's way through a program; the entry before which it left, or their number."""
     before = _stamp("start") if timed else ""
     after = _stamp("end") if timed else ""
@@ -145,7 +145,7 @@ entry:
   %entries = getelementptr i8, ptr %program, i64 {PROGRAM_ENTRIES}
   br label %head
 head:
-  %index = phi i64 [%first, %entry], [%next, %latch], [%owner, %taken]
+  %index = phi i64 [%first, %entry], [%next, %latch], [%runner.number, %taken]
   %left = phi i64 [%budget, %entry], [%rest, %latch], [%rest, %taken]
   %more = icmp slt i64 %index, %count
   br i1 %more, label %read, label %done
@@ -154,7 +154,7 @@ read:
 {field("function", "ptr", "place", 0)}
 {field("arguments", "ptr", "place", 8)}
 {field("flags", "i64", "place", 16)}
-{field("owner", "i64", "place", 24)}
+{field("runner.number", "i64", "place", 24)}
   %work = lshr i64 %flags, {WORK_SHIFT}
   %kept = sub i64 %left, %work
   %spent = icmp slt i64 %kept, 0
@@ -212,15 +212,15 @@ decide:
 taken:
   br label %head
 kernel:
-  %shared = icmp slt i64 %owner, 0
-  br i1 %shared, label %call, label %owned
-owned:
-  %runner = urem i64 %owner, %threads
+  %shared = icmp slt i64 %runner.number, 0
+  br i1 %shared, label %call, label %single
+single:
+  %runner = urem i64 %runner.number, %threads
   %mine = icmp eq i64 %runner, %thread
   br i1 %mine, label %call, label %latch
 call:
-  %share = phi i64 [%thread, %kernel], [0, %owned]
-  %shares = phi i64 [%threads, %kernel], [1, %owned]
+  %share = phi i64 [%thread, %kernel], [0, %single]
+  %shares = phi i64 [%threads, %kernel], [1, %single]
 {before}
   call void %function(ptr %arguments, i64 %share, i64 %shares)
 {after}
@@ -259,10 +259,10 @@ define internal i64 @step({given}) {{
   %timed = icmp ne ptr %times, null
   br i1 %timed, label %clocked, label %plain
 clocked:
-  %at = call i64 @walk_timed({given})
+  %at = call i64 @interpret_timed({given})
   ret i64 %at
 plain:
-  %place = call i64 @walk({given})
+  %place = call i64 @interpret({given})
   ret i64 %place
 }}"""
 

@@ -1,7 +1,7 @@
-"""The search for the best schedule of a contraction: measure, compare, remember.
+"""The search for the best schedule of a contraction: measure, compare, keep.
 
-What comes in are contractions; each runs on scratch buffers under the schedules that are worth it
-and then under what is near the best. What goes out is what was found; the winners are remembered.
+Comes in: contractions; each runs on scratch buffers under the schedules that are worth it and then
+under what is near the best. Goes out: what was found; the winners are kept on disk.
 THALWEG_TUNE=1 does so whenever a step is compiled that has contractions not measured before.
 """
 
@@ -37,7 +37,7 @@ TUNES = os.environ.get("THALWEG_TUNE") == "1"
 #: How many seconds that may take.
 BUDGET = 60.0
 
-_LEAST, _MOST = 5, 60  # runs of a schedule
+_MIN_RUNS, _MAX_RUNS = 5, 60  # runs of a schedule
 _PATIENCE = 0.05  # seconds for the runs of a schedule, more or less
 _BETTER = 0.97  # a winner that gains less than this is luck
 _LINE = 64
@@ -200,11 +200,11 @@ class _Bench:
 
     def _spans(self, program: StepTable) -> Iterator[float]:
         end = time.monotonic() + _PATIENCE
-        for turn in range(_MOST):
+        for run in range(_MAX_RUNS):
             times = self._pool.timed(program)
             if times.all():  # other steps left all threads to this one
                 yield float(times[..., 1].max() - times[..., 0].min()) / 1e9
-            if turn >= _LEAST and time.monotonic() > end:
+            if run >= _MIN_RUNS and time.monotonic() > end:
                 return
 
 

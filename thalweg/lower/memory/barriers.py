@@ -1,9 +1,9 @@
-"""When launches wait for one another, who runs them, and what they amount to.
+"""Where barriers stand between launches, which thread runs them, and what they amount to.
 
-Threads walk the launches together. A launch waits only where it touches memory that a launch since
-the last wait wrote, or writes memory that one of those touched, unless that was the same thread's;
-launches of several threads between two waits run in any order. A launch too small to share is one
-thread's.
+Threads run the launches together. A barrier stands before a launch only where it touches memory
+that a launch since the last barrier wrote, or writes memory that one of those touched, unless that
+was the same thread's; launches of several threads between two barriers run in any order. A launch
+too small to share is one thread's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.bufferize import Launch
 
-#: The owner of a launch that all threads share.
+#: The thread of a launch that all threads share.
 SHARED = -1
 
 _CLEARLY = 0.8  # of the time that all threads take, below which one is better
@@ -67,16 +67,16 @@ def threads_for(launches: Sequence[Launch], threads: int, target: Target) -> int
 
 
 class SlotPlan(NamedTuple):
-    """Whether a launch waits for all that came before it, and who runs it: a thread or all."""
+    """Whether a barrier stands before a launch, and which thread runs it (or all)."""
 
-    waits: bool
-    owner: int
+    barrier: bool
+    thread: int
 
 
 class BarrierPlan:
-    """When launches wait and who runs them, asked one after the other.
+    """Barriers and threads of launches, asked one after the other.
 
-    What one thread wrote, the same thread may read without waiting: launches that follow from one
+    What one thread wrote, the same thread may read without a barrier: launches that follow from one
     another and are too small to share are the same thread's.
     """
 
@@ -86,41 +86,41 @@ class BarrierPlan:
 
     def _begin(self) -> None:
         """Nothing has run since all threads met."""
-        self._owners = 0  # given out
+        self._threads = 0  # given out
         self._read: list[tuple[Extent, int]] = []
         self._written: list[tuple[Extent, int]] = []
-        self._unsettled = False  # checks have run whose verdict nobody has looked at
+        self._unchecked = False  # checks have run whose verdict nobody has read
         self._work = 0.0
 
     def place(self, launch: Launch, scratch: tuple[int, int], phases: int) -> SlotPlan:
-        """SlotPlan the next launch. `scratch` is its piece of the arena: (start, end)."""
+        """Plan the next launch. `scratch` is its piece of the arena: (start, end)."""
         written = [self._extent(buffer) for buffer in launch.written]
         written += [scratch] if scratch[1] > scratch[0] else []
         touched = [*(self._extent(buffer) for buffer in launch.buffers), *written]
         met = _who(self._written, touched) | _who(self._read, written)
         is_alone = phases == 1 and is_small(launch, self._target)
-        waits = bool(met) if SHARED in met or not is_alone else len(met) > 1
-        if self._unsettled and any(b.kind is BufferKind.VARIABLE for b in launch.written):
-            waits = True  # nothing that lasts is written before all checks have held
+        barrier = bool(met) if SHARED in met or not is_alone else len(met) > 1
+        if self._unchecked and any(b.kind is BufferKind.VARIABLE for b in launch.written):
+            barrier = True  # nothing that lasts is written before all checks have held
         is_long = self._work > self._target.max_work_between_barriers
-        if waits or is_long or len(self._read) > _MAX_EXTENTS:
-            waits = True
+        if barrier or is_long or len(self._read) > _MAX_EXTENTS:
+            barrier = True
             met.clear()
             self._begin()
-        owner = SHARED
+        thread = SHARED
         if is_alone:
-            owner = met.pop() if met else self._next_owner()
+            thread = met.pop() if met else self._next_thread()
         if isinstance(launch.kernel, Loops) and launch.kernel.checks:
-            self._unsettled = True
+            self._unchecked = True
         self._work += work_of(launch.kernel, self._target)
-        self._read += [(extent, owner) for extent in touched]
-        self._written += [(extent, owner) for extent in written]
-        return SlotPlan(waits, owner)
+        self._read += [(extent, thread) for extent in touched]
+        self._written += [(extent, thread) for extent in written]
+        return SlotPlan(barrier, thread)
 
-    def _next_owner(self) -> int:
-        """A thread for a launch that follows from none since the last wait: each in its turn."""
-        self._owners += 1
-        return self._owners - 1
+    def _next_thread(self) -> int:
+        """The next thread, for a launch that follows from none since the last barrier."""
+        self._threads += 1
+        return self._threads - 1
 
     def _extent(self, buffer: Buffer) -> Extent:
         if buffer.kind is not BufferKind.TEMPORARY:
