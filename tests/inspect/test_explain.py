@@ -89,6 +89,7 @@ def test_kernels_name_their_ops_lines_and_code(model: Perceptron, session: Any):
         assert function in kernel.llvm
         assert function in kernel.asm
     assert kernel.main.name == "MatMul"
+    assert "for rows i < 8, columns j < 30, reduced r < 20:" in kernel.text
 
 
 def test_neither_plan_nor_profile_changes_state(model: Perceptron, session: Any):

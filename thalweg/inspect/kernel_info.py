@@ -22,6 +22,7 @@ from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Reduce
 from thalweg.ir.kernel import Contraction, Kernel, Loops
 from thalweg.ir.rewrite import walk
+from thalweg.ir.text.printer import kernel_text
 from thalweg.lower.flops_bytes import moved_bytes, operations, touched_bytes
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.nests.bufferize import Launch
@@ -45,6 +46,11 @@ class PlannedKernel:
     def kernel(self) -> Kernel:
         """What the code was made from: loops or a contraction over flat buffers."""
         return self.call.launch.kernel
+
+    @property
+    def text(self) -> str:
+        """The kernel as text: its loops, or what it multiplies and what becomes of the sums."""
+        return kernel_text(self.kernel)
 
     @cached_property
     def name(self) -> str:

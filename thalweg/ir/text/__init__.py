@@ -1,0 +1,1 @@
+"""The text form of kernels: `printer` writes it, `parser` reads it back."""

@@ -1,0 +1,238 @@
+"""Expressions as text: parts before wholes, each once.
+
+Reductions, expressions that are used twice and those that are too long for a line get a name, at
+the loop (or in the body of the reduction) that they change with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from thalweg.ir.expr import (
+    Accumulated,
+    Bitcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Reduce,
+    Scan,
+    Select,
+    Word,
+)
+from thalweg.ir.kernel import Argument, Dynamic, Offset
+from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import free_variables, postorder
+from thalweg.ir.text.syntax import (
+    COMPARISON,
+    INT64,
+    NEGATION,
+    NOT,
+    OPERATORS,
+    PRIMARY,
+    SCAN,
+    dtype_name,
+    number_text,
+    typed,
+)
+
+_MAX_WIDTH = 72  # characters of an expression without a name
+REDUCED_NAMES = "rsuv"
+
+
+class _Text(NamedTuple):
+    """An expression as text, and how tightly it binds."""
+
+    text: str
+    binding: int
+    needs: frozenset[str]  # names in it that are given in the body of a reduction around
+
+
+class ExpressionPrinter:
+    """The expressions of a kernel: `values` by themselves, `terms` as they occur in offsets.
+
+    `loops` are the names of the variables around, from the outermost. `named` are the lines of what
+    got a name, by the number of loops that they are inside of.
+    """
+
+    def __init__(
+        self,
+        arguments: Mapping[Argument, str],
+        loops: Mapping[Variable, str],
+        values: Sequence[Expr],
+        terms: Sequence[Expr],
+    ) -> None:
+        self._arguments = arguments
+        self._depths = {variable: depth for depth, variable in enumerate(loops, 1)}
+        self.named: list[list[str]] = [[] for _ in range(len(loops) + 1)]
+        #: what is named inside of bodies, in order: the lines, and the variables they depend on
+        self._in_bodies: dict[str, tuple[list[str], frozenset[Variable]]] = {}
+        self._numbers = count()
+        self._values = frozenset(values)
+        nodes = list(postorder([*values, *terms]))
+        self._uses = Counter([*values, *terms, *(part for node in nodes for part in node.parts)])
+        bound = [v for node in nodes if isinstance(node, Reduce) for v in node.variables]
+        self.variables = {**names_of([v for v in bound if v not in loops], REDUCED_NAMES), **loops}
+        self._texts: dict[Expr, _Text] = {}
+        for node in nodes:
+            self._texts[node] = self._formatted(node)
+
+    def value(self, expr: Expr) -> str:
+        """An expression by itself."""
+        return self._texts[expr].text
+
+    def bound(self, variable: Variable) -> str:
+        """A variable with its extent, where it is bound."""
+        return f"{self.variables[variable]} < {integer_text(variable.extent)}"
+
+    # Names
+
+    def _formatted(self, node: Expr) -> _Text:
+        needs = frozenset[str]().union(*[self._texts[part].needs for part in node.parts])
+        inner: list[str] = []
+        if isinstance(node, Reduce):
+            inner = self._inside(node.variables, needs)
+            needs -= frozenset(inner)
+        lines = self._lines(node, [line for name in inner for line in self._in_bodies[name][0]])
+        if len(lines) == 1 and not self._has_name(node, lines[0]):
+            return _Text(lines[0], _binding(node), needs)
+        return self._named(lines, free_variables(node), needs)
+
+    def _inside(self, variables: Iterable[Variable], needs: frozenset[str]) -> list[str]:
+        """The names that the body of a reduction needs and that depend on its variables."""
+        bound = frozenset(variables)
+        return [n for n, (_, free) in self._in_bodies.items() if n in needs and free & bound]
+
+    def _named(
+        self, lines: Sequence[str], free: frozenset[Variable], needs: frozenset[str]
+    ) -> _Text:
+        """Give lines a name where the variables that they depend on are bound."""
+        name = f"t{next(self._numbers)}"
+        named = [f"{name} = {lines[0]}", *lines[1:]]
+        if free <= self._depths.keys():
+            self.named[max([self._depths[v] for v in free], default=0)] += named
+            return _Text(name, PRIMARY, frozenset())
+        self._in_bodies[name] = named, free
+        return _Text(name, PRIMARY, needs | {name})
+
+    def _has_name(self, node: Expr, text: str) -> bool:
+        if self._uses[node] > 1:
+            return bool(node.parts)
+        is_long = isinstance(node, Reduce | Scan) or len(text) > _MAX_WIDTH
+        return is_long and node not in self._values
+
+    # Expressions
+
+    def _lines(self, node: Expr, inner: Sequence[str]) -> list[str]:
+        """An expression; a reduction whose body has lines of its own is a block."""
+        if not isinstance(node, Reduce | Scan):
+            return [self._written(node)]
+        head, body = self._combining(node), self._texts[node.body].text
+        return [f"{head}:", *indented([*inner, f"yield {body}"])] if inner else [f"{head}({body})"]
+
+    def _combining(self, node: Reduce | Scan) -> str:
+        if isinstance(node, Reduce):
+            return f"{node.combine}[{', '.join(map(self.bound, node.variables))}]"
+        flags = [name for name in ("exclusive", "reverse") if getattr(node, name)]
+        return f"{SCAN}{node.combine}[{', '.join([self.variables[node.variable], *flags])}]"
+
+    def _written(self, node: Expr) -> str:
+        match node:
+            case Const():
+                return number_text(node.value)
+            case Word():
+                return typed(integer_text(node.number), node.dtype, INT64)
+            case Index():
+                return self.variables[node.variable]
+            case Load():
+                return f"{self._arguments[node.buffer]}[{self.offset(node.offset)}]"
+            case Call():
+                return self._call(node)
+            case Cast():
+                return f"{dtype_name(node.target)}({self._operands(node)})"
+            case Bitcast():
+                return f"bitcast[{dtype_name(node.target)}]({self._operands(node)})"
+            case Select():
+                return f"select({self._operands(node)})"
+            case Accumulated():
+                return "acc"
+            case _:
+                raise TypeError(f"{type(node).__name__} is not part of a kernel")
+
+    def _call(self, node: Call) -> str:
+        binding = _binding(node)
+        if binding == PRIMARY:
+            return f"{node.function}({self._operands(node)})"
+        if len(node.arguments) == 1:
+            sign = "not " if node.function == "not" else "-"
+            return sign + self._operand(node.arguments[0], binding)
+        left, right = node.arguments
+        least = binding + 1 if binding == COMPARISON else binding
+        sign, _ = OPERATORS[node.function]
+        return f"{self._operand(left, least)} {sign} {self._operand(right, binding + 1)}"
+
+    def _operand(self, part: Expr, least: int) -> str:
+        """A part, in parentheses if it binds less tightly than it must."""
+        known = self._texts[part]
+        return known.text if known.binding >= least else f"({known.text})"
+
+    def _operands(self, node: Expr) -> str:
+        return ", ".join([self._texts[part].text for part in node.parts])
+
+    # Places
+
+    def offset(self, offset: Offset) -> str:
+        """`64*i + j - 3`"""
+        terms = [self._term(factor, term) for factor, term in offset.terms]
+        if not terms or isinstance(offset.constant, Dynamic) or offset.constant:
+            terms.append(integer_text(offset.constant))
+        first, *others = terms
+        return first + "".join([f" - {t[1:]}" if t[0] == "-" else f" + {t}" for t in others])
+
+    def _term(self, factor: int, term: Variable | Expr) -> str:
+        if isinstance(factor, Dynamic) or abs(factor) != 1:
+            return f"{integer_text(factor)}*{self._atom(term)}"
+        return self._atom(term) if factor == 1 else f"-{self._atom(term)}"
+
+    def _atom(self, term: Variable | Expr) -> str:
+        """A term of an offset; an expression that would read as a number or variable is marked."""
+        if isinstance(term, Variable):
+            return self.variables[term]
+        text = self._operand(term, PRIMARY)
+        return f"({text})" if isinstance(term, Const | Word | Index) else text
+
+
+def _binding(node: Expr) -> int:
+    """How tightly the text of an expression binds."""
+    match node:
+        case Call(function="not", arguments=(_,)):
+            return NOT
+        case Call(function="neg", arguments=(part,)) if not isinstance(part, Const):
+            return NEGATION
+        case Call(arguments=(_, _)) if node.function in OPERATORS:
+            return OPERATORS[node.function][1]
+        case _:
+            return PRIMARY
+
+
+def names_of(variables: Iterable[Variable], letters: str) -> dict[Variable, str]:
+    """A letter for each variable, a numbered one where letters are used up."""
+    return {
+        variable: letters[at] if at < len(letters) else f"{letters[0]}{at}"
+        for at, variable in enumerate(dict.fromkeys(variables))
+    }
+
+
+def integer_text(number: int) -> str:
+    """A number, or which word it is and what it was."""
+    return f"w{number.word}~{int(number)}" if isinstance(number, Dynamic) else str(int(number))
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """Lines inside of another one."""
+    return [f"  {line}" for line in lines]

@@ -1,0 +1,132 @@
+"""What the text form of kernels is made of: names of dtypes, operators and how tightly they bind.
+
+A kernel reads like the loops it stands for:
+
+    loops(x0: f32[4096], out y1: f32[4096]):
+      for i < 64:
+        t0 = max[r < 64](x0[64*i + r])
+        t1 = sum[r < 64](exp(x0[64*i + r] - t0))
+        for j < 64:
+          y1[64*i + j] = exp(x0[64*i + j] - t0) / t1
+
+    contraction f32(x0: f32[2048], x1: f32[1024], x2: f32[16], out y3: f32[512]):
+      for rows i < 32, columns j < 16, reduced r < 64:
+        left = x0[64*i + r]
+        right = x1[16*r + j]
+        y3[16*i + j] = tanh(acc + x2[j])
+
+`t0 = …` names an expression, wherever it is used; `acc` is the finished sum of a contraction. A
+number is an int64 or a float32 unless it says otherwise (`2_i32`, `0.5_f64`); `w3~64` is read from
+word 3 of the arguments when the kernel runs, and was 64 in the call that the kernel was made for.
+`f64(x)` converts, `select(c, x, y)` computes one of two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from thalweg.ir.functions.dtypes import BOOL, Dtype
+from thalweg.ir.loop import COMBINES
+from thalweg.platform.dtype_traits import is_float
+
+FLOAT32: Dtype = np.dtype(np.float32)
+INT64: Dtype = np.dtype(np.int64)
+
+_SHORT: dict[Dtype, str] = {
+    BOOL: "bool",
+    np.dtype("bfloat16"): "bf16",
+    **{
+        np.dtype(f"{letter}{size}"): f"{letter}{8 * size}"
+        for letter in "iu"
+        for size in (1, 2, 4, 8)
+    },
+    **{np.dtype(f"f{size}"): f"f{8 * size}" for size in (2, 4, 8)},
+}
+_LONG = {short: dtype for dtype, short in _SHORT.items()}
+
+#: Operators and how tightly they bind; all of them associate to the left.
+OPERATORS: dict[str, tuple[str, int]] = {
+    "or": ("or", 1),
+    "and": ("and", 2),
+    "lt": ("<", 4),
+    "le": ("<=", 4),
+    "gt": (">", 4),
+    "ge": (">=", 4),
+    "eq": ("==", 4),
+    "ne": ("!=", 4),
+    "bit_or": ("|", 5),
+    "bit_xor": ("^", 6),
+    "bit_and": ("&", 7),
+    "shift_left": ("<<", 8),
+    "shift_right": (">>", 8),
+    "add": ("+", 9),
+    "sub": ("-", 9),
+    "mul": ("*", 10),
+    "div": ("/", 10),
+    "floor_div": ("//", 10),
+    "remainder": ("%", 10),
+}
+NOT, COMPARISON, NEGATION, PRIMARY = 3, 4, 11, 12
+
+SCAN = "scan_"  # before the name of what a scan combines with
+ROLES = ("batch", "rows", "columns", "reduced")  # of the variables of a contraction
+
+#: How a store combines, as the sign between a place and a value.
+_ASSIGNMENTS = {"set": "=", "sum": "+=", "prod": "*="}
+_COMBINES = {_ASSIGNMENTS.get(combine, f"{combine}="): combine for combine in COMBINES}
+
+
+def dtype_name(dtype: Any) -> str:
+    """`f32`, `i64`, `bf16`: a dtype as it is written here."""
+    known = np.dtype(dtype)
+    return _SHORT.get(known, known.name)
+
+
+def dtype_named(name: str) -> Dtype | None:
+    """The dtype that is written so, if one is."""
+    if name in _LONG:
+        return _LONG[name]
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return None
+
+
+def number_text(value: Any) -> str:
+    """A NumPy number: its digits, and its dtype where they do not say it."""
+    if value.dtype == BOOL:
+        return "true" if value else "false"
+    if not is_float(value.dtype):
+        return typed(str(value), value.dtype, INT64)
+    digits = str(value) if value.dtype == FLOAT32 else repr(float(value))
+    if number_value(digits, value.dtype).tobytes() != value.tobytes():  # NaNs of other bits
+        digits = f"0x{value.tobytes()[::-1].hex()}"
+    return typed(digits, value.dtype, FLOAT32)
+
+
+def typed(digits: str, dtype: Dtype, plain: Dtype) -> str:
+    """Digits with the name of their dtype, unless it is the plain one."""
+    return digits if dtype == plain else f"{digits}_{dtype_name(dtype)}"
+
+
+def number_value(digits: str, dtype: Dtype) -> Any:
+    """The number that digits are in a dtype, as a NumPy scalar."""
+    if not is_float(dtype):
+        return np.asarray(int(digits)).astype(dtype)[()]
+    if digits.startswith("0x"):
+        return np.frombuffer(bytes.fromhex(digits[2:])[::-1], dtype)[0]
+    if dtype.kind == "f":
+        return dtype.type(digits)
+    return np.asarray(float(digits)).astype(dtype)[()]
+
+
+def assignment(combine: str) -> str:
+    """`=`, `+=`, `max=`: the sign of a store that combines."""
+    return _ASSIGNMENTS.get(combine, f"{combine}=")
+
+
+def combine_of(sign: str) -> str | None:
+    """How the store of a sign combines, if it is one."""
+    return _COMBINES.get(sign)
