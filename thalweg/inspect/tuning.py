@@ -87,5 +87,5 @@ def described(made: Schedule) -> str:
     unit = "columns" if made.dots else "tiles" if made.matrix else "vectors"
     parts = [f"tile {made.tile}x{made.vectors} {unit}", f"piece {made.block}x{made.panels}"]
     named = {"split": made.split, "a": made.copy_a, "b": made.copy_b}
-    named |= {"ahead": made.ahead, "beside": made.beside}
+    named |= {"prefetch_steps": made.prefetch_steps, "prefetch_panels": made.prefetch_panels}
     return ", ".join([*parts, *(f"{name} {value}" for name, value in named.items() if value)])

@@ -138,4 +138,5 @@ class Executable:
         with gc_paused(), deep_calls():
             lowered = lower(self.region, shapes, self._device.target)
             launches = adapted(lowered.launches, found.form())
-            return listed(lowered, launches, [found.loaded[c.kernel] for c in found.image.calls])
+            loaded = [found.loaded[call.kernel] for call in found.image.calls]
+            return listed(lowered, launches, loaded, self._device.target)

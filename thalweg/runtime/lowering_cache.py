@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from thalweg.codegen.cache import shared_disk
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
 from thalweg.lower import kept, lowering
-from thalweg.lower.fingerprint import identity
+from thalweg.lower.fingerprint import fingerprint
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import Region, Shape
+from thalweg.platform.dtype_traits import TABLE
 from thalweg.runtime.program_cache import surroundings
 
 _MOST_BYTES = 1 << 20  # of a lowering: a larger one has large constants
@@ -47,7 +47,7 @@ def lowered(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> L
 
 
 def _name(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> str | None:
-    what = identity(region)
+    what = fingerprint(region)
     if what is None:
         return None
     sizes = [shapes[tensor] for tensor in (*region.inputs, *region.references)]
@@ -110,8 +110,9 @@ _FUNCTIONS = {
         for value in (np.zeros(1), np.float32(1))
         for part in value.__reduce_ex__(5)[:1]
     ),
-    *(_global(kind) for kind in (np.ndarray, np.dtype, ml_dtypes.bfloat16, frozenset, set)),
+    *(_global(kind) for kind in (np.ndarray, np.dtype, frozenset, set)),
     *(_global(kind) for kind in np.sctypeDict.values()),
+    *(_global(row.storage.type) for row in TABLE),
 }
 
 

@@ -29,8 +29,6 @@ from thalweg.variables.variable import Variable
 
 Array = NDArray[Any]
 
-_ENUM_NAMES = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "HALF"}
-
 
 class CheckpointReader:
     """The tensors of a checkpoint by name; ours, a safetensors file, or TensorFlow's."""
@@ -57,7 +55,7 @@ class CheckpointReader:
     def debug_string(self) -> bytes:
         """A line for each tensor: `name (DT_FLOAT) [2,3]`."""
         lines = [
-            f"{name} (DT_{_ENUM_NAMES.get(entry.dtype, entry.dtype.upper())}) "
+            f"{name} (DT_{as_dtype(entry.dtype).traits.short_name.upper()}) "
             f"[{','.join(map(str, entry.shape))}]"
             for name, entry in self._checkpoint.entries.items()
         ]
@@ -100,7 +98,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
 
 @public("train.export_tensorflow_checkpoint")
 def export_tensorflow_checkpoint(ckpt_dir_or_file: str, prefix: str) -> list[str]:
-    """Write a checkpoint (or the latest of a folder) anew as TensorFlow's own, of version 2, for
+    """Rewrite a checkpoint (or the latest of a folder) as TensorFlow's own, of version 2, for
     TensorFlow and its tools to read; gives the names of the tensors in it."""
     checkpoint = open_checkpoint(_checkpoint_path(ckpt_dir_or_file))
     gfile.MakeDirs(os.path.dirname(os.path.abspath(prefix)))

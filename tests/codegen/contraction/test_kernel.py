@@ -20,6 +20,7 @@ from tests.codegen.contraction.contractions import (
     matmul,
     random_arrays,
 )
+from tests.ops.harness import NARROW_FLOATS
 from thalweg.codegen.contraction.form import form_of
 from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Setting
@@ -75,9 +76,9 @@ def test_few_rows_in_the_lanes_with_an_epilogue(native):
 
 
 @pytest.mark.parametrize("shape", [(4, 100, 70), (16, 203, 90), (17, 1029, 1040), (32, 64, 33)])
-def test_few_rows_call_for_their_columns(native, shape):
+def test_few_rows_prefetch_their_columns(native, shape):
     made = schedule(matmul(*shape), native)
-    assert made.ahead or made.beside
+    assert made.prefetch_steps or made.prefetch_panels
     check(matmul(*shape), native, threads=3)
 
 
@@ -88,7 +89,7 @@ SERVER = replace(named("x86-64-v4"), l1=48 << 10, l2=2 << 20)
 def test_some_hundred_rows_leave_their_columns_in_place(native, shape):
     made = schedule(matmul(*shape), SERVER)
     assert not made.copy_b
-    assert made.ahead
+    assert made.prefetch_steps
     if native.has_masks:
         check(matmul(*shape, epilogue=dense_layer), native, threads=2, schedule=made)
 
@@ -347,8 +348,8 @@ def test_expressions_for_factors(target, ta, tb):
     check(with_sides(kernel, a, b), target, threads=2)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_short_floats(native, dtype):
+@pytest.mark.parametrize("dtype", NARROW_FLOATS)
+def test_narrow_floats(native, dtype):
     kernel = matmul(21, 35, 19)
     short = [argument(p, dtype, (kernel.arguments[p].size,)) for p in range(2)]
     sides = [
@@ -509,8 +510,8 @@ def test_odd_schedules(native, seed):
         split=int(rng.choice([0, 1, 2, 5, 100])),
         copy_b=str(rng.choice(["shared", "block"])),
         unroll=int(rng.integers(1, 4)),
-        ahead=int(rng.choice([0, 8])),
-        beside=int(rng.choice([0, 2])),
+        prefetch_steps=int(rng.choice([0, 8])),
+        prefetch_panels=int(rng.choice([0, 2])),
     )
     check(kernel, native, threads=int(rng.integers(1, 6)), schedule=made)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from thalweg.codegen.contraction.amx_plan import DEPTH, SIDE, roles_of
+from thalweg.codegen.contraction.amx_plan import BFLOAT16, DEPTH, SIDE, roles_of
 from thalweg.codegen.contraction.form import is_static, variables_of
 from thalweg.codegen.contraction.gemm import store_sums
 from thalweg.codegen.contraction.packing import Bound, Copy, Span, dense, tiled, transposed
@@ -20,7 +20,6 @@ from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, spans
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import I64, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.ir.functions.dtypes import BFLOAT16
 from thalweg.ir.loop import Variable
 
 _ITEM = 2  # the bytes of an element
@@ -125,12 +124,12 @@ class _Columns:
             step = frame.multiply(frame.add(first, loop.index), DEPTH * layout.width)
             base = self.b.element(destination, "i16", step)
             if self._lies_across():
-                self._turned(here, start, base)
+                self._transposed(here, start, base)
             else:
                 self._pairs(here, start, base)
 
     def _lies_across(self) -> bool:
-        """Whether the numbers of a sum lie side by side: squares of pairs are then turned round."""
+        """Whether the numbers of a sum lie side by side: squares of pairs are then transposed."""
         value = self.access.value
         if value.function != "load" or self.access.bounds:
             return False
@@ -138,7 +137,7 @@ class _Columns:
         is_plain = all(isinstance(term, Variable) for _, term in offset.terms)
         return is_plain and offset.factor(self.hot) == 1
 
-    def _turned(self, at: At, start: Value, base: Value) -> None:
+    def _transposed(self, at: At, start: Value, base: Value) -> None:
         """Pairs of 16 columns at a time, as numbers of 32 bits."""
         frame, b = self.frame, self.b
         argument, offset = self.access.value.arguments

@@ -21,8 +21,9 @@ from thalweg.ir.expr import Expr
 from thalweg.ir.index import Affine, expressed
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import IndexTuple, NotLowered, Scatter, Variable, lowered
+from thalweg.ir.target import Target
 from thalweg.ir.types import dtype_of
-from thalweg.lower.cost import MOST_PARTS, Costs, Form, worth_inlining
+from thalweg.lower.cost import Costs, Form, worth_inlining
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests import reductions
 from thalweg.lower.nests.inline_producers import (
@@ -37,7 +38,7 @@ from thalweg.lower.nests.loop_nest import SUM, LoopNest, Renaming, Write, free_v
 from thalweg.lower.nests.match_contraction import product_of, splits_of
 from thalweg.lower.nests.output_summary import OutputSummary, look_at, own_place
 from thalweg.lower.nests.scans import as_scan
-from thalweg.lower.node_class import Kinds
+from thalweg.lower.node_class import NodeClasses
 from thalweg.lower.passes.outline import Cones, Templates
 from thalweg.lower.passes.split_strided import is_nothing, phases, strides_of
 from thalweg.lower.specialise import NotCompiled, Specialised
@@ -46,6 +47,7 @@ Key = TypeVar("Key")
 
 #: Reshapes and transposes one behind the other that are inlined: indices may double with each.
 _MOST_MOVES = 6
+_MIN_PACKED_READS = 64  # of each element: fewer are read where they lie, not from a packed copy
 
 
 class _Mark(NamedTuple):
@@ -69,16 +71,17 @@ class _Drafted(NamedTuple):
 class NestBuilder:
     """The drafts of a region, in the order of its nodes."""
 
-    def __init__(self, spec: Specialised, kinds: Kinds) -> None:
-        self._spec = spec
-        self._kinds = kinds
+    def __init__(self, spec: Specialised, classes: NodeClasses, target: Target) -> None:
+        self._spec, self._target = spec, target
+        self._classes = classes
         self._operands = Operands(spec)
         self._resolver = Resolver(spec, self._operands)
-        self._costs = Costs()
+        self._costs = Costs(target)
         self._seen: dict[Tensor, OutputSummary] = {}
         self._reads: dict[Tensor, float] = defaultdict(float)
         self._readers: dict[Tensor, list[int]] = defaultdict(list)
         self._contracted: set[Tensor] = set()
+        self._not_packed: set[Tensor] = set()  # that some reader does not pack first
         self._sums: set[Tensor] = set()  # of products, as the ops have them
         self._roots = spec.region.roots
         self._outputs = frozenset(spec.region.outputs)
@@ -92,7 +95,7 @@ class NestBuilder:
         self.drafts: list[LoopNest] = []
         self.buffers: dict[Tensor, Buffer] = self._resolver.buffers
         self.streams: dict[Node, Buffer] = self._resolver.stream_buffers
-        self._cones = Cones(spec, kinds, self.buffers, self._views)
+        self._cones = Cones(spec, classes, self.buffers, self._views)
 
     def run(self) -> None:
         """LoopNest everything."""
@@ -177,7 +180,7 @@ class NestBuilder:
 
     def _look(self, node: Node, output: int, shape: tuple[int, ...]) -> OutputSummary:
         """What an output is like, looked at once for all nodes of a kind."""
-        kind = self._kinds.of(node)
+        kind = self._classes.of(node)
         found = None if kind is None else self._looks.get((kind, output))
         if found is None:
             at = IndexTuple.over(shape, output)
@@ -211,6 +214,8 @@ class NestBuilder:
             self._readers[tensor].append(position)
             if look.contracts:
                 self._contracted.add(tensor)
+            if not (look.multiplies and count * size >= _MIN_PACKED_READS * self._size(tensor)):
+                self._not_packed.add(tensor)
 
     # What is stored
 
@@ -250,13 +255,18 @@ class NestBuilder:
             return False
         if moves > _MOST_MOVES:
             return True
+        if form.widens and tensor not in self._not_packed:
+            return False  # packing widens: no wide copy need be stored
         if form.reduces or form.scatters or (tensor in self._contracted and not form.moves_only):
             return True
         cost, parts = self._costs.of(tensor)
-        if parts > MOST_PARTS:
+        if parts > self._target.max_expressions:
             return True
-        size = math.prod(self._spec.shapes[tensor])
-        return not worth_inlining(size, cost, self._reads[tensor])
+        size = self._size(tensor)
+        return not worth_inlining(size, cost, self._reads[tensor], self._target)
+
+    def _size(self, tensor: Tensor) -> int:
+        return math.prod(self._spec.shapes[tensor])
 
     def _is_overtaken(self, position: int, tensor: Tensor, read: frozenset[Tensor]) -> bool:
         """Whether a variable it reads is written before its last reader has run."""
@@ -369,7 +379,7 @@ class NestBuilder:
         buffer = self._buffer(
             BufferKind.OUTPUT if is_output else BufferKind.TEMPORARY, tensor, tensor
         )
-        strides = strides_of(form, at)
+        strides = strides_of(form, at, self._target)
         if strides:
             self._draft_phases(tensor.op, buffer, at, strides)
         else:
@@ -481,9 +491,11 @@ class NestBuilder:
             write, along = replace(writes[0], value=scan[0]), frozenset([scan[1]])
             self.drafts.append(LoopNest.of(variables, (write,), (node,), None, needed, along))
             return
-        apart = reductions.Apart(variables, self._reductions, lambda n, v, w: self._add(n, v, w))
+        apart = reductions.Apart(
+            variables, self._reductions, lambda n, v, w: self._add(n, v, w), self._target
+        )
         taken = [_with_value(write, apart.of(node, write.value)) for write in writes]
-        self.drafts.append(_contracted(variables, taken, node, needed))
+        self.drafts.append(_contracted(variables, taken, node, needed, self._target))
 
 
 def _choices(
@@ -512,6 +524,7 @@ def _contracted(
     writes: Sequence[Write],
     node: Node,
     needed: tuple[PendingCheck, ...],
+    target: Target,
 ) -> LoopNest:
     """A draft whose one reduction, where it is a sum of products, is taken out as such."""
     plain = LoopNest.of(variables, tuple(writes), (node,), None, needed)
@@ -521,10 +534,10 @@ def _contracted(
     known: dict[int, frozenset[Variable]] = {}
     if free_variables(found[0], known) - frozenset(variables):
         return plain
-    product = product_of(found[0], variables)
+    product = product_of(found[0], variables, target)
     if product is None:
-        again = _split(variables, writes, found[0])
-        return plain if again is None else _contracted(*again, node, needed)
+        again = _split(variables, writes, found[0], target)
+        return plain if again is None else _contracted(*again, node, needed, target)
     total = SUM if dtype_of(found[0]) == product.dtype else Expr("cast", (SUM, dtype_of(found[0])))
     taken = Renaming({}, lambda part: total if part is found[0] else None)
     kept = tuple(_with_value(write, taken.of(write.value)) for write in writes)
@@ -532,7 +545,7 @@ def _contracted(
 
 
 def _split(
-    variables: tuple[Variable, ...], writes: Sequence[Write], total: Expr
+    variables: tuple[Variable, ...], writes: Sequence[Write], total: Expr, target: Target
 ) -> tuple[tuple[Variable, ...], list[Write]] | None:
     """The same writes with some variables split, if that makes a contraction of them."""
     if total.arguments[0] != "sum":
@@ -549,7 +562,7 @@ def _split(
     renamed = Renaming(sums)
     again = Expr("reduce", (kind, _opened(reduced, parts), renamed.of(body)))
     loops = _opened(variables, parts)
-    if product_of(again, loops) is None:
+    if product_of(again, loops, target) is None:
         return None
     moved = Renaming(sums, lambda part: again if part is total else None)
     return loops, [
