@@ -232,6 +232,7 @@ class _Moves:
             for node in ([unit] if isinstance(unit, Node) else unit)
         }
         self._after = _followers(self._unit_of, order)
+        self._in_order = not any(node.op.blocking for node in nodes)  # that units run
 
     def sink_growing(self) -> None:
         """Move nodes that make much out of little to the one region that reads them, so that the
@@ -247,7 +248,8 @@ class _Moves:
 
     def read_where_used(self) -> None:
         """Let each region read the variables it uses, so that no value of one crosses a border: a
-        copy of a whole table for a few rows of it. Not where a write comes between."""
+        copy of a whole table for a few rows of it. Not where a write comes between, or may: what
+        waits for another node must not keep back a write that the node waits for."""
         for node, here in self._unit_of.items():
             if not _is_read(node):
                 continue
@@ -255,6 +257,7 @@ class _Moves:
             used = {self._unit_of[later] for later in after if value in later.inputs}
             others = {self._unit_of[later] for later in after if not _only_takes(later, value)}
             is_last = all(number >= max(used, default=here) for number in others)
+            is_last = is_last and (self._in_order or not others)
             if not used <= {here} and is_last and self._is_movable(node, used):
                 self._move(node, used)
 
