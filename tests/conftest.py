@@ -6,11 +6,14 @@ what counts.
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+os.environ.setdefault("THALWEG_VERIFY", "1")  # before the package is imported
 
 from tests import op_coverage
 
