@@ -102,11 +102,11 @@ def test_deep_bodies_of_loops() -> None:
     with tf.Graph().as_default():
         x = tf.placeholder(tf.float32, [3])
 
-        def body(turn: Any, y: Any) -> tuple[Any, Any]:
+        def body(i: Any, y: Any) -> tuple[Any, Any]:
             for _ in range(1_000):
                 y = tf.negative(y) * x
-            return turn + 1, y
+            return i + 1, y
 
-        y = tf.while_loop(lambda turn, _: turn < 2, body, (0, x))[1]
+        y = tf.while_loop(lambda i, _: i < 2, body, (0, x))[1]
         found = _run(y, {x: np.ones(3, np.float32)})
     np.testing.assert_array_equal(found, np.ones(3))

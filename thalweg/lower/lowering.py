@@ -38,13 +38,13 @@ class Lowered:
 
 def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """Shapes made concrete, nodes drafted as loops, drafts fused, kernels finished."""
-    spec, kinds = specialise(region, shapes, {})
-    drafting = NestBuilder(spec, kinds, target)
+    spec, classes = specialise(region, shapes, {})
+    drafting = NestBuilder(spec, classes, target)
     drafting.run()
     buffers, streams, drafted = drafting.buffers, drafting.streams, len(drafting.drafts)
     pieces: Pieces = {}
     drafts = verified("inline_producers", drafting.drafts)
-    del drafting, kinds  # what it knows of every tensor is more than all that is kept
+    del drafting, classes  # what it knows of every tensor is more than all that is kept
     drafts = verified("alias_concat", alias_concat(drafts, pieces))
     drafts = verified("merge_reductions", merge_reductions(drafts, pieces, target))
     drafts = verified("in_steps", in_steps(drafts, target))

@@ -19,7 +19,7 @@ from thalweg.codegen.cache import shared_disk
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
 from thalweg.lower import kept, lowering
-from thalweg.lower.fingerprint import identity
+from thalweg.lower.fingerprint import fingerprint
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import Region, Shape
 from thalweg.platform.dtype_traits import TABLE
@@ -47,7 +47,7 @@ def lowered(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> L
 
 
 def _name(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> str | None:
-    what = identity(region)
+    what = fingerprint(region)
     if what is None:
         return None
     sizes = [shapes[tensor] for tensor in (*region.inputs, *region.references)]

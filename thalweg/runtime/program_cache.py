@@ -38,7 +38,7 @@ from thalweg.device.device import Device
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.node import Node
 from thalweg.lower.dynamic_shapes import Form, ObservedInts
-from thalweg.lower.fingerprint import identity
+from thalweg.lower.fingerprint import fingerprint
 from thalweg.lower.specialise import NotCompiled, Region
 from thalweg.ops.core.basic import Const
 
@@ -114,7 +114,7 @@ class Remembered:
 
     @cached_property
     def _identity(self) -> bytes | None:
-        return identity(self._region)
+        return fingerprint(self._region)
 
     def _recalled(self, entry: _Reading) -> Recalled | None:
         if "failed" in entry.data:

@@ -43,7 +43,12 @@ def test_broadcast_sum_of_each_dtype(dtype: Any, shape: tuple[int, int]) -> None
     value = call("max", at(x, (columns, i), (1, j)), at(y, (1, j)))
     store = Store(out, (i, j), Offset(0, ((columns, i), (1, j))), value)
     arrays = [numbers(shape, dtype), numbers(columns, dtype, 1), numbers(shape, dtype, 2)]
-    agree(Loops((x, y, out), (i, j), (store,)), arrays)
+    agree(Loops((x, y, out), (i, j), (store,)), arrays, targets_for(shape, (7, 45)))
+
+
+def targets_for(shape: tuple[int, int], full: tuple[int, int]) -> list[str]:
+    """Every target for a shape with full vectors and a tail; of others, this machine."""
+    return TARGETS if shape == full else TARGETS[:1]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -66,9 +71,9 @@ def test_reductions_along_and_across(dtype: Any, kind: str) -> None:
         values = numbers((rows, columns), dtype)
         values = values if kind != "prod" or dtype.kind in "iu" else values.clip(-1.2, 1.2)
         arrays = [values.astype(dtype), np.zeros(rows, result), np.zeros(columns, result)]
-        agree(Loops((x, along, across), (i,), (first,)), arrays)
-        if rows:
-            agree(Loops((x, along, across), (j,), (second,)), arrays)
+        targets = targets_for((rows, columns), (5, 37))
+        agree(Loops((x, along, across), (i,), (first,)), arrays, targets)
+        agree(Loops((x, along, across), (j,), (second,)), arrays, targets)
 
 
 @pytest.mark.parametrize("kind", ["max", "min", "argmax", "argmin", "sum"])

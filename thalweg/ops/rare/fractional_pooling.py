@@ -1,6 +1,6 @@
 """Fractional pooling: pooling over regions of random, nearly equal sizes.
 
-An axis of n elements is cut into floor(n / ratio) regions; where they begin is drawn anew in each
+An axis of n elements is cut into floor(n / ratio) regions; where they begin is drawn again in each
 step, and given out with the result so that the gradient knows it.
 """
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
+from thalweg.graph.effects import Resource, writes
 from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -112,9 +113,10 @@ def _pseudo_random(size: int, count: int, random: Words) -> Array:
 
 
 class FractionalPooling(Op, abstract=True):
-    """What fractional poolings share: the regions, drawn anew in each step."""
+    """What fractional poolings share: the regions, drawn again in each step."""
 
     stateful = True
+    effects = (writes(Resource.STREAM),)
     host_only = True  # the regions are drawn without replacement
     pooling_ratio: tuple[float, ...]
     pseudo_random: bool = False
