@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+os.environ.setdefault("THALWEG_VERIFY", "1")  # before the package is imported
+
 from tests import op_coverage
 
 HERE = Path(__file__).parent

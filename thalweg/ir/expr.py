@@ -44,7 +44,7 @@ _KEEPS_INT64 = _KEEPS_DTYPE | COMPARISONS.keys()
 #: so it means them as long as the node lives, and keeps nothing alive when the node is gone.
 _NODES: dict[tuple[Any, ...], ref[Any]] = {}
 _LOCK = RLock()  # held to drop or replace an entry, not to find or to add one
-_MIN_SWEPT = 1 << 14
+_MIN_SWEPT = 1 << 15
 _set = object.__setattr__
 
 Node = TypeVar("Node", bound="Expr")
@@ -429,7 +429,10 @@ class Select(Expr):
             _set(found, "condition", condition)
             _set(found, "chosen", chosen)
             _set(found, "otherwise", otherwise)
-            found = _added(key, found, common_dtype((chosen.dtype, otherwise.dtype)))
+            dtype = chosen.dtype
+            if dtype is not otherwise.dtype:
+                dtype = common_dtype((dtype, otherwise.dtype))
+            found = _added(key, found, dtype)
         return found
 
     @property

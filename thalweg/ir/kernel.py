@@ -9,6 +9,7 @@ sum (`Accumulated`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -82,6 +83,19 @@ class Offset:
     def variables(self) -> frozenset[Variable]:
         """The variables that are terms themselves."""
         return frozenset([term for _, term in self.terms if isinstance(term, Variable)])
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest value it may take, infinite where that is not known."""
+        low = high = float(self.constant)
+        known = not isinstance(self.constant, Dynamic)
+        for factor, term in self.terms:
+            known = known and isinstance(term, Variable) and not isinstance(factor, Dynamic)
+            if not isinstance(term, Variable) or isinstance(term.extent, Dynamic) or not known:
+                return -math.inf, math.inf
+            reach = int(factor) * max(term.extent - 1, 0)
+            low, high = low + min(reach, 0), high + max(reach, 0)
+        return (low, high) if known else (-math.inf, math.inf)
 
     def rebuild(self, to: Rewriter) -> Offset:
         """This with what a rewriter has made of its computed terms."""

@@ -12,6 +12,7 @@ from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.bufferize import Launch, finish
 from thalweg.lower.nests.builder import NestBuilder
 from thalweg.lower.nests.split import in_pieces, in_steps
+from thalweg.lower.nests.verify import verified, verify_launches
 from thalweg.lower.passes.alias_concat import alias_concat
 from thalweg.lower.passes.concat_in_place import concat_in_place
 from thalweg.lower.passes.fuse import fuse
@@ -42,11 +43,18 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     drafting.run()
     buffers, streams, drafted = drafting.buffers, drafting.streams, len(drafting.drafts)
     pieces: Pieces = {}
-    drafts = merge_reductions(alias_concat(drafting.drafts, pieces), pieces, target)
+    drafts = verified("inline_producers", drafting.drafts)
     del drafting, classes  # what it knows of every tensor is more than all that is kept
-    drafts = fuse(in_steps(drafts, target), target)
-    drafts = hoist_consumers(rematerialize(drafts, pieces, target), target)
-    drafts = pretranspose(rematerialize(drafts, pieces, target), target)
-    drafts = in_pieces(concat_in_place(drafts, pieces, target), target)
+    drafts = verified("alias_concat", alias_concat(drafts, pieces))
+    drafts = verified("merge_reductions", merge_reductions(drafts, pieces, target))
+    drafts = verified("in_steps", in_steps(drafts, target))
+    drafts = verified("fuse", fuse(drafts, target))
+    drafts = verified("rematerialize", rematerialize(drafts, pieces, target))
+    drafts = verified("hoist_consumers", hoist_consumers(drafts, target))
+    drafts = verified("rematerialize", rematerialize(drafts, pieces, target))
+    drafts = verified("pretranspose", pretranspose(drafts, target))
+    drafts = verified("concat_in_place", concat_in_place(drafts, pieces, target))
+    drafts = verified("in_pieces", in_pieces(drafts, target))
     launches, checked = finish(drafts, in_place(drafts, pieces))
+    verify_launches(launches)
     return Lowered(spec, tuple(launches), tuple(checked), buffers, streams, pieces, drafted)

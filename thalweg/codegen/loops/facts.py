@@ -6,6 +6,7 @@ can be said about them without running anything.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -79,16 +80,8 @@ def always_inside(argument: Argument, offset: Offset) -> bool:
 
 def limits(offset: Offset) -> tuple[int, int] | None:
     """The least and the greatest value of a place, if they are known."""
-    if isinstance(offset.constant, Dynamic):
-        return None
-    low = high = offset.constant
-    for factor, term in offset.terms:
-        count = extent_of(term) if isinstance(term, Variable) else None
-        if count is None or isinstance(factor, Dynamic):
-            return None
-        reach = factor * max(count - 1, 0)
-        low, high = low + min(reach, 0), high + max(reach, 0)
-    return low, high
+    low, high = offset.bounds
+    return None if math.isinf(low) else (int(low), int(high))
 
 
 def identity(kind: str, dtype: Any) -> Any:

@@ -7,6 +7,7 @@ their nest. Fusion joins drafts; `thalweg.lower.nests.bufferize` turns them into
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -83,7 +84,7 @@ class Write:
 #: A buffer that stands for one of a nest, and how many elements further on its places are in it.
 Home = tuple[Buffer, int]
 
-#: The least constant of places in a buffer, and the last of its elements that may be touched.
+#: The first and the last element of a buffer that may be touched.
 Span = tuple[int, float]
 
 
@@ -332,7 +333,12 @@ def spans_of(
 
 
 def _span(places: Sequence[Affine]) -> Span:
-    return min(place.constant for place in places), max(place.bounds[1] for place in places)
+    return min(map(_least, places)), max(place.bounds[1] for place in places)
+
+
+def _least(place: Affine) -> int:
+    low = place.bounds[0]
+    return place.constant if math.isinf(low) else int(low)
 
 
 def _loads_and_parts(roots: list[Expr | None]) -> tuple[dict[Buffer, list[Affine]], int]:

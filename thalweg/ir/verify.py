@@ -1,0 +1,200 @@
+"""The invariants of kernels, as a check that runs after every lowering pass.
+
+`THALWEG_VERIFY=1` switches it on (the tests do). A fault names the pass, the kernel and what is
+wrong; `faults` and `value_faults` say it of kernels and of expressions by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from thalweg.ir.expr import (
+    Accumulated,
+    Expr,
+    Input,
+    Load,
+    OperandLoad,
+    Reduce,
+    Scan,
+    Select,
+    Variable,
+)
+from thalweg.ir.functions.dtypes import BOOL, Dtype
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Check, Contraction, Dynamic, Kernel, Loops, Offset
+from thalweg.ir.rewrite import free_variables, postorder
+
+ENABLED = os.environ.get("THALWEG_VERIFY") == "1"
+
+_COMBINES = frozenset({"set", "sum", "prod", "max", "min"})
+_SUMS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+
+
+class InvalidKernel(Exception):
+    """A kernel that breaks an invariant of the IR: a bug of the pass that made it."""
+
+
+def verify(kernel: Kernel, after: str, name: str) -> None:
+    """Raise `InvalidKernel` if a kernel is not one."""
+    report(faults(kernel), after, name)
+
+
+def report(found: Iterable[str], after: str, name: str) -> None:
+    """Raise `InvalidKernel` if there is a fault."""
+    for fault in found:
+        raise InvalidKernel(f"after {after}, in {name}: {fault}")
+
+
+def faults(kernel: Kernel) -> Iterator[str]:
+    """What is wrong with a kernel."""
+    if [argument.position for argument in kernel.arguments] != [*range(len(kernel.arguments))]:
+        yield "the arguments are not in the order of their positions"
+    if isinstance(kernel, Loops):
+        yield from _loops_faults(kernel)
+    else:
+        yield from _contraction_faults(kernel)
+    for store in kernel.stores:
+        if store.argument not in kernel.arguments or not store.argument.written:
+            yield f"argument {store.argument.position} is stored to and not said to be written"
+    for load in [part for part in postorder(_roots(kernel)) if isinstance(part, Load)]:
+        if load.buffer not in kernel.arguments:
+            yield "a load is of a buffer that is no argument"
+
+
+def _roots(kernel: Kernel) -> list[Expr | None]:
+    roots: list[Expr | None] = []
+    for store in kernel.stores:
+        roots += store.value, store.inside, *store.offset.parts
+    if isinstance(kernel, Loops):
+        return [*roots, *(check.condition for check in kernel.checks)]
+    return [*roots, kernel.a.value, kernel.b.value]
+
+
+def _loops_faults(kernel: Loops) -> Iterator[str]:
+    variables = kernel.variables
+    if not kernel.serial <= set(variables):
+        yield "a serial variable is no loop"
+    for work in (*kernel.stores, *kernel.checks):
+        if work.variables != variables[: len(work.variables)]:
+            yield "the variables of a store or check are no prefix of the loops"
+    for store in kernel.stores:
+        yield from store_faults(store, store.argument, None)
+    for check in kernel.checks:
+        yield from check_faults(check)
+    for scan in [part for part in postorder(_roots(kernel)) if isinstance(part, Scan)]:
+        if scan.variable not in kernel.serial:
+            yield f"a scan goes along {scan.variable.name}, which is not serial"
+
+
+def _contraction_faults(kernel: Contraction) -> Iterator[str]:
+    groups = kernel.batch, kernel.rows, kernel.columns, kernel.reduced
+    all_variables = [variable for group in groups for variable in group]
+    if len(set(all_variables)) != len(all_variables):
+        yield "a variable plays two roles"
+    if kernel.dtype not in _SUMS:
+        yield f"sums are of {kernel.dtype}"
+    outer = set(all_variables) - set(kernel.reduced)
+    used = [free_variables(side.value) for side in (kernel.a, kernel.b)]
+    if used[0] & set(kernel.columns) or used[1] & set(kernel.rows):
+        yield "a factor depends on a variable of the other one's"
+    for side in (kernel.a, kernel.b):
+        bound = frozenset(all_variables)
+        yield from value_faults(side.value, bound, None, is_guarded=bool(side.bounds))
+        for _, place, _ in side.bounds:
+            if not place.variables <= bound:
+                yield "a bound is on a variable that is not bound"
+    for store in kernel.stores:
+        if set(store.variables) != outer:
+            yield "a store is not over all rows, columns and batches"
+        yield from store_faults(store, store.argument, np.dtype(kernel.dtype))
+
+
+def store_faults(store: Any, buffer: Any, sums: Dtype | None) -> Iterator[str]:
+    """What is wrong with a store of a kernel, or a write of a nest."""
+    bound = frozenset(store.variables)
+    if store.combine not in _COMBINES:
+        yield f"'{store.combine}' combines nothing"
+    if not store.distinct <= bound or not store.offset.variables <= bound:
+        yield "a store's offset depends on variables that are not bound"
+    for part in (store.value, *store.offset.parts):
+        yield from value_faults(part, bound, sums, store.inside is not None)
+    if store.inside is not None:
+        yield from _condition_faults(store.inside, bound, sums)
+    else:
+        yield from _offset_faults(buffer, store.offset, "stored to")
+    if not _converts(store.value.dtype, np.dtype(buffer.dtype)):
+        yield f"{store.value.dtype} is stored as {buffer.dtype} without a cast"
+
+
+def check_faults(check: Check) -> Iterator[str]:
+    """What is wrong with a check."""
+    if check.fault < 1:
+        yield f"a check's fault is {check.fault}"
+    yield from _condition_faults(check.condition, frozenset(check.variables), None)
+
+
+def _condition_faults(
+    condition: Expr, bound: frozenset[Variable], sums: Dtype | None
+) -> Iterator[str]:
+    if condition.dtype != BOOL:
+        yield f"a condition is of {condition.dtype}"
+    yield from value_faults(condition, bound, sums)
+
+
+def value_faults(
+    value: Expr, bound: frozenset[Variable], sums: Dtype | None, is_guarded: bool = False
+) -> Iterator[str]:
+    """What is wrong with an expression where variables are bound and a sum of a dtype, if any."""
+    loose = free_variables(value) - bound
+    if loose:
+        yield f"variables that are not bound: {_names(loose)}"
+    for part in postorder([value]):
+        if isinstance(part, Input | OperandLoad):
+            yield f"{type(part).__name__} is left of an op's form"
+        if isinstance(part, Accumulated) and part.dtype != sums:
+            yield f"a sum of {part.dtype} is read where there is {sums or 'none'}"
+        if isinstance(part, Reduce) and not bound.isdisjoint(part.variables):
+            yield f"a reduction binds {_names(part.variables)} again"
+    if not is_guarded:
+        for load in _certain_loads(value):
+            yield from _offset_faults(load.buffer, load.offset, "loaded from")
+
+
+def _certain_loads(value: Expr) -> list[Load]:
+    """The loads that happen in any case: no select chooses them."""
+    found: list[Load] = []
+    pending, seen = [value], set[Expr]()
+    while pending:
+        part = pending.pop()
+        if part in seen:
+            continue
+        seen.add(part)
+        if isinstance(part, Load):
+            found.append(part)
+        if isinstance(part, Select):
+            pending.append(part.condition)
+        elif not isinstance(part, Reduce) or all(v.extent for v in part.variables):
+            pending += part.parts
+    return found
+
+
+def _offset_faults(buffer: Any, offset: Affine | Offset, how: str) -> Iterator[str]:
+    low, high = offset.bounds
+    if isinstance(buffer.size, Dynamic) or np.isinf(low) or np.isinf(high):
+        return
+    if low < 0 or high >= buffer.size:
+        yield f"a buffer of {buffer.size} elements is {how} at {low:.0f} … {high:.0f}"
+
+
+def _converts(source: Dtype, target: Dtype) -> bool:
+    """Whether a store converts a dtype to another one by itself: among numbers of one kind, and to
+    what holds them."""
+    return source == target or np.can_cast(source, target, "same_kind")
+
+
+def _names(variables: Collection[Variable]) -> str:
+    return ", ".join(sorted(variable.name for variable in variables))

@@ -1,0 +1,48 @@
+"""The invariants of loop nests, checked after each pass over them when `THALWEG_VERIFY=1`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from thalweg.ir import verify
+from thalweg.ir.rewrite import free_variables
+from thalweg.lower.nests.bufferize import Launch
+from thalweg.lower.nests.loop_nest import LoopNest
+
+
+def verified(after: str, nests: list[LoopNest]) -> list[LoopNest]:
+    """The nests that a pass made, of which none may break an invariant."""
+    if verify.ENABLED:
+        for nest in nests:
+            verify.report(faults(nest), after, f"the nest of {_names(nest)}")
+    return nests
+
+
+def verify_launches(launches: Sequence[Launch]) -> None:
+    """The same for finished kernels."""
+    if verify.ENABLED:
+        for launch in launches:
+            verify.verify(launch.kernel, "bufferize", f"the kernel of {_names(launch)}")
+
+
+def faults(nest: LoopNest) -> Iterator[str]:
+    """What is wrong with a nest."""
+    product, loops = nest.product, nest.variables
+    if not nest.serial <= set(loops):
+        yield "a serial variable is no loop"
+    sums = None if product is None else np.dtype(product.dtype)
+    for write in nest.writes:
+        if product is None and write.variables != loops[: len(write.variables)]:
+            yield "the variables of a write are no prefix of the loops"
+        yield from verify.store_faults(write, write.buffer, sums)
+    if product is not None:
+        bound = frozenset((*loops, *product.reduced))
+        for factor in (product.a, product.b):
+            if not free_variables(factor.value) <= bound:
+                yield "a factor depends on variables that are not bound"
+
+
+def _names(of: LoopNest | Launch) -> str:
+    return ", ".join(node.name for node in of.nodes)
