@@ -29,7 +29,7 @@ def _names(name: str) -> tuple[str, str]:
 
 @public(*_names("shuffle_and_repeat"))
 def shuffle_and_repeat(buffer_size: Any, count: Any = None, seed: Any = None) -> Transformation:
-    """Shuffles, and repeats what is shuffled anew each time."""
+    """Shuffles, and repeats, reshuffling each time."""
     return lambda dataset: dataset.shuffle(buffer_size, seed).repeat(count)
 
 
@@ -111,7 +111,7 @@ def parallel_interleave(
 
 @public(*_names("prefetch_to_device"))
 def prefetch_to_device(device: str, buffer_size: Any = None) -> Transformation:
-    """Elements made ahead, where the device finds them."""
+    """Elements prefetched to where the device finds them."""
     return lambda dataset: dataset.prefetch(1 if buffer_size is None else buffer_size)
 
 
