@@ -77,6 +77,14 @@ def test_tables_are_ordered_each_for_itself() -> None:
     assert comes_after(find, insert, order) and not comes_after(find, other, order)
 
 
+def test_a_handle_names_the_same_state_where_it_is_fed() -> None:
+    table = tf.contrib.lookup.MutableHashTable(tf.int64, tf.int64, -1)
+    keys = tf.constant([1], tf.int64)
+    insert, find = table.insert(keys, keys), table.lookup(keys)
+    order = step_order(program_order(keys.graph.nodes), [as_node(insert).inputs[0]])
+    assert comes_after(find, insert, order)
+
+
 def test_an_effect_makes_nothing_wait_for_a_blocking_node() -> None:
     queue = tf.FIFOQueue(3, tf.float32, [])
     early = tf.Print(1.0, [1.0])

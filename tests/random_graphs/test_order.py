@@ -114,7 +114,7 @@ class Program:
                 written = tf.assign_add(variable, value)
             case _:
                 written = tf.scatter_add(variable, [1], value[1:])
-        return written if kind == "assign" else tf.identity(written)
+        return tf.identity(written)
 
     def _look_up(self, kind: str, key: Any, value: Any) -> Any:
         if kind == "find":

@@ -62,15 +62,19 @@ class _Event(NamedTuple):
 
 
 def _events(nodes: Iterable[Node], fed: Collection[Tensor]) -> tuple[list[_Event], list[_Event]]:
-    """What happens to variables and to other state. A stream is its node's own: nothing follows."""
+    """What happens to variables and to other state. A stream is its node's own: nothing follows. A
+    reference that is fed is a value; a handle names the same state wherever it comes from."""
     touching = [node for node in nodes if touches_state(node)]
     roots = reference_roots(touching)
     variables, others = list[_Event](), list[_Event]()
     for node in touching:
         for access in accesses(node):
-            if access.state not in fed and access.resource is not Resource.STREAM:
-                events = variables if access.resource is Resource.VARIABLE else others
-                events.append(_Event(node, access.of(roots).state, access.writes))
+            event = _Event(node, access.of(roots).state, access.writes)
+            if access.resource is Resource.VARIABLE:
+                if access.state not in fed:
+                    variables.append(event)
+            elif access.resource is not Resource.STREAM:
+                others.append(event)
     return variables, others
 
 
