@@ -153,13 +153,13 @@ class _Walk:
         key, cells = self._arguments(region)
         if key is None:
             return self._unknown(compiled)
-        before, start, is_new = statistics(), time.perf_counter(), key not in compiled.steps
-        step = compiled.compiled(key, cells)
+        before, start, is_new = statistics(), time.perf_counter(), key not in compiled.programs
+        program = compiled.compile(key, cells)
         made = _made(before, time.perf_counter() - start) if is_new else None
-        if not isinstance(step, Program):
-            return self._in_parts(region, key, cells)
-        self._leave(step)
-        return PlannedRegion(region, step, made, list(compiled.steps))
+        if program is None:
+            return self._partly_compiled(region, key, cells)
+        self._leave(program)
+        return PlannedRegion(region, program, made, list(compiled.programs))
 
     def _arguments(self, region: Region) -> tuple[tuple[Shape, ...] | None, list[VariableCell]]:
         """The shapes and variables a region gets, or None where they are not known ahead."""
@@ -172,17 +172,17 @@ class _Walk:
 
     def _unknown(self, compiled: Executable) -> PlannedRegion:
         """A region whose shapes are known only when the step runs: as it ran the last time."""
-        native = [step for step in compiled.steps.values() if isinstance(step, Program)]
-        if not native:
+        programs = list(compiled.programs.values())
+        if not programs:
             return PlannedRegion(compiled.region)
-        self._leave(native[-1])
-        return PlannedRegion(compiled.region, native[-1], None, list(compiled.steps))
+        self._leave(programs[-1])
+        return PlannedRegion(compiled.region, programs[-1], None, list(compiled.programs))
 
     def _leave(self, step: Program) -> None:
         shapes = step.lowered.spec.shapes
         self.shapes.update({t: shapes[t] for t in step.lowered.spec.region.outputs})
 
-    def _in_parts(
+    def _partly_compiled(
         self, region: Region, key: tuple[Shape, ...], cells: Sequence[VariableCell]
     ) -> PlannedRegion:
         """A region that has a node which cannot be compiled: that node, and what is around it."""
@@ -195,7 +195,7 @@ class _Walk:
             parts.extend(self.parts(_cut(region, node, threads)))
             return lambda *_: []
 
-        Executable(region, self.threads, cut).compiled(key, cells)
+        Executable(region, self.threads, cut).compile(key, cells)
         return PlannedRegion(region, parts=parts)
 
 

@@ -41,11 +41,11 @@ class _Clock(Pool):
         return program.fault.value
 
 
-class TimedStep(Program):
-    """A native step that keeps the times of its last run. It shares all else with the original."""
+class TimedProgram(Program):
+    """A program that keeps the times of its last run. It shares all else with the original."""
 
-    def __init__(self, step: Program, check: Callable[[], None]) -> None:
-        self.__dict__.update(vars(step))
+    def __init__(self, program: Program, check: Callable[[], None]) -> None:
+        self.__dict__.update(vars(program))
         self._pool = self._clock = _Clock(default_pool(), check)
 
     @property
@@ -65,28 +65,24 @@ class TimedRegion:
     def __call__(self, context: Context, *values: Any) -> Any:
         count = len(self.compiled.region.inputs)
         arrays, cells = values[:count], values[count:]
-        step = self.compiled.compiled(tuple(np.shape(array) for array in arrays), cells)
-        results = self._timed(step, context, arrays, cells) if _is_native(step) else None
+        program = self.compiled.compile(tuple(np.shape(array) for array in arrays), cells)
+        results = None if program is None else self._timed(program, context, arrays, cells)
         if results is None:
             inner = TimedContext(context.node, context.resources, context.cancellation, self)
             return self.compiled.run(inner, arrays, cells)
         return results
 
     def _timed(
-        self, step: Any, context: Context, arrays: Sequence[Any], cells: Sequence[Any]
+        self, program: Program, context: Context, arrays: Sequence[Any], cells: Sequence[Any]
     ) -> list[Any] | None:
-        timed = TimedStep(step, context.cancellation.check)
+        timed = TimedProgram(program, context.cancellation.check)
         try:
             results = timed(context, arrays, cells)
         except errors.FailedPreconditionError:
             return None
         if results is not None:
-            self.ran(step, timed.times)
+            self.ran(program, timed.times)
         return results
-
-
-def _is_native(step: Any) -> bool:
-    return isinstance(step, Program)
 
 
 @dataclass(slots=True)

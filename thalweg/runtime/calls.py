@@ -1,8 +1,8 @@
 """From a unit of a step to the kernel call that computes it.
 
 What comes in is a node or a region; what goes out is the function to call, which of its inputs are
-read through variables, and the node that errors are laid to. Where the inputs come from is left to
-the plan, or to the token graph that the call is part of.
+read through variables, and the node that errors are attributed to. The plan, or the token graph
+that the call is part of, says where the inputs come from.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
-from thalweg.runtime.compiled import Executable, InParts
+from thalweg.runtime.compiled import Executable, Fallback
 
 
 class Call(NamedTuple):
@@ -21,7 +21,7 @@ class Call(NamedTuple):
     function: Callable[..., Any]
     takes_context: bool
     references: tuple[int, ...]  # positions among the inputs that are read through a variable
-    node: Node  # the one that errors are laid to
+    node: Node  # the one that errors are attributed to
     nodes: tuple[Node, ...]  # all that it computes
 
 
@@ -35,14 +35,14 @@ class Instruction(NamedTuple):
     output: int
     output_count: int
     frees: tuple[int, ...]
-    node: Node  # the one that errors are laid to
+    node: Node  # the one that errors are attributed to
     nodes: tuple[Node, ...]  # all that it computes
 
 
-def call_of(unit: Node | Region, fed: Collection[Tensor], threads: int, in_parts: InParts) -> Call:
+def call_of(unit: Node | Region, fed: Collection[Tensor], threads: int, fallback: Fallback) -> Call:
     """The call that computes a node on its NumPy kernel, or a region as compiled code."""
     if isinstance(unit, Region):
-        function = Executable(unit, threads, in_parts)
+        function = Executable(unit, threads, fallback)
         return Call(function, True, (), unit.nodes[-1], unit.nodes)
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)

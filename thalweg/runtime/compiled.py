@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -27,23 +27,26 @@ from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import renewed_after_fork
 from thalweg.runtime.program_cache import Recalled, Remembered
 
-#: (region, the node to run on its NumPy kernel or None for all, threads) -> a function that runs it
-InParts = Callable[[Region, Node | None, int], Callable[..., list[Any]]]
+Shapes = tuple[tuple[int, ...], ...]
+Run = Callable[..., list[Any]]  # (context, the region's inputs, its variables) -> its outputs
+#: (region, the node to run on its NumPy kernel or None for all, threads) -> what runs the region
+Fallback = Callable[[Region, Node | None, int], Run]
 
 #: Of a region's programs, those that keep the memory they ran in when one for other shapes is made.
 _MAX_WITH_MEMORY = 8
-_MOST_STEPS = 128  # sets of shapes that a region keeps programs for; the oldest ones go first
+_MAX_PROGRAMS = 128  # sets of shapes that a region keeps programs for; the oldest ones go first
 
 
 class Executable:
     """The kernel of a region: native programs by the shapes that came in."""
 
-    def __init__(self, region: Region, threads: int, in_parts: InParts) -> None:
+    def __init__(self, region: Region, threads: int, fallback: Fallback) -> None:
         self.region = region
-        self.steps = Bounded[Any, Callable[..., Any]]("programs of a region", _MOST_STEPS)
+        self.programs = Bounded[Shapes, Program]("programs of a region", _MAX_PROGRAMS)
+        #: For shapes with which a node of the region cannot be compiled.
+        self._partly_compiled = Bounded[Shapes, Run]("fallbacks of a region", _MAX_PROGRAMS)
         self._threads = threads
-        self._in_parts = in_parts
-        self._reference: Callable[..., list[Any]] | None = None
+        self._fallback = fallback
         self._varying = Varying()
         self._remembered = Remembered(region, threads)
         self._not_restored: list[Callable[[], Form]] = []  # what earlier processes saw
@@ -60,50 +63,59 @@ class Executable:
 
     def run(self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]) -> Any:
         """The region's outputs."""
-        key = tuple([np.shape(a) for a in arrays])
-        step = self.steps.get(key) or self.compiled(key, cells)
-        results = step(context, arrays, cells)
-        return self._settled(context, arrays, cells) if results is None else results
+        shapes = tuple([np.shape(array) for array in arrays])
+        program = self.programs.get(shapes) or self.compile(shapes, cells)
+        results = None if program is None else program(context, arrays, cells)
+        if results is not None:
+            return results
+        return (self._partly_compiled.get(shapes) or self._reference)(context, arrays, cells)
 
     def by_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
         """The outputs for each of the rows that some values have; None if native code cannot."""
-        kinds = zip(values, is_row, strict=True)
-        key = tuple([np.shape(value)[is_row:] for value, is_row in kinds])
-        step = self.steps.get(key) or self.compiled(key, ())
-        return step.by_rows(values, is_row, count) if isinstance(step, Program) else None
+        pairs = zip(values, is_row, strict=True)
+        shapes = tuple([np.shape(value)[is_row:] for value, is_row in pairs])
+        program = self.programs.get(shapes) or self.compile(shapes, ())
+        return None if program is None else program.by_rows(values, is_row, count)
 
-    def _settled(self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]) -> Any:
-        """The region on its reference kernels, which say what native code cannot."""
-        if self._reference is None:
-            self._reference = self._in_parts(self.region, None, 1)
-        return self._reference(context, arrays, cells)
+    @property
+    def holds_gil(self) -> bool:
+        """Whether every run is over sooner than another thread could take the interpreter."""
+        programs = list(self.programs.values())
+        return bool(programs) and not self._partly_compiled and all(p.brief for p in programs)
 
-    def compiled(self, key: Any, cells: Sequence[VariableCell]) -> Callable[..., Any]:
-        """What runs the region on inputs of these shapes."""
+    @cached_property
+    def _reference(self) -> Run:
+        """The region on its reference kernels, which tell what native code cannot."""
+        return self._fallback(self.region, None, 1)
+
+    def compile(self, shapes: Shapes, cells: Sequence[VariableCell]) -> Program | None:
+        """The program for inputs of these shapes; None where a node cannot be compiled."""
         with self._lock:
-            found = self.steps.get(key)
-            if found is None:
-                found = self._compiled(key, cells)
-                self.steps[key] = found
-                self._release_memory()
+            found = self.programs.get(shapes)
+            if found is not None or shapes in self._partly_compiled:
+                return found
+            try:
+                with deep_calls():
+                    found = self._compiled(shapes, cells)
+            except NotCompiled as failure:
+                run = self._fallback(self.region, failure.node, self._threads)
+                self._partly_compiled[shapes] = run
+                return None
+            self.programs[shapes] = found
+            self._release_memory()
             return found
 
     def _release_memory(self) -> None:
         """Let programs of shapes that came long ago give back the memory they run in."""
-        for step in list(self.steps.values())[:-_MAX_WITH_MEMORY]:
-            if isinstance(step, Program):
-                step.release_memory()
+        for program in list(self.programs.values())[:-_MAX_WITH_MEMORY]:
+            program.release_memory()
 
-    def _compiled(self, key: Any, cells: Sequence[VariableCell]) -> Callable[..., Any]:
+    def _compiled(self, key: Shapes, cells: Sequence[VariableCell]) -> Program:
         shapes: dict[Tensor, Any] = dict(zip(self.region.inputs, key, strict=True))
         for tensor, cell in zip(self.region.references, cells, strict=True):
             buffer = cell.buffer
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
-        try:
-            with deep_calls():
-                return self._recalled(shapes) or self._made(shapes)
-        except NotCompiled as failure:
-            return self._in_parts(self.region, failure.node, self._threads)
+        return self._recalled(shapes) or self._made(shapes)
 
     def _recalled(self, shapes: Mapping[Tensor, Any]) -> Program | None:
         """The program that an earlier process made."""

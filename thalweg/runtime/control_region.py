@@ -17,7 +17,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
 from thalweg.runtime.calls import Call
-from thalweg.runtime.compiled import InParts
+from thalweg.runtime.compiled import Fallback
 from thalweg.runtime.frames import Program
 from thalweg.runtime.unfold import unfold, unfold_step
 
@@ -33,13 +33,13 @@ class ControlledCall:
         unit: ControlRegion,
         threads: int,
         compiled: bool,
-        in_parts: InParts,
+        fallback: Fallback,
         fed: Sequence[int] = (),
     ) -> None:
         self.unit = unit
         self._threads = threads
         self._compiled = compiled
-        self._in_parts = in_parts
+        self._fallback = fallback
         self._fed = fed  # inputs that are values where the bodies want references
         self.native = NativeControl(unit, threads) if compiled else None
         self.was_native: bool | None = None  # how it ran the last time, if it did
@@ -48,7 +48,7 @@ class ControlledCall:
     def program(self) -> Program:
         """The unit as a token graph."""
         nested = self._nested if self._compiled else None
-        graph = unfold(self.unit, self._compiled, self._threads, self._in_parts, nested)
+        graph = unfold(self.unit, self._compiled, self._threads, self._fallback, nested)
         return Program(graph)
 
     @property
@@ -59,7 +59,7 @@ class ControlledCall:
         return self.native.reason or "native code could not settle it"
 
     def _nested(self, unit: ControlRegion) -> Call:
-        return controlled_call(unit, (), self._threads, self._compiled, self._in_parts)
+        return controlled_call(unit, (), self._threads, self._compiled, self._fallback)
 
     def __call__(self, context: Any, *values: Any) -> list[Any]:
         inputs = list(values)
@@ -75,14 +75,14 @@ class ControlledCall:
 
 
 def controlled_call(
-    unit: ControlRegion, fed: Collection[Tensor], threads: int, compiled: bool, in_parts: InParts
+    unit: ControlRegion, fed: Collection[Tensor], threads: int, compiled: bool, fallback: Fallback
 ) -> Call:
     """The call that computes a control node and its traces."""
     first = len(unit.inputs) - len(bodies_of(unit.node)[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
     read = [p for p in references if p < first and unit.inputs[p] not in fed]
     given = [p for p in references if p >= first and unit.inputs[p] in fed]
-    function = ControlledCall(unit, threads, compiled, in_parts, given)
+    function = ControlledCall(unit, threads, compiled, fallback, given)
     return Call(function, True, tuple(read), unit.node, unit.nodes)
 
 
@@ -94,9 +94,9 @@ class DataflowStep:
     inputs: tuple[Tensor, ...]  # what is fed
     outputs: tuple[Tensor, ...]  # what is fetched and not fed
 
-    def call(self, threads: int, in_parts: InParts) -> Call:
+    def call(self, threads: int, fallback: Fallback) -> Call:
         """The call that computes the step."""
-        graph = unfold_step(self.nodes, self.outputs, self.inputs, threads, in_parts)
+        graph = unfold_step(self.nodes, self.outputs, self.inputs, threads, fallback)
         return Call(WholeCall(Program(graph)), True, (), self.nodes[-1], self.nodes)
 
 

@@ -198,13 +198,13 @@ def _instruction(
     compiled: bool,
 ) -> Instruction:
     if isinstance(unit, ControlRegion):
-        call = controlled_call(unit, fed, threads, compiled, _in_parts)
+        call = controlled_call(unit, fed, threads, compiled, _fallback)
     elif isinstance(unit, DataflowStep):
-        call = unit.call(threads, _in_parts)
+        call = unit.call(threads, _fallback)
     elif isinstance(unit, Restoring):
         call = unit.call()
     else:
-        call = call_of(unit, fed, threads, _in_parts)
+        call = call_of(unit, fed, threads, _fallback)
     return Instruction(
         call.function,
         call.takes_context,
@@ -218,7 +218,7 @@ def _instruction(
     )
 
 
-def _in_parts(region: Region, on_host: Node | None, threads: int) -> Callable[..., list[Any]]:
+def _fallback(region: Region, on_host: Node | None, threads: int) -> Callable[..., list[Any]]:
     """A function that runs a region's nodes: all one by one on their NumPy kernels, or only one
     of them so and the others compiled."""
     outside = [t for t in region.roots if t.op not in region.nodes]

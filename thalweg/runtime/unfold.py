@@ -27,7 +27,7 @@ from thalweg.lower.regions import Unit, ordered, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.basic import Const
 from thalweg.runtime.calls import Call, call_of, dereferenced
-from thalweg.runtime.compiled import InParts
+from thalweg.runtime.compiled import Fallback
 from thalweg.runtime.tokens import Input, Known, Loop, Source, TokenGraph, Vertex, VertexKind
 
 Order = Mapping[Node, Iterable[Node]]
@@ -50,12 +50,12 @@ def unfold(
     unit: ControlRegion,
     compiled: bool,
     threads: int,
-    in_parts: InParts,
+    fallback: Fallback,
     nested: Nested | None = None,
 ) -> TokenGraph:
     """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
     where `nested` gives such."""
-    unfolder = Unfolder(compiled, threads, in_parts, nested=nested)
+    unfolder = Unfolder(compiled, threads, fallback, nested=nested)
     around = Section()
     for tensor in unit.inputs:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -72,10 +72,10 @@ def unfold_step(
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
     threads: int,
-    in_parts: InParts,
+    fallback: Fallback,
 ) -> TokenGraph:
     """A step that has control primitives as a token graph: its nodes one by one."""
-    unfolder = Unfolder(False, threads, in_parts, feeds)
+    unfolder = Unfolder(False, threads, fallback, feeds)
     around = Section()
     for tensor in feeds:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -115,14 +115,14 @@ class Unfolder:
         self,
         compiled: bool,
         threads: int,
-        in_parts: InParts,
+        fallback: Fallback,
         fed: Collection[Tensor] = (),
         nested: Nested | None = None,
     ) -> None:
         self.vertices: list[Vertex] = []
         self._compiled = compiled
         self._threads = threads
-        self._in_parts = in_parts
+        self._fallback = fallback
         self._nested = nested
         self._fed = fed  # tensors that are values whatever their nodes give
         self._closed: set[Node] = set()
@@ -188,7 +188,7 @@ class Unfolder:
     def call(self, unit: Node | Region, section: Section, order: Order) -> None:
         """A vertex that computes a node or a region."""
         taken = unit.inputs if isinstance(unit, Node) else (*unit.inputs, *unit.references)
-        call = call_of(unit, self._fed, self._threads, self._in_parts)
+        call = call_of(unit, self._fed, self._threads, self._fallback)
         self._add_call(call, unit, taken, section, order)
 
     def _inner(self, unit: ControlRegion, section: Section, order: Order) -> None:
