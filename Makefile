@@ -11,7 +11,7 @@ ROWS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install lint format test test-targets soak demo bench growth roofline bench-peers exchange fuzz-tf docs conformance clean
+.PHONY: install lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs conformance clean
 
 install: .venv/.stamp
 
@@ -52,6 +52,9 @@ bench: .venv/.stamp .bench-venv/.stamp
 
 growth: .venv/.stamp
 	$(BIN)/python tools/growth.py $(ROWS)
+
+walk: .venv/.stamp
+	$(BIN)/python tools/walk.py $(WALK)
 
 roofline: .venv/.stamp
 	$(BIN)/python benchmarks/roofline.py

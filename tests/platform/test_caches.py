@@ -80,6 +80,18 @@ def test_the_oldest_entries_go() -> None:
     assert list(cache.items()) == [(4, "again"), (2, "2"), (5, "5")]
 
 
+def test_no_way_of_adding_goes_beyond_the_limit() -> None:
+    many = dict.fromkeys(range(10), "x")
+    updated = Bounded[int, str]("test", 3)
+    updated.update(many)
+    merged = Bounded[int, str]("test", 3)
+    merged |= many
+    defaulted = Bounded[int, str]("test", 3)
+    for number in many:
+        defaulted.setdefault(number, "x")
+    assert list(updated) == list(merged) == list(defaulted) == [7, 8, 9]
+
+
 def test_finding_is_what_it_is_in_any_dictionary() -> None:
     assert Bounded.get is dict.get
     assert Bounded.__getitem__ is dict.__getitem__

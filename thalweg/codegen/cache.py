@@ -140,16 +140,19 @@ class Kernels:
     def forget_unfinished(self) -> None:
         """After a fork: what another thread of the parent was compiling will not come."""
         self._lock = threading.Lock()
-        self._known = {key: future for key, future in self._known.items() if future.done()}
+        for key in [key for key, future in self._known.items() if not future.done()]:
+            del self._known[key]
 
     def _claim(
         self, wanted: dict[str, Request]
     ) -> tuple[dict[str, Future[Loaded]], dict[str, Request]]:
         """The futures of all kernels wanted, and those that this thread has to fulfil itself."""
         with self._lock:
-            mine = {key: request for key, request in wanted.items() if key not in self._known}
-            self._known.update({key: Future() for key in mine})
-            futures = {key: self._known[key] for key in wanted}
+            known = {key: self._known[key] for key in wanted if key in self._known}
+            mine = {key: request for key, request in wanted.items() if key not in known}
+            claimed = {key: Future[Loaded]() for key in mine}
+            self._known.update(claimed)
+        futures = known | claimed
         self._count(memory_hits=len(wanted) - len(mine))
         return futures, mine
 

@@ -13,9 +13,9 @@ list of `caches` as long as they live.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from weakref import WeakValueDictionary
 
 K = TypeVar("K", bound=Hashable)
@@ -54,6 +54,15 @@ class Bounded(dict[K, V]):
         if key not in self:
             self[key] = default
         return self.get(key, default)
+
+    def update(self, other: Mapping[K, V]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - one form of several
+        """Add the entries of a mapping."""
+        for key, value in other.items():
+            self[key] = value
+
+    def __ior__(self, other: Mapping[K, V]) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride] - one form of several
+        self.update(other)
+        return self
 
     def renew(self, key: K) -> None:
         """Have an entry go last of those that are there now."""
