@@ -25,7 +25,7 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.control_region import ControlledCall, WholeCall
+from thalweg.runtime.control_region import ControlledCall, DataflowCall
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, schedule
 from thalweg.runtime.resources import Resources
@@ -125,7 +125,7 @@ class _Walk:
                 found.append(self._region(instruction.call))
             elif isinstance(instruction.call, ControlledCall):
                 found.append(self._control(instruction.call))
-            elif isinstance(instruction.call, WholeCall):
+            elif isinstance(instruction.call, DataflowCall):
                 found += [HostOp(n, _IN_TOKENS) for n in instruction.nodes if n.inputs]
             elif is_variable(instruction.node):
                 self.cells[instruction.node.outputs[0]] = cell_of(instruction.node, self.resources)

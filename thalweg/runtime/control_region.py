@@ -1,7 +1,7 @@
 """Control nodes as kernels of a plan: a conditional or a loop with all that is inside it.
 
-What can be is run as native code. What cannot (strings, Python, shapes that change from turn to
-turn) and what native code cannot settle is unfolded to a token graph for the dataflow executor.
+What can be is run as native code. What cannot (strings, Python, shapes that change between
+iterations), and what native code gives up, is unfolded to a token graph for the dataflow executor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
 from thalweg.runtime.calls import Call
 from thalweg.runtime.compiled import Fallback
-from thalweg.runtime.frames import Program
+from thalweg.runtime.dataflow import Dataflow
 from thalweg.runtime.unfold import unfold, unfold_step
 
 #: Where this is False, everything is left to the executor: both must give the same.
@@ -45,18 +45,18 @@ class ControlledCall:
         self.was_native: bool | None = None  # how it ran the last time, if it did
 
     @cached_property
-    def program(self) -> Program:
+    def dataflow(self) -> Dataflow:
         """The unit as a token graph."""
         nested = self._nested if self._compiled else None
         graph = unfold(self.unit, self._compiled, self._threads, self._fallback, nested)
-        return Program(graph)
+        return Dataflow(graph)
 
     @property
     def reason(self) -> str:
         """Why it ran on the executor, where native code is wanted."""
         if self.native is None or not NATIVE:
             return "nothing is compiled"
-        return self.native.reason or "native code could not settle it"
+        return self.native.reason or "native code gave up"
 
     def _nested(self, unit: ControlRegion) -> Call:
         return controlled_call(unit, (), self._threads, self._compiled, self._fallback)
@@ -71,7 +71,7 @@ class ControlledCall:
                 self.was_native = True
                 return results
         self.was_native = False
-        return self.program.run(inputs, context)
+        return self.dataflow.run(inputs, context)
 
 
 def controlled_call(
@@ -97,17 +97,17 @@ class DataflowStep:
     def call(self, threads: int, fallback: Fallback) -> Call:
         """The call that computes the step."""
         graph = unfold_step(self.nodes, self.outputs, self.inputs, threads, fallback)
-        return Call(WholeCall(Program(graph)), True, (), self.nodes[-1], self.nodes)
+        return Call(DataflowCall(Dataflow(graph)), True, (), self.nodes[-1], self.nodes)
 
 
 @dataclass(frozen=True)
-class WholeCall:
+class DataflowCall:
     """The kernel of a step that runs as one token graph."""
 
-    program: Program
+    dataflow: Dataflow
 
     def __call__(self, context: Any, *values: Any) -> list[Any]:
-        return self.program.run(values, context)
+        return self.dataflow.run(values, context)
 
 
 def _cell(tensor: Tensor, value: Any) -> VariableCell:

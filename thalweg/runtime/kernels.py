@@ -13,7 +13,7 @@ from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.resources import Resources
 
 Resource = TypeVar("Resource")
-_SEVERAL = (list, tuple)  # a union would be made anew for each instruction
+_SEVERAL = (list, tuple)  # a union would be rebuilt for each instruction
 
 #: What an exception inside a kernel becomes when it is not one of ours already.
 _TRANSLATED: tuple[tuple[type[BaseException], type[errors.OpError]], ...] = (
@@ -86,7 +86,9 @@ def run(
 
 
 def outputs_of(result: Any, count: int, node: Node) -> list[Any]:
-    """The outputs of a kernel that has several, lists among them opened up."""
+    """The outputs of a kernel, lists among them opened up."""
+    if count == 1 and not isinstance(result, _SEVERAL):
+        return [result]
     flat: list[Any] = []
     for part in cast("Sequence[Any]", result):
         if isinstance(part, list):

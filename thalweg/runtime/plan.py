@@ -20,7 +20,9 @@ from thalweg.place.placer import Placement, place
 from thalweg.runtime.calls import Instruction, call_of, dereferenced
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.control_region import DataflowStep, controlled_call
+from thalweg.runtime.dataflow import Dataflow
 from thalweg.runtime.restoring import Restoring, reordered, restorings
+from thalweg.runtime.tokens import of_instructions
 from thalweg.runtime.unfold import has_primitives
 
 _Unit = Unit | DataflowStep | Restoring
@@ -57,21 +59,10 @@ class Plan:
         return last.node.op.blocking and not any(step.node.op.blocking for step in before)
 
     @cached_property
-    def dependencies(self) -> tuple[list[int], list[list[int]]]:
-        """For each instruction, how many others it waits for, and which ones wait for it."""
-        index_of: dict[Node, int] = {}
-        for index, step in enumerate(self.instructions):
-            for node in step.nodes:
-                index_of.setdefault(node, index)  # a constant may be in several
-        waits: list[int] = []
-        followers: list[list[int]] = [[] for _ in self.instructions]
-        for index, step in enumerate(self.instructions):
-            needed = [n for node in step.nodes for n in self.order.get(node, ())]
-            before = {index_of[node] for node in needed if node in index_of} - {index}
-            waits.append(len(before))
-            for earlier in before:
-                followers[earlier].append(index)
-        return waits, followers
+    def dataflow(self) -> Dataflow:
+        """The step by readiness: a node that blocks does not hold up those it may wait for."""
+        graph = of_instructions(self.instructions, self.feeds, self.fetches, self.order)
+        return Dataflow(graph)
 
     def __str__(self) -> str:
         lines = [f"{len(self.instructions)} nodes, {self.slot_count} slots"]

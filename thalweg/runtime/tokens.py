@@ -7,13 +7,13 @@ frame fires once in each of its iterations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from thalweg.graph.node import Node
-from thalweg.runtime.calls import Call
+from thalweg.runtime.calls import Call, Instruction
 
 
 class VertexKind(IntEnum):
@@ -84,6 +84,41 @@ class TokenGraph:
 
     def __str__(self) -> str:
         return "\n".join(_line(place, vertex) for place, vertex in enumerate(self.vertices))
+
+
+def of_instructions(
+    instructions: Sequence[Instruction],
+    feeds: Sequence[int],
+    fetches: Sequence[int],
+    order: Mapping[Node, Collection[Node]],
+) -> TokenGraph:
+    """Instructions over slots as a graph without frames: each runs after those it takes values from
+    and those that have a node which must come before one of its own."""
+    sources = {slot: Source(number) for number, slot in enumerate(feeds)}
+    vertex_of: dict[Node, int] = {}
+    for vertex, step in enumerate(instructions, len(feeds)):
+        for node in step.nodes:
+            vertex_of.setdefault(node, vertex)  # a constant may be in several
+        for output in range(step.output_count):
+            sources.setdefault(step.output + output, Source(vertex, output))
+    vertices = [Vertex(VertexKind.PASS) for _ in feeds]
+    for vertex, step in enumerate(instructions, len(feeds)):
+        before = {vertex_of.get(n, vertex) for node in step.nodes for n in order.get(node, ())}
+        inputs = tuple(sources[slot] for slot in step.inputs)
+        controls = before - {vertex} - {source.vertex for source in inputs}
+        call = Call(step.call, step.takes_context, step.references, step.node, step.nodes)
+        vertices.append(
+            Vertex(
+                VertexKind.CALL,
+                inputs,
+                tuple(sorted(controls)),
+                step.output_count,
+                step.node,
+                call,
+                blocks=step.node.op.blocking,
+            )
+        )
+    return TokenGraph(tuple(vertices), len(feeds), tuple(sources[slot] for slot in fetches))
 
 
 def _line(place: int, vertex: Vertex) -> str:
