@@ -1,6 +1,6 @@
 """Regions of a step as kernels of a plan: compiled for the shapes that come in.
 
-The first call with new shapes lowers and compiles. What native code cannot settle (an index out of
+The first call with new shapes lowers and compiles. What native code gives up (an index out of
 range) is run again on the reference kernels, which say what is wrong, where, in words; and a node
 that cannot be compiled is run on its NumPy kernel, between what can.
 """
@@ -25,7 +25,7 @@ from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
 from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import renewed_after_fork
-from thalweg.runtime.program_cache import Recalled, Remembered
+from thalweg.runtime.program_cache import CachedProgram, ProgramCache
 
 Shapes = tuple[tuple[int, ...], ...]
 Run = Callable[..., list[Any]]  # (context, the region's inputs, its variables) -> its outputs
@@ -48,7 +48,7 @@ class Executable:
         self._threads = threads
         self._fallback = fallback
         self._varying = Varying()
-        self._remembered = Remembered(region, threads)
+        self._cache = ProgramCache(region, threads)
         self._not_restored: list[Callable[[], Form]] = []  # what earlier processes saw
         self.renew_locks()
         renewed_after_fork(self)
@@ -115,17 +115,17 @@ class Executable:
         for tensor, cell in zip(self.region.references, cells, strict=True):
             buffer = cell.buffer
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
-        return self._recalled(shapes) or self._made(shapes)
+        return self._restored(shapes) or self._made(shapes)
 
-    def _recalled(self, shapes: Mapping[Tensor, Any]) -> Program | None:
+    def _restored(self, shapes: Mapping[Tensor, Any]) -> Program | None:
         """The program that an earlier process made."""
         with gc_paused():
-            found = None if native.TUNES else self._remembered.find(list(shapes.values()))
+            found = None if native.TUNES else self._cache.find(list(shapes.values()))
         if found is None:
             return None
         self._not_restored.append(found.form)
         listing = partial(_listed, self.region, shapes, found)
-        return Program(found.image, found.loaded, self.region, listing)
+        return Program(found.template, found.loaded, self.region, listing)
 
     def _made(self, shapes: Mapping[Tensor, Any]) -> Program:
         for form in self._not_restored:
@@ -135,18 +135,17 @@ class Executable:
             with gc_paused():
                 lowered = lower(self.region, shapes)
         except NotCompiled as failure:
-            self._remembered.keep_failure(failure)
+            self._cache.store_failure(failure)
             raise
         form = self._varying.see(lowered.launches)
-        self._remembered.saw(list(shapes.values()))
-        step = make_program(lowered, adapted(lowered.launches, form), self._threads)
-        self._remembered.keep(step.image, form)
-        return step
+        program = make_program(lowered, adapted(lowered.launches, form), self._threads)
+        self._cache.store(program.image, form)
+        return program
 
 
-def _listed(region: Region, shapes: Mapping[Tensor, Any], found: Recalled) -> Listing:
+def _listed(region: Region, shapes: Mapping[Tensor, Any], found: CachedProgram) -> Listing:
     """What a program from an earlier process was made of: the region is lowered after all."""
     with gc_paused(), deep_calls():
         lowered = lower(region, shapes)
         launches = adapted(lowered.launches, found.form())
-        return listed(lowered, launches, [found.loaded[c.kernel] for c in found.image.calls])
+        return listed(lowered, launches, [found.loaded[c.kernel] for c in found.template.calls])

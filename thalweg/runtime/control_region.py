@@ -19,6 +19,7 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.runtime.calls import Call
 from thalweg.runtime.compiled import Fallback
 from thalweg.runtime.dataflow import Dataflow
+from thalweg.runtime.program_cache import cached_lower
 from thalweg.runtime.unfold import unfold, unfold_step
 
 #: Where this is False, everything is left to the executor: both must give the same.
@@ -41,7 +42,7 @@ class ControlledCall:
         self._compiled = compiled
         self._fallback = fallback
         self._fed = fed  # inputs that are values where the bodies want references
-        self.native = NativeControl(unit, threads) if compiled else None
+        self.native = NativeControl(unit, threads, cached_lower) if compiled else None
         self.was_native: bool | None = None  # how it ran the last time, if it did
 
     @cached_property

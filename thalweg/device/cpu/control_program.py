@@ -25,7 +25,7 @@ from thalweg.device.cpu.control_inputs import FIRST_ROOM, given, kind, levels, r
 from thalweg.device.cpu.control_parts import PlacedPart, placed_parts, threads_for
 from thalweg.device.cpu.pool import Entry, Jump, StepTable, default_pool
 from thalweg.device.cpu.program import address_of
-from thalweg.lower.control.builder import lower_control
+from thalweg.lower.control.builder import Lower, lower_control
 from thalweg.lower.control.program import (
     LISTS,
     Branch,
@@ -60,9 +60,10 @@ _MOST_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
 class NativeControl:
     """A loop or a conditional of a step: native programs by the shapes that come in."""
 
-    def __init__(self, unit: ControlRegion, threads: int) -> None:
+    def __init__(self, unit: ControlRegion, threads: int, lower: Lower) -> None:
         self._unit = unit
         self._threads = threads
+        self._lower = lower
         self._programs = Bounded[Any, _ControlStep | None](
             "programs of a loop or conditional", _MOST_PROGRAMS
         )
@@ -112,7 +113,7 @@ class NativeControl:
             inputs.append(one)
         try:
             with gc_paused(), deep_calls():
-                program = lower_control(self._unit, inputs, rooms)
+                program = lower_control(self._unit, inputs, rooms, self._lower)
                 room = rooms.of(LISTS)
                 return _ControlStep(self._unit, program, self._varying, self._threads, room)
         except NotCompiled as failure:

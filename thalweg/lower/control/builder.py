@@ -39,7 +39,6 @@ from thalweg.lower.control.program import (
     Storage,
 )
 from thalweg.lower.control.scratch import Keeper, Scratch
-from thalweg.lower.kept import lower
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.nests.inline_producers import STREAM_WORDS
 from thalweg.lower.regions import ordered, regions
@@ -51,10 +50,15 @@ from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import SkipRandom
 from thalweg.ops.state.scatter import ScatterUpdate
 
+#: (region, the shapes of its inputs and variables) -> its lowering, made now or before
+Lower = Callable[[Region, Mapping[Tensor, Shape]], Lowered]
 
-def lower_control(unit: ControlRegion, given: Sequence[Given], rooms: Capacity) -> ControlProgram:
+
+def lower_control(
+    unit: ControlRegion, given: Sequence[Given], rooms: Capacity, lower: Lower
+) -> ControlProgram:
     """A control node on inputs of known shapes; traces have room for so many turns."""
-    return _Lowering(rooms).program(unit, given)
+    return _Lowering(rooms, lower).program(unit, given)
 
 
 @dataclass(eq=False)
@@ -96,8 +100,8 @@ class _Cycle:
 class _Lowering:
     """One program while it is put together."""
 
-    def __init__(self, rooms: Capacity) -> None:
-        self._rooms = rooms
+    def __init__(self, rooms: Capacity, lower: Lower) -> None:
+        self._rooms, self._lower = rooms, lower
         self._items: list[Item] = []
         self._counts: list[Count] = []
         self._drawings: list[Drawing] = []
@@ -460,7 +464,7 @@ class _Lowering:
     def _region(self, unit: Region, scratch: Scratch, fetches: Mapping[Tensor, BufferView]) -> None:
         region = replace(unit, carried=frozenset(scratch.carried) & frozenset(unit.references))
         outside = (*region.inputs, *region.references)
-        lowered = lower(region, {t: scratch.homes[t].shape for t in outside})
+        lowered = self._lower(region, {t: scratch.homes[t].shape for t in outside})
         homes = {lowered.buffers[t]: scratch.homes[t] for t in outside if t in lowered.buffers}
         for tensor in region.outputs:
             if tensor in region.roots:
