@@ -15,7 +15,8 @@ from thalweg.graph import signature
 from thalweg.graph.dtypes import DType, groups
 from thalweg.graph.op import REGISTRY, Op
 from thalweg.graph.signature import Argument
-from thalweg.ir.expr import FUNCTIONS, Expr, argument
+from thalweg.ir.expr import Expr, argument
+from thalweg.ir.functions.table import FUNCTIONS
 
 OURS = {name: op for name, op in REGISTRY.items() if op.__module__.startswith("thalweg.")}
 

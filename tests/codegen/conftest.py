@@ -2,7 +2,7 @@
 
 import pytest
 
-from thalweg.codegen.machine import Target, named, runs_here
+from thalweg.codegen.machine import CpuTarget, named, runs_here
 
 TARGETS = [
     pytest.param(name, marks=pytest.mark.skipif(not runs_here(named(name)), reason="not here"))
@@ -11,12 +11,12 @@ TARGETS = [
 
 
 @pytest.fixture(params=TARGETS)
-def target(request: pytest.FixtureRequest) -> Target:
+def target(request: pytest.FixtureRequest) -> CpuTarget:
     """Each target whose code runs here."""
     return named(request.param)
 
 
 @pytest.fixture
-def native() -> Target:
+def native() -> CpuTarget:
     """This machine."""
     return named("native")

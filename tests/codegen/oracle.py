@@ -12,7 +12,8 @@ import numpy as np
 from thalweg.codegen.cache import load
 from thalweg.codegen.loops.kernel import emit_loops
 from thalweg.codegen.machine import named, runs_here
-from thalweg.ir.expr import FUNCTIONS, Expr
+from thalweg.ir.expr import Expr
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Argument, Dynamic, Loops, Offset
 from thalweg.ir.loop import Variable
 
@@ -115,7 +116,7 @@ class Oracle:
             case "scan":
                 return self.scan(*part.arguments)
             case function:
-                return FUNCTIONS[function](*(self.value(a) for a in part.arguments))
+                return FUNCTIONS[function].numpy(*(self.value(a) for a in part.arguments))
 
     def full(self, body: Any, variables: Sequence[Variable]) -> np.ndarray:
         value = np.asarray(self.value(body))

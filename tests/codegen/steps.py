@@ -16,7 +16,7 @@ import thalweg as tf
 from thalweg.codegen import cache
 from thalweg.codegen.cache import Kernels, Loaded
 from thalweg.codegen.llvm.emitted import Emitted, Request
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 
 Feeds = Mapping[Any, np.ndarray]
 Made = tuple[Any, Feeds]
@@ -225,7 +225,7 @@ class _Asking(Kernels):
         super().__init__(None)
         self.requests: list[Request] = []
 
-    def load(self, requests: Sequence[Request], target: Target) -> list[Loaded]:
+    def load(self, requests: Sequence[Request], target: CpuTarget) -> list[Loaded]:
         self.requests += requests
         raise _Asked
 
@@ -244,7 +244,7 @@ def kernels_of(name: str) -> list[Request]:
     return asking.requests
 
 
-def emitted(asked: Request, target: Target) -> Emitted:
+def emitted(asked: Request, target: CpuTarget) -> Emitted:
     """A kernel that was asked for, for a target."""
     what, _, *rest = asked.make.args
     return asked.make.func(what, target, *rest)

@@ -25,10 +25,10 @@ from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.llvm.object_file import ObjectFile
 from thalweg.codegen.machine import named
 from thalweg.ir.expr import Expr, call
+from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.kernel import Argument, Loops, Offset, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.parametric import with_dynamic
-from thalweg.ir.types import Unsupported
 from thalweg.platform.disk_cache import Disk, disk_of_environment
 
 NATIVE = named("native")

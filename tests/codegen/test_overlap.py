@@ -14,7 +14,7 @@ from tests.codegen.steps import STEPS
 from thalweg.codegen import cache
 from thalweg.codegen.cache import Kernels, Loaded
 from thalweg.codegen.llvm.emitted import Request
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.pool import Entry, Pool, StepTable, default_pool
 from thalweg.ir.kernel import Argument, Dynamic, Kernel
 from thalweg.platform.disk_cache import disk_of_environment
@@ -28,7 +28,7 @@ class Known(Kernels):
         super().__init__(disk_of_environment())
         self.at: dict[int, Kernel] = {}
 
-    def load(self, requests: Sequence[Request], target: Target) -> list[Loaded]:
+    def load(self, requests: Sequence[Request], target: CpuTarget) -> list[Loaded]:
         found = super().load(requests, target)
         for request, kernel in zip(requests, found, strict=True):
             self.at |= dict.fromkeys(kernel.functions, request.make.args[0])

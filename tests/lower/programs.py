@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import thalweg as tf
-from thalweg.device.cpu.program import Program, make_program
+from thalweg.codegen.machine import host
+from thalweg.device.cpu.device import cpu_device
+from thalweg.device.cpu.program import Program
+from thalweg.device.local import local_devices
 from thalweg.graph.node import Node, Tensor
 from thalweg.inspect.kernel_info import kernels_of
 from thalweg.lower.dynamic_shapes import Varying
 from thalweg.lower.lowering import Lowered, lower
 from thalweg.lower.specialise import Region
-from thalweg.place.placer import local_devices
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.plan import Plan, Step, plan
 
@@ -42,7 +44,8 @@ def regions_of(*fetches: Any) -> list[Region]:
 def lowered(*fetches: Any) -> Lowered:
     """The one region of a step, lowered for the shapes its graph knows."""
     (region,) = regions_of(*fetches)
-    return lower(region, {t: shape(t) for t in (*region.inputs, *region.references)})
+    shapes = {t: shape(t) for t in (*region.inputs, *region.references)}
+    return lower(region, shapes, host())
 
 
 def shape(tensor: Tensor) -> tuple[int, ...]:
@@ -53,7 +56,7 @@ def shape(tensor: Tensor) -> tuple[int, ...]:
 def native(*fetches: Any, threads: int = 1) -> Program:
     """The one region of a step, compiled."""
     made = lowered(*fetches)
-    return make_program(made, Varying().adapt(made.launches), threads)
+    return cpu_device(threads=threads).load(made, Varying().adapt(made.launches))
 
 
 def kernels(*fetches: Any) -> list[str]:

@@ -20,8 +20,8 @@ import thalweg as tf
 from tests.random_graphs import examples
 from tests.random_graphs.rules import EVERYTHING, SMOOTH
 from tests.random_graphs.sketch import Array, Sketch, Values, interpret
+from thalweg.device.local import local_devices
 from thalweg.graph.node import Node
-from thalweg.place.placer import local_devices
 from thalweg.runtime import session as sessions
 from thalweg.runtime.plan import Step, plan
 

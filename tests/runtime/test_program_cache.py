@@ -18,8 +18,10 @@ from tests.lower.programs import regions_of
 from tests.runtime.processes import Processes
 from thalweg.codegen import cache, sources
 from thalweg.codegen.contraction import tune as tuned
-from thalweg.codegen.machine import host
+from thalweg.codegen.machine import named
 from thalweg.codegen.sources import code_digest
+from thalweg.device.cpu.device import CpuDevice
+from thalweg.device.cpu.pool import Pool
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.lower import lowering
@@ -174,18 +176,13 @@ def test_another_environment_is_lowered_for(
         if what == "threads":
             session = tf.Session(config=tf.ConfigProto(intra_op_parallelism_threads=1))
         elif what == "target":
-            program_cache.environment_key.cache_clear()
-            before = host()
-            monkeypatch.setenv("THALWEG_TARGET", "x86-64")
-            assert host() != before
+            session._devices = [CpuDevice(pool=Pool(target=named("x86-64")))]
         elif what == "schedules":
             tuned.winners()._state = "others"
         else:
             monkeypatch.setattr(program_cache, "environment_key", lambda: "other code")
         x = tf.placeholder(tf.float32, [None, 20])
         session.run(layer(x), {x: batch(7)})
-    monkeypatch.undo()
-    program_cache.environment_key.cache_clear()
     assert processes.lowered == 1
 
 
@@ -326,12 +323,12 @@ def test_the_order_in_which_sizes_came_does_not_matter(processes: Processes) -> 
 def test_a_node_that_cannot_be_compiled_is_remembered(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(region: Any, shapes: Any) -> Any:
+    def refused(region: Any, shapes: Any, target: Any) -> Any:
         node = next((n for n in region.nodes if n.type == "Relu"), None)
         if node is not None:
             processes.lowered += 1
             raise NotCompiled(node, "of the test")
-        return lower(region, shapes)
+        return lower(region, shapes, target)
 
     monkeypatch.setattr(compiled, "lower", refused)
     first = processes.run(layer, batch(7))

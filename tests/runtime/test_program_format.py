@@ -13,6 +13,7 @@ import pytest
 
 import thalweg as tf
 from tests.lower.programs import regions_of, shape
+from thalweg.device.cpu.device import cpu_device
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import Region
 from thalweg.runtime.program_format import UNREADABLE, Unwritable, decode, encode
@@ -71,7 +72,7 @@ def test_what_is_shared_stays_shared() -> None:
 
 def test_a_lowering_comes_back_as_it_was() -> None:
     of = region()
-    made = lower(of, {tensor: shape(tensor) for tensor in of.inputs})
+    made = lower(of, {tensor: shape(tensor) for tensor in of.inputs}, cpu_device().target)
     found = decode(encode(made, of), of)
     assert found.spec.region is of
     assert [launch.nodes for launch in found.launches] == [launch.nodes for launch in made.launches]

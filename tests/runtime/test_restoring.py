@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg.device.local import local_devices
 from thalweg.ops.io import saving
 from thalweg.platform.files.durable import BLOCK
 from thalweg.runtime import session as sessions
@@ -25,7 +26,7 @@ def graph() -> Iterator[None]:
 
 def units(fetches: Any = (), targets: Any = (), feeds: Any = ()) -> list[str]:
     """The types of the nodes of each instruction that restores."""
-    made = plan(Step(tuple(fetches), tuple(targets), tuple(feeds)), ["/device:CPU:0"])
+    made = plan(Step(tuple(fetches), tuple(targets), tuple(feeds)), local_devices({}))
     return [step.node.type for step in made.instructions if len(step.nodes) > 1 and _is(step)]
 
 

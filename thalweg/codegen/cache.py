@@ -20,7 +20,7 @@ from functools import partial
 from thalweg.codegen.llvm.compile import place
 from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.llvm.object_file import ObjectFile
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.parallel import Compiled, compile_all
 from thalweg.codegen.progress import progress
 from thalweg.platform import tf_logging
@@ -57,17 +57,17 @@ class Loaded:
     scratch: int
 
 
-def load(modules: Sequence[Emitted], target: Target) -> list[Addresses]:
+def load(modules: Sequence[Emitted], target: CpuTarget) -> list[Addresses]:
     """The native addresses of the functions of each module, which stay valid for good."""
     return [kernel.functions for kernel in load_all([as_request(m) for m in modules], target)]
 
 
-def load_all(requests: Sequence[Request], target: Target) -> list[Loaded]:
+def load_all(requests: Sequence[Request], target: CpuTarget) -> list[Loaded]:
     """The kernels asked for, which stay in memory for good."""
     return _shared().load(requests, target)
 
 
-def find_all(names: Sequence[str], target: Target) -> list[Loaded] | None:
+def find_all(names: Sequence[str], target: CpuTarget) -> list[Loaded] | None:
     """The kernels of these names, if all of them are in the cache."""
     return _shared().find(names, target)
 
@@ -102,7 +102,7 @@ class Kernels:
         self._lock = threading.Lock()
         self.statistics = Statistics()
 
-    def load(self, requests: Sequence[Request], target: Target) -> list[Loaded]:
+    def load(self, requests: Sequence[Request], target: CpuTarget) -> list[Loaded]:
         """The kernels asked for; each is compiled only once."""
         keys = [name_of(request, target) for request in requests]
         wanted = dict(zip(keys, requests, strict=True))
@@ -114,7 +114,7 @@ class Kernels:
             raise
         return [futures[key].result() for key in keys]
 
-    def find(self, names: Sequence[str], target: Target) -> list[Loaded] | None:
+    def find(self, names: Sequence[str], target: CpuTarget) -> list[Loaded] | None:
         """The kernels of these names, if none of them has to be compiled."""
         found: list[Loaded] = []
         for name in names:
@@ -124,7 +124,7 @@ class Kernels:
             found.append(kernel)
         return found
 
-    def _found(self, name: str, target: Target) -> Loaded | None:
+    def _found(self, name: str, target: CpuTarget) -> Loaded | None:
         future = self._known.get(name)
         if future is not None:
             self._count(memory_hits=1)
@@ -157,7 +157,7 @@ class Kernels:
         return futures, mine
 
     def _fulfil(
-        self, mine: dict[str, Request], futures: dict[str, Future[Loaded]], target: Target
+        self, mine: dict[str, Request], futures: dict[str, Future[Loaded]], target: CpuTarget
     ) -> None:
         missing: dict[str, Request] = {}
         for key, request in mine.items():
@@ -178,7 +178,7 @@ class Kernels:
                 self._known.pop(key, None)
             futures[key].set_exception(error)
 
-    def _from_disk(self, key: str, target: Target) -> Loaded | None:
+    def _from_disk(self, key: str, target: CpuTarget) -> Loaded | None:
         content = self.disk.read(key) if self.disk else None
         if content is None:
             return None
@@ -193,7 +193,7 @@ class Kernels:
         return kernel
 
     def _compiled(
-        self, missing: dict[str, Request], target: Target
+        self, missing: dict[str, Request], target: CpuTarget
     ) -> Iterator[tuple[str, Loaded]]:
         keys, start = list(missing), time.perf_counter()
         for number, made in progress(compile_all(list(missing.values()), target), len(keys)):
@@ -212,7 +212,7 @@ class Kernels:
             self.statistics = replace(old, **sums)
 
 
-def _placed(made: Compiled, target: Target) -> Loaded:
+def _placed(made: Compiled, target: CpuTarget) -> Loaded:
     return Loaded(place(made.code, made.functions, target), made.scratch)
 
 
@@ -227,7 +227,7 @@ def _kernel_in(entry: bytes) -> Compiled:
     return Compiled(code, tuple(functions), int(scratch))
 
 
-def name_of(request: Request, target: Target) -> str:
+def name_of(request: Request, target: CpuTarget) -> str:
     """What a kernel is called in the cache."""
     return hashlib.sha256(f"{target.key}\0{request.key}".encode()).hexdigest()
 

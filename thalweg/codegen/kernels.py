@@ -14,7 +14,7 @@ from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.contraction.tune import winners
 from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.loops.kernel import Iteration, emit_loops, emit_turn
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.winograd.plan import ENABLED
 from thalweg.ir.expr import Expr, call
@@ -27,7 +27,7 @@ _SECONDS = {Contraction: 20e-3, Loops: 8e-3}
 _SECONDS_PER_INTEGER = 0.2e-3
 
 
-def request(kernel: Kernel, target: Target, schedule: Schedule | None = None) -> Request:
+def request(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None) -> Request:
     """The kernel as the cache is asked for it: by a schedule that is given, or remembered."""
     key = key_of(kernel)
     if schedule is None and isinstance(kernel, Contraction):
@@ -38,7 +38,7 @@ def request(kernel: Kernel, target: Target, schedule: Schedule | None = None) ->
     return Request(chosen, partial(emit, kernel, target, schedule), cost, passes)
 
 
-def turn_request(turn: Iteration, target: Target) -> Request:
+def turn_request(turn: Iteration, target: CpuTarget) -> Request:
     """A turn that repeats itself, as the cache is asked for it."""
     keys = [key_of(kernel) for kernel in turn.kernels]
     rest = turn.starts, turn.memory, sorted(turn.overlapping), turn.deciding, turn.most
@@ -46,12 +46,12 @@ def turn_request(turn: Iteration, target: Target) -> Request:
     return Request(f"{keys} {rest}", partial(emit_turn, turn, target), cost, "turns")
 
 
-def remembered(kernel: Contraction, target: Target) -> Schedule | None:
+def remembered(kernel: Contraction, target: CpuTarget) -> Schedule | None:
     """The schedule that was found best for a contraction, if it was ever measured."""
     return winners().find(key_of(kernel), target)
 
 
-def remember(kernel: Contraction, target: Target, schedule: Schedule) -> None:
+def remember(kernel: Contraction, target: CpuTarget, schedule: Schedule) -> None:
     """From now on, and in later processes, make a contraction by this schedule."""
     winners().keep(key_of(kernel), target, schedule)
 
@@ -69,7 +69,7 @@ def _generators() -> str:
     return own_digest(("codegen", "ir")) + ("" if ENABLED else " plain")
 
 
-def emit(kernel: Kernel, target: Target, schedule: Schedule | None = None) -> Emitted:
+def emit(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None) -> Emitted:
     """A kernel as LLVM text for a target; a contraction by a schedule, or the likely best one."""
     if isinstance(kernel, Loops):
         return emit_loops(kernel, target)

@@ -1,7 +1,7 @@
 """The processors code is made for: the one at hand, or a named level or model of x86-64 or AArch64.
 
 What comes in is LLVM's view of the host, the sizes of its caches, or a name; what goes out is a
-`Target`, which tells the generators how wide and how many the vector registers are.
+`CpuTarget`, which tells the generators how wide and how many the vector registers are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from thalweg.ir.target import Target
 from thalweg.platform.caches import memoized
 
 #: Raised whenever the same text may become other machine code (pipeline, calling convention):
@@ -46,24 +47,13 @@ _ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-@dataclass(frozen=True)
-class Target:
-    """A processor that code is made for."""
+@dataclass(frozen=True, kw_only=True)
+class CpuTarget(Target):
+    """A processor that machine code is generated for."""
 
-    name: str
     triple: str
     cpu: str
     features: str  # as LLVM takes them: "+avx2,-avx512f"
-    vector_bytes: int = 16
-    registers: int = 16  # how many vector registers
-    l1: int = 32 << 10
-    l2: int = 512 << 10
-    l3: int = 8 << 20
-
-    @property
-    def lanes(self) -> int:
-        """How many float32 numbers a vector register holds."""
-        return self.vector_bytes // 4
 
     @property
     def architecture(self) -> str:
@@ -112,13 +102,13 @@ def llvm() -> Any:
     return binding
 
 
-def host() -> Target:
+def host() -> CpuTarget:
     """The target of this process: the processor at hand, or what THALWEG_TARGET names."""
     return named(os.environ.get("THALWEG_TARGET") or "native")
 
 
 @memoized(16)
-def named(name: str) -> Target:
+def named(name: str) -> CpuTarget:
     """A target by name: "native", a level such as "x86-64-v3", a model such as "znver4", "aarch64".
 
     Code for a level uses all of the level. Code for a model is tuned for it and uses what both the
@@ -136,7 +126,7 @@ def named(name: str) -> Target:
     raise ValueError(f"There is no target {name!r} (THALWEG_TARGET); the targets are {known}.")
 
 
-def runs_here(target: Target) -> bool:
+def runs_here(target: CpuTarget) -> bool:
     """Whether the processor at hand has all that the target's code uses."""
     here = named("native")
     if target.architecture != here.architecture:
@@ -144,7 +134,7 @@ def runs_here(target: Target) -> bool:
     return target.architecture == "aarch64" or target.extensions <= here.extensions
 
 
-def _native() -> Target:
+def _native() -> CpuTarget:
     binding = llvm()
     triple, cpu = binding.get_process_triple(), binding.get_host_cpu_name()
     found = _host_features(binding)
@@ -195,8 +185,8 @@ def _level(extensions: frozenset[str]) -> str:
     return next(name for name, parts in _LEVELS.items() if extensions >= _extensions(parts))
 
 
-def _x86(name: str, triple: str, cpu: str, features: str) -> Target:
-    made = Target(name, triple, cpu, features, **_cache_sizes())
+def _x86(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
+    made = CpuTarget(name=name, triple=triple, cpu=cpu, features=features, **_cache_sizes())
     level = _level(made.extensions)
     if level == "x86-64-v4":
         # LLVM holds vectors of 512 bits back on processors of the first generation.
@@ -207,8 +197,10 @@ def _x86(name: str, triple: str, cpu: str, features: str) -> Target:
     return made
 
 
-def _aarch64(name: str, triple: str, cpu: str, features: str) -> Target:
-    return Target(name, triple, cpu, features, registers=32, **_cache_sizes())
+def _aarch64(name: str, triple: str, cpu: str, features: str) -> CpuTarget:
+    return CpuTarget(
+        name=name, triple=triple, cpu=cpu, features=features, registers=32, **_cache_sizes()
+    )
 
 
 @cache

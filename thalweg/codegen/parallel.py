@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from thalweg.codegen.llvm.compile import object_code
 from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.llvm.threads import release_tools
-from thalweg.codegen.machine import Target, llvm
+from thalweg.codegen.machine import CpuTarget, llvm
 from thalweg.platform.memory import hand_back_own_heap
 
 _MOST_HELPERS = 3  # a third of the work is Python: more would wait for texts
@@ -40,7 +40,7 @@ class Compiled:
 Outcome = tuple[int, Compiled | Exception]
 
 
-def compile_all(requests: Sequence[Request], target: Target) -> Iterator[tuple[int, Compiled]]:
+def compile_all(requests: Sequence[Request], target: CpuTarget) -> Iterator[tuple[int, Compiled]]:
     """The kernel of each request, with its number, in the order in which they get ready."""
     llvm()  # is there before threads ask for it
     work = _Work(requests, target)
@@ -78,7 +78,7 @@ def _short_turns() -> Generator[None]:
 class _Work:
     """Requests on their way: not made yet, made and waiting for a thread, done."""
 
-    def __init__(self, requests: Sequence[Request], target: Target) -> None:
+    def __init__(self, requests: Sequence[Request], target: CpuTarget) -> None:
         self._target = target
         self._requests = requests
         self._unmade = deque(_in_order(requests))

@@ -18,6 +18,7 @@ from thalweg.control.effects import bodies_of
 from thalweg.data import structure
 from thalweg.data.columns import as_array
 from thalweg.data.flow import Element, Pipeline, Run, Stage
+from thalweg.device.local import local_devices
 from thalweg.functions.tensors import EagerTensor
 from thalweg.graph.attributes import FunctionName
 from thalweg.graph.composite import SparseTensorValue
@@ -28,7 +29,6 @@ from thalweg.ops.core.basic import Identity
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.random import Random
 from thalweg.ops.state.state import VariableV2
-from thalweg.place.placer import local_devices
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.fast_path import FastPath, fast_path
 from thalweg.runtime.kernels import Context, run
@@ -150,7 +150,7 @@ def planned(body: Body) -> PlannedBody:
     if known is None:
         computed = tuple(t for t in dict.fromkeys(body.outputs) if t not in body.arguments)
         step = Step(computed, (), body.arguments)
-        made = plan(step, local_devices({}), True, _THREADS, COMPILES)
+        made = plan(step, local_devices({}, _THREADS), True, COMPILES)
         path = fast_path(made, body.arguments)
         order = [*body.arguments, *computed]
         outputs = [order.index(tensor) for tensor in body.outputs]

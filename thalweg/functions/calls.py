@@ -98,9 +98,8 @@ class EagerCall:
         bound = path.bind(arrays)
         if bound is None:
             return None
-        run, outputs = bound
-        shapes = [TensorShape.of(output.shape) for output in outputs]
-        kinds = list(zip(self.dtypes, shapes, strict=True))
+        run, shapes = bound
+        kinds = list(zip(self.dtypes, map(TensorShape.of, shapes), strict=True))
         return self._runner(run, arrays[len(tensors) :]), kinds
 
     def _runner(self, run: BoundProgram, captured: list[Any]) -> Runner:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.device.local import local_devices
 from thalweg.functions.trace import REFERENCE, VALUE, Leaf, Reference, TraceNode, has_effect
 from thalweg.functions.trace import steps as recorded
 from thalweg.graph.dtypes import as_dtype
@@ -24,7 +25,6 @@ from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import Body, needed
 from thalweg.lower.regions import reference_roots
 from thalweg.ops.core.basic import Const, Placeholder
-from thalweg.place.placer import local_devices
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import ConfigProto
@@ -114,8 +114,8 @@ class PlannedStep:
         bound = None if self.path is None or self._repeats else self.path.bind(arrays)
         if bound is None:
             return None
-        run, outputs = bound
-        scalars = [place for place, output in enumerate(outputs) if not output.shape]
+        run, shapes = bound
+        scalars = [place for place, shape in enumerate(shapes) if not shape]
         return _with_arrays_at(scalars, run) if scalars else run
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.device.device import Device
 from thalweg.inspect.kernel_info import PlannedKernel
 from thalweg.inspect.plan_text import heading, listing
 from thalweg.inspect.plan_walk import (
@@ -89,9 +90,9 @@ def explain(
     feeds: Sequence[Any],
     resources: Resources,
     graph_size: int,
-    threads: int,
+    device: Device,
 ) -> StepPlan:
     """Lower and compile a plan for these feeds, and tell how it runs."""
     shapes = dict(zip(step.feeds, map(np.shape, feeds), strict=True))
-    parts = parts_of(plan, shapes, resources, threads)
+    parts = parts_of(plan, shapes, resources, device)
     return StepPlan(step, plan, feeds, resources, graph_size, parts)

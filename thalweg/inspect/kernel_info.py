@@ -16,8 +16,7 @@ from typing import Any
 
 from thalweg.codegen.llvm.compile import assembly, optimised
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import host
-from thalweg.device.cpu.pool import default_pool
+from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Call, Program
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr
@@ -38,6 +37,7 @@ class PlannedKernel:
 
     call: Call
     nodes: tuple[Node, ...]  # all that it computes, in the order they were made
+    pool: Pool
     threads: int
 
     @property
@@ -104,7 +104,7 @@ class PlannedKernel:
     @cached_property
     def emitted(self) -> Emitted:
         """Its code as Thalweg wrote it, before LLVM's passes."""
-        return self.call.emitted
+        return self.call.emitted(self.pool.target)
 
     @property
     def scratch(self) -> int:
@@ -129,12 +129,12 @@ class PlannedKernel:
     @cached_property
     def llvm(self) -> str:
         """Its code after LLVM's passes."""
-        return optimised(self.emitted.text, host(), self.emitted.passes)
+        return optimised(self.emitted.text, self.pool.target, self.emitted.passes)
 
     @cached_property
     def asm(self) -> str:
         """Its code as the processor's instructions."""
-        return assembly(self.emitted.text, host(), self.emitted.passes)
+        return assembly(self.emitted.text, self.pool.target, self.emitted.passes)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.kind} {self.space}>"
@@ -142,17 +142,11 @@ class PlannedKernel:
 
 def kernels_of(step: Program) -> list[PlannedKernel]:
     """The kernels of a native step, in order."""
-    threads = thread_count(step)
     computed = {node for call in step.calls for node in call.launch.nodes}
     return [
-        PlannedKernel(call, _fused(call.launch, step.lowered, computed), threads)
+        PlannedKernel(call, _fused(call.launch, step.lowered, computed), step.pool, step.threads)
         for call in step.calls
     ]
-
-
-def thread_count(step: Program) -> int:
-    """On how many threads a step runs."""
-    return step.threads or default_pool().threads
 
 
 def _fused(launch: Launch, lowered: Lowered, computed: Collection[Node]) -> tuple[Node, ...]:

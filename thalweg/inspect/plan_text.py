@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from thalweg.device.cpu.program import Program
 from thalweg.graph.node import Node, Tensor
-from thalweg.inspect.kernel_info import PlannedKernel, thread_count
+from thalweg.inspect.kernel_info import PlannedKernel
 from thalweg.inspect.plan_text_control import control_lines
 from thalweg.inspect.plan_walk import (
     HostOp,
@@ -103,7 +103,7 @@ def _lowered_lines(region: PlannedRegion, step: Program, number: int) -> list[st
     return [
         f"region {number} {plural(len(nodes), 'node')}, {known} known before the step runs",
         f"fused    {plural(lowered.drafted, 'loop nest')} into {kept}",
-        f"runs     on {plural(thread_count(step), 'thread')}, {plural(waits, 'barrier')}",
+        f"runs     on {plural(step.threads, 'thread')}, {plural(waits, 'barrier')}",
         f"compiled {_made(region)}",
     ]
 

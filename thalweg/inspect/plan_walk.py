@@ -16,6 +16,7 @@ from typing import Any
 
 from thalweg.codegen.cache import Statistics, statistics
 from thalweg.device.cpu.program import Program
+from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
 from thalweg.lower.regions import compilable, ordered, regions
@@ -102,10 +103,10 @@ def flattened(parts: Sequence[Part]) -> Iterator[Part]:
 
 
 def parts_of(
-    plan: Plan, shapes: Mapping[Tensor, Shape], resources: Resources, threads: int
+    plan: Plan, shapes: Mapping[Tensor, Shape], resources: Resources, device: Device
 ) -> list[Part]:
     """What a plan runs on feeds of these shapes, in order."""
-    return _Walk(resources, threads, dict(shapes)).parts(plan.instructions)
+    return _Walk(resources, device, dict(shapes)).parts(plan.instructions)
 
 
 @dataclass
@@ -113,7 +114,7 @@ class _Walk:
     """The instructions of a plan, seen in order with the shapes that are known."""
 
     resources: Resources
-    threads: int
+    device: Device
     shapes: dict[Tensor, Shape] = field(default_factory=dict[Tensor, Shape])
     cells: dict[Tensor, VariableCell] = field(default_factory=dict[Tensor, VariableCell])
     reasons: dict[Node, str] = field(default_factory=dict[Node, str])
@@ -158,8 +159,7 @@ class _Walk:
         made = _made(before, time.perf_counter() - start) if is_new else None
         if program is None:
             return self._partly_compiled(region, key, cells)
-        self._leave(program)
-        return PlannedRegion(region, program, made, list(compiled.programs))
+        return self._compiled(compiled, program, made)
 
     def _arguments(self, region: Region) -> tuple[tuple[Shape, ...] | None, list[VariableCell]]:
         """The shapes and variables a region gets, or None where they are not known ahead."""
@@ -175,12 +175,14 @@ class _Walk:
         programs = list(compiled.programs.values())
         if not programs:
             return PlannedRegion(compiled.region)
-        self._leave(programs[-1])
-        return PlannedRegion(compiled.region, programs[-1], None, list(compiled.programs))
+        return self._compiled(compiled, programs[-1], None)
 
-    def _leave(self, step: Program) -> None:
-        shapes = step.lowered.spec.shapes
-        self.shapes.update({t: shapes[t] for t in step.lowered.spec.region.outputs})
+    def _compiled(
+        self, compiled: Executable, program: DeviceProgram, made: Made | None
+    ) -> PlannedRegion:
+        self.shapes.update(zip(compiled.region.outputs, program.output_shapes, strict=True))
+        listed = program if isinstance(program, Program) else None  # others have no kernels to show
+        return PlannedRegion(compiled.region, listed, made, list(compiled.programs))
 
     def _partly_compiled(
         self, region: Region, key: tuple[Shape, ...], cells: Sequence[VariableCell]
@@ -188,24 +190,24 @@ class _Walk:
         """A region that has a node which cannot be compiled: that node, and what is around it."""
         parts: list[Part] = []
 
-        def cut(region: Region, node: Node | None, threads: int) -> Callable[..., list[Any]]:
+        def cut(region: Region, node: Node | None, device: Device) -> Callable[..., list[Any]]:
             failure = sys.exception()  # regions are cut while the reason for it is being handled
             if node is not None and isinstance(failure, NotCompiled):
                 self.reasons[node] = failure.reason
-            parts.extend(self.parts(_cut(region, node, threads)))
+            parts.extend(self.parts(_cut(region, node, device)))
             return lambda *_: []
 
-        Executable(region, self.threads, cut).compile(key, cells)
+        Executable(region, self.device, cut).compile(key, cells)
         return PlannedRegion(region, parts=parts)
 
 
-def _cut(region: Region, node: Node | None, threads: int) -> Sequence[Instruction]:
+def _cut(region: Region, node: Node | None, device: Device) -> Sequence[Instruction]:
     """The instructions of a region of which one node runs on its NumPy kernel."""
     order = ordered(region.nodes, region.inputs)
     outside = [tensor for tensor in region.roots if tensor.op not in region.nodes]
     apart = () if node is None else (node,)
     units = regions(region.nodes, region.outputs, region.inputs, order, apart)
-    return schedule(units, region.outputs, [*region.inputs, *outside], {}, threads).instructions
+    return schedule(units, region.outputs, [*region.inputs, *outside], {}, device).instructions
 
 
 def is_variable(node: Node) -> bool:

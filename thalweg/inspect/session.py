@@ -30,9 +30,9 @@ class InspectedSession(BaseSession):
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
-        size, threads = len(self._graph.nodes), self._config.intra_op_parallelism_threads
+        size, device = len(self._graph.nodes), self._devices[0]
         planned, values = self._plan(step), list(feeds.values())
-        return explain(planned, step, values, self._resources, size, threads)
+        return explain(planned, step, values, self._resources, size, device)
 
     def _execute_traced(
         self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.device.cpu.pool import Pool, StepTable, default_pool
+from thalweg.device.cpu.pool import Pool, StepTable
 from thalweg.device.cpu.program import Program
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import Executable
@@ -32,6 +32,7 @@ class _Clock(Pool):
     """The pool as a step sees it while it is timed."""
 
     def __init__(self, pool: Pool, check: Callable[[], None]) -> None:
+        vars(self).update(vars(pool))  # programs are laid out for the pool itself
         self._pool, self._check = pool, check
         self.times: Times = np.zeros((0, 1, 2), np.int64)
 
@@ -45,8 +46,8 @@ class TimedProgram(Program):
     """A program that keeps the times of its last run. It shares all else with the original."""
 
     def __init__(self, program: Program, check: Callable[[], None]) -> None:
-        self.__dict__.update(vars(program))
-        self._pool = self._clock = _Clock(default_pool(), check)
+        vars(self).update(vars(program))
+        self.pool = self._clock = _Clock(program.pool, check)
 
     @property
     def times(self) -> Times:
@@ -66,7 +67,8 @@ class TimedRegion:
         count = len(self.compiled.region.inputs)
         arrays, cells = values[:count], values[count:]
         program = self.compiled.compile(tuple(np.shape(array) for array in arrays), cells)
-        results = None if program is None else self._timed(program, context, arrays, cells)
+        is_timed = isinstance(program, Program)  # other devices have clocks of their own
+        results = self._timed(program, context, arrays, cells) if is_timed else None
         if results is None:
             inner = TimedContext(context.node, context.resources, context.cancellation, self)
             return self.compiled.run(inner, arrays, cells)

@@ -63,7 +63,7 @@ def tune(
 
 def _subject(kernel: PlannedKernel) -> Subject:
     alone = kernel.call.owner >= 0
-    return Subject(kernel.name, kernel.call.adapted, 1 if alone else kernel.threads)
+    return Subject(kernel.name, kernel.call.adapted, kernel.pool, 1 if alone else kernel.threads)
 
 
 def _forget(plan: StepPlan) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from thalweg.ir.expr import FUNCTIONS, Expr, call
+from thalweg.ir.expr import Expr, call
+from thalweg.ir.functions.table import FUNCTIONS
 
 
 def _either(function: str) -> Callable[..., Any]:
-    compute = FUNCTIONS[function]
+    compute = FUNCTIONS[function].numpy
 
     def apply(*arguments: Any) -> Any:
         if any(isinstance(argument, Expr) for argument in arguments):

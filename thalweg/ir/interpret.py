@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.ir.expr import FUNCTIONS, Expr
+from thalweg.ir.expr import Expr
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.loop import IndexTuple, Operand, Scatter, Variable, lowered
 
 Array = NDArray[Any]
@@ -41,7 +42,7 @@ def evaluate(expression: Any, inputs: Sequence[Any]) -> Any:
     if expression.function == "input":
         return inputs[expression.arguments[0]]
     values = [evaluate(part, inputs) for part in expression.arguments]
-    return FUNCTIONS[expression.function](*values)
+    return FUNCTIONS[expression.function].numpy(*values)
 
 
 def run_loop(
@@ -83,7 +84,7 @@ class _Evaluation:
             case "reduce":
                 return self._reduce(*part.arguments)
             case function:
-                return FUNCTIONS[function](*(self.value(a) for a in part.arguments))
+                return FUNCTIONS[function].numpy(*(self.value(a) for a in part.arguments))
 
     def _axis(self, variable: Variable) -> Array:
         shape = [1] * len(self._axes)

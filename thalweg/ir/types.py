@@ -6,23 +6,15 @@ from collections.abc import Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-import ml_dtypes
 import numpy as np
 
-from thalweg.ir.expr import FUNCTIONS, Expr
+from thalweg.ir.expr import Expr
+from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported, common_dtype
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.platform.caches import Bounded, memoized
 
-Dtype = np.dtype[Any]
-
-BOOL: Dtype = np.dtype(np.bool_)
-BFLOAT16: Dtype = np.dtype(ml_dtypes.bfloat16)
 _FLOAT32: Dtype = np.dtype(np.float32)
 _INT64: Dtype = np.dtype(np.int64)
-_LOGICAL = frozenset({"and", "or", "xor", "not"})
-
-
-class Unsupported(Exception):
-    """An expression that is not made into code: it runs on the NumPy kernel instead."""
 
 
 def dtype_of(expr: Any, sum_dtype: Any = _FLOAT32) -> Dtype:
@@ -107,26 +99,7 @@ def loop_dtypes(function: str, parts: tuple[Any, ...]) -> tuple[Dtype, ...]:
 
 
 def _resolved(function: str, parts: tuple[Any, ...]) -> tuple[Dtype, ...]:
-    if function in ("select", "reduce", "scan", "real", "imag"):
-        common = _common(parts)
-        return (common,) * (len(parts) + 1)
-    if function in _LOGICAL:
-        return (BOOL,) * (len(parts) + 1)
-    if function == "complex":
-        raise Unsupported("complex elements")
-    ufunc: Any = FUNCTIONS[function]
-    try:
-        return ufunc.resolve_dtypes((*parts, None))
-    except TypeError as error:
-        raise Unsupported(str(error)) from error
-
-
-def _common(parts: tuple[Any, ...]) -> Dtype:
-    strong = [cast("Dtype", part) for part in parts if isinstance(part, np.dtype)]
-    weak = [part for part in parts if not isinstance(part, np.dtype)]
-    if strong and all(part == BFLOAT16 for part in strong) and complex not in weak:
-        return BFLOAT16
-    try:
-        return np.result_type(*strong, *(kind(0) for kind in weak))
-    except TypeError as error:
-        raise Unsupported(str(error)) from error
+    if function in ("reduce", "scan"):
+        return (common_dtype(parts),) * (len(parts) + 1)
+    row = FUNCTIONS[function]
+    return row.dtypes(row.numpy, parts)

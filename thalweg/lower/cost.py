@@ -21,42 +21,14 @@ from typing import Any
 
 from thalweg.graph.node import Tensor
 from thalweg.ir.expr import Expr
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.loop import Operand, Scatter
 
 LOAD = 2.0
 STORE = 3.0
 FAR = 40.0
 FAR_BYTES = 4 << 20
-_FUNCTIONS: dict[str, float] = {
-    "div": 4,
-    "floor_div": 8,
-    "remainder": 8,
-    "truncated_remainder": 8,
-    "sqrt": 5,
-    "exp": 12,
-    "expm1": 20,
-    "log": 14,
-    "log1p": 20,
-    "sin": 20,
-    "cos": 20,
-    "tan": 25,
-    "tanh": 18,
-    "sinh": 25,
-    "cosh": 25,
-    "pow": 40,
-    "atan2": 30,
-    "asin": 25,
-    "acos": 25,
-    "atan": 25,
-    "asinh": 30,
-    "acosh": 30,
-    "atanh": 30,
-    "bit_and": 0.5,
-    "index": 0,
-    "affine": 0,
-    "load": 0,
-    "cast": 1,
-}
+_FREE = frozenset({"index", "affine", "load"})
 _DATA = frozenset({"load", "reduce", "cast", "input"})
 
 # How large a kernel gets. What compiling a part takes is the same up to some 400 of them, and more
@@ -123,7 +95,7 @@ class _Count:
                 count *= max(variable.extent, 1)
             arguments = arguments[2:]
         if self._is_data(part):
-            self.cost += _FUNCTIONS.get(part.function, 1.0) * count
+            self.cost += _cost(part.function) * count
         return [(argument, count) for argument in arguments]
 
     def _is_data(self, part: Any) -> bool:
@@ -137,6 +109,13 @@ class _Count:
                     return True
                 pending += part.arguments
         return False
+
+
+def _cost(function: str) -> float:
+    if function in _FREE:
+        return 0.0
+    row = FUNCTIONS.get(function)
+    return 1.0 if row is None else row.cost
 
 
 def worth_inlining(size: int, cost: float, reads: float) -> bool:
@@ -159,7 +138,7 @@ def element_cost(value: Expr) -> float:
         if not isinstance(part, Expr) or id(part) in seen:
             continue
         seen.add(id(part))
-        cost += LOAD if part.function == "load" else _FUNCTIONS.get(part.function, 1.0)
+        cost += LOAD if part.function == "load" else _cost(part.function)
         pending += part.arguments
     return cost
 

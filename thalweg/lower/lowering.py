@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from thalweg.graph.node import Node, Tensor
+from thalweg.ir.target import Target
 from thalweg.lower.memory.arena import in_place
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.bufferize import Launch, finish
@@ -34,7 +35,7 @@ class Lowered:
     drafted: int  # kernels before fusion
 
 
-def lower(region: Region, shapes: Mapping[Tensor, Shape]) -> Lowered:
+def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """Shapes made concrete, nodes drafted as loops, drafts fused, kernels finished."""
     spec, kinds = specialise(region, shapes, {})
     drafting = NestBuilder(spec, kinds)

@@ -20,12 +20,6 @@ from thalweg.platform.caches import Bounded
 Placement = dict[Node, str]
 
 
-def local_devices(device_count: dict[str, int]) -> list[str]:
-    """The canonical names of this process's devices: CPUs, one unless the count says more."""
-    count = max(1, device_count.get("CPU", 1))
-    return [f"/job:localhost/replica:0/task:0/device:CPU:{index}" for index in range(count)]
-
-
 def place(nodes: Sequence[Node], devices: Sequence[str], soft: bool = False) -> Placement:
     """The device of every node."""
     specs = [DeviceSpec.from_string(name) for name in devices]

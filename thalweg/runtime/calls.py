@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
 from thalweg.runtime.compiled import Executable, Fallback
@@ -39,10 +40,12 @@ class Instruction(NamedTuple):
     nodes: tuple[Node, ...]  # all that it computes
 
 
-def call_of(unit: Node | Region, fed: Collection[Tensor], threads: int, fallback: Fallback) -> Call:
+def call_of(
+    unit: Node | Region, fed: Collection[Tensor], device: Device, fallback: Fallback
+) -> Call:
     """The call that computes a node on its NumPy kernel, or a region as compiled code."""
     if isinstance(unit, Region):
-        function = Executable(unit, threads, fallback)
+        function = Executable(unit, device, fallback)
         return Call(function, True, (), unit.nodes[-1], unit.nodes)
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from thalweg.device.cpu import program as native
-from thalweg.device.cpu.program import Listing, Program, listed, make_program
+from thalweg.device.cpu.program import Listing, listed
+from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.dynamic_shapes import Form, Varying, adapted
 from thalweg.lower.lowering import lower
@@ -29,8 +30,8 @@ from thalweg.runtime.program_cache import CachedProgram, ProgramCache
 
 Shapes = tuple[tuple[int, ...], ...]
 Run = Callable[..., list[Any]]  # (context, the region's inputs, its variables) -> its outputs
-#: (region, the node to run on its NumPy kernel or None for all, threads) -> what runs the region
-Fallback = Callable[[Region, Node | None, int], Run]
+#: (region, the node to run on its NumPy kernel or None for all, device) -> what runs the region
+Fallback = Callable[[Region, Node | None, Device], Run]
 
 #: Of a region's programs, those that keep the memory they ran in when one for other shapes is made.
 _MAX_WITH_MEMORY = 8
@@ -40,15 +41,15 @@ _MAX_PROGRAMS = 128  # sets of shapes that a region keeps programs for; the olde
 class Executable:
     """The kernel of a region: native programs by the shapes that came in."""
 
-    def __init__(self, region: Region, threads: int, fallback: Fallback) -> None:
+    def __init__(self, region: Region, device: Device, fallback: Fallback) -> None:
         self.region = region
-        self.programs = Bounded[Shapes, Program]("programs of a region", _MAX_PROGRAMS)
+        self.programs = Bounded[Shapes, DeviceProgram]("programs of a region", _MAX_PROGRAMS)
         #: For shapes with which a node of the region cannot be compiled.
         self._partly_compiled = Bounded[Shapes, Run]("fallbacks of a region", _MAX_PROGRAMS)
-        self._threads = threads
+        self._device = device
         self._fallback = fallback
         self._varying = Varying()
-        self._cache = ProgramCache(region, threads)
+        self._cache = ProgramCache(region, device)
         self._not_restored: list[Callable[[], Form]] = []  # what earlier processes saw
         self.renew_locks()
         renewed_after_fork(self)
@@ -81,14 +82,14 @@ class Executable:
     def holds_gil(self) -> bool:
         """Whether every run is over sooner than another thread could take the interpreter."""
         programs = list(self.programs.values())
-        return bool(programs) and not self._partly_compiled and all(p.brief for p in programs)
+        return bool(programs) and not self._partly_compiled and all(p.holds_gil for p in programs)
 
     @cached_property
     def _reference(self) -> Run:
         """The region on its reference kernels, which tell what native code cannot."""
-        return self._fallback(self.region, None, 1)
+        return self._fallback(self.region, None, self._device)
 
-    def compile(self, shapes: Shapes, cells: Sequence[VariableCell]) -> Program | None:
+    def compile(self, shapes: Shapes, cells: Sequence[VariableCell]) -> DeviceProgram | None:
         """The program for inputs of these shapes; None where a node cannot be compiled."""
         with self._lock:
             found = self.programs.get(shapes)
@@ -98,7 +99,7 @@ class Executable:
                 with deep_calls():
                     found = self._compiled(shapes, cells)
             except NotCompiled as failure:
-                run = self._fallback(self.region, failure.node, self._threads)
+                run = self._fallback(self.region, failure.node, self._device)
                 self._partly_compiled[shapes] = run
                 return None
             self.programs[shapes] = found
@@ -110,42 +111,44 @@ class Executable:
         for program in list(self.programs.values())[:-_MAX_WITH_MEMORY]:
             program.release_memory()
 
-    def _compiled(self, key: Shapes, cells: Sequence[VariableCell]) -> Program:
+    def _compiled(self, key: Shapes, cells: Sequence[VariableCell]) -> DeviceProgram:
         shapes: dict[Tensor, Any] = dict(zip(self.region.inputs, key, strict=True))
         for tensor, cell in zip(self.region.references, cells, strict=True):
             buffer = cell.buffer
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
         return self._restored(shapes) or self._made(shapes)
 
-    def _restored(self, shapes: Mapping[Tensor, Any]) -> Program | None:
+    def _restored(self, shapes: Mapping[Tensor, Any]) -> DeviceProgram | None:
         """The program that an earlier process made."""
         with gc_paused():
             found = None if native.TUNES else self._cache.find(list(shapes.values()))
         if found is None:
             return None
         self._not_restored.append(found.form)
-        listing = partial(_listed, self.region, shapes, found)
-        return Program(found.template, found.loaded, self.region, listing)
+        listing = partial(_listed, self.region, shapes, self._device, found)
+        return self._device.restore(found.template, found.loaded, self.region, listing)
 
-    def _made(self, shapes: Mapping[Tensor, Any]) -> Program:
+    def _made(self, shapes: Mapping[Tensor, Any]) -> DeviceProgram:
         for form in self._not_restored:
             self._varying.restore(form())
         self._not_restored.clear()
         try:
             with gc_paused():
-                lowered = lower(self.region, shapes)
+                lowered = lower(self.region, shapes, self._device.target)
         except NotCompiled as failure:
             self._cache.store_failure(failure)
             raise
         form = self._varying.see(lowered.launches)
-        program = make_program(lowered, adapted(lowered.launches, form), self._threads)
-        self._cache.store(program.image, form)
+        program = self._device.load(lowered, adapted(lowered.launches, form))
+        self._cache.store(program.template, form)
         return program
 
 
-def _listed(region: Region, shapes: Mapping[Tensor, Any], found: CachedProgram) -> Listing:
+def _listed(
+    region: Region, shapes: Mapping[Tensor, Any], device: Device, found: CachedProgram
+) -> Listing:
     """What a program from an earlier process was made of: the region is lowered after all."""
     with gc_paused(), deep_calls():
-        lowered = lower(region, shapes)
+        lowered = lower(region, shapes, device.target)
         launches = adapted(lowered.launches, found.form())
         return listed(lowered, launches, [found.loaded[c.kernel] for c in found.template.calls])

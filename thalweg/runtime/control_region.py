@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from thalweg.control.effects import bodies_of
-from thalweg.device.cpu.control_program import NativeControl
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
@@ -32,24 +32,24 @@ class ControlledCall:
     def __init__(
         self,
         unit: ControlRegion,
-        threads: int,
+        device: Device,
         compiled: bool,
         fallback: Fallback,
         fed: Sequence[int] = (),
     ) -> None:
         self.unit = unit
-        self._threads = threads
+        self._device = device
         self._compiled = compiled
         self._fallback = fallback
         self._fed = fed  # inputs that are values where the bodies want references
-        self.native = NativeControl(unit, threads, cached_lower) if compiled else None
+        self.native = device.load_control(unit, cached_lower) if compiled else None
         self.was_native: bool | None = None  # how it ran the last time, if it did
 
     @cached_property
     def dataflow(self) -> Dataflow:
         """The unit as a token graph."""
         nested = self._nested if self._compiled else None
-        graph = unfold(self.unit, self._compiled, self._threads, self._fallback, nested)
+        graph = unfold(self.unit, self._compiled, self._device, self._fallback, nested)
         return Dataflow(graph)
 
     @property
@@ -60,7 +60,7 @@ class ControlledCall:
         return self.native.reason or "native code gave up"
 
     def _nested(self, unit: ControlRegion) -> Call:
-        return controlled_call(unit, (), self._threads, self._compiled, self._fallback)
+        return controlled_call(unit, (), self._device, self._compiled, self._fallback)
 
     def __call__(self, context: Any, *values: Any) -> list[Any]:
         inputs = list(values)
@@ -76,14 +76,14 @@ class ControlledCall:
 
 
 def controlled_call(
-    unit: ControlRegion, fed: Collection[Tensor], threads: int, compiled: bool, fallback: Fallback
+    unit: ControlRegion, fed: Collection[Tensor], device: Device, compiled: bool, fallback: Fallback
 ) -> Call:
     """The call that computes a control node and its traces."""
     first = len(unit.inputs) - len(bodies_of(unit.node)[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
     read = [p for p in references if p < first and unit.inputs[p] not in fed]
     given = [p for p in references if p >= first and unit.inputs[p] in fed]
-    function = ControlledCall(unit, threads, compiled, fallback, given)
+    function = ControlledCall(unit, device, compiled, fallback, given)
     return Call(function, True, tuple(read), unit.node, unit.nodes)
 
 
@@ -95,9 +95,9 @@ class DataflowStep:
     inputs: tuple[Tensor, ...]  # what is fed
     outputs: tuple[Tensor, ...]  # what is fetched and not fed
 
-    def call(self, threads: int, fallback: Fallback) -> Call:
+    def call(self, device: Device, fallback: Fallback) -> Call:
         """The call that computes the step."""
-        graph = unfold_step(self.nodes, self.outputs, self.inputs, threads, fallback)
+        graph = unfold_step(self.nodes, self.outputs, self.inputs, device, fallback)
         return Call(DataflowCall(Dataflow(graph)), True, (), self.nodes[-1], self.nodes)
 
 

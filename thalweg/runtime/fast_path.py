@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from thalweg.device.cpu.program import Program
-from thalweg.device.cpu.program_template import Output
+from thalweg.device.device import DeviceProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core.context import VariableCell
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.plan import Plan
 
+Shape = tuple[int, ...]
 #: (context, the region's inputs, its variables) -> the fetched values, or None
 BoundProgram = Callable[[Any, Sequence[Any], Sequence[VariableCell]], "list[Any] | None"]
 
@@ -62,15 +62,15 @@ class FastPath:
         results = self.executable.by_rows(values, is_row, count)
         return None if results is None else [results[place] for place in self._fetches]
 
-    def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Output]] | None:
-        """`run` for arrays of these shapes alone, and what it gives."""
+    def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Shape]] | None:
+        """`run` for arrays of these shapes alone, and the shapes of what it gives."""
         program = self._programs.get(tuple([array.shape for array in arrays]))
         if program is None:
             return None
-        outputs = [program.outputs[place] for place in self._fetches]
-        return program if self.is_whole else self._select(program), outputs
+        shapes = [program.output_shapes[place] for place in self._fetches]
+        return program if self.is_whole else self._select(program), shapes
 
-    def _select(self, program: Program) -> BoundProgram:
+    def _select(self, program: DeviceProgram) -> BoundProgram:
         fetches = self._fetches
 
         def run(context: Any, arrays: Any, cells: Any) -> list[Any] | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from thalweg import errors
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import needed
 from thalweg.lower.regions import with_traces
@@ -25,7 +26,9 @@ from thalweg.runtime.unfold import has_primitives
 class PartialRun:
     """The slots of a declared step, and which nodes have run."""
 
-    def __init__(self, declared: Fetches, feeds: list[Tensor], resources: Resources) -> None:
+    def __init__(
+        self, declared: Fetches, feeds: list[Tensor], resources: Resources, device: Device
+    ) -> None:
         nodes = needed(declared.tensors, declared.targets, dict.fromkeys(feeds))
         if not nodes:
             raise errors.InvalidArgumentError(
@@ -36,7 +39,7 @@ class PartialRun:
                 None, None, "A step that has control primitives cannot be run in parts."
             )
         everything = [tensor for node in nodes for tensor in node.outputs]
-        step = schedule(with_traces(nodes, everything), everything, feeds, {})
+        step = schedule(with_traces(nodes, everything), everything, feeds, {}, device)
         self._declared = declared
         self._instructions: dict[Node, Instruction] = {
             node: instruction for instruction in step.instructions for node in instruction.nodes

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from thalweg.control.liveness import needed
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, ordered, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
@@ -78,14 +79,13 @@ class Plan:
 
 def plan(
     step: Step,
-    devices: Sequence[str],
+    devices: Sequence[Device],
     soft_placement: bool = False,
-    threads: int = 0,
     compiled: bool = True,
 ) -> Plan:
     """Plan a step on these devices: prune, place, cut into regions, schedule."""
     nodes = prune(step.fetches, step.targets, step.feeds)
-    placement = place(nodes, devices, soft_placement)
+    placement = place(nodes, [device.name for device in devices], soft_placement)
     order = ordered(nodes, step.feeds)
     # What is only run is computed all the same: it may fail, and its time may be what is asked.
     wanted = [*step.fetches, *(tensor for node in step.targets for tensor in node.outputs)]
@@ -97,7 +97,7 @@ def plan(
         units = _units(nodes, wanted, step.feeds, order)
     else:
         units = with_traces(nodes, wanted)
-    return schedule(units, step.fetches, step.feeds, placement, threads, order, compiled)
+    return schedule(units, step.fetches, step.feeds, placement, devices[0], order, compiled)
 
 
 def _units(
@@ -131,7 +131,7 @@ def schedule(
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
     placement: Placement,
-    threads: int = 0,
+    device: Device,
     order: Mapping[Node, Collection[Node]] | None = None,
     compiled: bool = True,
 ) -> Plan:
@@ -147,7 +147,7 @@ def schedule(
     fed = set(feeds)
     frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
     instructions = tuple(
-        _instruction(unit, start, slots, tuple(dead), fed, threads, compiled)
+        _instruction(unit, start, slots, tuple(dead), fed, device, compiled)
         for unit, start, dead in zip(units, starts, frees, strict=True)
     )
     return Plan(
@@ -185,17 +185,17 @@ def _instruction(
     slots: dict[Tensor, int],
     frees: tuple[int, ...],
     fed: set[Tensor],
-    threads: int,
+    device: Device,
     compiled: bool,
 ) -> Instruction:
     if isinstance(unit, ControlRegion):
-        call = controlled_call(unit, fed, threads, compiled, _fallback)
+        call = controlled_call(unit, fed, device, compiled, _fallback)
     elif isinstance(unit, DataflowStep):
-        call = unit.call(threads, _fallback)
+        call = unit.call(device, _fallback)
     elif isinstance(unit, Restoring):
         call = unit.call()
     else:
-        call = call_of(unit, fed, threads, _fallback)
+        call = call_of(unit, fed, device, _fallback)
     return Instruction(
         call.function,
         call.takes_context,
@@ -209,7 +209,7 @@ def _instruction(
     )
 
 
-def _fallback(region: Region, on_host: Node | None, threads: int) -> Callable[..., list[Any]]:
+def _fallback(region: Region, on_host: Node | None, device: Device) -> Callable[..., list[Any]]:
     """A function that runs a region's nodes: all one by one on their NumPy kernels, or only one
     of them so and the others compiled."""
     outside = [t for t in region.roots if t.op not in region.nodes]
@@ -218,7 +218,7 @@ def _fallback(region: Region, on_host: Node | None, threads: int) -> Callable[..
     if on_host is not None:
         order = ordered(region.nodes, region.inputs)
         units = regions(region.nodes, region.outputs, region.inputs, order, {on_host})
-    step = schedule(units, region.outputs, feeds, {}, threads)
+    step = schedule(units, region.outputs, feeds, {}, device)
     places = [region.references.index(region.roots[tensor]) for tensor in outside]
     # A reference that comes in is read when it is used, unlike a value that was fed in its place.
     instructions = tuple(

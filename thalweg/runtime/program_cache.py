@@ -3,8 +3,8 @@
 Comes in: a region and the shapes of its inputs. Goes out, in a process that has an equal region:
 its program, or where it is part of a native loop or conditional its lowering. The name of an entry
 stands for all that it depends on: the region's content, the shapes, which of their sizes vary from
-call to call, the threads, the processor, the schedules that were measured, and the code of this
-package. An entry that is damaged counts as not there; the disk keeps those that were used last.
+call to call, the device, the schedules that were measured, and the code of this package. An entry
+that is damaged counts as not there; the disk keeps those that were used last.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from thalweg.codegen.cache import Loaded, find_all, shared_disk
+from thalweg.codegen.cache import shared_disk
 from thalweg.codegen.contraction.tune import winners
-from thalweg.codegen.machine import host
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.winograd.plan import ENABLED
-from thalweg.device.cpu.pool import default_pool
-from thalweg.device.cpu.program_template import ProgramTemplate
+from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
+from thalweg.ir.target import Target
 from thalweg.lower import lowering
 from thalweg.lower.dynamic_shapes import Form
 from thalweg.lower.fingerprint import identity
@@ -45,16 +44,16 @@ FOLDERS = ("autodiff", "codegen", "control", "device", "graph", "ir", "lower", "
 class CachedProgram:
     """A program that an earlier process made."""
 
-    template: ProgramTemplate
-    loaded: Sequence[Loaded]
+    template: Any
+    loaded: Any  # its kernels
     form: Callable[[], Form]  # what its lowering was seen as
 
 
 class ProgramCache:
     """The programs of one region."""
 
-    def __init__(self, region: Region, threads: int) -> None:
-        self._region, self._threads = region, threads
+    def __init__(self, region: Region, device: Device) -> None:
+        self._region, self._device = region, device
         self._first: Shapes | None = None
         self._varying: set[tuple[int, int]] = set()  # (input, dimension)
         self._name: str | None = None  # of the program that was looked for last
@@ -66,15 +65,15 @@ class ProgramCache:
         match _read(self._name, self._region):
             case Node() as node, str(reason):
                 raise NotCompiled(node, reason)
-            case ProgramTemplate() as template, bytes(form):
-                loaded = find_all(template.kernels, host())
+            case template, bytes(form):
+                loaded = self._device.find_kernels(template.kernels)
                 if loaded is not None:
                     return CachedProgram(template, loaded, lambda: decode(form, self._region))
             case _:
                 pass
         return None
 
-    def store(self, template: ProgramTemplate, form: Form) -> None:
+    def store(self, template: Any, form: Form) -> None:
         """Keep the program that was not found; its form is read only where it is needed."""
         _write(self._name, self._region, lambda: (template, encode(form, self._region)))
 
@@ -93,22 +92,21 @@ class ProgramCache:
                 self._varying |= {(place, axis) for axis, (a, b) in pairs if a != b}
 
     def _name_of(self, shapes: Shapes) -> str | None:
-        threads = self._threads or default_pool().threads
-        varying = sorted(self._varying)
-        return _entry_name(self._fingerprint, f"{winners().state} {threads} {shapes} {varying}")
+        seen = f"{shapes} {sorted(self._varying)}"
+        return _entry_name(self._fingerprint, f"{winners().state} {self._device.key} {seen}")
 
     @cached_property
     def _fingerprint(self) -> bytes | None:
         return identity(self._region)
 
 
-def cached_lower(region: Region, shapes: Mapping[Tensor, Shape]) -> Lowered:
+def cached_lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """A region on concrete shapes, lowered now or in an earlier process."""
     sizes = [shapes[tensor] for tensor in (*region.inputs, *region.references)]
-    name = _entry_name(identity(region), f"lowering {sizes}")
+    name = _entry_name(identity(region), f"lowering {target} {sizes}")
     found = _read(name, region)
     if not isinstance(found, Lowered):
-        made = found = lowering.lower(region, shapes)
+        made = found = lowering.lower(region, shapes, target)
         _write(name, region, lambda: made, _MAX_BYTES)
     return found
 
@@ -126,9 +124,9 @@ def _entry_name(fingerprint: bytes | None, dependencies: str) -> str | None:
 
 @cache
 def environment_key() -> str:
-    """What every entry depends on: the processor and all the code."""
+    """What every entry depends on: all the code."""
     versions = f"{platform.python_version()} {np.__version__} {ml_dtypes.__version__}"
-    return f"{host()} {host().key} {versions} {own_digest(FOLDERS)} {ENABLED}"
+    return f"{versions} {own_digest(FOLDERS)} {ENABLED}"
 
 
 def _read(name: str | None, region: Region) -> Any:

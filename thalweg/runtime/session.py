@@ -17,11 +17,11 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from thalweg import errors
+from thalweg.device.local import local_devices
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.util import extract_sub_graph
-from thalweg.place.placer import local_devices
 from thalweg.platform import spans
 from thalweg.platform.caches import Bounded
 from thalweg.public import public
@@ -68,7 +68,8 @@ class BaseSession:
             )
         self._config = ConfigProto() if config is None else as_config(config)
         self._resources = Resources()
-        self._devices = local_devices(self._config.device_count)
+        threads = self._config.intra_op_parallelism_threads
+        self._devices = local_devices(self._config.device_count, threads)
         self._plans = Bounded[Step, Plan]("plans of a session", _MAX_PLANS)
         self._calls = Bounded[Any, tuple[Fetches, PreparedStep]]("calls of a session", _MAX_PLANS)
         self._partial_runs: dict[str, PartialRun] = {}
@@ -139,8 +140,7 @@ class BaseSession:
         if found is None:
             self._graph.graph_def_versions.check()
             soft = self._config.allow_soft_placement
-            threads = self._config.intra_op_parallelism_threads
-            found = self._plans[step] = plan(step, self._devices, soft, threads, COMPILES)
+            found = self._plans[step] = plan(step, self._devices, soft, COMPILES)
             if self._config.log_device_placement:
                 _log_placement(found)
         return found
@@ -235,7 +235,7 @@ class BaseSession:
         parsed = Fetches(self._graph, fetches)
         fed = [feed_tensor(self._graph, feed) for feed in feeds or ()]
         handle = f"partial_run_{len(self._partial_runs)}_{id(parsed)}"
-        self._partial_runs[handle] = PartialRun(parsed, fed, self._resources)
+        self._partial_runs[handle] = PartialRun(parsed, fed, self._resources, self._devices[0])
         return handle
 
     def partial_run(
@@ -283,7 +283,7 @@ class BaseSession:
 
     def list_devices(self) -> list[str]:
         """The devices of this session."""
-        return list(self._devices)
+        return [device.name for device in self._devices]
 
 
 @public("get_default_session")

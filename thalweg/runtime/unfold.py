@@ -20,6 +20,7 @@ from thalweg.control.liveness import needed
 from thalweg.control.loops import While
 from thalweg.control.primitives import Enter, Merging, Primitive
 from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
+from thalweg.device.device import Device
 from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
@@ -49,13 +50,13 @@ Nested = Callable[[ControlRegion], Call]
 def unfold(
     unit: ControlRegion,
     compiled: bool,
-    threads: int,
+    device: Device,
     fallback: Fallback,
     nested: Nested | None = None,
 ) -> TokenGraph:
     """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
     where `nested` gives such."""
-    unfolder = Unfolder(compiled, threads, fallback, nested=nested)
+    unfolder = Unfolder(compiled, device, fallback, nested=nested)
     around = Section()
     for tensor in unit.inputs:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -71,11 +72,11 @@ def unfold_step(
     nodes: Sequence[Node],
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
-    threads: int,
+    device: Device,
     fallback: Fallback,
 ) -> TokenGraph:
     """A step that has control primitives as a token graph: its nodes one by one."""
-    unfolder = Unfolder(False, threads, fallback, feeds)
+    unfolder = Unfolder(False, device, fallback, feeds)
     around = Section()
     for tensor in feeds:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -114,14 +115,14 @@ class Unfolder:
     def __init__(
         self,
         compiled: bool,
-        threads: int,
+        device: Device,
         fallback: Fallback,
         fed: Collection[Tensor] = (),
         nested: Nested | None = None,
     ) -> None:
         self.vertices: list[Vertex] = []
         self._compiled = compiled
-        self._threads = threads
+        self._device = device
         self._fallback = fallback
         self._nested = nested
         self._fed = fed  # tensors that are values whatever their nodes give
@@ -188,7 +189,7 @@ class Unfolder:
     def call(self, unit: Node | Region, section: Section, order: Order) -> None:
         """A vertex that computes a node or a region."""
         taken = unit.inputs if isinstance(unit, Node) else (*unit.inputs, *unit.references)
-        call = call_of(unit, self._fed, self._threads, self._fallback)
+        call = call_of(unit, self._fed, self._device, self._fallback)
         self._add_call(call, unit, taken, section, order)
 
     def _inner(self, unit: ControlRegion, section: Section, order: Order) -> None:

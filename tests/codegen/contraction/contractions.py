@@ -8,7 +8,8 @@ import numpy as np
 
 from thalweg.codegen.cache import load
 from thalweg.codegen.contraction.kernel import emit_contraction
-from thalweg.ir.expr import FUNCTIONS, Expr
+from thalweg.ir.expr import Expr
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Access, Argument, Contraction, Dynamic, Offset, Store
 from thalweg.ir.loop import Variable
 
@@ -199,7 +200,7 @@ class Oracle:
             if not buffer.size:
                 return np.zeros(place.shape, buffer.dtype)
             return buffer[np.clip(place, 0, buffer.size - 1)]
-        return FUNCTIONS[expr.function](*map(self.value, expr.arguments))
+        return FUNCTIONS[expr.function].numpy(*map(self.value, expr.arguments))
 
     def store(self, store, value):
         place = np.broadcast_arrays(

@@ -11,7 +11,7 @@ from thalweg.codegen.llvm import threads as llvm_threads
 from thalweg.codegen.llvm.builder import FLOAT, I64, POINTER, Module, Value, constant
 from thalweg.codegen.llvm.compile import assembly, object_code, optimised, place
 from thalweg.codegen.llvm.threads import Inside
-from thalweg.codegen.machine import Target, named, runs_here
+from thalweg.codegen.machine import CpuTarget, named, runs_here
 
 NATIVE = named("native")
 X86 = pytest.mark.skipif(NATIVE.architecture != "x86_64", reason="looks at x86-64 instructions")
@@ -215,7 +215,7 @@ def test_memory_functions_are_found():
     assert memory[999] == 0
 
 
-def foreign() -> Target:
+def foreign() -> CpuTarget:
     return named("x86-64-v2" if NATIVE.architecture == "aarch64" else "aarch64")
 
 

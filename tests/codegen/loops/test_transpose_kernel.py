@@ -10,7 +10,7 @@ import pytest
 from tests.codegen.oracle import BFLOAT16, TARGETS, agree, at, dynamic, native, numbers
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.codegen.loops.transpose_kernel import transpose_of
-from thalweg.codegen.machine import Target, named
+from thalweg.codegen.machine import CpuTarget, named
 from thalweg.ir.kernel import Argument, Loops, Offset, Store
 from thalweg.ir.loop import Variable
 
@@ -32,7 +32,7 @@ def permuted(shape: tuple[int, ...], order: tuple[int, ...], dtype: Any, start: 
     return Loops((x, out), variables, (store,))
 
 
-def turns(kernel: Loops, target: Target = WIDE) -> bool:
+def turns(kernel: Loops, target: CpuTarget = WIDE) -> bool:
     return transpose_of(simplest(kernel), target) is not None
 
 

@@ -18,6 +18,8 @@ from tests.lower.programs import lowered, native
 from tests.random_graphs import examples
 from tests.random_graphs.layers import COMPILED
 from tests.random_graphs.sketch import Seeded
+from thalweg.codegen.machine import host
+from thalweg.device.local import local_devices
 from thalweg.lower.lowering import Lowered, lower
 from thalweg.lower.memory.arena import (
     ALIGNMENT,
@@ -32,7 +34,6 @@ from thalweg.lower.memory.arena import (
 from thalweg.lower.memory.barriers import SHARED, BarrierPlan, is_small
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.specialise import NotCompiled
-from thalweg.place.placer import local_devices
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.plan import Step, plan
 
@@ -52,7 +53,7 @@ def random_regions(seed: int, count: int) -> list[Lowered]:
     for call in calls:
         shapes = {tensor: sketch.values[tensor].shape for tensor in call.region.inputs}
         try:
-            found.append(lower(call.region, shapes))
+            found.append(lower(call.region, shapes, host()))
         except NotCompiled:
             continue
     return found

@@ -20,8 +20,8 @@ from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, spans
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import I64, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.ir.functions.dtypes import BFLOAT16
 from thalweg.ir.loop import Variable
-from thalweg.ir.types import BFLOAT16
 
 _ITEM = 2  # the bytes of an element
 _I8, _I16, _I32 = Type("i8"), Type("i16"), Type("i32")

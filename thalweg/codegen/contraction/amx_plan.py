@@ -14,10 +14,11 @@ import numpy as np
 from thalweg.codegen.contraction.cost import CORES
 from thalweg.codegen.contraction.form import Form, form_of, is_static, loads_of, plain
 from thalweg.codegen.contraction.schedule import Schedule, Setting, even, last_dynamic, uses
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
+from thalweg.ir.functions.dtypes import BFLOAT16
 from thalweg.ir.kernel import Access, Contraction
 from thalweg.ir.loop import Variable
-from thalweg.ir.types import BFLOAT16, dtype_of
+from thalweg.ir.types import dtype_of
 
 SIDE = 16  # rows and columns of a tile
 DEPTH = 32  # numbers that a step of the unit sums
@@ -35,12 +36,12 @@ class Roles:
     hot: Variable
 
 
-def has_unit(target: Target) -> bool:
+def has_unit(target: CpuTarget) -> bool:
     """Whether the processor multiplies tiles of bfloat16 numbers."""
     return target.has("amx-bf16") and target.has("amx-tile") and target.vector_bytes == 64
 
 
-def on_matrix_unit(kernel: Contraction, target: Target) -> bool:
+def on_matrix_unit(kernel: Contraction, target: CpuTarget) -> bool:
     """Whether a contraction runs on the matrix unit of a target."""
     return has_unit(target) and matrix_schedule(Setting(form_of(kernel), target)) is not None
 

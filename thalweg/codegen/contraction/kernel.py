@@ -22,7 +22,7 @@ from thalweg.codegen.contraction.scratch import Scratch
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import Module, Value
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.winograd.kernel import emit_winograd
 from thalweg.codegen.winograd.plan import filtered
 from thalweg.ir.kernel import Contraction
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def emit_contraction(
-    kernel: Contraction, target: Target, schedule: Schedule | None = None
+    kernel: Contraction, target: CpuTarget, schedule: Schedule | None = None
 ) -> Emitted:
     """The code of a contraction, by the given schedule or the one the cost model likes best.
 

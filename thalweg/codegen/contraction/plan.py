@@ -41,19 +41,19 @@ from thalweg.codegen.contraction.schedule import (
     packing_of_a,
     uses,
 )
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.winograd.plan import filtered, filtered_otherwise
 from thalweg.ir.kernel import Contraction
 
 # Choices
 
 
-def schedule(kernel: Contraction, target: Target) -> Schedule:
+def schedule(kernel: Contraction, target: CpuTarget) -> Schedule:
     """The schedule that the cost model likes best."""
     return filtered(kernel, target) or best(Setting(form_of(kernel), target))
 
 
-def schedules(kernel: Contraction, target: Target) -> list[Schedule]:
+def schedules(kernel: Contraction, target: CpuTarget) -> list[Schedule]:
     """Schedules worth measuring, the likely ones first."""
     setting = Setting(form_of(kernel), target)
     ranked = sorted(_tiles(setting), key=lambda tile: tile_cost(setting, tile))
@@ -64,7 +64,7 @@ def schedules(kernel: Contraction, target: Target) -> list[Schedule]:
     return [*([first] if first else []), likely, *_as_even(setting, likely, others)]
 
 
-def neighbours(kernel: Contraction, target: Target, made: Schedule) -> list[Schedule]:
+def neighbours(kernel: Contraction, target: CpuTarget, made: Schedule) -> list[Schedule]:
     """Schedules that differ from one in one respect."""
     if made.outputs:
         return filtered_otherwise(kernel, target, made)

@@ -25,7 +25,7 @@ from thalweg.codegen.contraction.form import (
     variables_of,
 )
 from thalweg.codegen.contraction.packing import Packing, dense, tiled, windowed
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.kernel import Access, Offset
 from thalweg.ir.loop import Variable
 
@@ -66,7 +66,7 @@ class Setting:
     """A form, the target, and facts about the form that decisions need."""
 
     form: Form
-    target: Target
+    target: CpuTarget
 
     @cached_property
     def lanes(self) -> int:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from secrets import token_hex
 
 from thalweg.codegen.contraction.schedule import Schedule
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.platform.caches import Bounded
 from thalweg.platform.disk_cache import Disk, disk_of_environment
 
@@ -27,7 +27,7 @@ class Winners:
         self._known = Bounded[str, Schedule | None]("schedules that won", 1 << 13)
         self._state: str | None = None  # not looked up yet
 
-    def find(self, key: str, target: Target) -> Schedule | None:
+    def find(self, key: str, target: CpuTarget) -> Schedule | None:
         """The schedule that was kept for a kernel, if any."""
         name = _name(key, target)
         if name not in self._known:
@@ -43,7 +43,7 @@ class Winners:
             self._state = (content or b"").hex()
         return self._state
 
-    def keep(self, key: str, target: Target, schedule: Schedule) -> None:
+    def keep(self, key: str, target: CpuTarget, schedule: Schedule) -> None:
         """Use a schedule for a kernel from now on."""
         name = _name(key, target)
         self._known[name] = schedule
@@ -73,7 +73,7 @@ def parsed(content: bytes) -> Schedule | None:
     return made if same else None
 
 
-def _name(key: str, target: Target) -> str:
+def _name(key: str, target: CpuTarget) -> str:
     """The file of a kernel's winner; the sizes of caches decide about it too."""
     sizes = f"{target.l1} {target.l2} {target.l3}"
     return sha256(f"schedule\0{target.key}\0{sizes}\0{key}".encode()).hexdigest()

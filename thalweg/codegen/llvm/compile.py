@@ -25,7 +25,7 @@ from thalweg.codegen.llvm.threads import (
     run_over_module,
     tools_for,
 )
-from thalweg.codegen.machine import Target, llvm, named, runs_here
+from thalweg.codegen.machine import CpuTarget, llvm, named, runs_here
 from thalweg.platform.caches import memoized
 
 #: How often all passes run over turns: no loop is to be left where its last values follow from its
@@ -38,7 +38,7 @@ _libraries = itertools.count()
 Result = TypeVar("Result")
 
 
-def object_code(text: str, target: Target, passes: Passes = "loops") -> bytes:
+def object_code(text: str, target: CpuTarget, passes: Passes = "loops") -> bytes:
     """The object file of a module, which needs nothing but itself and the C library's memory."""
     code = _finished(text, target, passes, partial(emitted, is_object=True))
     missing = set(ObjectFile(code).undefined()) - EXTERNAL
@@ -47,17 +47,17 @@ def object_code(text: str, target: Target, passes: Passes = "loops") -> bytes:
     return code
 
 
-def assembly(text: str, target: Target, passes: Passes = "loops") -> str:
+def assembly(text: str, target: CpuTarget, passes: Passes = "loops") -> str:
     """The instructions of a module, as the processor's maker writes them."""
     return _finished(text, target, passes, partial(emitted, is_object=False)).decode()
 
 
-def optimised(text: str, target: Target, passes: Passes = "loops") -> str:
+def optimised(text: str, target: CpuTarget, passes: Passes = "loops") -> str:
     """The text of a module after LLVM's passes."""
     return _finished(text, target, passes, lambda machine, module: str(module))
 
 
-def place(code: bytes, functions: Sequence[str], target: Target) -> tuple[int, ...]:
+def place(code: bytes, functions: Sequence[str], target: CpuTarget) -> tuple[int, ...]:
     """Put an object into executable memory for good; the addresses of its functions."""
     if not runs_here(target):
         raise RuntimeError(f"This processor cannot run code for {target.name} ({target.cpu}).")
@@ -72,7 +72,7 @@ def place(code: bytes, functions: Sequence[str], target: Target) -> tuple[int, .
 
 
 def _finished(
-    text: str, target: Target, passes: Passes, finish: Callable[[Any, Any], Result]
+    text: str, target: CpuTarget, passes: Passes, finish: Callable[[Any, Any], Result]
 ) -> Result:
     """What `finish` makes of a module after the passes that pay for it.
 
@@ -123,7 +123,7 @@ def _passes(machine: Any, wanted: Passes) -> tuple[Any, Any, Any, int]:
 
 
 @memoized(16)
-def _layout(target: Target) -> str:
+def _layout(target: CpuTarget) -> str:
     return str(new_machine(target).target_data)
 
 

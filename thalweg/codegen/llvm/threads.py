@@ -18,7 +18,7 @@ from functools import cache
 from threading import get_ident
 from typing import Any, Literal
 
-from thalweg.codegen.machine import Target, llvm
+from thalweg.codegen.machine import CpuTarget, llvm
 from thalweg.platform.caches import memoized
 
 #: Options that code may be made with, and how each is taken back.
@@ -109,7 +109,7 @@ class Tools:
 
 
 @contextmanager
-def tools_for(target: Target) -> Generator[Tools]:
+def tools_for(target: CpuTarget) -> Generator[Tools]:
     """Tools that no other thread uses meanwhile."""
     resting = _resting(target)
     try:
@@ -123,18 +123,18 @@ def tools_for(target: Target) -> Generator[Tools]:
         resting.append(tools)
 
 
-def release_tools(target: Target) -> None:
+def release_tools(target: CpuTarget) -> None:
     """Let go of the tools that nobody uses, but for one set: each takes most of a MiB."""
     with inside.kept():
         del _resting(target)[1:]
 
 
 @memoized(16)
-def _resting(target: Target) -> list[Tools]:
+def _resting(target: CpuTarget) -> list[Tools]:
     return []
 
 
-def new_machine(target: Target) -> Any:
+def new_machine(target: CpuTarget) -> Any:
     """A target machine."""
     # Position-independent code in the small model reaches its constants relative to itself.
     return (

@@ -14,9 +14,9 @@ import numpy as np
 
 from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.codegen.loops.lanes import Slots
-from thalweg.codegen.math.conversion import is_float
 from thalweg.codegen.math.reductions import Fold, State, fold_of
 from thalweg.ir.expr import Expr
+from thalweg.ir.functions.dtypes import is_float
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from thalweg.codegen.llvm.builder import I64, Builder, Loop, Value, constant
 from thalweg.codegen.loops.blocks import Cut, Totals, cut_of
 from thalweg.codegen.loops.facts import extent_of, outside_reductions, parts, postorder
 from thalweg.codegen.loops.lanes import Body, Lanes, Slots, flat, like
-from thalweg.codegen.loops.plan import BLOCK, LONG, Plan
+from thalweg.codegen.loops.plan import BLOCK, Plan, is_long
 from thalweg.codegen.loops.scope import Frame, LaneScope, Scope, Spill
 from thalweg.codegen.math.elements import register_type
 from thalweg.codegen.math.reductions import Fold, State, fold_of
@@ -404,7 +404,7 @@ def _long(exprs: Sequence[Expr]) -> set[Expr]:
     """Those of some expressions (parts first) that take many instructions."""
     found = set[Expr]()
     for expr in exprs:
-        if expr.function in LONG or not found.isdisjoint(parts(expr)):
+        if is_long(expr.function) or not found.isdisjoint(parts(expr)):
             found.add(expr)
     return found
 

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from thalweg.ir.expr import Expr
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Argument, Check, Dynamic, Offset, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.types import dtype_of
-
-_DIVISIONS = frozenset({"floor_div", "remainder", "truncated_remainder"})
 
 
 def parts(expr: Expr) -> list[Expr]:
@@ -129,7 +128,8 @@ def harmless(expr: Expr) -> bool:
     """Whether an expression by itself neither reads outside a buffer nor faults."""
     if expr.function == "load":
         return always_inside(*expr.arguments)
-    if expr.function in _DIVISIONS:
+    row = FUNCTIONS.get(expr.function)
+    if row is not None and row.divides:
         return not isinstance(expr.arguments[1], Expr) or dtype_of(expr).kind not in "iub"
     return True
 

@@ -18,7 +18,7 @@ from thalweg.codegen.loops.form import Form
 from thalweg.codegen.loops.plan import Plan, plan
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.codegen.loops.transpose_kernel import emit_transpose, transpose_of
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.kernel import Dynamic, Loops
 
 #: What goes into the fault word when an integer is divided by zero.
@@ -42,7 +42,7 @@ class Iteration:
     most: int
 
 
-def emit_loops(kernel: Loops, target: Target) -> Emitted:
+def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
     """The code of a loop kernel, in one function that all threads call."""
     form = simplest(kernel)
     if turn := transpose_of(form, target):
@@ -55,7 +55,7 @@ def emit_loops(kernel: Loops, target: Target) -> Emitted:
     return Emitted(("kernel",), module.text)
 
 
-def emit_turn(turn: Iteration, target: Target) -> Emitted:
+def emit_turn(turn: Iteration, target: CpuTarget) -> Emitted:
     """The code of a turn that repeats itself, in one function that one thread calls."""
     decided = [plan(simplest(kernel), target) for kernel in turn.kernels]
     module = Module(target.halves)

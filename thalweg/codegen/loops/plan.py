@@ -26,18 +26,13 @@ from thalweg.codegen.loops.facts import (
 )
 from thalweg.codegen.loops.form import Form
 from thalweg.codegen.loops.merge import without_scans
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.expr import Expr
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Check, Dynamic, Offset, Store
 from thalweg.ir.loop import Variable
 
 #: Functions that are a polynomial, not an instruction.
-LONG = frozenset(
-    [
-        *("pow", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
-        *("atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
-    ]
-)
 _LONG_COST, _PLAIN_COST = 12.0, 1.0
 _GATHER_COST, _SCATTER_COST = 0.8, 5.0  # of a lane
 _ACROSS_COST = 12.0  # to combine the lanes of a vector
@@ -56,7 +51,7 @@ class Plan:
     """
 
     form: Form
-    target: Target
+    target: CpuTarget
     variables: tuple[Variable, ...]
     vector: Variable | None
     width: int  # lanes of the vector variable
@@ -82,7 +77,7 @@ def _maskable(dtype: Any) -> bool:
     return np.dtype(dtype).itemsize >= 4
 
 
-def plan(form: Form, target: Target) -> Plan:
+def plan(form: Form, target: CpuTarget) -> Plan:
     """Decide how a kernel runs."""
     ordered = _ordered(form)
     lanes = _reduced_lanes(form, target.lanes)
@@ -182,8 +177,14 @@ def _load_cost(roots: Sequence[Any], variable: Variable, lanes: int) -> float:
     return total / max(len(roots), 1)
 
 
+def is_long(function: str) -> bool:
+    """Whether a function takes many instructions."""
+    row = FUNCTIONS.get(function)
+    return row is not None and row.is_long
+
+
 def _is_heavy(roots: Sequence[Any]) -> bool:
-    return any(expr.function in LONG for expr in postorder(roots))
+    return any(is_long(expr.function) for expr in postorder(roots))
 
 
 def _place_cost(offset: Offset, variable: Variable, lanes: int) -> float:
@@ -249,7 +250,7 @@ class _Costs:
             case "index":
                 return 0.0
             case function:
-                return turns * (_LONG_COST if function in LONG else _PLAIN_COST)
+                return turns * (_LONG_COST if is_long(function) else _PLAIN_COST)
 
     def _stored(self, store: Store, vector: Variable | None) -> float:
         lane = vector if vector in store.variables else None
@@ -271,14 +272,14 @@ def _width(vector: Variable | None, lanes: int) -> int:
     return lanes if count is None else min(lanes, 1 << max(count - 1, 1).bit_length())
 
 
-def _copies(form: Form, vector: Variable | None, width: int, target: Target) -> int:
+def _copies(form: Form, vector: Variable | None, width: int, target: CpuTarget) -> int:
     """How many vectors side by side: enough to keep the processor busy, few where code is long."""
     if vector is None:
         return 1
     size, folds = 0, False
     for expr in postorder(form.roots):
         if vector in form.facts.free(expr):
-            size += 8 if expr.function in LONG else 1
+            size += 8 if is_long(expr.function) else 1
             folds |= expr.function in ("reduce", "scan")
     copies = 4 if size <= 12 else 2 if size <= 30 else 1
     if folds and size <= 6 and target.registers >= 32:

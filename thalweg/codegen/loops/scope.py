@@ -18,9 +18,9 @@ from thalweg.codegen.llvm.builder import I1, I32, I64, Builder, Type, Value, con
 from thalweg.codegen.loops.facts import Facts, always_inside, harmless, postorder
 from thalweg.codegen.math.elements import Evaluator, converted, from_memory, storage_type, to_memory
 from thalweg.ir.expr import Expr
+from thalweg.ir.functions.dtypes import BOOL
 from thalweg.ir.kernel import Argument, Dynamic, Offset
 from thalweg.ir.loop import Variable
-from thalweg.ir.types import BOOL
 
 _NARROW = 1 << 31
 _FORKING_LOADS = 3  # that a selection has, of which all lanes take one

@@ -18,7 +18,7 @@ from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Type, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.form import Form
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.elements import storage_type
 from thalweg.ir.expr import Expr
 from thalweg.ir.kernel import Argument, Dynamic, Offset
@@ -47,7 +47,7 @@ class Transpose:
         return storage_type(self.sink[0].dtype).scalar
 
 
-def transpose_of(form: Form, target: Target) -> Transpose | None:
+def transpose_of(form: Form, target: CpuTarget) -> Transpose | None:
     """What a kernel turns, if it does nothing else and squares fit into it."""
     if len(form.stores) != 1 or form.checks or form.serial:
         return None
@@ -103,7 +103,7 @@ def _guess(form: Form, variable: Variable) -> int:
     return int(np.prod([int(factor) for factor in form.factors(variable)]))
 
 
-def emit_transpose(turn: Transpose, target: Target) -> Emitted:
+def emit_transpose(turn: Transpose, target: CpuTarget) -> Emitted:
     """The code of a copy, in one function that all threads call."""
     module = Module(target.halves)
     _Writing(turn, module.function("kernel", [POINTER, I64, I64], attributes="nounwind")).write()

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from thalweg.codegen.llvm.builder import Builder, Type, Value, constant
-from thalweg.codegen.llvm.register import Register
-from thalweg.ir.types import BFLOAT16, BOOL, Dtype, Unsupported
+from thalweg.codegen.llvm.register import LlvmRegister
+from thalweg.ir.functions.dtypes import BFLOAT16, BOOL, Dtype, Unsupported
 
 FLOAT16: Dtype = np.dtype(np.float16)
 
@@ -50,9 +50,9 @@ def from_memory(b: Builder, raw: Value, dtype: Any) -> Value:
     if known == BOOL:
         return b.compare("ne", raw, constant(raw.type, 0))
     if known == FLOAT16:
-        return _half_to_float(Register(b, raw)).value
+        return _half_to_float(LlvmRegister(b, raw)).value
     if known == BFLOAT16:
-        return (Register(b, raw).convert("zext", "i32") << 16).floats().value
+        return (LlvmRegister(b, raw).convert("zext", "i32") << 16).floats().value
     return raw
 
 
@@ -62,18 +62,13 @@ def to_memory(b: Builder, value: Value, dtype: Any) -> Value:
     if known == BOOL:
         return b.convert("zext", value, "i8")
     if known == FLOAT16:
-        return _float_to_half(Register(b, value)).value
+        return _float_to_half(LlvmRegister(b, value)).value
     if known == BFLOAT16:
-        return _float_to_bfloat(Register(b, value)).value
+        return _float_to_bfloat(LlvmRegister(b, value)).value
     return value
 
 
-def is_float(dtype: Dtype) -> bool:
-    """Whether elements are real floating-point numbers."""
-    return dtype.kind == "f" or dtype == BFLOAT16
-
-
-def _half_to_float(half: Register) -> Register:
+def _half_to_float(half: LlvmRegister) -> LlvmRegister:
     """Shift exponent and fraction into place and mend the bias by a product (denormals too)."""
     if half.builder.module.halves:
         return half.convert("bitcast", "half").convert("fpext", "float")
@@ -84,7 +79,7 @@ def _half_to_float(half: Register) -> Register:
     return (scaled.where(~special, magnitude | 0x7F800000) | ((wide & 0x8000) << 16)).floats()
 
 
-def _float_to_half(x: Register) -> Register:
+def _float_to_half(x: LlvmRegister) -> LlvmRegister:
     """Normal numbers round in the integer domain, denormal ones by adding a magic number."""
     if x.builder.module.halves:
         return x.convert("fptrunc", "half").convert("bitcast", "i16")
@@ -99,7 +94,7 @@ def _float_to_half(x: Register) -> Register:
     return (finite | (bits.unsigned_shift(16) & 0x8000)).convert("trunc", "i16")
 
 
-def _float_to_bfloat(x: Register) -> Register:
+def _float_to_bfloat(x: LlvmRegister) -> LlvmRegister:
     bits = x.bits()
     rounded = bits + ((bits.unsigned_shift(16) & 1) + 0x7FFF)
     kept = x.is_nan().choose(bits | 0x400000, rounded)
@@ -112,7 +107,7 @@ def converted(b: Builder, value: Value, source: Any, target: Any) -> Value:
     kind = register_type(new)
     if old == new:
         return value
-    x = Register(b, value)
+    x = LlvmRegister(b, value)
     if new == BOOL:
         return x.differs(0).value
     if new in (FLOAT16, BFLOAT16):
@@ -122,7 +117,7 @@ def converted(b: Builder, value: Value, source: Any, target: Any) -> Value:
     return (_truncated(x, new) if x.type.is_float else _resized(x, old, new)).value
 
 
-def _shortened(x: Register, old: Dtype, new: Dtype) -> Register:
+def _shortened(x: LlvmRegister, old: Dtype, new: Dtype) -> LlvmRegister:
     """A number rounded to a short float, in a float32 register."""
     if new == FLOAT16 and x.type.scalar == "double":
         single = _rounded_to_odd(x)
@@ -131,10 +126,10 @@ def _shortened(x: Register, old: Dtype, new: Dtype) -> Register:
     if old == BOOL:
         return single
     b = x.builder
-    return Register(b, from_memory(b, to_memory(b, single.value, new), new))
+    return LlvmRegister(b, from_memory(b, to_memory(b, single.value, new), new))
 
 
-def _rounded_to_odd(x: Register) -> Register:
+def _rounded_to_odd(x: LlvmRegister) -> LlvmRegister:
     """A double as a float that rounds to half as the double itself would."""
     single = x.convert("fptrunc", "float")
     back = single.convert("fpext", "double")
@@ -145,7 +140,7 @@ def _rounded_to_odd(x: Register) -> Register:
     return (bits + step).where(inexact & even, bits).floats()
 
 
-def _to_float(x: Register, old: Dtype, scalar: str) -> Register:
+def _to_float(x: LlvmRegister, old: Dtype, scalar: str) -> LlvmRegister:
     if x.type.scalar == scalar:
         return x
     if x.type.is_float:
@@ -153,7 +148,7 @@ def _to_float(x: Register, old: Dtype, scalar: str) -> Register:
     return x.convert("sitofp" if old.kind == "i" else "uitofp", scalar)
 
 
-def _truncated(x: Register, new: Dtype) -> Register:
+def _truncated(x: LlvmRegister, new: Dtype) -> LlvmRegister:
     """A float as an integer. Out of range is what the machine gives, but always something."""
     bits = 8 * new.itemsize
     if bits == 64 and new.kind == "u":
@@ -162,19 +157,19 @@ def _truncated(x: Register, new: Dtype) -> Register:
     return wide if wide.type.bits == bits else wide.convert("trunc", f"i{bits}")
 
 
-def _truncated_to_unsigned(x: Register) -> Register:
+def _truncated_to_unsigned(x: LlvmRegister) -> LlvmRegister:
     large = x >= 2.0**63
     whole = _whole(large.choose(x - 2.0**63, x), 64)
     # Both are 2⁶³ where even the difference is out of range.
     return whole | (large.convert("zext", "i64") << 63)
 
 
-def _whole(x: Register, bits: int) -> Register:
+def _whole(x: LlvmRegister, bits: int) -> LlvmRegister:
     made = x.convert("fptosi", f"i{bits}")
-    return Register(x.builder, x.builder.emit(made.type, f"freeze {made.value}"))
+    return LlvmRegister(x.builder, x.builder.emit(made.type, f"freeze {made.value}"))
 
 
-def _resized(x: Register, old: Dtype, new: Dtype) -> Register:
+def _resized(x: LlvmRegister, old: Dtype, new: Dtype) -> LlvmRegister:
     bits = 8 * new.itemsize
     if x.type.bits == bits:
         return x

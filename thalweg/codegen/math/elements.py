@@ -7,12 +7,13 @@ reductions are is the caller's business: it gives a function for these leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from thalweg.codegen.llvm.builder import Builder, Type, Value, constant
-from thalweg.codegen.llvm.register import Register
+from thalweg.codegen.llvm.register import LlvmRegister
 from thalweg.codegen.math.conversion import (
     converted,
     from_memory,
@@ -20,11 +21,13 @@ from thalweg.codegen.math.conversion import (
     storage_type,
     to_memory,
 )
-from thalweg.codegen.math.functions import TABLE, beyond
-from thalweg.codegen.math.site import Fault, Site
 from thalweg.ir.expr import Expr
+from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported
+from thalweg.ir.functions.function import Comparison, Site
+from thalweg.ir.functions.register import Register
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Dynamic
-from thalweg.ir.types import BOOL, Dtype, Unsupported, dtype_of, loop_dtypes, weak_dtype
+from thalweg.ir.types import dtype_of, loop_dtypes, weak_dtype
 
 __all__ = [
     "Evaluator",
@@ -40,10 +43,10 @@ __all__ = [
 #: The mask has as many lanes as the evaluator; the value may have one, the same for all lanes.
 Leaf = Callable[[Expr, Value | None], Value]
 
+#: Told of a scalar condition that must not be: some lane divides by zero.
+Fault = Callable[[Builder, Value], None]
+
 LEAVES = frozenset({"load", "index", "reduce", "scan", "sum", "input"})
-_LOGICAL = frozenset({"and", "or", "xor", "not"})
-_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-_DIVISIONS = frozenset({"floor_div", "remainder", "truncated_remainder"})
 _FLOAT32: Dtype = np.dtype(np.float32)
 _INT64: Dtype = np.dtype(np.int64)
 
@@ -169,9 +172,9 @@ class Evaluator:
         truth = self._as(condition, BOOL, mask)
         key = ("" if mask is None else mask.text), truth.text, holds
         if key not in self._masks:
-            spread = Register(self.builder, self.builder.splat(truth, self.lanes))
+            spread = LlvmRegister(self.builder, self.builder.splat(truth, self.lanes))
             made = spread if holds else ~spread
-            made = made if mask is None else made & mask
+            made = made if mask is None else made & LlvmRegister(self.builder, mask)
             self._masks[key] = made.value
             self._wider.setdefault(made.value.text, key[0])
         return self._masks[key]
@@ -198,7 +201,7 @@ class Evaluator:
                 return not _always_inside(*expr.arguments)
             case "reduce" | "scan":
                 return True
-            case function if function in _DIVISIONS:
+            case function if (row := FUNCTIONS.get(function)) and row.divides:
                 divisor = expr.arguments[1]
                 return isinstance(divisor, Expr) and self.dtype(expr).kind in "iu"
             case _:
@@ -228,13 +231,24 @@ class Evaluator:
                 return self._called(expr, mask)
 
     def _called(self, expr: Expr, mask: Value | None) -> Value:
-        function, parts = expr.function, expr.arguments
+        row, parts = FUNCTIONS[expr.function], expr.arguments
         kinds = tuple(self.dtype(p) if isinstance(p, Expr) else weak_dtype(p) for p in parts)
-        dtypes = loop_dtypes(function, kinds)
-        if function in _COMPARISONS and (known := _decided(function, parts, dtypes)) is not None:
+        dtypes = loop_dtypes(expr.function, kinds)
+        if row.comparison and (known := _decided(row.comparison, parts, dtypes)) is not None:
             return constant(Type("i1"), known)
         values = self._level([self._as(p, d, mask) for p, d in zip(parts, dtypes, strict=False)])
-        return TABLE[function](Site(self.builder, dtypes, mask, self._fault), *values)
+        assert row.emit is not None
+        fault = None if self._fault is None else partial(self._report, self._fault, mask)
+        result = row.emit(Site(dtypes, fault), *(LlvmRegister(self.builder, v) for v in values))
+        return cast("LlvmRegister", result).value
+
+    def _report(self, fault: Fault, mask: Value | None, condition: Register) -> None:
+        """Report a condition that holds in some lane that counts."""
+        found = cast("LlvmRegister", condition)
+        if mask is not None:
+            spread = LlvmRegister(self.builder, self.builder.splat(found.value, mask.type.lanes))
+            found = spread & LlvmRegister(self.builder, mask)
+        fault(self.builder, found.any().value)
 
     def _selected(self, expr: Expr, mask: Value | None) -> Value:
         condition, chosen, otherwise = expr.arguments
@@ -286,11 +300,14 @@ def _always_inside(argument: Any, offset: Any) -> bool:
     return 0 <= offset.constant < argument.size
 
 
-def _decided(function: str, parts: Sequence[Any], dtypes: tuple[Dtype, ...]) -> bool | None:
+def _decided(
+    comparison: Comparison, parts: Sequence[Any], dtypes: tuple[Dtype, ...]
+) -> bool | None:
     """A comparison with a Python integer that the other side's dtype cannot hold, if it is one."""
     for side, (part, dtype) in enumerate(zip(parts, dtypes, strict=False)):
         if isinstance(part, int) and dtype.kind in "iu":
             limits = np.iinfo(dtype)
             if not limits.min <= part <= limits.max:
-                return beyond(function, left_is_less=(part < limits.min) == (side == 0))
+                left_is_less = (part < limits.min) == (side == 0)
+                return comparison.if_less if left_is_less else comparison.if_greater
     return None

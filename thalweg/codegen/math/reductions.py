@@ -16,14 +16,14 @@ from thalweg.codegen.llvm.builder import I64, Builder, Type, Value, constant
 from thalweg.codegen.loops.facts import identity
 from thalweg.codegen.math.conversion import (
     from_memory,
-    is_float,
     register_type,
     storage_type,
     to_memory,
 )
 from thalweg.codegen.math.elements import constant_of
 from thalweg.ir.expr import Expr
-from thalweg.ir.types import BOOL, dtype_of
+from thalweg.ir.functions.dtypes import BOOL, is_float
+from thalweg.ir.types import dtype_of
 
 State = list[Value]
 

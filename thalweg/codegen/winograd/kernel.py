@@ -17,7 +17,7 @@ from thalweg.codegen.contraction.schedule import SLOTS, Schedule
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I1, Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.winograd.form import Window, window_of
 from thalweg.codegen.winograd.plan import Layout, blocks_in, layout_of
 from thalweg.codegen.winograd.results import Results
@@ -29,7 +29,7 @@ _ITEM = 4  # the bytes of an element
 _YES = constant(I1, True)
 
 
-def emit_winograd(kernel: Contraction, target: Target, schedule: Schedule) -> Emitted:
+def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) -> Emitted:
     """The code of a convolution in the blocks of a schedule.
 
     Stages are functions of their own: what one keeps in registers is no burden to another.

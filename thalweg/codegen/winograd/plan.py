@@ -15,7 +15,7 @@ from math import ceil, prod
 
 from thalweg.codegen.contraction.cost import CORES, chunks, imbalance_of
 from thalweg.codegen.contraction.schedule import Schedule
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.winograd.filter import WAYS, Filtering, filtering
 from thalweg.codegen.winograd.form import Window, window_of
 from thalweg.ir.kernel import Contraction
@@ -157,7 +157,7 @@ _OTHERS = 8  # schedules worth measuring
 _LEAST = 16
 
 
-def filtered(kernel: Contraction, target: Target) -> Schedule | None:
+def filtered(kernel: Contraction, target: CpuTarget) -> Schedule | None:
     """The schedule of a minimal filtering, where that is likely to cost less than other ways."""
     window = window_of(kernel) if ENABLED else None
     if window is None or not _is_fit(window, target):
@@ -168,31 +168,31 @@ def filtered(kernel: Contraction, target: Target) -> Schedule | None:
     return best.blocks.schedule
 
 
-def filtered_otherwise(kernel: Contraction, target: Target, made: Schedule) -> list[Schedule]:
+def filtered_otherwise(kernel: Contraction, target: CpuTarget, made: Schedule) -> list[Schedule]:
     """Other schedules of a minimal filtering that may cost as little."""
     window = window_of(kernel)
     works = sorted(_works(window, target), key=lambda work: work.cost) if window else []
     return [work.blocks.schedule for work in works[:_OTHERS] if work.blocks.schedule != made]
 
 
-def _is_fit(window: Window, target: Target) -> bool:
+def _is_fit(window: Window, target: CpuTarget) -> bool:
     channels, columns = int(window.channel.extent), int(window.lane.extent)
     whole = channels % target.lanes == 0 and columns % target.lanes == 0
     return min(channels, columns) >= _LEAST and (whole or target.has_masks)
 
 
-def _works(window: Window, target: Target) -> list[_Work]:
+def _works(window: Window, target: CpuTarget) -> list[_Work]:
     return [_Work(window, target, blocks) for blocks in _choices(window, target)]
 
 
-def _plain_cost(window: Window, target: Target) -> float:
+def _plain_cost(window: Window, target: CpuTarget) -> float:
     """The cycles of the convolution without transforms."""
     kernel = window.kernel
     extents = [int(v.extent) for v in (*kernel.rows, *kernel.columns, *kernel.reduced)]
     return prod(extents) / (2 * target.lanes) / _PLAIN
 
 
-def _choices(window: Window, target: Target) -> Iterator[Blocks]:
+def _choices(window: Window, target: CpuTarget) -> Iterator[Blocks]:
     """Blocks that fit the second cache."""
     lanes, room = target.lanes, 0.95 * target.l2 / 4
     channels = ceil(window.channel.extent / lanes) * lanes
@@ -228,7 +228,7 @@ class _Work:
     """What a convolution costs in some blocks."""
 
     window: Window
-    target: Target
+    target: CpuTarget
     blocks: Blocks
 
     @cached_property

@@ -16,7 +16,7 @@ from thalweg.codegen.cache import Loaded, load_all
 from thalweg.codegen.kernels import turn_request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.loops.kernel import Iteration
-from thalweg.codegen.machine import host
+from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.program import Call, kernel_request
 from thalweg.ir.kernel import Loops
 from thalweg.lower.control.program import Branch, BufferView, ControlProgram, Part, Storage
@@ -45,15 +45,17 @@ def threads_for(program: ControlProgram, most: int) -> int:
     return 1 if max(works, default=0) < 2 * SMALL else most
 
 
-def placed_parts(program: ControlProgram, varying: Varying, threads: int) -> dict[Part, PlacedPart]:
+def placed_parts(
+    program: ControlProgram, varying: Varying, target: CpuTarget, threads: int
+) -> dict[Part, PlacedPart]:
     """The parts of a program, all compiled together, the words of their calls one after another."""
     parts = _parts(program)
     adapted = iter(varying.adapt([launch for p in parts for launch in p.lowered.launches]))
     to = {part: [next(adapted) for _ in part.lowered.launches] for part in parts}
     deciding = _repeated(program) if threads == 1 else {}
     turns = {part: _turn(part, to[part], deciding[part]) for part in deciding}
-    requests = {part: _requests(part, to[part], turns.get(part)) for part in parts}
-    loaded = iter(load_all([one for part in parts for one in requests[part]], host()))
+    requests = {part: _requests(part, to[part], turns.get(part), target) for part in parts}
+    loaded = iter(load_all([one for part in parts for one in requests[part]], target))
     found: dict[Part, PlacedPart] = {}
     words = 0
     for part in parts:
@@ -121,12 +123,15 @@ def _owner(place: BufferView | Buffer) -> Any:
 
 
 def _requests(
-    part: Part, adapted: Sequence[SpecializedKernel], turn: Iteration | None
+    part: Part,
+    adapted: Sequence[SpecializedKernel],
+    turn: Iteration | None,
+    target: CpuTarget,
 ) -> list[Request]:
     if turn is not None:
-        return [turn_request(turn, host())]
+        return [turn_request(turn, target)]
     pairs = zip(part.lowered.launches, adapted, strict=True)
-    return [kernel_request(launch, to.kernel, host()) for launch, to in pairs]
+    return [kernel_request(launch, to.kernel, target) for launch, to in pairs]
 
 
 def _with_code(

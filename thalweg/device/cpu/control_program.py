@@ -23,7 +23,7 @@ from thalweg.control.effects import locks_updates
 from thalweg.control.lists import ListValue
 from thalweg.device.cpu.control_inputs import FIRST_ROOM, given, kind, levels, rooms_for
 from thalweg.device.cpu.control_parts import PlacedPart, placed_parts, threads_for
-from thalweg.device.cpu.pool import Entry, Jump, StepTable, default_pool
+from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
 from thalweg.device.cpu.program import address_of
 from thalweg.lower.control.builder import Lower, lower_control
 from thalweg.lower.control.program import (
@@ -60,8 +60,9 @@ _MOST_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
 class NativeControl:
     """A loop or a conditional of a step: native programs by the shapes that come in."""
 
-    def __init__(self, unit: ControlRegion, threads: int, lower: Lower) -> None:
+    def __init__(self, unit: ControlRegion, pool: Pool, threads: int, lower: Lower) -> None:
         self._unit = unit
+        self._pool = pool
         self._threads = threads
         self._lower = lower
         self._programs = Bounded[Any, _ControlStep | None](
@@ -113,9 +114,12 @@ class NativeControl:
             inputs.append(one)
         try:
             with gc_paused(), deep_calls():
-                program = lower_control(self._unit, inputs, rooms, self._lower)
+                target = self._pool.target
+                program = lower_control(self._unit, inputs, rooms, target, self._lower)
                 room = rooms.of(LISTS)
-                return _ControlStep(self._unit, program, self._varying, self._threads, room)
+                return _ControlStep(
+                    self._unit, program, self._varying, self._pool, self._threads, room
+                )
         except NotCompiled as failure:
             self.reason = str(failure)
             return None
@@ -136,13 +140,14 @@ class _ControlStep:
         unit: ControlRegion,
         program: ControlProgram,
         varying: Varying,
+        pool: Pool,
         threads: int,
         room: int,
     ) -> None:
         self._list_room = room
-        self.unit, self.program = unit, program
+        self.unit, self.program, self.pool = unit, program, pool
         self.threads = threads_for(program, threads)
-        self.parts = placed_parts(program, varying, self.threads)
+        self.parts = placed_parts(program, varying, pool.target, self.threads)
         calls = [call for placed in self.parts.values() for call in placed.calls]
         self.word_count = sum(call.word_count for call in calls)
         self.temporary = max((p.arena.size for p in self.parts.values()), default=0)
@@ -153,7 +158,6 @@ class _ControlStep:
             if home.where is Storage.CONSTANT
         }
         self._frames: deque[_Frame] = deque()
-        self._pool = default_pool()
         self._find_border()
 
     def _all_homes(self) -> list[BufferView]:
@@ -232,9 +236,9 @@ class _ControlStep:
         results = self._results(frame, values, context)
         before = self._remembered(values)
         frame.fault[0] = 0
-        fault = self._pool.run(frame.program)
+        fault = self.pool.run(frame.program)
         pause = partial(self._pause, frame, context)
-        fault = self._pool.run_on(frame.program, fault, pause)
+        fault = self.pool.run_on(frame.program, fault, pause)
         context.cancellation.check()
         if not fault and self._used_once(results):
             self._settle_streams(results, context)
@@ -450,7 +454,7 @@ class _Frame:
             elif isinstance(item, Branch):
                 decides = 0 if item.decides is None else self._home(item.decides)
                 entries.append(Jump(places[item.target], decides, item.if_true))
-        self.program = StepTable(default_pool(), entries, self.fault.ctypes.data, step.threads)
+        self.program = StepTable(step.pool, entries, self.fault.ctypes.data, step.threads)
         self.use = Use[VariableCell]((), step.changed, step.exclusive)
 
     def _home(self, home: BufferView) -> int:

@@ -25,7 +25,7 @@ from thalweg.codegen.llvm.builder import (
     constant,
 )
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import Target, host
+from thalweg.codegen.machine import CpuTarget, host
 from thalweg.device.cpu.pool import Entry, StepTable, default_pool
 from thalweg.platform.caches import memoized
 
@@ -71,7 +71,7 @@ def _copy_peak(size: int, threads: int) -> float:
     return (source.nbytes + sink.nbytes) / _seconds(function, words, threads)
 
 
-def _vector(target: Target, kind: Type) -> Type:
+def _vector(target: CpuTarget, kind: Type) -> Type:
     return kind.of(target.vector_bytes * 8 // kind.bits)
 
 
@@ -89,7 +89,7 @@ def _seconds(function: int, words: list[int], threads: int) -> float:
     return max(best, 1.0) / 1e9
 
 
-def emit_arithmetic(kind: Type, target: Target) -> Emitted:
+def emit_arithmetic(kind: Type, target: CpuTarget) -> Emitted:
     """x ← x · a + b on many registers; word 1 is where a and b lie and the results go."""
     module = Module()
     b = module.function("multiply_add", [POINTER, I64, I64])
@@ -123,13 +123,13 @@ def emit_tiles() -> Emitted:
     return Emitted(("multiply_tiles",), module.text)
 
 
-def _multiply_add(b: Builder, value: Value, scale: Value, target: Target) -> Value:
+def _multiply_add(b: Builder, value: Value, scale: Value, target: CpuTarget) -> Value:
     if target.fma:
         return b.intrinsic("fma", value, scale, scale)
     return b.binary("fadd", b.binary("fmul", value, scale), scale)
 
 
-def emit_copy(kind: Type, target: Target) -> Emitted:
+def emit_copy(kind: Type, target: CpuTarget) -> Emitted:
     """Words 1 and 2 are source and sink, word 3 their elements; a rest below a vector is left."""
     module = Module()
     b = module.function("copy", [POINTER, I64, I64])

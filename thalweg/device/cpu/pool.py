@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import load
-from thalweg.codegen.machine import Target, host
+from thalweg.codegen.machine import CpuTarget, host
 from thalweg.device.cpu import table_interpreter
 
 #: More threads than this are never used.
@@ -170,15 +170,15 @@ class Pool:
     ```
     """
 
-    def __init__(self, threads: int = 0, target: Target | None = None) -> None:
+    def __init__(self, threads: int = 0, target: CpuTarget | None = None) -> None:
         self.threads = min(threads or default_threads(), MOST_THREADS)
-        target = target or host()
-        start, run, stop = load([table_interpreter.emit_pool(target)], target)[0]
+        self.target = target or host()
+        start, run, stop = load([table_interpreter.emit_pool(self.target)], self.target)[0]
         self._run: Callable[[int], int] = _RUN(run)
         self._run_briefly: Callable[[int], int] = _RUN_BRIEFLY(run)
         self._start_workers: Callable[[int, int], None] = _START(start)
         self._stop_workers: Callable[[int], None] = _STOP(stop)
-        self._system = _system(target)
+        self._system = _system(self.target)
         self._words = _zeros(table_interpreter.MAILBOXES + table_interpreter.SPACING * MOST_THREADS)
         self.address = self._words.ctypes.data
         self.reset()
@@ -248,7 +248,7 @@ class Pool:
 
 @cache
 def default_pool() -> Pool:
-    """The pool that all sessions of this process share."""
+    """The pool of the device that sessions have unless they ask for several."""
     return Pool()
 
 
@@ -284,7 +284,7 @@ def _process() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
-def _system(target: Target) -> dict[int, int]:
+def _system(target: CpuTarget) -> dict[int, int]:
     """What the native code must know of the system and of our patience, by its place in the
     pool."""
     return {

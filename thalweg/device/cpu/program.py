@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from thalweg.codegen.cache import Loaded, load_all, name_of
 from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.emitted import Emitted, Request
-from thalweg.codegen.machine import Target, host
+from thalweg.codegen.machine import CpuTarget
 from thalweg.control.effects import locks_updates
-from thalweg.device.cpu.pool import Entry, StepTable, default_pool
+from thalweg.device.cpu.pool import Entry, Pool, StepTable
 from thalweg.device.cpu.program_template import (
     STREAM_BYTES,
     Border,
@@ -33,8 +33,9 @@ from thalweg.device.cpu.program_template import (
     ProgramTemplate,
 )
 from thalweg.device.cpu.tuner import TUNES, tune_new
+from thalweg.device.device import DeviceProgram
+from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.kernel import Kernel
-from thalweg.ir.types import Unsupported
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import ALIGNMENT, Arena, arrange
@@ -109,10 +110,9 @@ class Call:
             shift = launch.starts[number] * np.dtype(buffer.dtype).itemsize
             yield self.words + 1 + number, buffer, shift
 
-    @property
-    def emitted(self) -> Emitted:
-        """Its code as LLVM text, made anew."""
-        return request(self.adapted.kernel, host()).make()
+    def emitted(self, target: CpuTarget) -> Emitted:
+        """Its code as LLVM text."""
+        return request(self.adapted.kernel, target).make()
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,31 +124,39 @@ class Listing:
     arena: Arena
 
 
-class Program:
+class Program(DeviceProgram):
     """A region, compiled for one set of shapes.
 
-    All that a call needs is in the image; `listing` gives what it was made of.
+    All that a call needs is in the template; `listing` gives what it was made of.
     """
+
+    template: ProgramTemplate
 
     def __init__(
         self,
-        image: ProgramTemplate,
+        template: ProgramTemplate,
         loaded: Sequence[Loaded],
         region: Region,
         listing: Callable[[], Listing],
+        pool: Pool,
     ) -> None:
-        self.image, self.loaded = image, loaded
+        self.template, self.loaded = template, loaded
         self.functions = [kernel.functions for kernel in loaded]
-        self.threads, self.brief = image.threads, image.brief
-        self.inputs, self.references, self.outputs = image.inputs, image.references, image.outputs
-        self.streams = [(region.nodes[stream.node], stream.values) for stream in image.streams]
+        self.threads, self.holds_gil = template.threads, template.holds_gil
+        self.inputs, self.references, self.outputs = (
+            template.inputs,
+            template.references,
+            template.outputs,
+        )
+        self.output_shapes = [output.shape for output in template.outputs]
+        self.streams = [(region.nodes[stream.node], stream.values) for stream in template.streams]
         self.written = [place for place, reference in self.references if reference.written]
         self.exclusive = _exclusive_places(region)
         # One element is read in one operation: such a step sees nothing that is half written.
         sizes = [math.prod(reference.shape) for _, reference in self.references]
         self.shares = bool(self.written) or any(size > 1 for size in sizes)
         self._list = listing
-        self._pool = default_pool()
+        self.pool = pool
         self._frames: deque[Invocation] = deque()
 
     @cached_property
@@ -220,7 +228,7 @@ class Program:
         results = self._results(words, cells)
         if self.streams:
             self._draw(frame, context)
-        fault = self._pool.run(frame.program)
+        fault = self.pool.run(frame.program)
         if fault or fresh:
             fault = self._settled(frame, fault, fresh, context)
         for place, scalar in frame.scalars:
@@ -240,7 +248,7 @@ class Program:
         These are whole then: the step was neither left by a fault nor stopped.
         """
         if fault:
-            fault = self._pool.run_on(frame.program, fault, context.cancellation.check)
+            fault = self.pool.run_on(frame.program, fault, context.cancellation.check)
             frame.fault[0] = 0
         if not fault:
             for cell, buffer in fresh.items():
@@ -262,7 +270,7 @@ class Program:
             frame = self._frames.pop()
         except IndexError:
             frame = Invocation(self)
-        words, run, program = frame.words, self._pool.run, frame.program
+        words, run, program = frame.words, self.pool.run, frame.program
         held = [np.require(value, requirements=["C", "A"]) for value in values]
         results = [np.empty((count, *shape), dtype) for _, shape, dtype, _ in self.outputs]
         moves = [*self._row_inputs(held, is_row, count), *self._row_outputs(results, count)]
@@ -272,7 +280,7 @@ class Program:
                 words[word] = address + row * stride
             fault = run(program)
             if fault:
-                fault = self._pool.run_on(program, fault)
+                fault = self.pool.run_on(program, fault)
                 frame.fault[0] = 0
             if fault:
                 break
@@ -358,24 +366,24 @@ class Invocation:
     """A program with memory of its own: what one call in flight needs."""
 
     def __init__(self, step: Program) -> None:
-        image = step.image
-        memory = np.empty(image.arena + 2 * ALIGNMENT, np.uint8)
+        template = step.template
+        memory = np.empty(template.arena + 2 * ALIGNMENT, np.uint8)
         base = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
         self.fault = np.zeros(8, np.int64)
         self.streams = np.zeros((max(len(step.streams), 1), STREAM_BYTES // 4), np.uint32)
         known = [self.fault.ctypes.data, base, self.streams.ctypes.data]  # in the order of bases
-        known += [constant.ctypes.data for constant in image.constants]
-        words = np.array([0, *known], np.int64)[image.bases] + image.words
+        known += [constant.ctypes.data for constant in template.constants]
+        words = np.array([0, *known], np.int64)[template.bases] + template.words
         self.words: Any = memoryview(cast("Any", words))
         self._kept = (memory, step, words)
         entries: list[Entry] = []
-        for kernel, word, waits, owner, held, work in image.calls:
+        for kernel, word, waits, owner, held, work in template.calls:
             arguments = words.ctypes.data + 8 * word
             entries += entries_of(step.functions[kernel], arguments, waits, owner, held, work)
         self.scalars = self._own_scalars(step)
         self.use = Use[VariableCell]((), step.written, step.exclusive)
         fault = self.fault.ctypes.data
-        self.program = StepTable(default_pool(), entries, fault, step.threads, step.brief)
+        self.program = StepTable(step.pool, entries, fault, step.threads, step.holds_gil)
 
     def _own_scalars(self, step: Program) -> list[tuple[int, Array]]:
         """Places for results of a single number, which are read when the program has run."""
@@ -422,7 +430,7 @@ def _is_plain(array: Array) -> bool:
     return flags.c_contiguous and flags.aligned
 
 
-def kernel_request(launch: Launch, kernel: Kernel, target: Target) -> Request:
+def kernel_request(launch: Launch, kernel: Kernel, target: CpuTarget) -> Request:
     return replace(request(kernel, target), explain=partial(_explained, launch))
 
 
@@ -433,11 +441,13 @@ def _explained(launch: Launch, error: Exception) -> Exception:
     return error
 
 
-def make_program(lowered: Lowered, adapted: Sequence[SpecializedKernel], threads: int) -> Program:
-    """A lowered region as a native step: its kernels made or found, its program laid out."""
+def make_program(
+    lowered: Lowered, adapted: Sequence[SpecializedKernel], pool: Pool, threads: int
+) -> Program:
+    """A lowered region as a program of a pool, on at most so many of its threads."""
     if TUNES:
-        tune_new(adapted, threads)
-    target, launches = host(), lowered.launches
+        tune_new(adapted, pool, threads)
+    target, launches = pool.target, lowered.launches
     pairs = zip(launches, adapted, strict=True)
     users = {kernel.kernel: launch for launch, kernel in pairs}  # many launches are of one kernel
     requests = [kernel_request(launch, kernel, target) for kernel, launch in users.items()]
@@ -450,7 +460,7 @@ def make_program(lowered: Lowered, adapted: Sequence[SpecializedKernel], threads
     for call in listing.calls:
         layout.add(call.launch, call.scratch, call.adapted.words)
     border = Border(lowered, layout.places)
-    image = ProgramTemplate(
+    template = ProgramTemplate(
         tuple(loaded),
         _placed(listing.calls, names, list(loaded)),
         np.array(layout.words or [0], np.int64),
@@ -461,10 +471,10 @@ def make_program(lowered: Lowered, adapted: Sequence[SpecializedKernel], threads
         border.references(),
         border.outputs(),
         listing.arena.size,
-        threads_for(launches, threads or default_pool().threads, target.l2),
+        threads_for(launches, threads, target.l2),
         sum(work_of(launch.kernel) for launch in launches) < _BRIEF,
     )
-    return Program(image, list(loaded.values()), lowered.spec.region, lambda: listing)
+    return Program(template, list(loaded.values()), lowered.spec.region, lambda: listing, pool)
 
 
 def listed(

@@ -84,7 +84,7 @@ class ProgramTemplate:
     outputs: Sequence[Output]
     arena: int  # bytes
     threads: int
-    brief: bool
+    holds_gil: bool  # it is over sooner than another thread could take the interpreter
 
 
 class Layout:

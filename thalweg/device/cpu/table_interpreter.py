@@ -21,7 +21,7 @@ notes the entry to begin with again.
 from __future__ import annotations
 
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.machine import Target
+from thalweg.codegen.machine import CpuTarget
 
 # The pool in memory: byte offsets. What is written at different times lies two cache lines apart,
 # for processors fetch lines in pairs. The barrier is one line: who comes last has it already when
@@ -94,7 +94,7 @@ _FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # among threads of one process
 
 
-def emit_pool(target: Target) -> Emitted:
+def emit_pool(target: CpuTarget) -> Emitted:
     """The pool's code; where the system has no futex, sleepers nap and look again."""
     futex = _FUTEX_NUMBERS[target.architecture] if has_futex(target) else None
     functions = (
@@ -117,7 +117,7 @@ def emit_pool(target: Target) -> Emitted:
     return Emitted(names, "\n".join(functions))
 
 
-def has_futex(target: Target) -> bool:
+def has_futex(target: CpuTarget) -> bool:
     """Whether threads of the target's system can sleep on a word in memory."""
     return "linux" in target.triple
 

@@ -26,9 +26,8 @@ from thalweg.codegen.contraction.kernel import (
     schedules,
 )
 from thalweg.codegen.kernels import key_of, remember, remembered, request
-from thalweg.codegen.machine import Target, host
 from thalweg.codegen.progress import progress
-from thalweg.device.cpu.pool import Entry, StepTable, default_pool
+from thalweg.device.cpu.pool import Entry, Pool, StepTable
 from thalweg.ir.kernel import Argument, Contraction
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.platform import tf_logging
@@ -46,10 +45,11 @@ _LINE = 64
 
 @dataclass(frozen=True)
 class Subject:
-    """A contraction to tune: its name, and on how many threads it runs (0: all there are)."""
+    """A contraction to tune: its name, and whose threads it runs on, how many (0: all)."""
 
     name: str
     adapted: SpecializedKernel
+    pool: Pool
     threads: int = 0
 
     @property
@@ -78,11 +78,11 @@ class Tuned:
     tried: int
 
 
-def tune_new(adapted: Sequence[SpecializedKernel], threads: int) -> None:
+def tune_new(adapted: Sequence[SpecializedKernel], pool: Pool, threads: int) -> None:
     """Tune the contractions among some kernels that were never measured."""
-    target = host()
+    target = pool.target
     subjects = [
-        Subject(f"contraction {number}", each, threads)
+        Subject(f"contraction {number}", each, pool, threads)
         for number, each in enumerate(adapted)
         if isinstance(each.kernel, Contraction) and remembered(each.kernel, target) is None
     ]
@@ -112,9 +112,9 @@ def _weight(subject: Subject) -> float:
 
 
 def _tuned(subject: Subject, end: float) -> Iterator[Tuned]:
-    target = host()
+    target = subject.pool.target
     try:
-        search = _Search(subject, target, schedule(subject.kernel, target))
+        search = _Search(subject, schedule(subject.kernel, target))
     except NotContraction:
         return
     search.run(end)
@@ -137,7 +137,6 @@ class _Search:
     """The schedules of a contraction that were measured so far."""
 
     subject: Subject
-    target: Target
     likely: Schedule
     seconds: dict[Schedule, float] = field(default_factory=dict[Schedule, float])
 
@@ -150,13 +149,14 @@ class _Search:
 
     def run(self, end: float) -> None:
         """Measure those worth it, then what is near the best, until the time is over."""
-        kernel, target, bench = self.subject.kernel, self.target, _Bench(self.subject)
-        self.seconds[self.likely] = bench.seconds(self.likely, target)
+        kernel, target = self.subject.kernel, self.subject.pool.target
+        bench = _Bench(self.subject)
+        self.seconds[self.likely] = bench.seconds(self.likely)
         self._measure(bench, schedules(kernel, target), end)
         while self._measure(bench, neighbours(kernel, target, self._fastest()), end):
             pass
         for made in {self.likely, self._fastest()}:  # once more, side by side
-            self.seconds[made] = min(self.seconds[made], bench.seconds(made, target))
+            self.seconds[made] = min(self.seconds[made], bench.seconds(made))
 
     def _fastest(self) -> Schedule:
         return min(self.seconds, key=self.seconds.__getitem__)
@@ -168,7 +168,7 @@ class _Search:
             if time.monotonic() > end:
                 return False
             if made not in self.seconds:
-                self.seconds[made] = bench.seconds(made, self.target)
+                self.seconds[made] = bench.seconds(made)
         return self._fastest() != before
 
 
@@ -176,13 +176,14 @@ class _Bench:
     """Scratch buffers for a contraction, and the clock."""
 
     def __init__(self, subject: Subject) -> None:
-        self._subject = subject
+        self._subject, self._pool = subject, subject.pool
         random = np.random.default_rng(0)
         self._buffers = [_values(argument, random) for argument in subject.kernel.arguments]
         self._fault = np.zeros(8, np.int64)
 
-    def seconds(self, made: Schedule, target: Target) -> float:
+    def seconds(self, made: Schedule) -> float:
         """The best time of some calls, from the first thread's start to the last one's end."""
+        target = self._pool.target
         try:
             (loaded,) = load_all([request(self._subject.kernel, target, made)], target)
         except NotContraction:
@@ -193,14 +194,14 @@ class _Bench:
         table = [self._fault.ctypes.data, *addresses, place, *self._subject.adapted.words]
         words = np.array(table, np.int64)
         entries = [Entry(function, words.ctypes.data) for function in loaded.functions]
-        pool = default_pool()
-        program = StepTable(pool, entries, self._fault.ctypes.data, self._subject.threads)
+        fault = self._fault.ctypes.data
+        program = StepTable(self._pool, entries, fault, self._subject.threads)
         return min(self._spans(program), default=float("inf"))
 
     def _spans(self, program: StepTable) -> Iterator[float]:
-        pool, end = default_pool(), time.monotonic() + _PATIENCE
+        end = time.monotonic() + _PATIENCE
         for turn in range(_MOST):
-            times = pool.timed(program)
+            times = self._pool.timed(program)
             if times.all():  # other steps left all threads to this one
                 yield float(times[..., 1].max() - times[..., 0].min()) / 1e9
             if turn >= _LEAST and time.monotonic() > end:

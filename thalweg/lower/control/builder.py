@@ -22,6 +22,7 @@ from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body
+from thalweg.ir.target import Target
 from thalweg.lower.control.inlining import Bound, Inlining, first_of, is_changed, list_source
 from thalweg.lower.control.program import (
     LISTS,
@@ -50,15 +51,15 @@ from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import SkipRandom
 from thalweg.ops.state.scatter import ScatterUpdate
 
-#: (region, the shapes of its inputs and variables) -> its lowering, made now or before
-Lower = Callable[[Region, Mapping[Tensor, Shape]], Lowered]
+#: (region, the shapes of its inputs and variables, target) -> its lowering, made now or before
+Lower = Callable[[Region, Mapping[Tensor, Shape], Target], Lowered]
 
 
 def lower_control(
-    unit: ControlRegion, given: Sequence[Given], rooms: Capacity, lower: Lower
+    unit: ControlRegion, given: Sequence[Given], rooms: Capacity, target: Target, lower: Lower
 ) -> ControlProgram:
     """A control node on inputs of known shapes; traces have room for so many turns."""
-    return _Lowering(rooms, lower).program(unit, given)
+    return _Lowering(rooms, target, lower).program(unit, given)
 
 
 @dataclass(eq=False)
@@ -100,8 +101,8 @@ class _Cycle:
 class _Lowering:
     """One program while it is put together."""
 
-    def __init__(self, rooms: Capacity, lower: Lower) -> None:
-        self._rooms, self._lower = rooms, lower
+    def __init__(self, rooms: Capacity, target: Target, lower: Lower) -> None:
+        self._rooms, self._target, self._lower = rooms, target, lower
         self._items: list[Item] = []
         self._counts: list[Count] = []
         self._drawings: list[Drawing] = []
@@ -464,7 +465,8 @@ class _Lowering:
     def _region(self, unit: Region, scratch: Scratch, fetches: Mapping[Tensor, BufferView]) -> None:
         region = replace(unit, carried=frozenset(scratch.carried) & frozenset(unit.references))
         outside = (*region.inputs, *region.references)
-        lowered = self._lower(region, {t: scratch.homes[t].shape for t in outside})
+        shapes = {t: scratch.homes[t].shape for t in outside}
+        lowered = self._lower(region, shapes, self._target)
         homes = {lowered.buffers[t]: scratch.homes[t] for t in outside if t in lowered.buffers}
         for tensor in region.outputs:
             if tensor in region.roots:

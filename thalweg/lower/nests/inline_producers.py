@@ -17,6 +17,7 @@ import numpy as np
 from thalweg.errors import OpError
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Expr
+from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine, FloorMod, affine, compared, expressed, is_index, number, total
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand, Scatter, Variable, lowered
 from thalweg.lower.memory.buffers import Buffer
@@ -24,7 +25,6 @@ from thalweg.lower.specialise import NotCompiled, Specialised
 from thalweg.ops.core.basic import Const
 
 STREAM_WORDS = 6  # the place in a random stream that an op takes: key and counter
-_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _MANY_TERMS = 32  # of a sum; those of fewer are resolved by recursion
 _INDEX_ARITHMETIC = frozenset(
     {"index", "affine", "add", "sub", "neg", "mul", "floor_div", "remainder"}
@@ -167,7 +167,7 @@ class Resolver:
         if function == "select":
             return self._selected(arguments, known)
         parts = [self._resolved(part, known) for part in arguments]
-        if function in _COMPARISONS and all(is_index(part) for part in parts):
+        if _is_comparison(function) and all(is_index(part) for part in parts):
             settled = compared(function, affine(parts[0]), affine(parts[1]))
             if settled is not None:
                 return settled
@@ -346,3 +346,8 @@ def walk(roots: Sequence[Any], visit: Callable[[Expr], None]) -> None:
             pending += _atoms(part)
         elif kind is tuple:
             pending += part
+
+
+def _is_comparison(function: str) -> bool:
+    row = FUNCTIONS.get(function)
+    return row is not None and row.comparison is not None

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from thalweg.ir.expr import Expr
+from thalweg.ir.functions.dtypes import BFLOAT16
 from thalweg.ir.index import Affine, FloorMod, affine, is_index
 from thalweg.ir.loop import Variable
-from thalweg.ir.types import BFLOAT16
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.inline_producers import walk
 from thalweg.lower.nests.loop_nest import Bound, Factor, Product, is_float

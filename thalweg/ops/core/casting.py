@@ -18,8 +18,9 @@ from thalweg.graph.op import Op
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.ir import expr, loop
+from thalweg.ir import loop
 from thalweg.ir.expr import Expr
+from thalweg.ir.functions import conversion
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand
 from thalweg.ops.core.elementwise import Elementwise
 from thalweg.ops.math import arithmetic
@@ -35,7 +36,7 @@ class Cast(Elementwise):
     DstT: DType
 
     def numpy(self, x: Array) -> Array:
-        return expr.cast(x, self.DstT.as_numpy_dtype)
+        return conversion.cast(x, self.DstT.as_numpy_dtype)
 
     def element(self, x: Expr) -> Expr:
         return x.cast(self.DstT.as_numpy_dtype)

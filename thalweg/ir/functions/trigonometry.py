@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from thalweg.codegen.llvm.builder import I64, constant
-from thalweg.codegen.llvm.register import Register
-from thalweg.codegen.math.exact import difference, exact_sum, product, quick_sum, split
+from thalweg.ir.functions.exact import difference, exact_sum, product, quick_sum, split
+from thalweg.ir.functions.register import Register
 
 #: π / 2 in parts of which whole multiples are exact: by 2³⁰ for floats, by 2²⁰ for doubles.
 _SHORT_PARTS = (1.570796251296997, 7.549789415861596e-08, 5.390302858158119e-15)
@@ -102,7 +101,7 @@ _DOUBLE = Format(
 
 
 def _format_of(x: Register) -> Format:
-    return _SINGLE if x.type.scalar == "float" else _DOUBLE
+    return _SINGLE if x.scalar == "float" else _DOUBLE
 
 
 # Circular functions
@@ -137,7 +136,7 @@ class Angle:
 
 def _reduced(x: Register) -> Angle:
     """An angle modulo π / 2."""
-    if x.type.scalar == "double":
+    if x.scalar == "double":
         return _reduced_near(*_reduced_far(x, 2.0**20, _DIGITS), _PARTS)
     wide = x.convert("fpext", "double")
     found = _reduced_near(*_reduced_far(wide, 2.0**30, _FLOAT_DIGITS), _SHORT_PARTS)
@@ -146,38 +145,39 @@ def _reduced(x: Register) -> Angle:
 
 def _reduced_far(x: Register, limit: float, digits: int) -> tuple[Register, Register, Register]:
     """Angles as a pair of doubles and quarter turns. The loop runs only if some reach the limit."""
-    b, zero = x.builder, x.like(0.0)
+    zero = x.like(0.0)
+    start = [x, zero, zero]
     far = x.absolute() >= limit
-    once = b.select(far.any(), constant(I64, 1), constant(I64, 0))
-    carried = [x.value, zero.value, zero.value]
-    with b.loop(constant(I64, 0), once, constant(I64, 1), carried) as loop:
-        kept = zip(_turned(x, digits), (x, zero, zero), strict=True)
-        loop.next = [new.where(far, old).value for new, old in kept]
-    high, low, quarters = (Register(b, value) for value in loop.results)
+
+    def iteration(_: Register, *__: Register) -> list[Register]:
+        reduced = zip(_modulo_circle(x, digits), start, strict=True)
+        return [new.where(far, old) for new, old in reduced]
+
+    some = far.any()
+    high, low, quarters = x.repeated(some.choose(some.number("i64", 1), 0), start, iteration)
     return high, low, quarters
 
 
-def _turned(x: Register, digits: int) -> tuple[Register, Register, Register]:
+def _modulo_circle(x: Register, digits: int) -> tuple[Register, Register, Register]:
     """Payne and Hanek: x · 2 / π modulo 4, a digit of 2 / π at a time, the largest first.
 
     The product of a digit and half a mantissa is exact, and so is what is left of it modulo 4.
     Whole quarters leave the sum as they appear: near one of them no precision is lost.
     """
-    b, double = x.builder, x.type.of(1)
-    table = b.module.table("two_over_pi", double, _two_over_pi())
     halves = split(x * 2.0**-_SHIFT)
-    carried = [x.like(0.0).value] * 3
-    with b.loop(constant(I64, 0), constant(I64, digits), constant(I64, 1), carried) as loop:
-        high, low, quarters = (Register(b, value) for value in loop.carried)
-        digit = b.load(double, b.element(table, "double", loop.index))
+
+    def iteration(
+        index: Register, high: Register, low: Register, quarters: Register
+    ) -> list[Register]:
+        digit = x.lookup("two_over_pi", _two_over_pi(), index)
         for half in halves:
-            part = half * b.splat(digit, x.type.lanes)
+            part = half * digit
             total, lost = exact_sum(high, part - (part * 0.25).rounded() * 4.0)
             whole = total.rounded()
             high, low, quarters = total - whole, low + lost, quarters + whole
-        quarters = quarters - (quarters * 0.25).rounded() * 4.0
-        loop.next = [high.value, low.value, quarters.value]
-    high, low, quarters = (Register(b, value) for value in loop.results)
+        return [high, low, quarters - (quarters * 0.25).rounded() * 4.0]
+
+    high, low, quarters = x.repeated(digits, [x.like(0.0)] * 3, iteration)
     high, low = quick_sum(high, low)
     angle, lost = product(high, _DOUBLE.half_pi[0])
     small = lost + (high * _DOUBLE.half_pi[1] + low * _DOUBLE.half_pi[0])
@@ -226,7 +226,7 @@ def _reduced_near(x: Register, low: Register, quarters: Register, parts: Sequenc
 
 def _tiny_kept(x: Register, value: Register) -> Register:
     """A function that is x itself near zero, where computing it would lose the sign of zero."""
-    return x.where(x.absolute() < (2.0**-14 if x.type.scalar == "float" else 2.0**-28), value)
+    return x.where(x.absolute() < (2.0**-14 if x.scalar == "float" else 2.0**-28), value)
 
 
 def _signed(value: Register, quarters: Register) -> Register:
@@ -315,7 +315,7 @@ def _arcsine_near(size: Register) -> tuple[Register, Register]:
     """(large, value): arcsin of size, or for sizes above 1 / 2 half of arccos of it."""
     large = size > 0.5
     z = large.choose((1.0 - size) * 0.5, size * size)
-    t = large.choose(z.intrinsic("sqrt"), size)
+    t = large.choose(z.square_root(), size)
     return large, (z * t).fused(z.polynomial(_format_of(size).arcsine), t)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from thalweg.codegen.llvm.register import Register
+from thalweg.ir.functions.register import Register
 
 LOG2_E = 1 / math.log(2)
 INFINITY, NAN = math.inf, math.nan
@@ -75,7 +75,7 @@ DOUBLE = Format(
 
 def format_of(x: Register) -> Format:
     """The format of a register's elements."""
-    return SINGLE if x.type.scalar == "float" else DOUBLE
+    return SINGLE if x.scalar == "float" else DOUBLE
 
 
 # Exponentials
@@ -97,7 +97,7 @@ class Scaled:
 
 def power_of_two(exponent: Register) -> Register:
     """2^exponent, for an exponent of a normal number."""
-    known = SINGLE if exponent.type.bits == 32 else DOUBLE
+    known = SINGLE if exponent.width == 32 else DOUBLE
     return ((exponent + known.bias) << known.fraction).floats()
 
 
@@ -218,7 +218,7 @@ def split(x: Register) -> tuple[Register, Register]:
 def _logarithm(f: Register, exponent: Register) -> Register:
     """log(1 + f) + exponent · ln 2"""
     known = format_of(f)
-    times = exponent.convert("sitofp", f.type.scalar)
+    times = exponent.convert("sitofp", f.scalar)
     if known is SINGLE:
         square = f * f
         tail = (square * f).fused(f.polynomial(_LOG_SINGLE), times * known.ln2[1])
@@ -264,14 +264,14 @@ def inverse_hyperbolic_sine(x: Register) -> Register:
     """arsinh x"""
     size = x.absolute()
     square = size * size
-    inner = size + square / ((square + 1.0).intrinsic("sqrt") + 1.0)
+    inner = size + square / ((square + 1.0).square_root() + 1.0)
     return _tiny_kept(x, _logarithm_of_double(size, inner).with_sign(x))
 
 
 def inverse_hyperbolic_cosine(x: Register) -> Register:
     """arcosh x"""
     above = x - 1.0
-    inner = above + (above * 2.0 + above * above).intrinsic("sqrt")
+    inner = above + (above * 2.0 + above * above).square_root()
     return (x < 1.0).choose(x.like(NAN), _logarithm_of_double(x, inner))
 
 

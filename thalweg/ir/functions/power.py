@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from thalweg.codegen.llvm.register import Register, float_literal
-from thalweg.codegen.math.exact import Pair, exact_sum, product, quick_sum
-from thalweg.codegen.math.exponential import (
+from thalweg.ir.functions.exact import Pair, exact_sum, product, quick_sum
+from thalweg.ir.functions.exponential import (
     DOUBLE,
     clamped,
     logarithm,
@@ -19,6 +18,7 @@ from thalweg.codegen.math.exponential import (
     scaled_exponential,
     split,
 )
+from thalweg.ir.functions.register import Register
 
 #: ((log((1 + s) / (1 - s)) - 2s) / s³ - 2/3) / s² by s², for √½ <= (1 + s) / (1 - s) < √2
 _LOGARITHM = (
@@ -35,7 +35,7 @@ _TWO_THIRDS = (0.6666666666666666, 3.700743415417188e-17)
 #: Powers that are an instruction or two.
 _PLAIN: dict[float, Callable[[Register], Register]] = {
     -1.0: lambda x: 1.0 / x,
-    0.5: lambda x: x.equals(-math.inf).choose(x.like(math.inf), (x + 0.0).intrinsic("sqrt")),
+    0.5: lambda x: x.equals(-math.inf).choose(x.like(math.inf), (x + 0.0).square_root()),
     1.0: lambda x: x,
     2.0: lambda x: x * x,
     3.0: lambda x: x * x * x,
@@ -44,15 +44,14 @@ _PLAIN: dict[float, Callable[[Register], Register]] = {
 
 def power(x: Register, y: Register) -> Register:
     """x to the y"""
-    exponent = float_literal(y.value)
-    if exponent in _PLAIN:
-        return _PLAIN[exponent](x)
+    if y.constant in _PLAIN:
+        return _PLAIN[y.constant](x)
     size = x.absolute()
     return _with_special_cases(x, y, _of_floats(size, y) if _is_single(x) else _of_doubles(size, y))
 
 
 def _is_single(x: Register) -> bool:
-    return x.type.scalar == "float"
+    return x.scalar == "float"
 
 
 def _of_floats(size: Register, y: Register) -> Register:

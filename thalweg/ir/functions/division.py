@@ -1,24 +1,23 @@
 """Division of floats with a remainder, exact as NumPy's, by long division in a loop.
 
 A number is written as m · 2ⁿ; the remainder of the dividend's mantissa is taken a few bits of the
-quotient at a time. One turn of the loop does for quotients below 2²⁴.
+quotient at a time. One iteration of the loop does for quotients below 2²⁴.
 """
 
 from __future__ import annotations
 
 import math
 
-from thalweg.codegen.llvm.builder import I64, Value, constant, suffix
-from thalweg.codegen.llvm.register import Register
-from thalweg.codegen.math.exponential import DOUBLE, power_of_two
+from thalweg.ir.functions.exponential import DOUBLE, power_of_two
+from thalweg.ir.functions.register import Register
 
-_BITS = 24  # of the quotient in one turn
+_BITS = 24  # of the quotient in one iteration
 _LOW_BITS = (1 << 27) - 1  # the part of a fraction that is split off a mantissa
 
 
 def truncated_remainder(x: Register, y: Register) -> Register:
     """The remainder of division towards zero; it has the sign of x."""
-    if x.type.scalar == "float":
+    if x.scalar == "float":
         wide = (part.convert("fpext", "double") for part in (x, y))
         return truncated_remainder(*wide).convert("fptrunc", "float")
     size, by = x.absolute(), y.absolute()
@@ -32,14 +31,13 @@ def _remainder_of_magnitudes(size: Register, by: Register) -> Register:
     """size mod by, for positive finite numbers with by <= size; anything for others."""
     (mantissa, exponent), (divisor, lowest) = _split(size), _split(by)
     left = (exponent - lowest).intrinsic("smax", 0)
-    b, zero = size.builder, constant(I64, 0)
-    turns = b.binary("sdiv", _largest(left), constant(I64, _BITS))
-    turns = b.binary("add", turns, constant(I64, 1))
-    with b.loop(zero, turns, constant(I64, 1), [mantissa.value, left.value]) as loop:
-        rest, missing = (Register(b, value) for value in loop.carried)
+
+    def iteration(_: Register, rest: Register, missing: Register) -> list[Register]:
         step = missing.intrinsic("smin", _BITS)
-        loop.next = [_step(rest * power_of_two(step), divisor).value, (missing - step).value]
-    rest = Register(b, loop.results[0])
+        return [_step(rest * power_of_two(step), divisor), missing - step]
+
+    times = left.across("smax") / _BITS + 1
+    rest, _ = size.repeated(times, [mantissa, left], iteration)
     positive = (rest < 0.0).choose(rest + divisor, rest)
     half = lowest >> 1
     return positive * power_of_two(half) * power_of_two(lowest - half)
@@ -61,28 +59,20 @@ def _split(x: Register) -> tuple[Register, Register]:
     return mantissa, tiny.choose(exponent - 54, exponent)
 
 
-def _largest(numbers: Register) -> Value:
-    kind = numbers.type
-    if kind.lanes == 1:
-        return numbers.value
-    name = f"llvm.vector.reduce.smax.{suffix(kind)}"
-    return numbers.builder.call(name, kind.of(1), numbers.value)
-
-
 def remainder(x: Register, y: Register) -> Register:
     """The remainder of division rounded down; it has the sign of y."""
     rest = truncated_remainder(x, y)
-    turned = rest.differs(0.0) & ((y < 0.0) ^ (rest < 0.0))
+    is_off = rest.differs(0.0) & ((y < 0.0) ^ (rest < 0.0))
     zero = rest.equals(0.0).choose(rest.like(0.0).with_sign(y), rest)
-    return turned.choose(rest + y, zero)
+    return is_off.choose(rest + y, zero)
 
 
 def floor_division(x: Register, y: Register) -> Register:
     """The quotient rounded down, computed from the exact remainder."""
     rest = truncated_remainder(x, y)
-    turned = rest.differs(0.0) & ((y < 0.0) ^ (rest < 0.0))
+    is_off = rest.differs(0.0) & ((y < 0.0) ^ (rest < 0.0))
     quotient = (x - rest) / y
-    quotient = turned.choose(quotient - 1.0, quotient)
+    quotient = is_off.choose(quotient - 1.0, quotient)
     floor = quotient.intrinsic("floor")
     nearest = (quotient - floor > 0.5).choose(floor + 1.0, floor)
     plain = x / y

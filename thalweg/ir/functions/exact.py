@@ -5,7 +5,7 @@ They hold on any target because none of them needs a fused multiply-add.
 
 from __future__ import annotations
 
-from thalweg.codegen.llvm.register import Operand, Register
+from thalweg.ir.functions.register import Operand, Register
 
 Pair = tuple[Register, Register]
 

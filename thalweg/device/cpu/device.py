@@ -1,0 +1,94 @@
+"""CPU devices: each has threads of its own, and programs that run on them.
+
+The default device has one thread for each core and serves every session that asks for nothing
+else. Several devices in one process share the cores: each gets a pool with its part of the threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.codegen.cache import Loaded, find_all
+from thalweg.device.cpu.control_program import NativeControl
+from thalweg.device.cpu.pool import Pool, default_pool, default_threads
+from thalweg.device.cpu.program import Listing, Program, make_program
+from thalweg.device.cpu.program_template import ProgramTemplate
+from thalweg.device.device import Device
+from thalweg.lower.control.builder import Lower
+from thalweg.lower.dynamic_shapes import SpecializedKernel
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.specialise import ControlRegion, Region
+from thalweg.ops.core.buffer import Buffer
+from thalweg.platform.caches import memoized
+
+Array = NDArray[Any]
+
+
+class CpuDevice(Device):
+    """A processor of this process: a pool, of whose threads a program uses so many (0: all)."""
+
+    def __init__(self, index: int = 0, threads: int = 0, pool: Pool | None = None) -> None:
+        self.pool = pool or default_pool()
+        super().__init__(f"/job:localhost/replica:0/task:0/device:CPU:{index}", self.pool.target)
+        self.threads = threads or self.pool.threads
+
+    @cached_property
+    def key(self) -> str:
+        """Names everything about the device that its programs depend on."""
+        return f"{self.pool.target} {self.pool.target.key} {self.threads}"
+
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
+        """Memory for an array; what it holds is undefined."""
+        return Buffer(np.empty(shape, dtype), self.name)
+
+    def upload(self, value: Array) -> Buffer:
+        """A copy of an array of the host."""
+        return Buffer(np.array(value, order="C"), self.name)
+
+    def download(self, buffer: Buffer) -> Array:
+        """A copy of a buffer."""
+        return buffer.array.copy()
+
+    def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> Program:
+        """A lowered region as a program on this device's threads."""
+        return make_program(lowered, kernels, self.pool, self.threads)
+
+    def find_kernels(self, names: Sequence[str]) -> list[Loaded] | None:
+        """Kernels by their names in the kernel cache, loaded; None unless all are there."""
+        return find_all(names, self.pool.target)
+
+    def restore(
+        self,
+        template: ProgramTemplate,
+        kernels: Sequence[Loaded],
+        region: Region,
+        listing: Callable[[], Listing],
+    ) -> Program:
+        """A program from its template and its loaded kernels."""
+        return Program(template, kernels, region, listing, self.pool)
+
+    def load_control(self, unit: ControlRegion, lower: Lower) -> NativeControl:
+        """A conditional or a loop as native programs."""
+        return NativeControl(unit, self.pool, self.threads, lower)
+
+
+@memoized(64)
+def cpu_device(index: int = 0, count: int = 1, threads: int = 0) -> CpuDevice:
+    """One of so many CPU devices of this process; programs use `threads` threads (0: all it has).
+
+    The only one has the default pool, as have all that differ only in the number of threads.
+    """
+    pool = default_pool() if count == 1 else _pool(index, count)
+    return CpuDevice(index, threads, pool)
+
+
+@memoized(64)
+def _pool(index: int, count: int) -> Pool:
+    """The pool of one of several devices: its part of the threads, at least one."""
+    threads, rest = divmod(default_threads(), count)
+    return Pool(max(threads + (index < rest), 1))

@@ -1,0 +1,98 @@
+"""Devices: what owns memory and runs programs.
+
+A `Device` has three duties. It allocates buffers in its memory, transfers them from and to the
+host, and issues programs: `load` compiles a lowered region, and calling the program runs it. What
+lowering must know about the hardware is its `target`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from thalweg.ir.target import Target
+from thalweg.lower.control.builder import Lower
+from thalweg.lower.dynamic_shapes import SpecializedKernel
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.specialise import ControlRegion, Region
+from thalweg.ops.core.buffer import Buffer
+from thalweg.ops.core.context import VariableCell
+
+Array = NDArray[Any]
+
+
+class DeviceProgram(ABC):
+    """A region, loaded for one set of shapes. Any number of threads may call it at once."""
+
+    template: Any  # what the program cache keeps of it
+    output_shapes: Sequence[tuple[int, ...]]
+    holds_gil: bool  # a call is over sooner than another thread could take the interpreter
+
+    @abstractmethod
+    def __call__(
+        self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
+    ) -> list[Any] | None:
+        """Issue it: the region's outputs, or None where its reference kernels must decide."""
+
+    @abstractmethod
+    def by_rows(
+        self, values: Sequence[Any], is_row: Sequence[bool], count: int
+    ) -> list[Array] | None:
+        """The outputs for each of the rows that some values have, as arrays of rows."""
+
+    @abstractmethod
+    def release_memory(self) -> None:
+        """Free the memory of calls that are over; the next one allocates again."""
+
+
+class Device(ABC):
+    """A processor with memory of its own."""
+
+    def __init__(self, name: str, target: Target) -> None:
+        self.name = name  # in full: "/job:localhost/replica:0/task:0/device:CPU:0"
+        self.target = target
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Names everything about the device that its programs depend on."""
+
+    # Memory
+
+    @abstractmethod
+    def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
+        """Memory for an array; what it holds is undefined."""
+
+    @abstractmethod
+    def upload(self, value: Array) -> Buffer:
+        """A copy of an array of the host in the device's memory."""
+
+    @abstractmethod
+    def download(self, buffer: Buffer) -> Array:
+        """A copy of a buffer on the host."""
+
+    # Programs
+
+    @abstractmethod
+    def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> DeviceProgram:
+        """A lowered region, its kernels compiled or found in the kernel cache."""
+
+    @abstractmethod
+    def find_kernels(self, names: Sequence[str]) -> Any:
+        """Kernels by their names in the kernel cache, loaded; None unless all are there."""
+
+    @abstractmethod
+    def restore(
+        self, template: Any, kernels: Any, region: Region, listing: Callable[[], Any]
+    ) -> DeviceProgram:
+        """A program from its template, as the program cache keeps it, and its loaded kernels."""
+
+    @abstractmethod
+    def load_control(self, unit: ControlRegion, lower: Lower) -> Any:
+        """A conditional or a loop: (context, values) -> outputs, or None for the executor."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"

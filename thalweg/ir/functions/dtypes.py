@@ -1,0 +1,63 @@
+"""The dtypes of functions: what NumPy converts the inputs to, and that of the result.
+
+A rule takes a function's NumPy meaning and what is known of its inputs: the dtype of an element, or
+the Python type of a number, which gives way to what it meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+
+Dtype = np.dtype[Any]
+DtypeRule = Callable[[Callable[..., Any], tuple[Any, ...]], tuple[Dtype, ...]]
+
+BOOL: Dtype = np.dtype(np.bool_)
+BFLOAT16: Dtype = np.dtype(ml_dtypes.bfloat16)
+
+
+class Unsupported(Exception):
+    """An expression that is not made into code: it runs on the NumPy kernel instead."""
+
+
+def is_float(dtype: Dtype) -> bool:
+    """Whether elements are real floating-point numbers."""
+    return dtype.kind == "f" or dtype == BFLOAT16
+
+
+def of_ufunc(numpy: Any, inputs: tuple[Any, ...]) -> tuple[Dtype, ...]:
+    """The loop that a ufunc of NumPy takes."""
+    try:
+        return numpy.resolve_dtypes((*inputs, None))
+    except TypeError as error:
+        raise Unsupported(str(error)) from error
+
+
+def of_common(numpy: Any, inputs: tuple[Any, ...]) -> tuple[Dtype, ...]:
+    """The dtype that all inputs are promoted to."""
+    return (common_dtype(inputs),) * (len(inputs) + 1)
+
+
+def of_truths(numpy: Any, inputs: tuple[Any, ...]) -> tuple[Dtype, ...]:
+    """Booleans from anything."""
+    return (BOOL,) * (len(inputs) + 1)
+
+
+def of_complex(numpy: Any, inputs: tuple[Any, ...]) -> tuple[Dtype, ...]:
+    """No code is made for complex numbers."""
+    raise Unsupported("complex elements")
+
+
+def common_dtype(inputs: tuple[Any, ...]) -> Dtype:
+    """The dtype that elements and numbers are promoted to."""
+    strong = [cast("Dtype", part) for part in inputs if isinstance(part, np.dtype)]
+    weak = [part for part in inputs if not isinstance(part, np.dtype)]
+    if strong and all(part == BFLOAT16 for part in strong) and complex not in weak:
+        return BFLOAT16
+    try:
+        return np.result_type(*strong, *(kind(0) for kind in weak))
+    except TypeError as error:
+        raise Unsupported(str(error)) from error

@@ -1,0 +1,73 @@
+"""What a scalar function is: one row that says everything the system knows about it.
+
+`Function.numpy` is its meaning and `Function.emit` its code; lowering asks for its cost and its
+dtypes. Nothing else names functions one by one: sets such as "comparisons" are questions to rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from thalweg.ir.functions.dtypes import Dtype, DtypeRule, is_float, of_ufunc
+from thalweg.ir.functions.register import Register
+
+_LONG_COST = 12.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """A call of a function: the dtypes of NumPy's loop, inputs first, then the output."""
+
+    dtypes: tuple[Dtype, ...]
+    #: hears of a condition that may hold in no lane that counts: a zero divisor
+    fault: Callable[[Register], None] | None = None
+
+    @property
+    def dtype(self) -> Dtype:
+        """The dtype of the first input, which most functions share among all."""
+        return self.dtypes[0]
+
+    @property
+    def signed(self) -> bool:
+        """Whether elements are signed integers."""
+        return self.dtype.kind == "i"
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return is_float(self.dtype)
+
+
+#: Writes the code of a function: `emit(site, *inputs)`. The registers have the input dtypes of the
+#: site and agree in their number of lanes; the result has the site's output dtype.
+Emit = Callable[..., Register]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Where a comparison holds."""
+
+    if_less: bool
+    if_equal: bool
+    if_greater: bool
+
+
+@dataclass(frozen=True)
+class Function:
+    """A scalar function. Those without `emit` are special forms that a code generator writes."""
+
+    name: str
+    numpy: Callable[..., Any]
+    emit: Emit | None = None
+    dtypes: DtypeRule = of_ufunc
+    cost: float = 1.0  # in vector instructions per element
+    ulps: float | None = None  # its largest error in units of the last place; None: NumPy's bits
+    comparison: Comparison | None = None
+    divides: bool = False  # integers by zero are a fault
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its code takes many instructions and registers."""
+        return self.cost >= _LONG_COST

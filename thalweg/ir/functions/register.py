@@ -1,0 +1,224 @@
+"""Register values with operators, so that numerical code reads as the formulas it stands for.
+
+A `Register` is a number, or a vector of them, in the registers of some target; Python numbers
+beside it become constants of its type. A code generator implements the abstract methods, whose
+instructions and scalar types have LLVM's names. Integers are signed unless an instruction says
+otherwise. Plain operators are never contracted: `fused` asks for a multiply-add.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Self, cast
+
+Operand = Any  # a Register or a Python number
+
+
+class Register(ABC):
+    """A value in registers; operators emit instructions."""
+
+    # What a target implements
+
+    @property
+    @abstractmethod
+    def scalar(self) -> str:
+        """The type of an element: `float`, `double`, `i1`, `i32` …"""
+
+    @property
+    @abstractmethod
+    def constant(self) -> int | float | None:
+        """The number that this is in every lane, if it is known before the code runs."""
+
+    @abstractmethod
+    def number(self, scalar: str, number: Any) -> Self:
+        """A constant of some type, in as many lanes as this has."""
+
+    @abstractmethod
+    def binary(self, operation: str, other: Self) -> Self:
+        """An instruction over two values of one type: `add`, `fadd`, `udiv`, `ashr` …"""
+
+    @abstractmethod
+    def compared(self, predicate: str, other: Self) -> Self:
+        """A comparison: `slt`, `eq` of integers, `olt`, `une` of floats …"""
+
+    @abstractmethod
+    def selected(self, chosen: Self, otherwise: Self) -> Self:
+        """Lane by lane, one of two values by this condition."""
+
+    @abstractmethod
+    def convert(self, operation: str, scalar: str) -> Self:
+        """A conversion to another element type: `sitofp`, `fpext`, `bitcast` …"""
+
+    @abstractmethod
+    def intrinsic(self, name: str, *others: Operand) -> Self:
+        """An intrinsic over this type: `sqrt`, `floor`, `smax` …"""
+
+    @abstractmethod
+    def negated(self) -> Self:
+        """A float with its sign flipped."""
+
+    @abstractmethod
+    def leading_zeros(self) -> Self:
+        """The number of zero bits above the highest one of an integer."""
+
+    @abstractmethod
+    def across(self, operation: str) -> Self:
+        """All lanes combined into one: `or`, `smax` …"""
+
+    @abstractmethod
+    def repeated(
+        self, times: Operand, carried: Sequence[Self], body: Callable[..., Sequence[Self]]
+    ) -> list[Self]:
+        """`carried = body(index, *carried)`, as often as an i64 in one lane says."""
+
+    @abstractmethod
+    def lookup(self, name: str, numbers: Sequence[float], index: Self) -> Self:
+        """The element of a constant table at an i64 in one lane, in all lanes of this type."""
+
+    # What follows
+
+    @property
+    def width(self) -> int:
+        """The bits of an element."""
+        return {"float": 32, "double": 64}.get(self.scalar) or int(self.scalar[1:])
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return self.scalar in ("float", "double")
+
+    def like(self, other: Operand) -> Self:
+        """A number as a constant of this type; a register as it is."""
+        if isinstance(other, Register):
+            return cast("Self", other)
+        return self.number(self.scalar, other)
+
+    def _arithmetic(self, whole: str, floating: str, other: Operand) -> Self:
+        return self.binary(floating if self.is_float else whole, self.like(other))
+
+    def __add__(self, other: Operand) -> Self:
+        return self._arithmetic("add", "fadd", other)
+
+    def __radd__(self, other: Operand) -> Self:
+        return self.like(other) + self
+
+    def __sub__(self, other: Operand) -> Self:
+        return self._arithmetic("sub", "fsub", other)
+
+    def __rsub__(self, other: Operand) -> Self:
+        return self.like(other) - self
+
+    def __mul__(self, other: Operand) -> Self:
+        return self._arithmetic("mul", "fmul", other)
+
+    def __rmul__(self, other: Operand) -> Self:
+        return self.like(other) * self
+
+    def __truediv__(self, other: Operand) -> Self:
+        return self._arithmetic("sdiv", "fdiv", other)
+
+    def __rtruediv__(self, other: Operand) -> Self:
+        return self.like(other) / self
+
+    def __neg__(self) -> Self:
+        return self.negated() if self.is_float else self.like(0) - self
+
+    def __and__(self, other: Operand) -> Self:
+        return self.binary("and", self.like(other))
+
+    def __or__(self, other: Operand) -> Self:
+        return self.binary("or", self.like(other))
+
+    def __xor__(self, other: Operand) -> Self:
+        return self.binary("xor", self.like(other))
+
+    def __invert__(self) -> Self:
+        return self ^ (1 if self.scalar == "i1" else -1)
+
+    def __lshift__(self, other: Operand) -> Self:
+        return self.binary("shl", self.like(other))
+
+    def __rshift__(self, other: Operand) -> Self:
+        return self.binary("ashr", self.like(other))
+
+    def unsigned_shift(self, other: Operand) -> Self:
+        """Shifted right, zeros coming in."""
+        return self.binary("lshr", self.like(other))
+
+    def compare(self, whole: str, floating: str, other: Operand) -> Self:
+        """A comparison, by the predicate for integers or the one for floats."""
+        return self.compared(floating if self.is_float else whole, self.like(other))
+
+    def __lt__(self, other: Operand) -> Self:
+        return self.compare("slt", "olt", other)
+
+    def __le__(self, other: Operand) -> Self:
+        return self.compare("sle", "ole", other)
+
+    def __gt__(self, other: Operand) -> Self:
+        return self.compare("sgt", "ogt", other)
+
+    def __ge__(self, other: Operand) -> Self:
+        return self.compare("sge", "oge", other)
+
+    def equals(self, other: Operand) -> Self:
+        """Whether both are the same number; NaN never is."""
+        return self.compare("eq", "oeq", other)
+
+    def differs(self, other: Operand) -> Self:
+        """Whether both are not the same number; NaN always is not."""
+        return self.compare("ne", "une", other)
+
+    def is_nan(self) -> Self:
+        """Whether a float is not a number."""
+        return self.compared("uno", self)
+
+    def choose(self, chosen: Operand, otherwise: Operand) -> Self:
+        """Lane by lane, one of two values by this condition. One of them must be a register."""
+        value: Self = chosen if isinstance(chosen, type(self)) else otherwise
+        return self.selected(value.like(chosen), value.like(otherwise))
+
+    def where(self, condition: Self, otherwise: Operand) -> Self:
+        """This where a condition holds, else something else."""
+        return condition.choose(self, otherwise)
+
+    def any(self) -> Self:
+        """Whether a condition holds in some lane, in one lane."""
+        return self.across("or")
+
+    def bits(self) -> Self:
+        """The bits of a float as an integer."""
+        return self.convert("bitcast", f"i{self.width}")
+
+    def floats(self) -> Self:
+        """Bits as the float they encode."""
+        return self.convert("bitcast", "float" if self.width == 32 else "double")
+
+    def fused(self, factor: Operand, addend: Operand) -> Self:
+        """self · factor + addend, in one instruction where the target has it."""
+        return self.intrinsic("fmuladd", factor, addend)
+
+    def absolute(self) -> Self:
+        """The magnitude of a float."""
+        return self.intrinsic("fabs")
+
+    def square_root(self) -> Self:
+        """√self, correctly rounded."""
+        return self.intrinsic("sqrt")
+
+    def rounded(self) -> Self:
+        """The nearest whole number, half to even."""
+        return self.intrinsic("rint")
+
+    def with_sign(self, sign: Self) -> Self:
+        """This magnitude with the sign of another float."""
+        return self.intrinsic("copysign", sign)
+
+    def polynomial(self, coefficients: Sequence[float]) -> Self:
+        """Σ coefficients[i] · selfⁱ, by Horner's rule."""
+        *lower, first = coefficients
+        total = self.like(first)
+        for coefficient in reversed(lower):
+            total = total.fused(self, coefficient)
+        return total

@@ -1,0 +1,132 @@
+"""The scalar functions that an element may use: one row each, and the only list of them.
+
+A new function is a row here, with its formula, and the op block that calls it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from thalweg.ir.functions import (
+    arithmetic,
+    conversion,
+    division,
+    exponential,
+    integers,
+    power,
+    trigonometry,
+)
+from thalweg.ir.functions.arithmetic import (
+    by_number,
+    classified,
+    extreme,
+    formula,
+    instruction,
+    rounding,
+)
+from thalweg.ir.functions.dtypes import of_common, of_complex, of_truths
+from thalweg.ir.functions.function import Comparison, Function
+from thalweg.ir.functions.register import Register
+
+
+def _comparison(name: str, numpy: Any, floating: str, holds: str) -> Function:
+    """A comparison that holds for any of the relations `<`, `=` and `>` of its two sides."""
+    where = Comparison("<" in holds, "=" in holds, ">" in holds)
+    return Function(name, numpy, arithmetic.comparison(name, floating, where), comparison=where)
+
+
+_ROWS = (
+    Function("add", np.add, instruction("add", "fadd", "or")),
+    Function("sub", np.subtract, instruction("sub", "fsub", "xor")),
+    Function("mul", np.multiply, instruction("mul", "fmul", "and")),
+    Function("div", np.divide, instruction("", "fdiv"), cost=4),
+    Function(
+        "floor_div",
+        np.floor_divide,
+        by_number(division.floor_division, integers.floor_division),
+        cost=8,
+        divides=True,
+    ),
+    Function(
+        "remainder",
+        np.remainder,
+        by_number(division.remainder, integers.remainder),
+        cost=8,
+        divides=True,
+    ),
+    Function(
+        "truncated_remainder",
+        np.fmod,
+        by_number(division.truncated_remainder, integers.truncated_remainder),
+        cost=8,
+        divides=True,
+    ),
+    Function("max", np.maximum, extreme("max", "ogt", "or")),
+    Function("min", np.minimum, extreme("min", "olt", "and")),
+    Function("neg", np.negative, arithmetic.negative),
+    Function("abs", np.abs, arithmetic.absolute),
+    Function("sign", np.sign, arithmetic.sign),
+    Function("floor", np.floor, rounding("floor")),
+    Function("ceil", np.ceil, rounding("ceil")),
+    Function("rint", np.rint, rounding("rint")),
+    Function("trunc", np.trunc, rounding("trunc")),
+    Function("sqrt", np.sqrt, formula(Register.square_root), cost=5, ulps=0.51),
+    # Exponentials and logarithms
+    Function("pow", np.power, by_number(power.power, integers.power), cost=40, ulps=1.1),
+    Function("exp", np.exp, formula(exponential.exponential), cost=12, ulps=1.1),
+    Function("expm1", np.expm1, formula(exponential.exponential_minus_one), cost=20, ulps=2),
+    Function("log", np.log, formula(exponential.logarithm), cost=14, ulps=1.1),
+    Function("log1p", np.log1p, formula(exponential.logarithm_plus_one), cost=20, ulps=1.6),
+    Function("sinh", np.sinh, formula(exponential.hyperbolic_sine), cost=25, ulps=2.5),
+    Function("cosh", np.cosh, formula(exponential.hyperbolic_cosine), cost=25, ulps=1.7),
+    Function("tanh", np.tanh, formula(exponential.hyperbolic_tangent), cost=18, ulps=2.6),
+    Function("asinh", np.arcsinh, formula(exponential.inverse_hyperbolic_sine), cost=30, ulps=2.1),
+    Function(
+        "acosh", np.arccosh, formula(exponential.inverse_hyperbolic_cosine), cost=30, ulps=2.1
+    ),
+    Function("atanh", np.arctanh, formula(exponential.inverse_hyperbolic_tangent), cost=30, ulps=2),
+    # Circular functions
+    Function("sin", np.sin, formula(trigonometry.sine), cost=20, ulps=1.6),
+    Function("cos", np.cos, formula(trigonometry.cosine), cost=20, ulps=1.6),
+    Function("tan", np.tan, formula(trigonometry.tangent), cost=25, ulps=3),
+    Function("asin", np.arcsin, formula(trigonometry.arcsine), cost=25, ulps=2.6),
+    Function("acos", np.arccos, formula(trigonometry.arccosine), cost=25, ulps=1.6),
+    Function("atan", np.arctan, formula(trigonometry.arctangent), cost=25, ulps=2.5),
+    Function("atan2", np.arctan2, formula(trigonometry.arctangent_of_quotient), cost=30, ulps=2.5),
+    # Comparisons and logic
+    _comparison("lt", np.less, "olt", "<"),
+    _comparison("le", np.less_equal, "ole", "<="),
+    _comparison("gt", np.greater, "ogt", ">"),
+    _comparison("ge", np.greater_equal, "oge", ">="),
+    _comparison("eq", np.equal, "oeq", "="),
+    _comparison("ne", np.not_equal, "une", "<>"),
+    Function("and", np.logical_and, instruction("and"), of_truths),
+    Function("or", np.logical_or, instruction("or"), of_truths),
+    Function("xor", np.logical_xor, instruction("xor"), of_truths),
+    Function("not", np.logical_not, arithmetic.inverted, of_truths),
+    Function("is_nan", np.isnan, classified(Register.is_nan, False)),
+    Function("is_inf", np.isinf, classified(lambda x: x.absolute().equals(math.inf), False)),
+    Function("is_finite", np.isfinite, classified(lambda x: x.absolute() < math.inf, True)),
+    # Bits
+    Function("bit_and", np.bitwise_and, instruction("and"), cost=0.5),
+    Function("bit_or", np.bitwise_or, instruction("or")),
+    Function("bit_xor", np.bitwise_xor, instruction("xor")),
+    Function("bit_not", np.invert, arithmetic.inverted),
+    Function("shift_left", np.left_shift, integers.shift_left),
+    Function("shift_right", np.right_shift, integers.shift_right),
+    # Complex numbers, of which none is made into code
+    Function("complex", conversion.complex_number, dtypes=of_complex),
+    Function("conj", np.conj, arithmetic.unchanged),
+    Function("real", np.real, arithmetic.unchanged, of_common),
+    Function("imag", np.imag, arithmetic.zero, of_common),
+    # Special forms
+    Function("select", np.where, dtypes=of_common),
+    Function("cast", conversion.cast),
+    Function("bitcast", conversion.bitcast),
+)
+
+#: Every function by its name.
+FUNCTIONS: dict[str, Function] = {row.name: row for row in _ROWS}

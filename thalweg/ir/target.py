@@ -1,0 +1,70 @@
+"""What lowering asks about hardware, as data.
+
+A `Target` says what computing and moving elements costs on a processor, what its threads gain by
+sharing work, and which forms of a kernel it takes. Lowering is given one and knows no processor by
+name; a device's own target adds what its code generator must know. The defaults are those of a
+server's core with vectors of 512 bits, as measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A processor, as lowering sees it."""
+
+    name: str
+
+    vector_bytes: int = 16
+    registers: int = 16  # vector registers
+    alignment: int = 64  # bytes: temporaries begin at multiples of it, and a cache line is as long
+    l1: int = 32 << 10
+    l2: int = 512 << 10
+    l3: int = 8 << 20
+
+    # One element, in vector instructions
+    load_cost: float = 2.0
+    store_cost: float = 3.0
+    far_cost: float = 40.0  # store and load of an element that has left the caches meanwhile
+    far_bytes: int = 4 << 20  # of others touched meanwhile, after which it has
+
+    # How large a kernel gets. Compiling takes the same up to some 400 expressions, and more from
+    # there on. Adding up 400 tensors of a megabyte takes 37 ms by kernels that read 10 of them at a
+    # time, 50 ms by 20, 120 ms by 80, 210 ms by 200.
+    max_expressions: int = 400
+    max_streams: int = 20  # buffers that are read and written
+    max_writes: int = 8
+
+    # A launch and its threads, in nanoseconds of one thread
+    operation_time: float = 0.0056
+    byte_time: float = 0.021  # from its own cache
+    fetched_byte_time: float = 0.07  # from the cache of another core, which wrote it
+    join_time: float = 3_500.0  # until other threads take part and are done
+    min_shared_work: float = 1_500.0  # vector instructions of a launch that is worth sharing
+    max_work_between_barriers: float = 2e7  # some 10 ms: only at a barrier a step can be stopped
+
+    # Reductions
+    reduction_splits: int = 32  # parts of a long reduction to few results, on any number of threads
+    min_split_elements: int = 1 << 14  # that make a reduction worth splitting
+    min_shared_results: int = 512  # from which threads share the results, a vector of them each
+    min_shared_rows: int = 64  # the same where each result is that of a row
+    min_rows_with_reduction: int = 8  # of a nest that finds a reduction once for each of its rows
+
+    # Contractions
+    min_contraction_work: int = 2048  # multiplications from which it pays to pack operands
+    min_narrow_rows: int = 4  # for which it pays to widen narrow floats first
+    min_merged_contractions: int = 4  # reductions of one form, run as one
+    min_pretransposed_uses: int = 12  # of a matrix that is then transposed once, beforehand
+
+    # Order and memory
+    min_hoisted_bytes: int = 1 << 20  # that a consumer reads, from which it runs right away
+    hoisted_shrinkage: int = 16  # times fewer bytes that it writes
+    min_rematerialized_bytes: int = 1 << 16
+    max_strided_phases: int = 64  # nests that a strided write is split into
+
+    @property
+    def lanes(self) -> int:
+        """How many float32 numbers a vector register holds."""
+        return self.vector_bytes // 4
