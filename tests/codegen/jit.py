@@ -28,11 +28,9 @@ def variable_loads(*arrays: Any) -> list[Expr]:
     ]
 
 
-def module_text(
-    expr: Any, count: int, lanes: int, faults: bool = False, halves: bool = False
-) -> str:
+def module_text(expr: Any, count: int, lanes: int, faults: bool = False, fp16: bool = False) -> str:
     """A function over pointers (inputs, output, fault word) and a size divisible by the lanes."""
-    module = Module(halves)
+    module = Module(fp16)
     b = module.function("run", [*[POINTER] * (count + 2), I64])
     *inputs, output, fault, size = b.parameters
     with b.loop(constant(I64, 0), size, constant(I64, lanes)) as loop:
@@ -101,8 +99,8 @@ def run(
     """The values of an expression over arrays, and whether it faulted if that is asked for."""
     size = len(arrays[0])
     padded = [np.concatenate([a, np.repeat(a[-1:], -size % lanes)]) for a in arrays]
-    halves = named(cpu).halves
-    module = optimised(module_text(expr, len(arrays), lanes, faults, halves), cpu)
+    fp16 = named(cpu).halves
+    module = optimised(module_text(expr, len(arrays), lanes, faults, fp16), cpu)
     engine = llvm.create_mcjit_compiler(module, machine(cpu))
     engine.finalize_object()
     output = np.zeros(len(padded[0]), dtype_of(expr))

@@ -19,14 +19,14 @@ import numpy as np
 import thalweg as tf
 from tests.codegen.guarded import Guarded, Numpy
 from tests.codegen.steps import STEPS
-from thalweg.device.cpu import control_program, program
-from thalweg.ops.core import context
+from thalweg.device.cpu import control_program, invocation, program
+from thalweg.ops.core import buffer
 
 def run(name, memory):
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(1)
         fetches, feeds = STEPS[name]()
-        for module in (program, control_program, context):
+        for module in (program, invocation, control_program, buffer):
             module.np = np if memory is None else Numpy(memory)
         session.run(tf.global_variables_initializer())
         if memory is not None:

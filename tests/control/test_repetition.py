@@ -18,13 +18,13 @@ from thalweg.device.cpu import control_parts
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[Iteration]:
     """Those that are made meanwhile, which run three times at most in one call."""
     made: list[Iteration] = []
-    request = control_parts.turn_request
+    request = control_parts.iteration_request
 
     def noted(turn, target):
         made.append(replace(turn, most=3))
         return request(made[-1], target)
 
-    monkeypatch.setattr(control_parts, "turn_request", noted)
+    monkeypatch.setattr(control_parts, "iteration_request", noted)
     return made
 
 
@@ -139,14 +139,14 @@ def test_steps_of_any_size_end_where_they_should(step, start) -> None:
 
 def test_a_loop_that_only_counts_is_no_loop_in_machine_code(monkeypatch) -> None:
     requests = []
-    request = control_parts.turn_request
+    request = control_parts.iteration_request
 
     def noted(*given):
         requests.append(request(*given))
         return requests[-1]
 
-    monkeypatch.setattr(control_parts, "turn_request", noted)
+    monkeypatch.setattr(control_parts, "iteration_request", noted)
     assert _after(np.int32, 3, lambda i: i < 1_000_000, lambda i: i + 1) == 1_000_000
     (module,) = [one.make() for one in requests]
     text = optimised(module.text, host(), module.passes)
-    assert "phi" not in text.partition("@turns")[2].partition("}")[0]
+    assert "phi" not in text.partition("@iterations")[2].partition("}")[0]

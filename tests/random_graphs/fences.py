@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 
-from thalweg.device.cpu import program
+from thalweg.device.cpu import invocation, program
 
 _WIDTH = 256
 _MARK = 0xA5
@@ -44,6 +44,6 @@ class _Fenced:
 def fenced() -> Iterator[None]:
     """Fail where native code wrote outside the results and arenas it was given."""
     fences = _Fenced()
-    with mock.patch.object(program, "np", fences):
+    with mock.patch.object(program, "np", fences), mock.patch.object(invocation, "np", fences):
         yield
     fences.check()

@@ -21,7 +21,7 @@ from tests.random_graphs.agreement import assert_agree, bits, tremblings, widene
 from tests.random_graphs.fences import fenced
 from tests.random_graphs.layers import COMPILED
 from tests.random_graphs.sketch import Seeded, Sketch, interpret
-from thalweg.device.cpu import program
+from thalweg.device.cpu import loading
 from thalweg.lower.memory import barriers
 
 
@@ -50,7 +50,7 @@ def sharing_everything() -> Iterator[None]:
     """Kernels are shared by all threads, however small they are."""
     with ExitStack() as stack:
         stack.enter_context(
-            mock.patch.object(program, "threads_for", lambda _, threads, __: threads)
+            mock.patch.object(loading, "threads_for", lambda _, threads, __: threads)
         )
         stack.enter_context(mock.patch.object(barriers, "SMALL", 0.0))
         yield

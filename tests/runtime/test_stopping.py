@@ -210,7 +210,7 @@ class TestStraightLine:
             with pytest.raises(KeyboardInterrupt):
                 chain.run()
             chain.run()
-        assert max(len(step._frames) for step in steps) == 1
+        assert max(len(step._idle) for step in steps) == 1
 
 
 class TestFirstValues:

@@ -13,7 +13,7 @@ from thalweg.codegen.contraction.kernel import emit_contraction
 from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.contraction.tune import winners
 from thalweg.codegen.llvm.emitted import Emitted, Request
-from thalweg.codegen.loops.kernel import Iteration, emit_loops, emit_turn
+from thalweg.codegen.loops.kernel import Iteration, emit_iteration, emit_loops
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.winograd.plan import ENABLED
@@ -28,30 +28,30 @@ _SECONDS_PER_INTEGER = 0.2e-3
 
 
 def request(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None) -> Request:
-    """The kernel as the cache is asked for it: by a schedule that is given, or remembered."""
+    """The kernel as the cache is asked for it: by a schedule that is given, or was tuned."""
     key = key_of(kernel)
     if schedule is None and isinstance(kernel, Contraction):
-        schedule = remembered(kernel, target)
+        schedule = tuned_schedule(kernel, target)
     chosen = key if schedule is None else f"{key} {schedule}"
     cost = _SECONDS[type(kernel)] + _SECONDS_PER_INTEGER * len(integers(kernel))
     passes = "tiles" if isinstance(kernel, Contraction) else "loops"
     return Request(chosen, partial(emit, kernel, target, schedule), cost, passes)
 
 
-def turn_request(turn: Iteration, target: CpuTarget) -> Request:
-    """A turn that repeats itself, as the cache is asked for it."""
-    keys = [key_of(kernel) for kernel in turn.kernels]
-    rest = turn.starts, turn.memory, sorted(turn.overlapping), turn.deciding, turn.most
+def iteration_request(body: Iteration, target: CpuTarget) -> Request:
+    """An iteration that repeats itself, as the cache is asked for it."""
+    keys = [key_of(kernel) for kernel in body.kernels]
+    rest = body.starts, body.memory, sorted(body.overlapping), body.deciding, body.most
     cost = _SECONDS[Loops] * len(keys)
-    return Request(f"{keys} {rest}", partial(emit_turn, turn, target), cost, "turns")
+    return Request(f"{keys} {rest}", partial(emit_iteration, body, target), cost, "iterations")
 
 
-def remembered(kernel: Contraction, target: CpuTarget) -> Schedule | None:
+def tuned_schedule(kernel: Contraction, target: CpuTarget) -> Schedule | None:
     """The schedule that was found best for a contraction, if it was ever measured."""
     return winners().find(key_of(kernel), target)
 
 
-def remember(kernel: Contraction, target: CpuTarget, schedule: Schedule) -> None:
+def keep_schedule(kernel: Contraction, target: CpuTarget, schedule: Schedule) -> None:
     """From now on, and in later processes, make a contraction by this schedule."""
     winners().keep(key_of(kernel), target, schedule)
 

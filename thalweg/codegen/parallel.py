@@ -22,9 +22,9 @@ from thalweg.codegen.llvm.threads import release_tools
 from thalweg.codegen.machine import CpuTarget, llvm
 from thalweg.platform.memory import hand_back_own_heap
 
-_MOST_HELPERS = 3  # a third of the work is Python: more would wait for texts
-_TURN = 0.0005  # seconds
-_AHEAD = 3  # texts for each helper: LLVM may take as long for one as for three others
+_MAX_HELPERS = 3  # a third of the work is Python: more would wait for texts
+_SWITCH_INTERVAL = 0.0005  # seconds
+_TEXTS_PER_HELPER = 3  # LLVM may take as long for one as for three others
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def compile_all(requests: Sequence[Request], target: CpuTarget) -> Iterator[tupl
     work = _Work(requests, target)
     try:
         for _ in requests:
-            with _short_turns():
+            with _short_switch_interval():
                 number, result = work.next()
             if isinstance(result, Exception):
                 raise requests[number].explain(result) from result
@@ -60,12 +60,12 @@ _before: list[float] = []
 
 
 @contextmanager
-def _short_turns() -> Generator[None]:
-    """With Python's lock handed on sooner: a helper that comes back from LLVM wants it for a moment
+def _short_switch_interval() -> Generator[None]:
+    """With Python's lock handed on early: a helper that comes back from LLVM wants it for a moment
     only, and would wait longer for it than LLVM took for a small kernel. The last to leave restores
     what was."""
     _before.append(sys.getswitchinterval())
-    sys.setswitchinterval(min(_TURN, _before[-1]))
+    sys.setswitchinterval(min(_SWITCH_INTERVAL, _before[-1]))
     try:
         yield
     finally:
@@ -84,19 +84,19 @@ class _Work:
         self._unmade = deque(_in_order(requests))
         self._texts: deque[tuple[int, Emitted]] = deque()
         self._outcomes = SimpleQueue[Outcome]()
-        self._most = _helpers(requests)
+        self._max_helpers = _helpers(requests)
         self._helpers: list[threading.Thread] = []
 
     def next(self) -> Outcome:
         """What is ready next: done by a helper or here, in the meantime."""
         while self._outcomes.empty():
-            if self._unmade and len(self._texts) <= _AHEAD * self._most:
+            if self._unmade and len(self._texts) <= _TEXTS_PER_HELPER * self._max_helpers:
                 number = self._unmade.popleft()
                 try:
                     self._texts.append((number, self._requests[number].make()))
                 except Exception as error:
                     return number, error
-                self._call_for_help()
+                self._start_helper()
             elif done := self._compiled():
                 return done
             else:
@@ -107,12 +107,12 @@ class _Work:
         """Given up half way, nobody makes what is left."""
         self._texts.clear()
 
-    def _call_for_help(self) -> None:
+    def _start_helper(self) -> None:
         """Have a thread more do what waits. None of them waits itself, so that none is left behind;
         but a process that ends waits for theirs: LLVM must not be taken apart while one is inside.
         """
         self._helpers = [thread for thread in self._helpers if thread.is_alive()]
-        if len(self._helpers) < self._most:
+        if len(self._helpers) < self._max_helpers:
             self._helpers.append(threading.Thread(target=self._help, name="thalweg-compile"))
             self._helpers[-1].start()
 
@@ -147,4 +147,4 @@ def _in_order(requests: Sequence[Request]) -> list[int]:
 def _helpers(requests: Sequence[Request]) -> int:
     """How many threads there are for the work, besides the one that asks for it."""
     idle = len(os.sched_getaffinity(0)) - 1
-    return max(min(idle, len(requests) - 1, _MOST_HELPERS), 0)
+    return max(min(idle, len(requests) - 1, _MAX_HELPERS), 0)

@@ -150,7 +150,7 @@ def planned(body: Body) -> PlannedBody:
     if known is None:
         computed = tuple(t for t in dict.fromkeys(body.outputs) if t not in body.arguments)
         step = Step(computed, (), body.arguments)
-        made = plan(step, local_devices({}, _THREADS), True, COMPILES)
+        made = plan(step, local_devices({}, _THREADS), compiled=COMPILES)
         path = fast_path(made, body.arguments)
         order = [*body.arguments, *computed]
         outputs = [order.index(tensor) for tensor in body.outputs]

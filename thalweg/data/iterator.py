@@ -25,6 +25,7 @@ from thalweg.graph.dtypes import resource, string
 from thalweg.graph.functions import Lambda
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument, Body, SubGraph, needed
 from thalweg.ops.core.basic import Placeholder
 from thalweg.public import public
@@ -172,15 +173,11 @@ def one_shot(dataset: Any) -> Iterator:
 def _factory(dataset: Tensor) -> Body:
     """A body that makes a dataset from nothing: a copy of all it is made of."""
     graph = SubGraph(dataset.graph, "a one-shot iterator")
-    copies: dict[Tensor, Tensor] = {}
-    nodes: dict[Node, Node] = {}
+    rewriter = Rewriter(graph)
     for node in needed([dataset], (), {}):
         _check_captured(node)
-        sources = tuple(copies[tensor] for tensor in node.inputs)
-        controls = tuple(nodes[control] for control in node.control_inputs)
-        nodes[node] = graph.copied(node, sources, controls, f"{node.name}/")
-        copies.update(zip(node.outputs, nodes[node].outputs, strict=True))
-    return Body(graph, (), (copies[dataset],))
+        rewriter.copy(node)
+    return Body(graph, (), (rewriter.tensors[dataset],))
 
 
 def _check_captured(node: Node) -> None:

@@ -69,7 +69,7 @@ class PlannedStep:
 
     def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
         devices = local_devices(ConfigProto().device_count)
-        planned = plan(step, devices, soft_placement=True, compiled=COMPILES)
+        planned = plan(step, devices, compiled=COMPILES)
         given = {tensor.op for tensor in references}
         slots = {i.node: i.output for i in planned.instructions if i.node in given}
         rest = tuple(i for i in planned.instructions if i.node not in given)

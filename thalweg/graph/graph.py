@@ -128,14 +128,26 @@ class Graph:
     def copied(
         self, node: Node, inputs: tuple[Tensor, ...], controls: tuple[Node, ...], name: str
     ) -> Node:
-        """A node like one of another graph, made at the same line of the user's."""
+        """A node like one of another graph, for the same device and made at the same line."""
         dtypes = [tensor.dtype for tensor in node.outputs]
         shapes = [tensor.shape for tensor in node.outputs]
         found = {**dict.fromkeys(self._control_inputs(inputs)), **dict.fromkeys(controls)}
         made_at = node.made_at
         return self._add(
-            node.op, inputs, tuple(found), dtypes, shapes, name, node.annotations, made_at
+            node.op,
+            inputs,
+            tuple(found),
+            dtypes,
+            shapes,
+            name,
+            node.annotations,
+            made_at,
+            node.device,
         )
+
+    def original(self, node: Node) -> Node:
+        """The node of the user's graph that a node stands for: itself, unless rewritten."""
+        return node
 
     def _add(
         self,
@@ -147,12 +159,13 @@ class Graph:
         name: str,
         annotations: Mapping[str, Any],
         made_at: tuple[CodeType, int],
+        device: str = "",
     ) -> Node:
         name = as_text(name)
         with self._lock:
             full_name = name[:-1] if name.endswith("/") else self.unique_name(name)
             place = len(self._order)
-            node = Node(self, op, full_name, inputs, controls, "", annotations, *made_at, place)
+            node = Node(self, op, full_name, inputs, controls, device, annotations, *made_at, place)
             if len(dtypes) == 1:  # most nodes; there are many
                 node.outputs = (Tensor(node, 0, dtypes[0], shapes[0]),)
             else:

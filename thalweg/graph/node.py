@@ -109,6 +109,11 @@ class Node:
         return self._code, self._lasti
 
     @property
+    def original(self) -> Node:
+        """The node of the user's graph that this one stands for: itself, unless rewritten."""
+        return self.graph.original(self)
+
+    @property
     def origin(self) -> str:
         """`file:line` of the user's code that made this node."""
         return f"{self._code.co_filename}:{self._line()}"

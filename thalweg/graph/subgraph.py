@@ -16,6 +16,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, flatten_control_inputs, get_default_graph, graphs
 from thalweg.graph.node import Node, Tensor, as_node
 from thalweg.graph.op import Op
+from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.shapes import TensorShape
 
 
@@ -223,15 +224,10 @@ def bodies_of(node: Node) -> tuple[Body, ...]:
 
 def inline(body: Body, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Node]]:
     """Copies of a body's nodes in the current graph: its outputs and its targets there."""
-    graph = get_default_graph()
-    tensors: dict[Tensor, Tensor] = dict(zip(body.arguments, inputs, strict=True))
-    nodes: dict[Node, Node] = {}
-    for node in needed(body.outputs, body.targets, tensors):
-        sources = tuple(tensors[tensor] for tensor in node.inputs)
-        controls = tuple(nodes[control] for control in node.control_inputs if control in nodes)
-        nodes[node] = graph.copied(node, sources, controls, node.name)
-        tensors.update(zip(node.outputs, nodes[node].outputs, strict=True))
-    return [tensors[t] for t in body.outputs], [nodes[node] for node in body.targets]
+    rewriter = Rewriter(get_default_graph(), dict(zip(body.arguments, inputs, strict=True)))
+    for node in needed(body.outputs, body.targets, rewriter.tensors):
+        rewriter.copy(node, node.name)
+    return [rewriter.tensors[t] for t in body.outputs], rewriter.mapped(body.targets)
 
 
 def needed(

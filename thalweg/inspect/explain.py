@@ -94,5 +94,8 @@ def explain(
 ) -> StepPlan:
     """Lower and compile a plan for these feeds, and tell how it runs."""
     shapes = dict(zip(step.feeds, map(np.shape, feeds), strict=True))
-    parts = parts_of(plan, shapes, resources, device)
+    parts = parts_of(plan, shapes, resources.on(plan.device), device)
+    for each in plan.partitions:
+        own = {tensor: np.shape(feeds[place]) for place, tensor in each.partition.feeds}
+        parts += parts_of(each.plan, own, resources.on(each.device.name), each.device)
     return StepPlan(step, plan, feeds, resources, graph_size, parts)

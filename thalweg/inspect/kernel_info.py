@@ -16,8 +16,9 @@ from typing import Any
 
 from thalweg.codegen.llvm.compile import assembly, optimised
 from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.device.cpu.listing import Call
 from thalweg.device.cpu.pool import Pool
-from thalweg.device.cpu.program import Call, Program
+from thalweg.device.cpu.program import Program
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr
 from thalweg.ir.kernel import Contraction, Kernel, Loops
@@ -119,12 +120,12 @@ class PlannedKernel:
     @property
     def waits(self) -> int:
         """At how many barriers its threads meet: before it, and between its phases."""
-        return sum(self.call.waits) if self.threads > 1 else 0
+        return sum(self.call.barriers) if self.threads > 1 else 0
 
     @property
     def users(self) -> int:
         """On how many threads it runs."""
-        return 1 if self.call.owner >= 0 else self.threads
+        return 1 if self.call.thread >= 0 else self.threads
 
     @cached_property
     def llvm(self) -> str:

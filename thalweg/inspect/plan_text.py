@@ -54,14 +54,15 @@ def listing(plan: Plan, parts: Sequence[Part], graph_size: int, most: int | None
 
 
 def _graph_line(plan: Plan, graph_size: int) -> str:
-    needed = len({node for instruction in plan.instructions for node in instruction.nodes})
+    every = [node for instruction in plan.every_instruction for node in instruction.nodes]
+    needed = len({node.original for node in every})
     return f"graph    {graph_size} nodes, {graph_size - needed} pruned, {needed} in the step"
 
 
 def _cut_line(
     plan: Plan, found: Sequence[PlannedRegion], hosts: Sequence[HostOp], controls: int
 ) -> str:
-    variables = sum(is_variable(i.node) for i in plan.instructions)
+    variables = sum(is_variable(i.node) for i in plan.every_instruction)
     parts = [(len(found), "region"), (len(hosts), "host op"), (variables, "variable")]
     if controls:
         parts.insert(1, (controls, "control node"))
@@ -129,7 +130,7 @@ def _shape_lines(region: PlannedRegion) -> list[str]:
     lines = [f"shapes   {_some([described(*pair) for pair in pairs]) or 'no inputs'}"]
     for change in region.changes():
         lines.append(f"again    compiled because of {change}")
-    at_run_time = sum(bool(kernel.call.adapted.words) for kernel in region.kernels)
+    at_run_time = sum(bool(kernel.call.specialized.words) for kernel in region.kernels)
     if at_run_time:
         lines.append(f"varying  {plural(at_run_time, 'kernel')} read sizes when they run")
     return lines

@@ -23,6 +23,7 @@ from thalweg.lower.regions import compilable, ordered, regions
 from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, specialise
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.context import VariableCell
+from thalweg.partition.transfers import Transfer
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
@@ -213,7 +214,7 @@ def _cut(region: Region, node: Node | None, device: Device) -> Sequence[Instruct
 def is_variable(node: Node) -> bool:
     """Whether a node is where a variable comes from."""
     outputs = node.outputs
-    source = not node.inputs and node.op.has("kernel")
+    source = not node.inputs and node.op.has("kernel") and not isinstance(node.op, Transfer)
     return source and len(outputs) == 1 and outputs[0].dtype.is_ref_dtype
 
 
@@ -239,6 +240,8 @@ def _inferred(node: Node, shapes: Mapping[Tensor, Shape]) -> dict[Tensor, Shape]
 def host_reason(node: Node) -> str:
     """Why a node is not compiled, as far as its op and dtypes tell."""
     op = node.op
+    if isinstance(op, Transfer):
+        return f"between {op.send_device} and {op.recv_device}"
     if op.host_only:
         return "its op works on the host: files, strings, Python, or state of its own"
     if compilable(node):

@@ -400,10 +400,16 @@ def profile(plan: Plan, feeds: Sequence[Any], resources: Resources, runs: int) -
     """Run a plan's kernels so many times (and once before, to warm up), changing nothing."""
     if runs < 1:
         raise ValueError(f"A profile takes one run or more, not {runs}.")
-    private = _Private(resources)
-    private.run(plan, feeds)
+    parts = [(each.plan, each.feeds(feeds), each.device.name) for each in plan.partitions]
+    parts = parts or [(plan, feeds, plan.device)]
+    privates = [(_Private(resources.on(device)), part, own) for part, own, device in parts]
+
+    def once() -> list[Event]:
+        return [event for private, part, own in privates for event in private.run(part, own)]
+
+    once()
     start, given = time.perf_counter(), time.process_time()
-    measured = [private.run(plan, feeds) for _ in range(runs)]
+    measured = [once() for _ in range(runs)]
     return Profile(measured, time.perf_counter() - start, time.process_time() - given)
 
 

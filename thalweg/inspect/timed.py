@@ -7,7 +7,7 @@ entries. Nodes that run between compiled parts of a region are seen through a `T
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,7 @@ class TimedRegion:
         is_timed = isinstance(program, Program)  # other devices have clocks of their own
         results = self._timed(program, context, arrays, cells) if is_timed else None
         if results is None:
-            inner = TimedContext(context.node, context.resources, context.cancellation, self)
+            inner = TimedContext(context.node, context.resources, context.cancellation, region=self)
             return self.compiled.run(inner, arrays, cells)
         return results
 
@@ -91,7 +91,7 @@ class TimedRegion:
 class TimedContext(Context):
     """A step as a region sees it that runs in parts: the parts are timed as well."""
 
-    region: TimedRegion
+    region: TimedRegion = field(kw_only=True)
 
     def run(self, instructions: Sequence[Instruction], slots: list[Any]) -> None:
         """Run the parts of a region, each on its own."""

@@ -22,6 +22,8 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
 from thalweg.inspect.timed import TimedRegion, Times, run_single, timed
+from thalweg.partition.transfers import Transfer
+from thalweg.place.placer import Placement
 from thalweg.platform.spans import Recorder
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import Executable
@@ -54,15 +56,23 @@ class Trace(list[Timed]):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self._placement = plan.placement
+        self._placement: Placement = {}
         self.fused: dict[Node, Sequence[Node]] = {}  # what a node's time is for besides itself
-        self.plan = replace(plan, instructions=tuple(map(self._watched, plan.instructions)))
+        parts = [replace(part, plan=self._watched_plan(part.plan)) for part in plan.partitions]
+        self.plan = replace(self._watched_plan(plan), partitions=tuple(parts))
         self._seen: set[Node] = set()
+
+    def _watched_plan(self, plan: Plan) -> Plan:
+        """The plan of one device, telling what ran."""
+        self._placement |= plan.placement
+        return replace(plan, instructions=tuple(map(self._watched, plan.instructions)))
 
     def _watched(self, instruction: Instruction) -> Instruction:
         """An instruction that is noted when it runs; a region tells of its nodes itself."""
         if isinstance(instruction.call, Executable):
             return timed(instruction, self._ran, self._single)
+        if isinstance(instruction.node.op, Transfer):
+            return instruction
 
         def call(*values: Any) -> Any:
             start = time.perf_counter_ns()
@@ -177,7 +187,7 @@ def _add_beside(stats: StepStats, recorder: Recorder, offset: int) -> None:
 def _node(timed: Timed, offset: int, fused: Sequence[Node]) -> NodeExecStats:
     node = timed.node
     took = max(1, (timed.end - timed.start) // 1000)
-    inputs = ", ".join(tensor.name for tensor in node.inputs)
+    inputs = ", ".join(tensor.name for tensor in node.original.inputs)
     more = f" with {', '.join(other.name for other in fused)}" if fused else ""
     stats = NodeExecStats(
         node_name=node.name,

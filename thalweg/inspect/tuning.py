@@ -62,8 +62,10 @@ def tune(
 
 
 def _subject(kernel: PlannedKernel) -> Subject:
-    alone = kernel.call.owner >= 0
-    return Subject(kernel.name, kernel.call.adapted, kernel.pool, 1 if alone else kernel.threads)
+    alone = kernel.call.thread >= 0
+    return Subject(
+        kernel.name, kernel.call.specialized, kernel.pool, 1 if alone else kernel.threads
+    )
 
 
 def _forget(plan: StepPlan) -> None:
@@ -85,5 +87,5 @@ def described(made: Schedule) -> str:
     unit = "columns" if made.dots else "tiles" if made.matrix else "vectors"
     parts = [f"tile {made.tile}x{made.vectors} {unit}", f"piece {made.block}x{made.panels}"]
     named = {"split": made.split, "a": made.copy_a, "b": made.copy_b}
-    named |= {"ahead": made.ahead, "beside": made.beside}
+    named |= {"prefetch_steps": made.prefetch_steps, "prefetch_panels": made.prefetch_panels}
     return ", ".join([*parts, *(f"{name} {value}" for name, value in named.items() if value)])

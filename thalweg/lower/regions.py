@@ -28,6 +28,7 @@ _KINDS = frozenset("biuf")
 
 
 Order = Mapping[Node, Collection[Node]]
+Hops = tuple[int, str]  # how many devices were left on the way to a node, and its own
 
 
 def regions(
@@ -36,13 +37,17 @@ def regions(
     feeds: Collection[Tensor],
     order: Order,
     on_host: Collection[Node] = (),
+    devices: Mapping[Node, str] | None = None,
 ) -> list[Unit]:
-    """Nodes to run one by one and regions to run as one, in order."""
+    """Nodes to run one by one and regions to run as one, in order. A region is on one device; all
+    nodes are on the same where nothing is said."""
     loose = {node for node in nodes if _is_loose(node)}  # constants go wherever they are read
     compiled = {node for node in nodes if node not in on_host and compilable(node)}
-    units = _grouped([node for node in nodes if node not in loose], order, compiled)
-    _sink(units, order, set(fetches))
-    _read_where_used(units, set(fetches))
+    hops = _hops(nodes, order, devices) if devices else {}
+    units = _grouped([node for node in nodes if node not in loose], order, compiled, hops)
+    if not devices:
+        _sink(units, order, set(fetches))
+        _read_where_used(units, set(fetches))
     units = [unit for unit in units if unit]
     controls = _controls(nodes, fetches)
     read = {t for unit in units if isinstance(unit, Node) for t in _taken(unit, controls)}
@@ -191,13 +196,16 @@ class _Accesses:
 
 
 def _grouped(
-    nodes: Sequence[Node], order: Order, compiled: Collection[Node]
+    nodes: Sequence[Node],
+    order: Order,
+    compiled: Collection[Node],
+    hops: Mapping[Node, Hops],
 ) -> list[Node | list[Node]]:
     """Single host nodes and lists of compiled ones, in turn."""
     first = [node for node in nodes if node not in compiled]
     if all(set(order[node]).isdisjoint(compiled) for node in first):  # most steps are one region
         rest = [node for node in nodes if node in compiled]
-        return [*first, *_apart(rest, _awaited(nodes, order))]
+        return [*first, *_apart(rest, _awaited(nodes, order), hops)]
     inside = set(nodes)
     waiting = {node: len(inside.intersection(order[node])) for node in nodes}
     after: dict[Node, list[Node]] = defaultdict(list)
@@ -221,7 +229,7 @@ def _grouped(
                 if not waiting[later]:
                     ready[later in compiled].append(later)
         taken.sort(key=lambda node: node.index)
-        units += _apart(taken, awaited) if compiling else taken
+        units += _apart(taken, awaited, hops) if compiling else taken
         compiling = not compiling
     return units
 
@@ -323,13 +331,29 @@ def _awaited(nodes: Sequence[Node], order: Order) -> dict[Node, int]:
     return found
 
 
-def _apart(taken: list[Node], awaited: Mapping[Node, int]) -> list[Node | list[Node]]:
+def _hops(nodes: Sequence[Node], order: Order, devices: Mapping[Node, str]) -> dict[Node, Hops]:
+    """For each node, how often the way to it went from device to device at most, and its own."""
+    found: dict[Node, Hops] = {}
+    for node in nodes:
+        device, count = devices[node], 0
+        for earlier in order.get(node, ()):
+            before, there = found.get(earlier, (0, device))
+            count = max(count, before + (there != device))
+        found[node] = count, device
+    return found
+
+
+def _apart(
+    taken: list[Node], awaited: Mapping[Node, int], hops: Mapping[Node, Hops]
+) -> list[Node | list[Node]]:
     """Nodes that wait for different things in regions of their own: what a blocked node waits for
-    must never stand in a region behind it."""
-    groups: dict[int, list[Node]] = {}
+    must never stand in a region behind it. So do nodes of different devices, and of one device what
+    another device comes between."""
+    groups: dict[tuple[int, Hops], list[Node]] = {}
     for node in taken:
-        groups.setdefault(awaited.get(node, 0), []).append(node)
-    return [groups[key] for key in sorted(groups, key=int.bit_count)]
+        key = awaited.get(node, 0), hops.get(node, (0, ""))
+        groups.setdefault(key, []).append(node)
+    return [groups[key] for key in sorted(groups, key=lambda key: (key[0].bit_count(), key[1]))]
 
 
 def _leaving(

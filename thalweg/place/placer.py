@@ -1,62 +1,223 @@
-"""Placement: each node of a step gets one of the session's devices.
+"""Placement: each node of a graph gets one of the session's devices, once and for all steps.
 
-A node goes to the first device that satisfies what its scopes asked for. A request that no device
-satisfies is an error that names the user's line, unless soft placement lets it fall back. A kind of
-device that this machine does not have at all (a GPU) falls back with a warning, so that programs
-written for one run without it.
+A group of colocated nodes goes to the first device that satisfies all that its nodes ask for. What
+asks for nothing goes to the first device, but for ops on shapes, which follow their input, reads of
+variables, and sources, which follow their consumers where those are on one device. Nodes inside a
+conditional or a loop that ask for nothing follow it. A request that no device satisfies is an error
+that names the user's line, unless soft placement lets it fall back; a kind of device that this
+machine does not have at all (a GPU) falls back with a warning, so that programs written for one run
+without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 
 from thalweg import errors
-from thalweg.graph.device import DeviceSpec
-from thalweg.graph.node import Node
+from thalweg.control.traces import Trace
+from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.subgraph import Argument, bodies_of
+from thalweg.ops.core.basic import Const, Identity
+from thalweg.place.devices import Devices, without_device
+from thalweg.place.groups import Group, Groups, bound_inputs
 from thalweg.platform import tf_logging
 from thalweg.platform.caches import Bounded
 
 Placement = dict[Node, str]
 
 
-def place(nodes: Sequence[Node], devices: Sequence[str], soft: bool = False) -> Placement:
-    """The device of every node."""
-    specs = [DeviceSpec.from_string(name) for name in devices]
-    chosen: dict[str, str] = {"": devices[0]}
-    placement: Placement = {}
-    for node in nodes:
-        wanted = node.device
-        if wanted not in chosen:
-            chosen[wanted] = _satisfy(node, devices, specs, soft)
-        placement[node] = chosen[wanted]
-    return placement
+class Placer:
+    """Places the nodes of one session. A node once placed stays: its state is there."""
+
+    def __init__(self, devices: Sequence[str], soft: bool = False) -> None:
+        self._devices = Devices(devices)
+        self._soft = soft
+        self._groups = Groups(soft)
+        self._seen = 0  # nodes of the graph
+        self._placed: Placement = {}
+        self._outer: dict[Tensor, Tensor] = {}  # what an argument of a body stands for
+        self._single: dict[str, str] = {"": devices[0]}  # by what is asked for
+        self._lock = threading.Lock()
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The names of the devices."""
+        return self._devices.names
+
+    def place(self, nodes: Sequence[Node]) -> Placement:
+        """The devices of a step's nodes and, where there are several devices, of those inside
+        them."""
+        if len(self.devices) == 1:
+            return {node: self._only(node) for node in nodes}
+        with self._lock:
+            for node in nodes[:1]:
+                self._extend(node.graph)
+            for node in nodes:
+                self._complete(node)
+            return {each: self._device(each) for node in nodes for each in with_inner(node)}
+
+    def _only(self, node: Node) -> str:
+        """The one device, which has to be what a node asks for."""
+        found = self._single.get(node.device)
+        if found is None:
+            alone = Group()
+            alone.add(node, self._soft)
+            found = self._single[node.device] = self._satisfy(alone)
+        return found
+
+    def _device(self, node: Node) -> str:
+        group = self._groups.of(node)
+        if group.error is not None:
+            raise group.error
+        return self._placed[node]
+
+    # The whole graph
+
+    def _extend(self, graph: Graph) -> None:
+        """Place the nodes that were made since the last time."""
+        fresh = graph.nodes[self._seen :]
+        self._seen += len(fresh)
+        for node in fresh:
+            self._join(node)
+        for node in fresh:
+            self._decide(node, self.devices[0])
+        for node in fresh:
+            self._follow_consumers(node)
+
+    def _complete(self, node: Node) -> None:
+        """Place what was added inside a node since it was placed: a gradient may look into it."""
+        inside = with_inner(node)
+        if any(inner not in self._groups for inner in inside):
+            self._join(node)
+            self._decide(node, self._placed[node])
+
+    def _join(self, node: Node) -> None:
+        """Have a node and those inside it in their groups."""
+        if node not in self._groups:
+            self._join_one(node)
+        for body in bodies_of(node):
+            first = len(node.inputs) - len(body.arguments)
+            self._outer.update(zip(body.arguments, node.inputs[first:], strict=True))
+            for inner in _placed_nodes(body.graph.nodes):
+                self._join(inner)
+
+    def _join_one(self, node: Node) -> None:
+        self._groups.add(node)
+        for tensor in bound_inputs(node):
+            self._groups.union(self._source(tensor).op, node)
+        if isinstance(node.op, Trace):
+            self._groups.union(node.inputs[0].op, node)
+
+    def _source(self, tensor: Tensor) -> Tensor:
+        """A tensor outside of all bodies that it is an argument of."""
+        while tensor in self._outer:
+            tensor = self._outer[tensor]
+        return tensor
+
+    # One node
+
+    def _decide(self, node: Node, default: str) -> str:
+        """Place a node, and those inside it."""
+        inner = [each for body in bodies_of(node) for each in _placed_nodes(body.graph.nodes)]
+        group = self._groups.of(node)
+        if not group.device and group.asking:
+            group.device = self._satisfied(group)
+        if not group.device:
+            group.device = self._followed(node) or self._asked_inside(inner) or default
+        self._placed[node] = group.device
+        for each in inner:
+            self._decide(each, group.device)
+        return group.device
+
+    def _asked_inside(self, nodes: Iterable[Node]) -> str:
+        """The device that the nodes inside a control node ask for, if it is one."""
+        every = [each for node in nodes for each in with_inner(node) if not is_replicated(each)]
+        found = {self._bound(node) for node in every} - {""}
+        return found.pop() if len(found) == 1 else ""
+
+    def _bound(self, node: Node) -> str:
+        """The device that a node is bound to by requests and variables, or none."""
+        group = self._groups.of(node)
+        if not group.device and group.asking:
+            group.device = self._satisfied(group)
+        return group.device or (self._followed(node) if _is_read(node) else "")
+
+    def _followed(self, node: Node) -> str:
+        """The device of the input that a node without a request follows, or none."""
+        if not (_is_read(node) or (node.op.of_shapes and node.inputs)):
+            return ""
+        return self._placed.get(self._source(node.inputs[0]).op, "")
+
+    def _follow_consumers(self, node: Node) -> None:
+        """Have a source that asks for nothing where all its consumers are."""
+        group = self._groups.of(node)
+        if not _is_generator(node) or group.asking or group.size > 1:
+            return
+        found = {self._placed[each] for each in node.outputs[0].consumers() if each in self._placed}
+        if len(found) == 1:
+            (group.device,) = found
+            self._placed[node] = group.device
+
+    # Requests
+
+    def _satisfied(self, group: Group) -> str:
+        """The device of a group that asks for one; what cannot be is an error of its steps."""
+        try:
+            return self._satisfy(group)
+        except errors.InvalidArgumentError as error:
+            group.error = group.error or error
+            return self.devices[0]
+
+    def _satisfy(self, group: Group) -> str:
+        kinds = group.kinds or frozenset()
+        found = self._devices.feasible(group.request, kinds)
+        if not found and (self._soft or self._devices.lacks_kind(group.request)):
+            if not self._soft:
+                _warn_absent(group.asking[0])
+            found = self._devices.feasible(without_device(group.request), kinds)
+            found = found or [*self.devices]
+        if not found:
+            raise self._unsatisfied(group.asking[0])
+        return found[0]
+
+    def _unsatisfied(self, node: Node) -> errors.InvalidArgumentError:
+        return errors.InvalidArgumentError(
+            None,
+            node,
+            f"Cannot assign a device to node '{node.name}': no device matches '{node.device}'. "
+            f"Devices here: {', '.join(self.devices)}. Change the tf.device scope, or let nodes "
+            "fall back with tf.ConfigProto(allow_soft_placement=True)",
+        )
 
 
-def _satisfy(node: Node, devices: Sequence[str], specs: Sequence[DeviceSpec], soft: bool) -> str:
-    wanted = DeviceSpec.from_string(node.device)
-    for name, spec in zip(devices, specs, strict=True):
-        if _matches(wanted, spec):
-            return name
-    if soft:
-        return devices[0]
-    if _lacks_kind(wanted, specs):
-        _warn_absent(node)
-        return devices[0]
-    raise errors.InvalidArgumentError(
-        None,
-        node,
-        f"Cannot assign a device to node '{node.name}': no device matches '{node.device}'. "
-        f"Devices here: {', '.join(devices)}. Change the tf.device scope, or let nodes fall back "
-        "with tf.ConfigProto(allow_soft_placement=True)",
-    )
+def _placed_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Nodes that run: an argument has the value of another one."""
+    return (node for node in nodes if not isinstance(node.op, Argument))
 
 
-def _lacks_kind(wanted: DeviceSpec, specs: Sequence[DeviceSpec]) -> bool:
-    """Whether a task is here that has no device of the wanted kind."""
-    task = replace(wanted, device_type=None, device_index=None)
-    is_here = any(_matches(task, spec) for spec in specs)
-    return is_here and wanted.device_type not in {spec.device_type for spec in specs}
+def with_inner(node: Node) -> Iterator[Node]:
+    """A node and all nodes inside it."""
+    yield node
+    for body in bodies_of(node):
+        for inner in _placed_nodes(body.graph.nodes):
+            yield from with_inner(inner)
+
+
+def is_replicated(node: Node) -> bool:
+    """Whether a node is a constant, which every device has that reads it."""
+    return isinstance(node.op, Const) and not node.controls
+
+
+def _is_read(node: Node) -> bool:
+    """Whether a node gives the value of a variable."""
+    return isinstance(node.op, Identity) and node.inputs[0].dtype.is_ref_dtype
+
+
+def _is_generator(node: Node) -> bool:
+    """Whether a node makes one value out of nothing."""
+    return not node.inputs and len(node.outputs) == 1 and not node.outputs[0].dtype.is_ref_dtype
 
 
 _warned = Bounded[str, None]("devices that nobody has", 1_000)
@@ -72,9 +233,3 @@ def _warn_absent(node: Node) -> None:
             node.name,
             node.origin,
         )
-
-
-def _matches(wanted: DeviceSpec, device: DeviceSpec) -> bool:
-    return all(
-        asked is None or asked == getattr(device, part) for part, asked in vars(wanted).items()
-    )

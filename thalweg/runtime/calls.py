@@ -1,8 +1,8 @@
 """From a unit of a step to the kernel call that computes it.
 
 What comes in is a node or a region; what goes out is the function to call, which of its inputs are
-read through variables, and the node that errors are attributed to. The plan, or the token graph
-that the call is part of, says where the inputs come from.
+read through variables, and the node that errors are attributed to. Where the inputs come from is
+left to the plan, or to the token graph that the call is part of.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Call(NamedTuple):
     references: tuple[int, ...]  # positions among the inputs that are read through a variable
     node: Node  # the one that errors are attributed to
     nodes: tuple[Node, ...]  # all that it computes
+    device: str = ""  # whose state it uses, where that is not the step's only one
 
 
 class Instruction(NamedTuple):

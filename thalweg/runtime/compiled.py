@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.device.cpu import program as native
-from thalweg.device.cpu.program import Listing, listed
+from thalweg.device.cpu import loading as native
+from thalweg.device.cpu.listing import Listing, listed
 from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.dynamic_shapes import Form, Varying, adapted

@@ -1,7 +1,8 @@
 """The dataflow executor: runs token graphs, with frames, iterations and dead tokens.
 
 A token belongs to an iteration of a frame. The caller's thread fires whatever is ready; calls that
-may block go out on threads of their own when nothing else is left to do. A branch that is not taken
+may block go out on threads of their own when nothing else is left to do, and what is received from
+another partition is there when it arrives. A branch that is not taken
 is run through by dead tokens; an iteration is over when nothing in it can fire any more.
 """
 
@@ -86,9 +87,9 @@ class _Frame:
 
 
 class _Done(NamedTuple):
-    """A call that came back from a thread of its own."""
+    """A call that came back."""
 
-    thread: threading.Thread
+    token: object  # the thread it was on, or what stands for it
     iteration: _Iteration
     vertex: WiredVertex
     result: Any
@@ -109,7 +110,7 @@ class _Run:
         self._contexts: dict[Node, Context] = {}
         self._active: deque[_Iteration] = deque()
         self._blocked: list[tuple[_Iteration, WiredVertex, list[Any]]] = []
-        self._out: set[threading.Thread] = set()
+        self._out: set[object] = set()  # calls: their threads, or tokens of those without one
         self._done: SimpleQueue[_Done] = SimpleQueue()
         fires: dict[VertexKind, Callable[[_Iteration, WiredVertex], None]] = {
             VertexKind.CALL: self._call,
@@ -229,6 +230,9 @@ class _Run:
         values = iteration.values
         inputs = values[vertex.first : vertex.last]
         values[vertex.first : vertex.last] = vertex.empty  # a value lives as long as it has uses
+        if vertex.spec.is_async:
+            self._start(iteration, vertex, inputs)
+            return
         if vertex.spec.blocks:
             iteration.out += 1
             self._blocked.append((iteration, vertex, inputs))
@@ -244,15 +248,15 @@ class _Run:
             for position in call.references:
                 inputs[position] = inputs[position].read()
             if call.takes_context:
-                return call.function(self._context_of(call.node), *inputs)
+                return call.function(self._context_of(call), *inputs)
             return call.function(*inputs)
         except Exception as error:
             raise located(error, call.node) from error
 
-    def _context_of(self, node: Node) -> Context:
-        found = self._contexts.get(node)
+    def _context_of(self, call: Call) -> Context:
+        found = self._contexts.get(call.node)
         if found is None:
-            found = self._contexts[node] = self._context.at(node)
+            found = self._contexts[call.node] = self._context.at(call.node, call.device)
         return found
 
     def _give(self, iteration: _Iteration, vertex: WiredVertex, result: Any) -> None:
@@ -415,6 +419,17 @@ class _Run:
 
     # Calls that may block
 
+    def _start(self, iteration: _Iteration, vertex: WiredVertex, inputs: list[Any]) -> None:
+        """Begin a call that hands on its value or error later, from any thread."""
+        iteration.out += 1
+        token = object()
+        self._out.add(token)
+
+        def done(value: Any, error: BaseException | None) -> None:
+            self._done.put(_Done(token, iteration, vertex, value, error))
+
+        self._result(vertex, [done, *inputs])
+
     def _release(self) -> None:
         """Everything left may block: all go out on threads, the only one stays here."""
         blocked, self._blocked = self._blocked, []
@@ -438,7 +453,7 @@ class _Run:
             self._done.put(done)
 
     def _finish(self, done: _Done) -> None:
-        self._out.discard(done.thread)
+        self._out.discard(done.token)
         if done.error is not None:
             raise done.error
         self._come_back(done.iteration, done.vertex, done.result)
@@ -456,9 +471,9 @@ class _Run:
         self._cancellation.cancel(
             reason or errors.CancelledError(None, None, "another node of the step failed")
         )
-        for thread in self._out:
-            if thread.is_alive():  # one that is still to start finds the step cancelled
-                thread.join()
+        for call in self._out:
+            if isinstance(call, threading.Thread) and call.is_alive():
+                call.join()  # one that is still to start finds the step cancelled
 
     def _fetched(self, iteration: _Iteration, place: int, graph: TokenGraph) -> Any:
         value = iteration.values[self._wiring.fetches[place]]

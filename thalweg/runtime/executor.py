@@ -1,4 +1,8 @@
-"""Running a plan: in order on the caller's thread, or by readiness where nodes may block."""
+"""Running a plan: in order on the caller's thread, or by readiness where nodes may block.
+
+A plan of several partitions runs them at once; what crosses from one to another goes through their
+rendezvous.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,11 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.ops.core.context import VariableCell
+from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.kernels import Context, located, run
-from thalweg.runtime.plan import Plan
+from thalweg.runtime.partitions import run_partitions
+from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources
 
 
@@ -19,9 +25,28 @@ def execute(
     plan: Plan, feeds: Sequence[Any], resources: Resources, cancellation: Cancellation
 ) -> list[Any]:
     """Run a plan and return the fetched values, fresh: nothing in them is shared with state."""
+    if not plan.partitions:
+        return _execute(plan, feeds, resources.on(plan.device), cancellation)
+
+    def run_one(part: PartitionPlan, values: Sequence[Any], rendezvous: Rendezvous) -> list[Any]:
+        own = resources.on(part.device.name)
+        return _execute(part.plan, values, own, cancellation, rendezvous)
+
+    return run_partitions(plan.partitions, feeds, cancellation, run_one)
+
+
+def _execute(
+    plan: Plan,
+    feeds: Sequence[Any],
+    resources: Resources,
+    cancellation: Cancellation,
+    rendezvous: Rendezvous | None = None,
+) -> list[Any]:
+    """Run the plan of one device; a partition by readiness, for it may wait for any other."""
     with np.errstate(all="ignore"):
-        if plan.may_block and not plan.blocks_last:
-            context = Context(plan.instructions[0].node, resources, cancellation)
+        waits = rendezvous is not None or (plan.may_block and not plan.blocks_last)
+        if waits and plan.instructions:
+            context = Context(plan.instructions[0].node, resources, cancellation, rendezvous)
             values = plan.dataflow.run(feeds, context)
         else:
             values = _run_in_order(plan, feeds, resources, cancellation)

@@ -105,7 +105,6 @@ class _Exporter:
         made = self.graph.copied(
             node, cast("tuple[Tensor, ...]", inputs), tuple(after), f"{node.name}/"
         )
-        made.device = node.device
         self._colocate(made)
         section.nodes[node] = made
         section.tensors.update(zip(node.outputs, made.outputs, strict=True))

@@ -8,6 +8,8 @@ from typing import Any, TypeVar, cast
 
 from thalweg import errors
 from thalweg.graph.node import Node
+from thalweg.ops.core.context import Allocate
+from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.resources import Resources
@@ -34,6 +36,12 @@ class Context:
     node: Node
     resources: Resources
     cancellation: Cancellation
+    rendezvous: Rendezvous | None = None  # of a step with several partitions
+
+    @property
+    def allocate(self) -> Allocate:
+        """How the step's device allocates memory."""
+        return self.resources.allocate
 
     def resource(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""
@@ -43,9 +51,10 @@ class Context:
         """Forget an object; whether there was one."""
         return self.resources.delete(name, container)
 
-    def at(self, node: Node) -> Context:
-        """The same step, as another node sees it."""
-        return Context(node, self.resources, self.cancellation)
+    def at(self, node: Node, device: str = "") -> Context:
+        """The same step, as another node sees it, on this device or another."""
+        resources = self.resources.on(device) if device else self.resources
+        return Context(node, resources, self.cancellation, self.rendezvous)
 
     def run(self, instructions: Sequence[Instruction], slots: list[Any]) -> None:
         """Run more instructions of the step."""
@@ -53,7 +62,7 @@ class Context:
 
     def state(self, make: Callable[[], Resource]) -> Resource:
         """This node's own object in this session, made on first use."""
-        return self.resources.state(self.node, make)
+        return self.resources.state(self.node.original, make)
 
 
 def run(
@@ -104,6 +113,7 @@ def outputs_of(result: Any, count: int, node: Node) -> list[Any]:
 
 def located(error: Exception, node: Node) -> errors.OpError:
     """An error of ours, bound to the node it happened in."""
+    node = node.original
     if isinstance(error, errors.OpError):
         return error if error.op is not None else error.at(node)
     for kind, ours in _TRANSLATED:

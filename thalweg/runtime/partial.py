@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,13 @@ from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import needed
 from thalweg.lower.regions import with_traces
+from thalweg.place.placer import Placer
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.executor import fresh
 from thalweg.runtime.fetches import Fetches
 from thalweg.runtime.kernels import run
-from thalweg.runtime.plan import schedule
+from thalweg.runtime.plan import homes_of, schedule
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.unfold import has_primitives
 
@@ -27,7 +28,12 @@ class PartialRun:
     """The slots of a declared step, and which nodes have run."""
 
     def __init__(
-        self, declared: Fetches, feeds: list[Tensor], resources: Resources, device: Device
+        self,
+        declared: Fetches,
+        feeds: list[Tensor],
+        resources: Resources,
+        devices: Sequence[Device],
+        placer: Placer,
     ) -> None:
         nodes = needed(declared.tensors, declared.targets, dict.fromkeys(feeds))
         if not nodes:
@@ -39,7 +45,10 @@ class PartialRun:
                 None, None, "A step that has control primitives cannot be run in parts."
             )
         everything = [tensor for node in nodes for tensor in node.outputs]
-        step = schedule(with_traces(nodes, everything), everything, feeds, {}, device)
+        self._placement = placer.place(nodes)
+        units = with_traces(nodes, everything)
+        homes = homes_of(self._placement, devices)
+        step = schedule(units, everything, feeds, self._placement, devices[0], homes=homes)
         self._declared = declared
         self._instructions: dict[Node, Instruction] = {
             node: instruction for instruction in step.instructions for node in instruction.nodes
@@ -106,5 +115,7 @@ class PartialRun:
                 )
         with np.errstate(all="ignore"):
             steps = {self._instructions[node].node: self._instructions[node] for node in nodes}
-            run([*steps.values()], self._slots, self._resources, Cancellation())
+            for step in steps.values():
+                own = self._resources.on(self._placement[step.nodes[0]])
+                run([step], self._slots, own, Cancellation())
         self._done.update(node for step in steps.values() for node in step.nodes)

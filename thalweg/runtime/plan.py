@@ -1,8 +1,8 @@
 """From a step's signature to what the executor runs.
 
-`plan(step, devices)` prunes the graph to what the fetches need, places it, gathers what is compiled
-together in regions, gives what flows between regions and host ops a slot, and frees each slot after
-its last use. Any number of threads may run a plan at once.
+`plan(step, placer)` prunes the graph to what the fetches need, places it, cuts it at device
+borders, gathers what is compiled together in regions, gives what flows between regions and host ops
+a slot, and frees each slot after its last use. Any number of threads may run a plan at once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.regions import Unit, ordered, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
-from thalweg.place.placer import Placement, place
+from thalweg.partition.cut import Partition, partition
+from thalweg.place.placer import Placement, Placer, is_replicated
 from thalweg.runtime.calls import Instruction, call_of, dereferenced
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.control_region import DataflowStep, controlled_call
 from thalweg.runtime.dataflow import Dataflow
 from thalweg.runtime.restoring import Restoring, reordered, restorings
 from thalweg.runtime.tokens import of_instructions
-from thalweg.runtime.unfold import has_primitives
+from thalweg.runtime.unfold import Homes, has_primitives
 
 _Unit = Unit | DataflowStep | Restoring
 
@@ -47,6 +48,15 @@ class Plan:
     fetches: tuple[int, ...]  # the slot of each fetched tensor
     placement: Placement
     order: Mapping[Node, Collection[Node]]  # what each node comes after
+    device: str = ""  # whose state it uses
+    #: of a step on several devices, the plan of each: the instructions are theirs
+    partitions: tuple[PartitionPlan, ...] = ()
+
+    @property
+    def every_instruction(self) -> list[Instruction]:
+        """The instructions of all partitions, or its own."""
+        parts = [part.plan for part in self.partitions] or [self]
+        return [instruction for each in parts for instruction in each.instructions]
 
     @cached_property
     def may_block(self) -> bool:
@@ -77,27 +87,91 @@ class Plan:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class PartitionPlan:
+    """What one device does in a step, ready to run."""
+
+    partition: Partition
+    plan: Plan
+    device: Device
+
+    def feeds(self, values: Sequence[Any]) -> list[Any]:
+        """Of the values that the step is fed, those that this partition takes."""
+        return [values[place] for place, _ in self.partition.feeds]
+
+
 def plan(
     step: Step,
     devices: Sequence[Device],
-    soft_placement: bool = False,
+    placer: Placer | None = None,
     compiled: bool = True,
 ) -> Plan:
-    """Plan a step on these devices: prune, place, cut into regions, schedule."""
+    """Plan a step on these devices: prune, place, cut into partitions and regions, schedule.
+
+    Without a placer, nodes go where they ask to if they can.
+    """
+    placer = placer or Placer([device.name for device in devices], soft=True)
     nodes = prune(step.fetches, step.targets, step.feeds)
-    placement = place(nodes, [device.name for device in devices], soft_placement)
+    placement = placer.place(nodes)
     order = ordered(nodes, step.feeds)
+    used = _used(placement, devices)
+    if len(used) == 1 or has_primitives(nodes):
+        homes = homes_of(placement, devices) if len(used) > 1 else None
+        return _plan_one(step, nodes, placement, order, used[0], homes, compiled)
+    cut = partition(nodes, *step, placement, order)
+    parts = tuple(_plan_partition(part, devices, compiled) for part in cut)
+    return Plan((), 0, (), (), placement, order, partitions=parts)
+
+
+def _used(placement: Placement, devices: Sequence[Device]) -> Sequence[Device]:
+    """The devices that a step uses; what is replicated needs none of its own."""
+    if len(devices) == 1:
+        return devices
+    names = {name for node, name in placement.items() if not is_replicated(node)}
+    return [device for device in devices if device.name in names] or devices[:1]
+
+
+def _plan_one(
+    step: Step,
+    nodes: Sequence[Node],
+    placement: Placement,
+    order: Mapping[Node, Collection[Node]],
+    device: Device,
+    homes: Homes | None,
+    compiled: bool,
+) -> Plan:
+    """Plan a step on one device, or what control primitives make one token graph on several."""
     # What is only run is computed all the same: it may fail, and its time may be what is asked.
     wanted = [*step.fetches, *(tensor for node in step.targets for tensor in node.outputs)]
     units: Sequence[_Unit]
     if has_primitives(nodes):
         fetched = [t for t in dict.fromkeys(step.fetches) if t not in step.feeds]
-        units = [DataflowStep(tuple(nodes), step.feeds, tuple(fetched))]
+        units = [DataflowStep(tuple(nodes), step.feeds, tuple(fetched), homes)]
     elif compiled:
         units = _units(nodes, wanted, step.feeds, order)
     else:
         units = with_traces(nodes, wanted)
-    return schedule(units, step.fetches, step.feeds, placement, devices[0], order, compiled)
+    return schedule(units, step.fetches, step.feeds, placement, device, order, compiled, homes)
+
+
+def _plan_partition(part: Partition, devices: Sequence[Device], compiled: bool) -> PartitionPlan:
+    step = Step(
+        tuple(slot.tensor for slot in part.fetches),
+        part.targets,
+        tuple(slot.tensor for slot in part.feeds),
+    )
+    homes = homes_of(part.placement, devices)
+    device = next(device for device in devices if device.name == part.device)
+    made = _plan_one(step, part.nodes, part.placement, part.order, device, homes, compiled)
+    return PartitionPlan(part, made, device)
+
+
+def homes_of(placement: Placement, devices: Sequence[Device]) -> Homes | None:
+    """The devices of nodes; None where there is but one."""
+    if len(devices) == 1:
+        return None
+    by_name = {device.name: device for device in devices}
+    return {node: by_name[name] for node, name in placement.items()}
 
 
 def _units(
@@ -134,6 +208,7 @@ def schedule(
     device: Device,
     order: Mapping[Node, Collection[Node]] | None = None,
     compiled: bool = True,
+    homes: Homes | None = None,
 ) -> Plan:
     """Give each tensor a slot and each node or region an instruction."""
     slots: dict[Tensor, int] = {tensor: index for index, tensor in enumerate(feeds)}
@@ -147,7 +222,7 @@ def schedule(
     fed = set(feeds)
     frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
     instructions = tuple(
-        _instruction(unit, start, slots, tuple(dead), fed, device, compiled)
+        _instruction(unit, start, slots, tuple(dead), fed, device, compiled, homes)
         for unit, start, dead in zip(units, starts, frees, strict=True)
     )
     return Plan(
@@ -157,6 +232,7 @@ def schedule(
         tuple(slots[tensor] for tensor in fetches),
         placement,
         order or {},
+        device.name,
     )
 
 
@@ -187,9 +263,10 @@ def _instruction(
     fed: set[Tensor],
     device: Device,
     compiled: bool,
+    homes: Homes | None,
 ) -> Instruction:
     if isinstance(unit, ControlRegion):
-        call = controlled_call(unit, fed, device, compiled, _fallback)
+        call = controlled_call(unit, fed, device, compiled, _fallback, homes)
     elif isinstance(unit, DataflowStep):
         call = unit.call(device, _fallback)
     elif isinstance(unit, Restoring):

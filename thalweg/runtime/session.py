@@ -22,6 +22,7 @@ from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.util import extract_sub_graph
+from thalweg.place.placer import Placer
 from thalweg.platform import spans
 from thalweg.platform.caches import Bounded
 from thalweg.public import public
@@ -67,9 +68,11 @@ class BaseSession:
                 "look at values, or build a graph inside `with tf.Graph().as_default()`."
             )
         self._config = ConfigProto() if config is None else as_config(config)
-        self._resources = Resources()
         threads = self._config.intra_op_parallelism_threads
         self._devices = local_devices(self._config.device_count, threads)
+        names = [device.name for device in self._devices]
+        self._placer = Placer(names, self._config.allow_soft_placement)
+        self._resources, *self._others = Resources.of_devices(self._devices)
         self._plans = Bounded[Step, Plan]("plans of a session", _MAX_PLANS)
         self._calls = Bounded[Any, tuple[Fetches, PreparedStep]]("calls of a session", _MAX_PLANS)
         self._partial_runs: dict[str, PartialRun] = {}
@@ -120,27 +123,31 @@ class BaseSession:
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         values = self._execute(self._plan(step), list(feeds.values()), options, run_metadata)
         if run_metadata is not None and options and options.output_partition_graphs:
-            run_metadata.partition_graphs.append(self._partition(step))
+            run_metadata.partition_graphs.extend(self._partition_graphs(step))
         if key is not None and len(step.feeds) == len(feed_dict or ()):
             self._calls[key] = parsed, self._prepared(step)
         return parsed.result(values)
 
-    def _partition(self, step: Step) -> Any:
-        """The nodes that a step needs, as a GraphDef."""
+    def _partition_graphs(self, step: Step) -> list[Any]:
+        """What each device does in a step, as a GraphDef."""
+        partitions = self._plan(step).partitions
+        if partitions:
+            return [each.partition.graph.as_graph_def() for each in partitions]
         wanted = [*(tensor.op.name for tensor in step.fetches), *(n.name for n in step.targets)]
-        return extract_sub_graph(self._graph.as_graph_def(), wanted)
+        return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
     def _prepared(self, step: Step) -> PreparedStep:
         has_clock = bool(self._config.operation_timeout_in_ms)  # which the fast path never looks at
         stop = None if has_clock else self._closing
-        return PreparedStep(self._plan(step), step, self._execute, self._resources, stop)
+        planned = self._plan(step)
+        resources = self._resources.on(planned.device)
+        return PreparedStep(planned, step, self._execute, resources, stop)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
         if found is None:
             self._graph.graph_def_versions.check()
-            soft = self._config.allow_soft_placement
-            found = self._plans[step] = plan(step, self._devices, soft, COMPILES)
+            found = self._plans[step] = plan(step, self._devices, self._placer, COMPILES)
             if self._config.log_device_placement:
                 _log_placement(found)
         return found
@@ -235,7 +242,9 @@ class BaseSession:
         parsed = Fetches(self._graph, fetches)
         fed = [feed_tensor(self._graph, feed) for feed in feeds or ()]
         handle = f"partial_run_{len(self._partial_runs)}_{id(parsed)}"
-        self._partial_runs[handle] = PartialRun(parsed, fed, self._resources, self._devices[0])
+        self._partial_runs[handle] = PartialRun(
+            parsed, fed, self._resources, self._devices, self._placer
+        )
         return handle
 
     def partial_run(
@@ -266,7 +275,7 @@ class BaseSession:
             steps = [self._closing, *self._steps]
         for step in steps:
             step.cancel(errors.CancelledError(None, None, "Session was closed."))
-        self._resources = Resources()
+        self._resources, *self._others = Resources.of_devices(self._devices)
         self._plans.clear()
         self._calls.clear()
         live.discard(self)

@@ -71,6 +71,8 @@ class Vertex(NamedTuple):
     #: of a collect or a count: (values by iteration, number of iterations) -> what leaves
     collects: Callable[[Mapping[int, Any], int], Any] | None = None
     blocks: bool = False  # of a call: it may wait for another one
+    #: of a call: it returns at once, and calls a function it is given with (value, error) later
+    is_async: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +118,7 @@ def of_instructions(
                 step.node,
                 call,
                 blocks=step.node.op.blocking,
+                is_async=step.node.op.asynchronous,
             )
         )
     return TokenGraph(tuple(vertices), len(feeds), tuple(sources[slot] for slot in fetches))

@@ -45,6 +45,7 @@ _KINDS = {
 
 
 Nested = Callable[[ControlRegion], Call]
+Homes = Mapping[Node, Device]  # the devices of nodes, where they are not all on one
 
 
 def unfold(
@@ -53,10 +54,11 @@ def unfold(
     device: Device,
     fallback: Fallback,
     nested: Nested | None = None,
+    homes: Homes | None = None,
 ) -> TokenGraph:
     """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
     where `nested` gives such."""
-    unfolder = Unfolder(compiled, device, fallback, nested=nested)
+    unfolder = Unfolder(compiled, device, fallback, nested=nested, homes=homes)
     around = Section()
     for tensor in unit.inputs:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -74,9 +76,10 @@ def unfold_step(
     feeds: Sequence[Tensor],
     device: Device,
     fallback: Fallback,
+    homes: Homes | None = None,
 ) -> TokenGraph:
     """A step that has control primitives as a token graph: its nodes one by one."""
-    unfolder = Unfolder(False, device, fallback, feeds)
+    unfolder = Unfolder(False, device, fallback, feeds, homes=homes)
     around = Section()
     for tensor in feeds:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -119,7 +122,9 @@ class Unfolder:
         fallback: Fallback,
         fed: Collection[Tensor] = (),
         nested: Nested | None = None,
+        homes: Homes | None = None,
     ) -> None:
+        self._homes = homes
         self.vertices: list[Vertex] = []
         self._compiled = compiled
         self._device = device
@@ -168,12 +173,16 @@ class Unfolder:
         feeds = [t for t in section.values if not t.dtype.is_ref_dtype]
         order = ordered(nodes, feeds)
         if self._compiled and not has_primitives(nodes):
-            units = regions(nodes, wanted, feeds, order)
+            units = regions(nodes, wanted, feeds, order, devices=self._names(nodes))
         else:
             units = with_traces(nodes, wanted)
         for unit in units:
             self.unit(unit, section, order)
         self.close_loops(nodes, section)
+
+    def _names(self, nodes: Iterable[Node]) -> dict[Node, str] | None:
+        homes = self._homes
+        return None if homes is None else {node: homes[node].name for node in nodes}
 
     def unit(self, unit: Unit, section: Section, order: Order) -> None:
         """A node, a region or a control node."""
@@ -189,7 +198,9 @@ class Unfolder:
     def call(self, unit: Node | Region, section: Section, order: Order) -> None:
         """A vertex that computes a node or a region."""
         taken = unit.inputs if isinstance(unit, Node) else (*unit.inputs, *unit.references)
-        call = call_of(unit, self._fed, self._device, self._fallback)
+        nodes = (unit,) if isinstance(unit, Node) else unit.nodes
+        device = self._homes[nodes[-1]] if self._homes else self._device
+        call = call_of(unit, self._fed, device, self._fallback)
         self._add_call(call, unit, taken, section, order)
 
     def _inner(self, unit: ControlRegion, section: Section, order: Order) -> None:
@@ -205,6 +216,8 @@ class Unfolder:
         self, call: Call, unit: Unit, taken: Sequence[Tensor], section: Section, order: Order
     ) -> None:
         inputs = [section.values[tensor] for tensor in taken]
+        if self._homes is not None:
+            call = call._replace(device=self._homes[call.nodes[-1]].name)
         made = self.add(
             section,
             VertexKind.CALL,

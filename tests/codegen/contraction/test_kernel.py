@@ -75,9 +75,9 @@ def test_few_rows_in_the_lanes_with_an_epilogue(native):
 
 
 @pytest.mark.parametrize("shape", [(4, 100, 70), (16, 203, 90), (17, 1029, 1040), (32, 64, 33)])
-def test_few_rows_call_for_their_columns(native, shape):
+def test_few_rows_prefetch_their_columns(native, shape):
     made = schedule(matmul(*shape), native)
-    assert made.ahead or made.beside
+    assert made.prefetch_steps or made.prefetch_panels
     check(matmul(*shape), native, threads=3)
 
 
@@ -88,7 +88,7 @@ SERVER = replace(named("x86-64-v4"), l1=48 << 10, l2=2 << 20)
 def test_some_hundred_rows_leave_their_columns_in_place(native, shape):
     made = schedule(matmul(*shape), SERVER)
     assert not made.copy_b
-    assert made.ahead
+    assert made.prefetch_steps
     if native.has_masks:
         check(matmul(*shape, epilogue=dense_layer), native, threads=2, schedule=made)
 
@@ -509,8 +509,8 @@ def test_odd_schedules(native, seed):
         split=int(rng.choice([0, 1, 2, 5, 100])),
         copy_b=str(rng.choice(["shared", "block"])),
         unroll=int(rng.integers(1, 4)),
-        ahead=int(rng.choice([0, 8])),
-        beside=int(rng.choice([0, 2])),
+        prefetch_steps=int(rng.choice([0, 8])),
+        prefetch_panels=int(rng.choice([0, 2])),
     )
     check(kernel, native, threads=int(rng.integers(1, 6)), schedule=made)
 

@@ -1,4 +1,4 @@
-"""Schedules by measurement: what is remembered, who uses it, and what is left alone."""
+"""Schedules by measurement: what is tuned_schedule, who uses it, and what is left alone."""
 
 import os
 import subprocess
@@ -13,9 +13,9 @@ from tests.codegen.contraction.contractions import matmul
 from thalweg.codegen.contraction import tune as tuned
 from thalweg.codegen.contraction.kernel import schedule, schedules
 from thalweg.codegen.contraction.tune import Winners, parsed
-from thalweg.codegen.kernels import emit, remember, remembered, request
+from thalweg.codegen.kernels import emit, keep_schedule, request, tuned_schedule
 from thalweg.codegen.machine import host, named
-from thalweg.device.cpu import program, tuner
+from thalweg.device.cpu import loading, tuner
 from thalweg.inspect.tuning import described
 from thalweg.platform.disk_cache import Disk
 
@@ -40,7 +40,7 @@ def files(folder):
 
 
 def test_winners_are_found_again(tmp_path):
-    made = replace(another(matmul(20, 70, 30)), ahead=4)
+    made = replace(another(matmul(20, 70, 30)), prefetch_steps=4)
     Winners(Disk(tmp_path)).keep("key", HERE, made)
     later = Winners(Disk(tmp_path))
     assert later.find("key", HERE) == made
@@ -78,13 +78,13 @@ def test_without_a_disk_winners_live_in_memory():
     assert winners.find("key", HERE) == made
 
 
-def test_requests_use_what_is_remembered(folder):
+def test_requests_use_what_is_tuned_schedule(folder):
     kernel = matmul(20, 70, 30)
     before, made = request(kernel, HERE), another(kernel)
-    remember(kernel, HERE, made)
+    keep_schedule(kernel, HERE, made)
     after = request(kernel, HERE)
-    assert remembered(matmul(20, 70, 30), HERE) == made
-    assert remembered(matmul(20, 71, 30), HERE) is None
+    assert tuned_schedule(matmul(20, 70, 30), HERE) == made
+    assert tuned_schedule(matmul(20, 71, 30), HERE) is None
     assert after.key != before.key
     assert after.make().text == emit(kernel, HERE, made).text != before.make().text
 
@@ -109,7 +109,7 @@ def test_tune(folder):
         products = [k for k in plan.kernels if k.kind == "contraction"]
         assert products and len(report.kernels) == len(products)
         for kernel in products:
-            made = remembered(kernel.kernel, HERE)
+            made = tuned_schedule(kernel.kernel, HERE)
             assert made is not None
             assert kernel.emitted.text == emit(kernel.kernel, HERE, made).text
         assert session.run(fetches, feeds)[1] == pytest.approx(
@@ -136,23 +136,23 @@ def test_no_time_measures_nothing(folder):
 
 
 def test_steps_tune_themselves_when_asked_to(folder, monkeypatch):
-    monkeypatch.setattr(program, "TUNES", True)
+    monkeypatch.setattr(loading, "TUNES", True)
     monkeypatch.setattr(tuner, "BUDGET", 0.2)
     with tf.Graph().as_default(), tf.Session() as session:
         _, fetches, feeds = step(session)
         session.run(fetches, feeds)
         kernels = [k.kernel for k in session.plan(fetches, feeds).kernels]
-        assert any(remembered(k, HERE) for k in kernels)
+        assert any(tuned_schedule(k, HERE) for k in kernels)
 
 
 _LATER = """
-from tests.codegen.contraction.test_tune import HERE, another, emit, matmul, remember
-from tests.codegen.contraction.test_tune import remembered, request
+from tests.codegen.contraction.test_tune import HERE, another, emit, keep_schedule, matmul
+from tests.codegen.contraction.test_tune import tuned_schedule, request
 kernel = matmul(20, 70, 30)
-made = remembered(kernel, HERE)
+made = tuned_schedule(kernel, HERE)
 print(made == another(kernel) and request(kernel, HERE).make() == emit(kernel, HERE, made))
 if made is None:
-    remember(kernel, HERE, another(kernel))
+    keep_schedule(kernel, HERE, another(kernel))
 """
 
 

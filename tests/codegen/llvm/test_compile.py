@@ -65,7 +65,7 @@ def test_what_is_put_into_its_callers_is_not_compiled_by_itself():
     outer = module.function("outer", [POINTER], attributes="nounwind")
     outer.line(f"call void @inner({outer.parameters[0]})")
     outer.ret()
-    text = optimised(module.text, NATIVE, "turns")
+    text = optimised(module.text, NATIVE, "iterations")
     assert "@outer" in text
     assert "@inner" not in text
 
@@ -134,7 +134,7 @@ def test_loads_that_do_not_change_leave_their_loop():
     end:
       ret void
     }"""
-    seen = optimised(text, NATIVE, "turns")
+    seen = optimised(text, NATIVE, "iterations")
     assert seen.index("load float") < seen.index("phi")
 
 
@@ -282,7 +282,7 @@ def test_a_child_waits_for_none_of_its_parents_threads():
     inside.before_fork()
     inside._forking += 1  # another thread is about to fork, too
     inside._threads.append(-1)  # and one is inside, as after a fork that did not wait
-    inside.begin_anew()
+    inside.reset_in_child()
     assert inside._is_free_for("-disable-lsr=true")
     with inside.kept("-disable-lsr=true"):
         pass
@@ -292,7 +292,7 @@ def test_a_child_waits_for_none_of_its_parents_threads():
 
 def test_without_the_library_at_hand_its_bindings_are_called(monkeypatch: pytest.MonkeyPatch):
     expected = object_code(scale(NATIVE.lanes), NATIVE)
-    found = llvm_threads._direct, llvm_threads._brief
+    found = llvm_threads._releasing_gil, llvm_threads._holding_gil
     for kind in ("CDLL", "PyDLL"):
         monkeypatch.setattr(llvm_threads.ctypes, kind, Mock(side_effect=OSError))
     for function in found:

@@ -1,4 +1,4 @@
-"""Convolutions by minimal filtering against a NumPy oracle: odd sizes, paddings, stores, targets.
+"""Convolutions by Winograd's algorithm against a NumPy oracle: odd sizes, paddings, targets.
 
 Errors are held to 1e-5 of the largest result for tiles of four outputs a side and to 2e-6 for two,
 as float32 sums of 9·C products of numbers of size 1 have them; filters of five taps to 1e-5.

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compil
 
 SIDE, CHANNELS, COLUMNS = 22, 64, 64  # the last tiles go beyond the image
 #: Errors, beside the sum of the inputs that an output sees, times the largest tap.
-MOST_ERROR = 1e-4
+MAX_ERROR = 1e-4
 
 
 class Convolution:
@@ -45,7 +45,7 @@ class Convolution:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether it is computed by minimal filtering here."""
+        """Whether it is computed by Winograd's algorithm here."""
         plan = self.session.plan(self.y, {self.x: np.zeros(self.x.shape.as_list(), np.float32)})
         kernels = [k.kernel for k in plan.kernels if k.kind == "contraction"]
         return any(schedule(kernel, host()).outputs for kernel in kernels)
@@ -77,7 +77,7 @@ class Convolution:
             finite = np.isfinite(exact) & (own < np.finfo(np.float32).max)
         tiny = 1e-37  # numbers below may be denormal, which are not exact
         errors = np.abs(actual[finite] - exact[finite]) / (own[finite] + tiny)
-        assert errors.max(initial=0) < MOST_ERROR
+        assert errors.max(initial=0) < MAX_ERROR
         strange = ~np.isfinite(exact)
         np.testing.assert_array_equal(actual[strange], exact[strange].astype(np.float32))
 
@@ -97,7 +97,7 @@ def inputs() -> Any:
 
 @each
 @taps
-def test_it_is_minimal_filtering(taps: int, gradient: bool):
+def test_it_is_winograd(taps: int, gradient: bool):
     if not host().has_masks:
         pytest.skip("whether it pays depends on the processor")
     assert convolution(taps, gradient).is_filtered

@@ -350,7 +350,7 @@ def run_paused(
             check()
 
     with impatient(pool):
-        assert pool.run_on(program, pool.run(program), note) == 0
+        assert pool.resume(program, pool.run(program), note) == 0
     return places
 
 
@@ -410,11 +410,11 @@ def test_a_fault_in_a_program_that_pauses_is_told(pool: Pool, threads: int) -> N
     after = step.note()
     program = step.program(pool, threads)
     with impatient(pool):
-        assert pool.run_on(program, pool.run(program)) == 7
+        assert pool.resume(program, pool.run(program)) == 7
     assert after[0] == 0
     step.fault[0] = 0
     with impatient(pool):
-        assert pool.run_on(program, pool.run(program)) == 7  # it began at the first entry
+        assert pool.resume(program, pool.run(program)) == 7  # it began at the first entry
     step.check(runs=2)
 
 
@@ -435,11 +435,11 @@ def test_others_run_steps_while_one_pauses(pool: Pool) -> None:
     busy = turning(2)
     busy.python(lambda *_: (entered.set(), leave.wait()))
     held = busy.program(pool, 2)
-    thread = threading.Thread(target=lambda: pool.run_on(held, pool.run(held)))
+    thread = threading.Thread(target=lambda: pool.resume(held, pool.run(held)))
     program = other.program(pool, 2)
 
     def look() -> None:
-        assert pool.run_on(program, pool.run(program)) == 0
+        assert pool.resume(program, pool.run(program)) == 0
         if not entered.is_set():
             thread.start()
             entered.wait()

@@ -8,13 +8,14 @@ import numpy as np
 
 import thalweg as tf
 from tests.lower.programs import native
+from thalweg.ir.target import Target
 from thalweg.lower.memory.barriers import amid_updates, threads_for
 
-_CACHE = 2 << 20
+_TARGET = Target(name="test", l2=2 << 20)
 
 
 def threads_of(*fetches: Any) -> int:
-    return threads_for(native(*fetches).lowered.launches, 2, _CACHE)
+    return threads_for(native(*fetches).lowered.launches, 2, _TARGET)
 
 
 def training(batch: int, inputs: int) -> Any:
@@ -66,7 +67,7 @@ def test_threads_meet_every_few_milliseconds() -> None:
             x = tf.placeholder(tf.float32, [size, size])
             factors = [tf.placeholder(tf.float32, [size, size]) for _ in range(4)]
             step = native(*[tf.matmul(x, factor) for factor in factors], threads=2)
-            return [call.waits[0] for call in step.calls]
+            return [call.barriers[0] for call in step.calls]
 
     assert waits(64) == [False] * 4
     assert waits(768) == [False, True, True, True]

@@ -129,10 +129,20 @@ class TestCell:
         cell.update(lambda buffer: np.add(buffer, 1, out=buffer))
         assert cell.read().__array_interface__["data"] == address
 
-    def test_replace(self):
+    def test_views_of_reads_count_as_reads(self):
         cell = self.cell()
-        cell.replace(lambda value: value * 2)
-        assert cell.read().tolist() == [2, 4]
+        last = cell.read()[1:].reshape(1, 1)
+        cell.update(lambda buffer: np.add(buffer, 1, out=buffer))
+        assert last.tolist() == [[2]]
+
+    def test_exchanged_memory_comes_back_unless_it_is_read(self):
+        cell = self.cell()
+        memory = cell.borrow().array
+        assert cell.exchange(np.array([3, 4], np.float32)) is memory
+        seen = cell.read()
+        assert cell.exchange(memory) is None
+        assert seen.tolist() == [3, 4] and cell.read().tolist() == [1, 2]
+        assert cell.exchange(np.zeros(3, np.float32)) is None
 
     def test_no_update_is_lost_between_threads(self):
         cell = self.cell()

@@ -14,6 +14,7 @@ from thalweg import errors
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import USES, Held, Use, Uses
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.kernels import Context
 
 MODES = {"plain": (False, False), "locking": (True, False), "resource": (False, True)}
 
@@ -113,11 +114,11 @@ def test_views_on_the_host_keep_their_value_and_the_buffer_stays_current() -> No
     v = cell()
     view = v.read()
     with USES.mutex:
-        assert v.lend_to_write() is not view.base
+        assert v.copy_on_write().address != view.ctypes.data
     del view
-    number = id(v.buffer)
+    buffer = v.buffer
     with USES.mutex:
-        assert id(v.lend_to_write()) == number
+        assert v.copy_on_write() is buffer
 
 
 def test_a_buffer_that_a_step_writes_is_never_replaced() -> None:
@@ -126,10 +127,12 @@ def test_a_buffer_that_a_step_writes_is_never_replaced() -> None:
     USES.begin(running)
     try:
         with USES.mutex:
-            running.buffers = [v.lend_to_write()]
-        stranger = v.buffer  # holds it for a moment, as one who asks for its shape does
+            buffer = v.copy_on_write()
+            running.buffers = [buffer]
+        leased = buffer.lease()  # for a moment, as one who is about to ask what runs has
         with USES.mutex:
-            assert v.lend_to_write() is stranger
+            assert v.copy_on_write() is buffer
+        del leased
         assert v.read().base is None  # a copy: a view would change
     finally:
         USES.end(running)
@@ -240,3 +243,27 @@ def test_a_loop_that_updates_loses_nothing_beside_steps(mode: str) -> None:
 
         at_once(4, work)
         assert session.run(v) == 4 * 1100
+
+
+def test_what_was_read_never_changes_beside_steps_that_write() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        w = tf.Variable(np.zeros(4096, np.float32), name="w")
+        session.run(w.initializer)
+        grow = session.make_callable(w.assign_add(tf.ones([4096])).op)
+        node = w.op
+        held = node.op.kernel(Context(node, session.resources, Cancellation()))
+
+        def work() -> None:
+            kept: list[Any] = []
+            for number in range(60):
+                grow()
+                leased = held.read()
+                kept.append((leased[::7], float(leased[0])))
+                if number % 3:
+                    kept.pop(0)
+            for view, value in kept:
+                assert (view == value).all()
+
+        at_once(4, work)
+        assert (session.run(w) == session.run(w)[0]).all()
+        assert not held.borrow().is_leased

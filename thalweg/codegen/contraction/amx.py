@@ -125,12 +125,12 @@ class _Columns:
             step = frame.multiply(frame.add(first, loop.index), DEPTH * layout.width)
             base = self.b.element(destination, "i16", step)
             if self._lies_across():
-                self._turned(here, start, base)
+                self._transposed(here, start, base)
             else:
                 self._pairs(here, start, base)
 
     def _lies_across(self) -> bool:
-        """Whether the numbers of a sum lie side by side: squares of pairs are then turned round."""
+        """Whether the numbers of a sum lie side by side: squares of pairs are then transposed."""
         value = self.access.value
         if value.function != "load" or self.access.bounds:
             return False
@@ -138,7 +138,7 @@ class _Columns:
         is_plain = all(isinstance(term, Variable) for _, term in offset.terms)
         return is_plain and offset.factor(self.hot) == 1
 
-    def _turned(self, at: At, start: Value, base: Value) -> None:
+    def _transposed(self, at: At, start: Value, base: Value) -> None:
         """Pairs of 16 columns at a time, as numbers of 32 bits."""
         frame, b = self.frame, self.b
         argument, offset = self.access.value.arguments

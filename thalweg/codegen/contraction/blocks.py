@@ -20,7 +20,7 @@ BLOCKS = (512, 512 * 64)
 
 
 class Kernel(Protocol):
-    """What multiplies: gives sums after loops, and places moved along by one."""
+    """What multiplies: gives sums after loops, and places advanced along by one."""
 
     @property
     def frame(self) -> Frame:
@@ -36,7 +36,7 @@ class Kernel(Protocol):
         """The sums after all loops, row by row."""
         ...
 
-    def moved(self, at: Factors, level: Level, index: Value) -> Factors:
+    def advanced(self, at: Factors, level: Level, index: Value) -> Factors:
         """Where the factors lie at one value of a loop's variable."""
         ...
 
@@ -85,8 +85,8 @@ class LongSums:
                 tile.add(self.sums([part, *inner], at, smaller))
             return
         with frame.b.loop(level.start, level.stop, frame.integer(1)) as loop:
-            moved = self.kernel.moved(at, level, loop.index)
-            self._several(inner, moved, smaller, replace(cut, position=cut.position - 1), tile)
+            here = self.kernel.advanced(at, level, loop.index)
+            self._several(inner, here, smaller, replace(cut, position=cut.position - 1), tile)
 
     def _perhaps_several(
         self,

@@ -84,10 +84,10 @@ def _crowds(setting: Setting, access: Access, variables: Sequence[Variable]) -> 
 #: How many threads may work at a time, as far as schedules care.
 CORES = max(2, os.cpu_count() or 2)
 
-# What it costs, in cycles: per element copied in order or turned; bytes per cycle from the second
-# cache, from beyond it in order, and from beyond it a few lines at a time. What is packed comes in
-# time for the products that need it, or nearly.
-_COPY, _TURN, _NEAR, _FAR, _SCATTERED = 0.5, 1.5, 32.0, 5.0, 1.5
+# What it costs, in cycles: per element copied in order or transposed; bytes per cycle from the
+# second cache, from beyond it in order, and from beyond it a few lines at a time. What is packed
+# comes in time for the products that need it, or nearly.
+_COPY, _TRANSPOSE, _NEAR, _FAR, _SCATTERED = 0.5, 1.5, 32.0, 5.0, 1.5
 _PACKED, _SHARED = 40.0, 10.0
 
 
@@ -172,12 +172,12 @@ class Work:
     def _copies(self) -> float:
         setting, made, cycles = self.setting, self.made, 0.0
         if made.copy_a:
-            each = _COPY if made.copy_a != "tiles" or _strided(setting, made) else _TURN
+            each = _COPY if made.copy_a != "tiles" or _strided(setting, made) else _TRANSPOSE
             size = self.pieces * self.blocks * self.bytes_a
             far = 1.5 if self.bytes_a > 0.7 * setting.target.l2 else 1.0
             cycles += size * (each / setting.itemsize + far * (made.copy_a == "tiles") / _FAR)
         if made.copy_b:
-            each = _COPY if along_columns(setting) else _TURN
+            each = _COPY if along_columns(setting) else _TRANSPOSE
             again = self.pieces if made.copy_b == "block" else 1
             columns = self.columns if made.copy_b == "block" else setting.columns
             cycles += each * again * columns * setting.depth
@@ -205,8 +205,8 @@ class Work:
         """Each piece of work reads it from afar, each tile of rows again."""
         setting, size = self.setting, self.setting.itemsize
         small = setting.columns * setting.depth * size < setting.target.l2 / 2
-        called_for = self.made.ahead > 0
-        rate = _SCATTERED if self.strided_b and self.depth > 96 and not called_for else _FAR
+        prefetched = self.made.prefetch_steps > 0
+        rate = _SCATTERED if self.strided_b and self.depth > 96 and not prefetched else _FAR
         rate = _SHARED if self.made.copy_b == "shared" else rate
         bytes_of_pieces = self.pieces * self.columns * setting.depth * size
         tiles = ceil(self.rows / max(1, tile_height(setting, self.made)))

@@ -295,8 +295,8 @@ class GemmEmitter:
         if is_static(variable.extent):
             whole, rest = divmod(variable.extent, tile)
             return [size for size, there in ((tile, whole), (rest, rest)) if there]
-        halves = [size for size in (16, 8, 4, 2, 1) if size < tile]
-        return [tile, *halves]
+        smaller = [size for size in (16, 8, 4, 2, 1) if size < tile]
+        return [tile, *smaller]
 
     def _tile_loop(self, variable: Variable, start: Value, stop: Value, size: int) -> Value:
         """The tiles of one size; gives the first row that is left."""
@@ -323,7 +323,7 @@ class GemmEmitter:
         if self.made.dots:
             self._store_dots(rows, self._dot_products(distances, levels, at))
             return
-        self._call_for_results(rows)
+        self._prefetch_results(rows)
         kernel = MicroKernel(
             self.frame,
             self.kind,
@@ -334,8 +334,8 @@ class GemmEmitter:
             vector_a=self.form.depthwise,
             fma=self.fma,
             unroll=self.made.unroll,
-            ahead=self.made.ahead,
-            beside=self.made.beside,
+            prefetch_steps=self.made.prefetch_steps,
+            prefetch_panels=self.made.prefetch_panels,
         )
         sums = LongSums(kernel, len(rows) * len(self.masks)).sums(levels, at)
         self._finish(rows, self._with_partials(rows, sums))
@@ -491,7 +491,7 @@ class GemmEmitter:
             and not factors.keys().isdisjoint(self.form.rows)
         )
 
-    def _call_for_results(self, rows: Sequence[Row]) -> None:
+    def _prefetch_results(self, rows: Sequence[Row]) -> None:
         """Ask the caches for these streams, while the sums are made."""
         if not self._streams:
             return
@@ -517,8 +517,8 @@ class GemmEmitter:
             self._store_all(rows, sums)
 
     @cached_property
-    def _in_turns(self) -> bool:
-        """Whether rows of sums are finished in turns of a loop: where so much is done with a sum
+    def _stores_in_loop(self) -> bool:
+        """Whether rows of sums are finished in a loop: where so much is done with a sum
         that the registers are needed for it, and where sums take so long that there is little to
         gain by code for each row, which has to be made."""
         parts = sum(1 for _ in postorder([s.value for s in self.form.kernel.stores]))
@@ -528,8 +528,8 @@ class GemmEmitter:
 
     def _store_all(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         variable = next(iter(rows[0]), None)
-        if variable is not None and self._in_turns and rows[-1][variable]:
-            self._store_in_turns(variable, rows, sums)
+        if variable is not None and self._stores_in_loop and rows[-1][variable]:
+            self._store_in_loop(variable, rows, sums)
             return
         self._store_rows(Leaves(self.frame, dict(self.at), self.form.lane, self.lanes), rows, sums)
 
@@ -541,24 +541,24 @@ class GemmEmitter:
                 total = sums[i * width + j]
                 store_sums(self.form.kernel, replace(tile, whole=mask, sum=total, beyond=beyond))
 
-    def _store_in_turns(
+    def _store_in_loop(
         self, variable: Variable, rows: Sequence[Row], sums: Sequence[Value]
     ) -> None:
         """Put the sums into memory, which frees their registers, and finish those that differ in
-        other variables than one turn by turn."""
+        other variables than one in a loop."""
         b, frame, kind = self.b, self.frame, str(self.kind)
         kept = b.stack(self.kind, len(sums))
         for number, value in enumerate(sums):
             b.store(value, b.element(kept, kind, frame.integer(number)))
-        turns = rows[-1][variable] + 1
-        size = len(sums) // turns
-        with b.loop(frame.integer(0), frame.integer(turns), frame.integer(1)) as loop:
+        times = rows[-1][variable] + 1
+        size = len(sums) // times
+        with b.loop(frame.integer(0), frame.integer(times), frame.integer(1)) as loop:
             at = {**self.at, variable: frame.add(self.at[variable], loop.index)}
             first = b.element(kept, kind, frame.multiply(loop.index, size))
             places = [b.element(first, kind, frame.integer(number)) for number in range(size)]
             totals = [b.load(self.kind, place) for place in places]
-            turn = Leaves(frame, at, self.form.lane, self.lanes)
-            self._store_rows(turn, rows[: len(rows) // turns], totals)
+            row = Leaves(frame, at, self.form.lane, self.lanes)
+            self._store_rows(row, rows[: len(rows) // times], totals)
 
     def _store_dots(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         """The sums of a row are the lanes of one vector."""

@@ -2,7 +2,7 @@
 
 What comes in is a `Contraction` and the target; what goes out is LLVM text. A phase that packs the
 columns' factor, where that pays, comes first; then every thread multiplies its pieces of the
-result. Convolutions that minimal filtering makes faster go another way, and so do products of
+result. Convolutions that Winograd's algorithm makes faster go another way, and so do products of
 bfloat16 numbers where the processor has a unit for them.
 """
 
@@ -65,7 +65,7 @@ def _emitted(scratch: Scratch) -> Emitted:
     return Emitted(tuple(names), module.text, scratch.size, "tiles")
 
 
-_FEW = 8  # panels that threads cannot share evenly
+_MIN_PANELS = 8  # fewer than these threads cannot share evenly
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,11 @@ class _Pack:
         assert packing
         first, panels = packing.axes[1].coordinate, scratch.setting.panels(scratch.made)
         alone = first is packing.axes[-1].coordinate
-        if alone or not (packing.along or (panels < _FEW and first.extent > 64 * _FEW)):
+        if alone or not (
+            packing.along or (panels < _MIN_PANELS and first.extent > 64 * _MIN_PANELS)
+        ):
             return scratch.form.lane, scratch.width, panels
-        step = 1 if packing.along else 16  # whole lines of what is turned round
+        step = 1 if packing.along else 16  # whole lines of what is transposed
         length = ceil(first.extent / 16 / step) * step
         return first, length, ceil(first.extent / max(length, 1))
 

@@ -52,7 +52,7 @@ def _joint(outer: Level, inner: Level) -> Level | None:
 
 @dataclass(frozen=True)
 class Factors:
-    """Where a tile's factors lie: element addresses, moved along by the loops."""
+    """Where a tile's factors lie: element addresses, advanced by the loops."""
 
     a: Value
     b: Value
@@ -71,8 +71,8 @@ class MicroKernel:
     vector_a: bool  # whether `a` has an element per lane
     fma: bool
     unroll: int = 1
-    ahead: int = 0  # how many steps before they are used columns are called for; 0: never
-    beside: int = 0  # how many panels ahead columns are called for, from far away
+    prefetch_steps: int = 0  # how many steps before they are used columns are fetched; 0: never
+    prefetch_panels: int = 0  # how many panels ahead columns are fetched, from far away
 
     def sums(self, levels: Sequence[Level], at: Factors, start: Sequence[Value]) -> list[Value]:
         """The sums after all loops, row by row."""
@@ -88,18 +88,18 @@ class MicroKernel:
             if len(levels) == 1:
                 loop.next = self._step(level, at, loop.index, loop.carried)
             else:
-                moved = self.moved(at, level, loop.index)
-                loop.next = self.sums(levels[1:], moved, loop.carried)
+                here = self.advanced(at, level, loop.index)
+                loop.next = self.sums(levels[1:], here, loop.carried)
         return loop.results
 
     def _step(self, level: Level, at: Factors, index: Value, sums: Sequence[Value]) -> list[Value]:
-        moved = self.moved(at, level, index)
-        if self.ahead:
-            self._call_for(moved.b, self.frame.scaled(self.ahead, level.step_b), 3)
-        if self.beside:
+        here = self.advanced(at, level, index)
+        if self.prefetch_steps:
+            self._prefetch(here.b, self.frame.scaled(self.prefetch_steps, level.step_b), 3)
+        if self.prefetch_panels:
             width = self.vectors * self.kind.lanes
-            self._call_for(moved.b, self.frame.integer(self.beside * width), 2)
-        return self._products(moved, sums)
+            self._prefetch(here.b, self.frame.integer(self.prefetch_panels * width), 2)
+        return self._products(here, sums)
 
     def _unrolled(self, level: Level, at: Factors, start: Sequence[Value]) -> list[Value]:
         frame, b = self.frame, self.frame.b
@@ -108,15 +108,15 @@ class MicroKernel:
         middle = frame.subtract(frame.add(level.start, count), rest)
         with b.loop(level.start, middle, frame.integer(self.unroll), start) as loop:
             values = loop.carried
-            for turn in range(self.unroll):
-                index = frame.add(loop.index, frame.integer(turn))
+            for step in range(self.unroll):
+                index = frame.add(loop.index, frame.integer(step))
                 values = self._step(level, at, index, values)
             loop.next = values
         with b.loop(middle, frame.add(middle, rest), frame.integer(1), loop.results) as last:
-            last.next = self._products(self.moved(at, level, last.index), last.carried)
+            last.next = self._products(self.advanced(at, level, last.index), last.carried)
         return last.results
 
-    def moved(self, at: Factors, level: Level, index: Value) -> Factors:
+    def advanced(self, at: Factors, level: Level, index: Value) -> Factors:
         """Where the factors lie at one value of a loop's variable."""
         a, b = (
             self._address(base, self.frame.multiply(index, step))
@@ -124,7 +124,7 @@ class MicroKernel:
         )
         return Factors(a, b)
 
-    def _call_for(self, base: Value, distance: Value, nearness: int) -> None:
+    def _prefetch(self, base: Value, distance: Value, nearness: int) -> None:
         """Ask the caches for columns of later; past the end of memory that does nothing."""
         scalar, lanes = self.kind.scalar, self.kind.lanes
         for j in range(self.vectors):
@@ -180,10 +180,10 @@ class DotKernel:
             return self._along(levels[0], at, start)
         level, b = levels[0], self.frame.b
         with b.loop(level.start, level.stop, self.frame.integer(1), start) as loop:
-            loop.next = self.sums(levels[1:], self.moved(at, level, loop.index), loop.carried)
+            loop.next = self.sums(levels[1:], self.advanced(at, level, loop.index), loop.carried)
         return loop.results
 
-    def moved(self, at: Factors, level: Level, index: Value) -> Factors:
+    def advanced(self, at: Factors, level: Level, index: Value) -> Factors:
         """Where the factors lie at one value of a loop's variable."""
         return Factors(
             self._address(at.a, self.frame.multiply(index, level.step_a)),

@@ -279,8 +279,8 @@ class Copy:
         """The loop over an axis; `place` is where its first element lies in the copy."""
         if depth == len(self.axes):
             self._element(place, zero)
-        elif depth == len(self.axes) - 2 and not zero and self._turns():
-            self._turned(place)
+        elif depth == len(self.axes) - 2 and not zero and self._transposes():
+            self._transposed(place)
         elif depth == len(self.axes) - 1:
             self._innermost(place, zero)
         else:
@@ -300,8 +300,8 @@ class Copy:
 
     # Elements along memory that come to lie across
 
-    def _turns(self) -> bool:
-        """Whether rows of a tile are apart and what comes next is not: squares are turned round."""
+    def _transposes(self) -> bool:
+        """Whether rows of a tile are apart and what comes next is not: squares are transposed."""
         packing, source = self.packing, self._source
         if not packing.tiling or packing.along or len(packing.bounds) != 1 or len(self.axes) < 3:
             return False
@@ -324,7 +324,7 @@ class Copy:
         is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
         return (argument, offset) if plain(offset) and (is_same or is_wide) else None
 
-    def _turned(self, place: Value) -> None:
+    def _transposed(self, place: Value) -> None:
         """The squares of one tile, then what is left, element by element."""
         frame, depth, lanes = self.frame, len(self.axes) - 2, self.lanes
         axis, stride = self.axes[depth], self.strides[depth]

@@ -140,13 +140,15 @@ def _resized(setting: Setting, made: Schedule) -> list[dict[str, int]]:
 
 
 def _copied(setting: Setting, made: Schedule) -> list[dict[str, Any]]:
-    """Other copies of the factors, and columns called for earlier or not at all."""
+    """Other copies of the factors, and columns prefetched earlier or not at all."""
     changes: list[dict[str, Any]] = [{"copy_a": copy} for copy in _copies_of_a(setting, made)]
     for copy in _copies_of_b(setting, made):
-        changes.append({"copy_b": copy} | ({} if not copy else {"ahead": 0, "beside": 0}))
+        changes.append(
+            {"copy_b": copy} | ({} if not copy else {"prefetch_steps": 0, "prefetch_panels": 0})
+        )
     if not made.copy_b:
-        changes += [{"ahead": steps, "beside": 0} for steps in (0, 4, 8, 16)]
-        changes += [{"ahead": 0, "beside": panels} for panels in (2, 4)]
+        changes += [{"prefetch_steps": steps, "prefetch_panels": 0} for steps in (0, 4, 8, 16)]
+        changes += [{"prefetch_steps": 0, "prefetch_panels": panels} for panels in (2, 4)]
     return [*changes, {"unroll": made.unroll * 2}, {"unroll": max(1, made.unroll // 2)}]
 
 
@@ -216,7 +218,7 @@ def _dot_factors(form: Form) -> bool:
 
 
 def _streamed(setting: Setting) -> Schedule | None:
-    """A few rows times columns that are read where they lie, once, and called for in time.
+    """A few rows times columns that are read where they lie, once, and prefetched.
 
     Columns that the second cache does not hold are read in order, some rows of them at a time.
     """
@@ -232,13 +234,13 @@ def _streamed(setting: Setting) -> Schedule | None:
     if not direct_a(form, made):
         return None
     if _fits(setting):
-        return replace(made, panels=even(setting.panels(made), 32), ahead=8)
+        return replace(made, panels=even(setting.panels(made), 32), prefetch_steps=8)
     if setting.depth < 64:
         return None
     sums = rows * setting.width(made) * size
     most = max(1, setting.target.l2 // 8 // sums)  # unfinished sums stay near
     panels = even(setting.panels(made), max(CORES, ceil(setting.panels(made) / most)))
-    return _split(setting, replace(made, panels=panels, beside=2), 64)
+    return _split(setting, replace(made, panels=panels, prefetch_panels=2), 64)
 
 
 def _in_place(setting: Setting, ranked: Sequence[Schedule], likely: Schedule) -> Schedule | None:
@@ -255,7 +257,7 @@ def _in_place(setting: Setting, ranked: Sequence[Schedule], likely: Schedule) ->
         return None
     tiles = [tile for tile in _widths(ranked, 6) if tile.vectors in (3, 4)]
     found = [
-        _split(setting, replace(tile, block=rows, panels=panels, unroll=2, ahead=8), 512)
+        _split(setting, replace(tile, block=rows, panels=panels, unroll=2, prefetch_steps=8), 512)
         for tile in tiles
         for rows in [ceil(setting.height / tile.tile) * tile.tile]
         for panels in (2, 1)
@@ -287,7 +289,7 @@ def _products_cost(setting: Setting, made: Schedule) -> float:
 
 
 def _unroll(setting: Setting, tile: Schedule) -> int:
-    """How many steps a turn of the inner loop takes: several where one has few products."""
+    """How many steps an iteration of the inner loop takes: several where one has few products."""
     products = tile.vectors * tile_height(setting, tile)
     return 4 if 8 <= products < 12 else max(1, 8 // products)
 
@@ -408,8 +410,8 @@ def _column_blocks(setting: Setting, made: Schedule, copies: Sequence[str]) -> I
     panels = setting.panels(made)
     for size in {ceil(panels / parts) for parts in (1, 2, 4, 8)}:
         for copy in copies:
-            ahead = 8 if not copy and _is_far(setting) else 0
-            yield replace(made, panels=size, copy_b=copy, ahead=ahead)
+            steps = 8 if not copy and _is_far(setting) else 0
+            yield replace(made, panels=size, copy_b=copy, prefetch_steps=steps)
 
 
 def _is_far(setting: Setting) -> bool:

@@ -54,11 +54,11 @@ class Schedule:
     copy_a: str = ""  # "", "window" (as in memory, padded), "tiles" or "dense"
     copy_b: str = ""  # "", "shared" (once, by all threads) or "block" (for each piece of work)
     unroll: int = 1
-    ahead: int = 0  # how many steps of the sum before they are used columns are called for
-    beside: int = 0  # how many panels before they are used columns are called for
+    prefetch_steps: int = 0  # how many steps of the sum before they are used columns are fetched
+    prefetch_panels: int = 0  # how many panels before they are used columns are fetched
     dots: bool = False  # vectors along the last reduced variable; `vectors` counts columns
     matrix: bool = False  # tiles of 16 by 16 sums on the matrix unit of the processor
-    outputs: int = 0  # of a tile of a minimal filtering (`Blocks`), along each axis; 0: none is
+    outputs: int = 0  # of a Winograd tile (`Blocks`), along each axis; 0: none is
 
 
 @dataclass(frozen=True)

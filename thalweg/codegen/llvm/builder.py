@@ -65,7 +65,7 @@ def _type(scalar: str, lanes: int) -> Type:
 
 _FLOAT_BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64}
 
-_HALF_RANGES = {f"i{bits}": 1 << (bits - 1) for bits in (8, 16, 32, 64)}
+_SIGNED_RANGES = {f"i{bits}": 1 << (bits - 1) for bits in (8, 16, 32, 64)}
 
 I1, I8, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 8, 16, 32, 64))
 HALF, BFLOAT, FLOAT, DOUBLE = (Type(name) for name in _FLOAT_BITS)
@@ -119,8 +119,8 @@ def constant(kind: Type, number: Any) -> Value:
 def _literal(scalar: str, number: Any) -> str:
     if scalar == "i1":
         return "true" if number else "false"
-    if half := _HALF_RANGES.get(scalar):
-        return str((int(number) + half) % (2 * half) - half)
+    if reach := _SIGNED_RANGES.get(scalar):
+        return str((int(number) + reach) % (2 * reach) - reach)
     if scalar == "half":
         return f"0xH{np.float16(number).view(np.uint16):04X}"
     if scalar == "bfloat":
@@ -133,12 +133,11 @@ def _literal(scalar: str, number: Any) -> str:
 class Module:
     """Functions and the declarations they need, as one LLVM text.
 
-    `halves` says whether the target itself converts numbers of 16 bits; elsewhere LLVM would call a
-    library.
+    `native_fp16` says whether the target itself converts fp16; elsewhere LLVM would call a library.
     """
 
-    def __init__(self, halves: bool = False) -> None:
-        self.halves = halves
+    def __init__(self, native_fp16: bool = False) -> None:
+        self.native_fp16 = native_fp16
         self._functions: list[Builder] = []
         self._declarations: dict[str, str] = {}
 
@@ -394,7 +393,7 @@ class Builder:
     def loop(
         self, start: Value, stop: Value, step: Value, carried: Sequence[Value] = ()
     ) -> Generator[Loop]:
-        """`for index in range(start, stop, step)` with values carried from turn to turn.
+        """`for index in range(start, stop, step)` with values carried round it.
 
         The body sets `loop.next`; after the block, `loop.results` are the carried values.
         """

@@ -28,9 +28,9 @@ from thalweg.codegen.llvm.threads import (
 from thalweg.codegen.machine import CpuTarget, llvm, named, runs_here
 from thalweg.platform.caches import memoized
 
-#: How often all passes run over turns: no loop is to be left where its last values follow from its
-#: first ones. The first round counts the turns (their number is the least of two, more arithmetic
-#: than LLVM would spend without the option for it), the second finds that nothing else is done.
+#: How often all passes run over iterations: no loop is to be left where its last values follow from
+#: its first ones. The first round finds the trip count (the least of two, more arithmetic than LLVM
+#: would spend without the option for it), the second finds that nothing else is done.
 _ROUNDS = 2
 _LINKING = threading.RLock()
 _libraries = itertools.count()
@@ -78,7 +78,7 @@ def _finished(
 
     For code of explicit vectors and simple loops those are two: loops are rotated, instructions
     combined; without them kernels are up to a fifth slower. All passes of LLVM's first level take
-    three times as long and made no kernel faster; they run over turns, which are to vanish.
+    three times as long and made no kernel faster; they run over iterations, which are to vanish.
     For tiles none pays: passes cost two thirds more time, for about a hundredth of speed. Nor do
     tiles gain by the reduction of strength in loops, without which they take a fifth less.
     """
@@ -114,7 +114,7 @@ def _passes(machine: Any, wanted: Passes) -> tuple[Any, Any, Any, int]:
     whole = llvm().create_new_module_pass_manager()
     whole.add_always_inliner_pass()
     whole.add_post_order_function_attributes_pass()  # what cannot throw needs no unwind tables
-    if wanted == "turns":
+    if wanted == "iterations":
         return builder, whole, builder.getFunctionPassManager(), _ROUNDS
     single = llvm().create_new_function_pass_manager()
     single.add_loop_rotate_pass()

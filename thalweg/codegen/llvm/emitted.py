@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: What a module wants of LLVM before machine code is made of it. "loops" are simple, and brought
-#: into the form that machine code is best made of. "turns" are loops that run again and again: what
-#: all turns together come to may be found, too. "tiles" are written as they are to run.
-Passes = Literal["loops", "turns", "tiles"]
+#: into the form that machine code is best made of. "iterations" run again and again: what all of
+#: them together come to may be found, too. "tiles" are written as they are to run.
+Passes = Literal["loops", "iterations", "tiles"]
 
 
 @dataclass(frozen=True)

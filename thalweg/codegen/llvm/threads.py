@@ -85,7 +85,7 @@ class Inside:
         self._changed.notify_all()
         self._changed.release()
 
-    def begin_anew(self) -> None:
+    def reset_in_child(self) -> None:
         """In the child: of the parent's threads, the one that forked is all there is."""
         self._threads = [thread for thread in self._threads if thread == get_ident()]
         self._forking = 1  # its own: another one's fork was to come
@@ -96,7 +96,7 @@ inside = Inside()
 os.register_at_fork(
     before=inside.before_fork,
     after_in_parent=inside.after_fork,
-    after_in_child=inside.begin_anew,
+    after_in_child=inside.reset_in_child,
 )
 
 
@@ -153,45 +153,47 @@ def new_machine(target: CpuTarget) -> Any:
 @contextmanager
 def module_of(text: str, triple: str, layout: str) -> Generator[Any]:
     """A module of LLVM text for a target, in a context of its own, as long as it is needed."""
-    context = _brief("LLVMPY_ContextCreate")()
+    context = _holding_gil("LLVMPY_ContextCreate")()
     module: Any = None
     try:
         with _bindings().OutputString(owned=False) as error:
-            found = _brief("LLVMPY_ParseAssembly")(context, text.encode(), error)
+            found = _holding_gil("LLVMPY_ParseAssembly")(context, text.encode(), error)
             module = importlib.import_module("llvmlite.binding.module").ModuleRef(found, context)
-            if error or _brief("LLVMPY_VerifyModule")(module, error):
+            if error or _holding_gil("LLVMPY_VerifyModule")(module, error):
                 raise RuntimeError(f"LLVM takes no such text: {error}")
-        _brief("LLVMPY_SetTarget")(module, triple.encode())
-        _brief("LLVMPY_SetDataLayout")(module, layout.encode())
+        _holding_gil("LLVMPY_SetTarget")(module, triple.encode())
+        _holding_gil("LLVMPY_SetDataLayout")(module, layout.encode())
         yield module
     finally:  # here, where no fork can come in between
         if module is not None:
-            _brief("LLVMPY_DisposeModule")(module)
+            _holding_gil("LLVMPY_DisposeModule")(module)
             module.detach()
-        _brief("LLVMPY_ContextDispose")(context)
+        _holding_gil("LLVMPY_ContextDispose")(context)
 
 
 def run_over_module(passes: Any, module: Any, builder: Any) -> None:
     """Run passes over a module."""
-    _direct("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    _releasing_gil("LLVMPY_RunNewModulePassManager")(passes, module, builder)
 
 
 def run_over_function(passes: Any, function: Any, builder: Any) -> None:
     """Run passes over a function."""
-    _direct("LLVMPY_RunNewFunctionPassManager")(passes, function, builder)
+    _releasing_gil("LLVMPY_RunNewFunctionPassManager")(passes, function, builder)
 
 
 def emitted(machine: Any, module: Any, is_object: bool) -> bytes:
     """The machine code of a module, as an object file or as assembly."""
     with _bindings().OutputString(owned=False) as error:
-        memory = _direct("LLVMPY_TargetMachineEmitToMemory")(machine, module, is_object, error)
+        memory = _releasing_gil("LLVMPY_TargetMachineEmitToMemory")(
+            machine, module, is_object, error
+        )
         if not memory:
             raise RuntimeError(str(error))
     try:
-        start, size = _brief("LLVMPY_GetBufferStart"), _brief("LLVMPY_GetBufferSize")
+        start, size = _holding_gil("LLVMPY_GetBufferStart"), _holding_gil("LLVMPY_GetBufferSize")
         return ctypes.string_at(start(memory), size(memory))
     finally:
-        _brief("LLVMPY_DisposeMemoryBuffer")(memory)
+        _holding_gil("LLVMPY_DisposeMemoryBuffer")(memory)
 
 
 @cache
@@ -200,15 +202,15 @@ def _bindings() -> Any:
 
 
 @memoized(100)
-def _direct(name: str) -> Any:
-    """A function that takes long, as llvmlite knows it, but without llvmlite's lock."""
+def _releasing_gil(name: str) -> Any:
+    """A function that takes long, without Python's lock and without llvmlite's."""
     return _function(name, ctypes.CDLL)
 
 
 @memoized(100)
-def _brief(name: str) -> Any:
+def _holding_gil(name: str) -> Any:
     """A function that keeps Python's lock, since it takes less time than to get that back: a thread
-    that wants it waits until others have had their turn, which is some milliseconds."""
+    that wants it waits for the switch interval of others, which is some milliseconds."""
     return _function(name, ctypes.PyDLL)
 
 

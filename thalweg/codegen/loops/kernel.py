@@ -55,7 +55,7 @@ def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
     return Emitted(("kernel",), module.text)
 
 
-def emit_turn(turn: Iteration, target: CpuTarget) -> Emitted:
+def emit_iteration(turn: Iteration, target: CpuTarget) -> Emitted:
     """The code of a turn that repeats itself, in one function that one thread calls."""
     decided = [plan(simplest(kernel), target) for kernel in turn.kernels]
     module = Module(target.halves)
@@ -67,7 +67,7 @@ def emit_turn(turn: Iteration, target: CpuTarget) -> Emitted:
     used = [[turn.memory[n][a.position] for a in d.form.arguments] for n, d in enumerate(decided)]
     _write_turns(module, turn, used, words, can_fault)
     _write_turn_entry(module, turn, used, words)
-    return Emitted(("kernel",), module.text, passes="turns")
+    return Emitted(("kernel",), module.text, passes="iterations")
 
 
 def _write_entry(module: Module, decided: Plan, words: list[int]) -> None:
@@ -102,7 +102,7 @@ def _write_turn_entry(module: Module, turn: Iteration, used: _Lists, words: _Lis
         for start, own in zip(turn.starts, words, strict=True)
         for word in own
     ]
-    b.line(f"call void @turns({', '.join(map(str, [fault, *pointers, *integers]))})")
+    b.line(f"call void @iterations({', '.join(map(str, [fault, *pointers, *integers]))})")
     b.ret()
 
 
@@ -118,7 +118,7 @@ def _write_turns(
     memories = _all(turn, used)
     count = sum(map(len, words))
     kinds = [POINTER] * (1 + len(memories)) + [I64] * count
-    b = module.function("turns", kinds, attributes="noinline nounwind")
+    b = module.function("iterations", kinds, attributes="noinline nounwind")
     # As in `_function`; several kernels may share a home, which `overlapping` tells.
     apart = [1 + n for n, memory in enumerate(memories) if memory not in turn.overlapping]
     b.marks = dict.fromkeys([0, *apart], "noalias nocapture")

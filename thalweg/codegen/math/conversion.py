@@ -70,7 +70,7 @@ def to_memory(b: Builder, value: Value, dtype: Any) -> Value:
 
 def _half_to_float(half: LlvmRegister) -> LlvmRegister:
     """Shift exponent and fraction into place and mend the bias by a product (denormals too)."""
-    if half.builder.module.halves:
+    if half.builder.module.native_fp16:
         return half.convert("bitcast", "half").convert("fpext", "float")
     wide = half.convert("zext", "i32")
     magnitude = (wide & 0x7FFF) << 13
@@ -81,7 +81,7 @@ def _half_to_float(half: LlvmRegister) -> LlvmRegister:
 
 def _float_to_half(x: LlvmRegister) -> LlvmRegister:
     """Normal numbers round in the integer domain, denormal ones by adding a magic number."""
-    if x.builder.module.halves:
+    if x.builder.module.native_fp16:
         return x.convert("fptrunc", "half").convert("bitcast", "i16")
     bits = x.bits()
     magnitude = bits & 0x7FFFFFFF

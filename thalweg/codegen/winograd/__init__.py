@@ -1,1 +1,1 @@
-"""Convolutions by Winograd's minimal filtering."""
+"""Convolutions by Winograd's algorithm."""

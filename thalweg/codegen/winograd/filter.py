@@ -1,4 +1,4 @@
-"""Winograd's minimal filtering: m outputs of a filter of r taps for m + r - 1 products.
+"""Winograd's algorithm: m outputs of a filter of r taps for m + r - 1 products.
 
 What comes in are the numbers of outputs and taps; what goes out are three small matrices, with
 which a filtered piece of a line is `of_outputs · ((of_filters · taps) * (of_inputs · elements))`,

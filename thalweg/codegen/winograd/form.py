@@ -1,7 +1,7 @@
 """Convolutions with small square filters and stride 1 among contractions.
 
 What comes in is a `Contraction`; what goes out are the roles that its variables play in the
-convolution, where it is one: forward, or the gradient of an input, whose filters are turned round.
+convolution, where it is one: forward, or the gradient of an input, whose filters are flipped.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Window:
         return self.axes[0].taps
 
     @cached_property
-    def is_turned(self) -> bool:
+    def is_transposed(self) -> bool:
         """Whether filters must be copied for their columns to lie side by side."""
         return argument_of(self.kernel.b)[1].factor(self.lane) != 1
 

@@ -1,4 +1,4 @@
-"""Convolutions by Winograd's minimal filtering: fewer products, in blocks that stay in a cache.
+"""Convolutions by Winograd's algorithm: fewer products, in blocks that stay in a cache.
 
 What comes in are the roles of a convolution's variables and its blocks; what goes out is LLVM text.
 For a block of tiles and columns, and some channels at a time, inputs and filters are transformed
@@ -36,7 +36,7 @@ def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) ->
     """
     window = window_of(kernel)
     if window is None:
-        raise NotContraction("minimal filtering is for small filters of stride 1")
+        raise NotContraction("Winograd's algorithm is for small filters of stride 1")
     module = Module(target.halves)
     layout = layout_of(window, blocks_in(schedule), target.lanes)
 

@@ -1,4 +1,4 @@
-"""How a minimal filtering is cut into blocks that fit a cache, and whether it pays.
+"""How a Winograd convolution is cut into blocks that fit a cache, and whether it pays.
 
 What comes in is a `Contraction` and the target; what goes out is the schedule of least cost, if it
 is likely to cost less than the plain convolution, and how scratch memory is laid out for one.
@@ -158,7 +158,7 @@ _LEAST = 16
 
 
 def filtered(kernel: Contraction, target: CpuTarget) -> Schedule | None:
-    """The schedule of a minimal filtering, where that is likely to cost less than other ways."""
+    """The schedule of a Winograd convolution, where that is likely to cost less than other ways."""
     window = window_of(kernel) if ENABLED else None
     if window is None or not _is_fit(window, target):
         return None
@@ -169,7 +169,7 @@ def filtered(kernel: Contraction, target: CpuTarget) -> Schedule | None:
 
 
 def filtered_otherwise(kernel: Contraction, target: CpuTarget, made: Schedule) -> list[Schedule]:
-    """Other schedules of a minimal filtering that may cost as little."""
+    """Other schedules of a Winograd convolution that may cost as little."""
     window = window_of(kernel)
     works = sorted(_works(window, target), key=lambda work: work.cost) if window else []
     return [work.blocks.schedule for work in works[:_OTHERS] if work.blocks.schedule != made]

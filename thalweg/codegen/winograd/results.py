@@ -1,8 +1,8 @@
-"""The stage of a minimal filtering that gives results: sums transformed back, and stored.
+"""The stage of a Winograd convolution that gives results: sums transformed back, and stored.
 
 What comes in are the finished sums of a tile; what goes out is stored as the kernel says. But
 transforms spread an infinity, or what is no number, over all of a tile: where a result is one, the
-tile is computed anew product by product, so that everything has the value that plain sums have.
+tile is recomputed product by product, so that everything has the value that plain sums have.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Results(Stage):
         return b.call(f"llvm.vector.reduce.or.v{self.lanes}i1", strange.type.of(1), strange)
 
     def _sum_plainly(self, at: At, column: Value) -> None:
-        """Compute a tile's results anew, product by product."""
+        """Recompute a tile's results product by product."""
         with self.steps(self.blocks.outputs) as line:
             places = self._line(line)
             for place in places:

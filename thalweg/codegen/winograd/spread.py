@@ -1,4 +1,4 @@
-"""The stage of a minimal filtering that finds tiles whose inputs differ too much in magnitude.
+"""The stage of a Winograd convolution that finds tiles whose inputs differ too much in magnitude.
 
 Transforms round every result of a tile as the largest inputs make it. Results whose own inputs are
 much smaller would have that error, though the large ones are none of theirs. What comes in are sums
@@ -19,7 +19,7 @@ from thalweg.codegen.winograd.form import Axis
 from thalweg.codegen.winograd.transforms import At, Stage
 
 #: Of what an output sees times the largest tap, the error that inputs it does not see may cause.
-MOST_ERROR = 1e-4
+MAX_ERROR = 1e-4
 #: Sums of squares that are smaller may lack numbers whose squares are too small for a float.
 LEAST_ENERGY = 1e-30
 _LINE = 8  # as many sums are kept for a line of a tile
@@ -32,7 +32,7 @@ def most_spread(channels: int) -> float:
     Measured, for the worst of filters and places of large inputs: transforms have errors of 1.5e-6
     of that root, and sums over channels, which are rounded as often, grow with their root.
     """
-    return MOST_ERROR / (1.5e-6 + 6e-7 * sqrt(channels))
+    return MAX_ERROR / (1.5e-6 + 6e-7 * sqrt(channels))
 
 
 class Spread(Stage):

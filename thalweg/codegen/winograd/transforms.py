@@ -1,4 +1,4 @@
-"""The stages of a minimal filtering that transform inputs and filters.
+"""The stages of a Winograd convolution that transform inputs and filters.
 
 What comes in are blocks of a convolution and its scratch memory; each stage is a function that is
 given which tiles, channels or columns to transform, and leaves the squares of a tile in as many
@@ -274,24 +274,24 @@ class Filters(Stage):
         return self.in_order(tap)
 
 
-class TurnedFilters(Filters):
-    """The same for filters whose channels lie side by side: squares of them are turned first."""
+class TransposedFilters(Filters):
+    """The same for filters whose channels lie side by side: these are transposed first."""
 
     def emit(self) -> None:
         """All columns, as many channels at a time."""
         frame, lanes = self.frame, self.lanes
         channel, column = frame.given
-        self.turned = self.b.stack(self.kind, self.window.taps**2 * lanes)
+        self.transposed_taps = self.b.stack(self.kind, self.window.taps**2 * lanes)
         depth, width = self.depth(channel), self.layout.width
         with self.steps(width, lanes) as vector, self.steps(depth, lanes) as group:
-            self._turn(frame.add(channel, group), frame.add(column, vector))
+            self._transpose(frame.add(channel, group), frame.add(column, vector))
             left = frame.least(frame.subtract(depth, group), frame.integer(lanes))
             with self.steps(left) as number:
-                self.transform(self._turned_taps(number), frame.add(group, number), vector)
+                self.transform(self._taps_of(number), frame.add(group, number), vector)
         self.b.ret()
 
-    def _turn(self, channel: Value, column: Value) -> None:
-        """Turn a square of channels and columns for each tap."""
+    def _transpose(self, channel: Value, column: Value) -> None:
+        """Transpose a square of channels and columns for each tap."""
         frame, axes, taps = self.frame, self.window.axes, self.window.taps
         with self.steps(taps) as down, self.steps(taps) as across:
             at = {axes[0].tap: down, axes[1].tap: across, self.window.channel: channel}
@@ -301,7 +301,7 @@ class TurnedFilters(Filters):
                 self.b.store(vector, self._kept(frame.add(first, frame.integer(number))))
 
     def _kept(self, number: Value) -> Value:
-        return self.b.element(self.turned, str(self.kind), number)
+        return self.b.element(self.transposed_taps, str(self.kind), number)
 
     def _square(self, at: At, column: Value) -> list[Value]:
         """The channels of some columns; for columns that do not exist, those of the last one."""
@@ -316,7 +316,7 @@ class TurnedFilters(Filters):
             rows.append(self.channels_at(address, at[self.window.channel]))
         return rows
 
-    def _turned_taps(self, number: Value) -> Square:
+    def _taps_of(self, number: Value) -> Square:
         def tap(down: int, across: int) -> Value:
             first = self.frame.integer((down * self.window.taps + across) * self.lanes)
             return self.b.load(self.kind, self._kept(self.frame.add(number, first)))
@@ -326,4 +326,4 @@ class TurnedFilters(Filters):
 
 def filters_of(window: Window) -> type[Filters]:
     """The stage that transforms filters, by how they lie."""
-    return TurnedFilters if window.is_turned else Filters
+    return TransposedFilters if window.is_transposed else Filters

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from thalweg.codegen.cache import Loaded, load_all
-from thalweg.codegen.kernels import turn_request
+from thalweg.codegen.kernels import iteration_request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.loops.kernel import Iteration
 from thalweg.codegen.machine import CpuTarget
-from thalweg.device.cpu.program import Call, kernel_request
+from thalweg.device.cpu.listing import Call
+from thalweg.device.cpu.loading import kernel_request
 from thalweg.ir.kernel import Loops
 from thalweg.lower.control.program import Branch, BufferView, ControlProgram, Part, Storage
 from thalweg.lower.dynamic_shapes import SpecializedKernel, Varying
@@ -129,7 +130,7 @@ def _requests(
     target: CpuTarget,
 ) -> list[Request]:
     if turn is not None:
-        return [turn_request(turn, target)]
+        return [iteration_request(turn, target)]
     pairs = zip(part.lowered.launches, adapted, strict=True)
     return [kernel_request(launch, to.kernel, target) for launch, to in pairs]
 

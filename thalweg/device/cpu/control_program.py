@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from sys import getrefcount
 from typing import Any, cast
 
 import numpy as np
@@ -23,8 +22,8 @@ from thalweg.control.effects import locks_updates
 from thalweg.control.lists import ListValue
 from thalweg.device.cpu.control_inputs import FIRST_ROOM, given, kind, levels, rooms_for
 from thalweg.device.cpu.control_parts import PlacedPart, placed_parts, threads_for
+from thalweg.device.cpu.invocation import address_of
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
-from thalweg.device.cpu.program import address_of
 from thalweg.lower.control.builder import Lower, lower_control
 from thalweg.lower.control.program import (
     LISTS,
@@ -157,7 +156,7 @@ class _ControlStep:
             for home in self._all_homes()
             if home.where is Storage.CONSTANT
         }
-        self._frames: deque[_Frame] = deque()
+        self._idle: deque[_Invocation] = deque()
         self._find_border()
 
     def _all_homes(self) -> list[BufferView]:
@@ -213,52 +212,54 @@ class _ControlStep:
     def run(self, context: Any, values: Sequence[Any]) -> Any:
         """The unit's outputs; None where something cannot be settled; or a wish for more room."""
         try:
-            frame = self._frames.pop()
+            invocation = self._idle.pop()
         except IndexError:
-            frame = _Frame(self)
-        held, found = self._enter(frame, values), None
+            invocation = _Invocation(self)
+        held, found = self._enter(invocation, values), None
         if held is not None:
             run = self._run_with_variables if self.variables else self._run
-            found = run(frame, values, context)
-        # A frame that is left half way, stopped by a signal or a check, is not used again.
-        self._frames.append(frame)
+            found = run(invocation, values, context)
+        # A invocation that is left half way, stopped by a signal or a check, is not used again.
+        self._idle.append(invocation)
         return found
 
-    def _run_with_variables(self, frame: _Frame, values: Sequence[Any], context: Any) -> Any:
-        frame.use.cells = [values[home.source] for home in self.variables]
+    def _run_with_variables(
+        self, invocation: _Invocation, values: Sequence[Any], context: Any
+    ) -> Any:
+        invocation.use.cells = [values[home.source] for home in self.variables]
         try:
-            USES.begin(frame.use, context.cancellation)
-            return self._run(frame, values, context) if self._lend(frame) else None
+            USES.begin(invocation.use, context.cancellation)
+            return self._run(invocation, values, context) if self._borrow(invocation) else None
         finally:
-            USES.end(frame.use)
+            USES.end(invocation.use)
 
-    def _run(self, frame: _Frame, values: Sequence[Any], context: Any) -> Any:
-        results = self._results(frame, values, context)
+    def _run(self, invocation: _Invocation, values: Sequence[Any], context: Any) -> Any:
+        results = self._results(invocation, values, context)
         before = self._remembered(values)
-        frame.fault[0] = 0
-        fault = self.pool.run(frame.program)
-        pause = partial(self._pause, frame, context)
-        fault = self.pool.run_on(frame.program, fault, pause)
+        invocation.fault[0] = 0
+        fault = self.pool.run(invocation.program)
+        pause = partial(self._pause, invocation, context)
+        fault = self.pool.resume(invocation.program, fault, pause)
         context.cancellation.check()
         if not fault and self._used_once(results):
             self._settle_streams(results, context)
             return self._outputs(values, results)
         for cell, value in before:
-            np.copyto(cell.lend(), value)
+            np.copyto(cell.borrow().array, value)
         full = self._full(results)
         return _MoreRoom(full) if full else None
 
-    def _pause(self, frame: _Frame, context: Any) -> None:
+    def _pause(self, invocation: _Invocation, context: Any) -> None:
         """Between two iterations: stop if that is wanted, let others at the variables."""
         context.cancellation.check()
         if self.checks or not self.variables or not USES.is_contended:
             return  # what may have to be undone is seen by nobody
-        use = frame.use
+        use = invocation.use
         cells = use.cells
         USES.end(use)
         use.cells = cells
         USES.begin(use, context.cancellation)
-        if not self._lend(frame):
+        if not self._borrow(invocation):
             raise errors.AbortedError(None, None, "A variable of a running loop lost its value.")
 
     def _full(self, results: Mapping[BufferView, Array]) -> dict[int, int]:
@@ -276,9 +277,9 @@ class _ControlStep:
         if not self.checks:
             return []
         cells = [values[home.source] for home in self.variables if home in self.written]
-        return [(cell, cell.lend().copy()) for cell in cells]
+        return [(cell, cell.borrow().array.copy()) for cell in cells]
 
-    def _enter(self, frame: _Frame, values: Sequence[Any]) -> list[Any] | None:
+    def _enter(self, invocation: _Invocation, values: Sequence[Any]) -> list[Any] | None:
         """Put the addresses of what comes in in place; the arrays that must live meanwhile."""
         held: list[Any] = []
         for home in self.inputs:
@@ -293,33 +294,30 @@ class _ControlStep:
                     return None
             array = np.require(value, home.dtype, ["C", "A"])
             held.append(array)
-            self._put(frame, home, array)
+            self._put(invocation, home, array)
         return held
 
-    def _lend(self, frame: _Frame) -> bool:
+    def _borrow(self, invocation: _Invocation) -> bool:
         """Put the addresses of the variables in place; whether they are as expected."""
-        use = frame.use
+        use = invocation.use
         with USES.mutex:
-            buffers: list[Array] = []
-            use.buffers = buffers
-            for home, cell in zip(self.variables, use.cells, strict=True):
-                buffer = cell.buffer
+            for number in self.changed:
+                if use.cells[number].is_initialized:
+                    use.cells[number].copy_on_write()
+            buffers = use.buffers = [cell.buffer for cell in use.cells]
+            for home, buffer in zip(self.variables, buffers, strict=True):
                 if buffer is None or buffer.shape != home.shape:
                     return False
-                if home in self.written and getrefcount(buffer) > 3:  # somebody else holds it
-                    buffer = None
-                    buffer = cell.lend_to_write()
-                buffers.append(buffer)
-                self._put(frame, home, buffer)
+                self._put(invocation, home, buffer.array)
         return True
 
-    def _put(self, frame: _Frame, home: BufferView, array: Array) -> None:
+    def _put(self, invocation: _Invocation, home: BufferView, array: Array) -> None:
         address = address_of(array)
         for word, shift in self.words.get(home, ()):
-            frame.words[word] = address + shift
+            invocation.words[word] = address + shift
 
     def _results(
-        self, frame: _Frame, values: Sequence[Any], context: Any
+        self, invocation: _Invocation, values: Sequence[Any], context: Any
     ) -> dict[BufferView, Array]:
         """Fresh memory for the loop variables, lists and traces."""
         found: dict[BufferView, Array] = {}
@@ -333,7 +331,7 @@ class _ControlStep:
             # A number of turns begins at none, and lists that never were start at the first row.
             make = np.zeros if home in self.begun else np.empty
             found[home] = make(home.shape, home.dtype) if start is None else start()
-            self._put(frame, home, found[home])
+            self._put(invocation, home, found[home])
         return found
 
     def _starts(self, values: Sequence[Any]) -> dict[BufferView, Callable[[], Array]]:
@@ -435,7 +433,7 @@ def _size(rows: ListBuffer, before: ListValue, written: Array | None) -> int:
     return max(before.size(), 1 + int(np.max(np.flatnonzero(written), initial=-1)))
 
 
-class _Frame:
+class _Invocation:
     """A program with memory of its own: what one call in flight needs."""
 
     def __init__(self, step: _ControlStep) -> None:
@@ -470,7 +468,7 @@ class _Frame:
             for word, buffer, shift in call.addresses():
                 words[word] = self._address(placed, buffer) + shift
             words[call.words + count + 1] = self._base + call.scratch
-            words[call.words + count + 2 : call.words + call.word_count] = call.adapted.words
+            words[call.words + count + 2 : call.words + call.word_count] = call.specialized.words
             arguments = words.ctypes.data + 8 * call.words
             entries += call.entries(arguments)
         return entries

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded, find_all
 from thalweg.device.cpu.control_program import NativeControl
+from thalweg.device.cpu.listing import Listing
+from thalweg.device.cpu.loading import make_program
 from thalweg.device.cpu.pool import Pool, default_pool, default_threads
-from thalweg.device.cpu.program import Listing, Program, make_program
+from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.program_template import ProgramTemplate
 from thalweg.device.device import Device
 from thalweg.lower.control.builder import Lower

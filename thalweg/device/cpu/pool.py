@@ -58,7 +58,7 @@ _Words = NDArray[np.int64]
 # How native functions are called: those made by PYFUNCTYPE keep the GIL.
 _START = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-_RUN_BRIEFLY = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+_RUN_WITH_GIL = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 #: Raised by an instruction, these belong to the thread that ran it.
@@ -75,16 +75,16 @@ _SYNCHRONOUS = {
 class Entry(NamedTuple):
     """A kernel call: `function(arguments, thread, threads)` on all threads.
 
-    With an `owner`, one thread makes the call, alone. `barrier`: what was called before must be
-    finished on all threads. A program may pause at a barrier, unless the entry is `held`: it goes
-    on with what the one before has begun. `work` is about how many nanoseconds it takes a thread.
+    With a `thread`, that one makes the call, alone. `barrier`: what was called before must be
+    finished on all threads. A step may pause at a barrier, unless the entry has `no_pause`: it
+    continues what the one before has begun. `work` is about how many nanoseconds it takes a thread.
     """
 
     function: int
     arguments: int
     barrier: bool = True
-    owner: int = -1
-    held: bool = False
+    thread: int = -1
+    no_pause: bool = False
     work: int = 0
 
 
@@ -102,9 +102,8 @@ class Jump(NamedTuple):
 class StepTable:
     """A step as a table of kernel calls, on so many threads (0: as many as the pool has).
 
-    `fault` is the address of the step's fault word. A `brief` step keeps the GIL: that saves time
-    where all is done in a few microseconds. One thread at a time may run a program, for its
-    buffers are its own.
+    `fault` is the address of the step's fault word. A step that `holds_gil` saves time where all is
+    done in a few microseconds. One thread at a time may run a table, for its buffers are its own.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class StepTable:
         entries: Sequence[Entry | Jump],
         fault: int,
         threads: int = 0,
-        brief: bool = False,
+        holds_gil: bool = False,
     ) -> None:
         if not fault:
             raise ValueError("A program needs the address of a fault word.")
@@ -122,7 +121,7 @@ class StepTable:
         self.words = _table(pool, self.entries, fault, self.threads)
         self.fault = ctypes.c_int64.from_address(fault)
         self.address = self.words.ctypes.data
-        self.brief = brief
+        self.holds_gil = holds_gil
 
 
 def _table(pool: Pool, entries: Sequence[Entry | Jump], fault: int, threads: int) -> _Words:
@@ -139,12 +138,12 @@ def _table(pool: Pool, entries: Sequence[Entry | Jump], fault: int, threads: int
 def _row(entry: Entry | Jump) -> tuple[int, int, int, int]:
     if isinstance(entry, Entry):
         flags = (table_interpreter.BARRIER if entry.barrier else 0) | (
-            table_interpreter.HELD if entry.held else 0
+            table_interpreter.NO_PAUSE if entry.no_pause else 0
         )
         flags |= (
             min(entry.work + _CALL, table_interpreter.MOST_WORK) << table_interpreter.WORK_SHIFT
         )
-        return entry.function, entry.arguments, flags, entry.owner
+        return entry.function, entry.arguments, flags, entry.thread
     flags = (
         table_interpreter.BARRIER
         | table_interpreter.JUMP
@@ -175,7 +174,7 @@ class Pool:
         self.target = target or host()
         start, run, stop = load([table_interpreter.emit_pool(self.target)], self.target)[0]
         self._run: Callable[[int], int] = _RUN(run)
-        self._run_briefly: Callable[[int], int] = _RUN_BRIEFLY(run)
+        self._run_with_gil: Callable[[int], int] = _RUN_WITH_GIL(run)
         self._start_workers: Callable[[int, int], None] = _START(start)
         self._stop_workers: Callable[[int], None] = _STOP(stop)
         self._system = _system(self.target)
@@ -189,12 +188,12 @@ class Pool:
         """Run a step to its end, or until it pauses; what its fault word holds then."""
         if program.threads > self._offered:
             self._start(program.threads)
-        if program.brief:
-            return self._run_briefly(program.address)
+        if program.holds_gil:
+            return self._run_with_gil(program.address)
         return self._run(program.address)
 
-    def run_on(self, program: StepTable, code: int, check: Callable[[], None] | None = None) -> int:
-        """Run a step on that gave a code: to its end, if it paused; what its fault word holds then.
+    def resume(self, program: StepTable, code: int, check: Callable[[], None] | None = None) -> int:
+        """Run a step that gave a code to its end, if it paused; what its fault word holds then.
 
         `check` is called at each pause and raises to stop the step, as do signals. A step that was
         stopped is not to be run again.
@@ -214,7 +213,7 @@ class Pool:
         times = np.zeros((len(program.entries), program.threads, 2), np.int64)
         program.words[table_interpreter.PROGRAM_TIMES // 8] = times.ctypes.data
         try:
-            self.run_on(program, self.run(program), check)
+            self.resume(program, self.run(program), check)
         finally:
             program.words[table_interpreter.PROGRAM_TIMES // 8] = 0
         return times

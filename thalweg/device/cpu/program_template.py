@@ -1,8 +1,9 @@
-"""A native step but for its addresses: what every frame of it is made from, as plain data.
+"""A program but for its addresses: what every invocation of it is made from, as plain data.
 
-Comes in: the calls of a lowered region with their code. Goes out: an `Image`, whose argument words
-are numbers to which the address of some memory is added, in one go, when a frame is made. It holds
-no expressions, buffers or nodes, so it can be written to a file and read in another process.
+Comes in: the calls of a lowered region with their code. Goes out: a `ProgramTemplate`, whose
+argument words are numbers to which the address of some memory is added, in one go, when an
+invocation is made. It holds no expressions, buffers or nodes, so it can be written to a file and
+read in another process.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ Array = NDArray[Any]
 #: Argument words that hold an address: which, and how far from the array's start it points.
 Words = tuple[tuple[int, int], ...]
 
-#: What is added to a word: nothing, or the address of the fault word, of the arena, of the places
-#: in random streams, of a constant (the first one has this number).
+#: What is added to a word: nothing, or the address of the fault word, of the arena, of the
+#: positions in random streams, of a constant (the first one has this number).
 NOTHING, FAULT, ARENA, STREAMS, CONSTANTS = range(5)
-STREAM_BYTES = 24  # that a place in a random stream takes
+STREAM_BYTES = 24  # that a position in a random stream takes
 
 
 class Reference(NamedTuple):
@@ -51,21 +52,21 @@ class Output(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A random op: its place among the region's nodes, and what is known of its inputs."""
+    """A random op: its position among the region's nodes, and what is known of its inputs."""
 
     node: int
     values: tuple[Any, ...]
 
 
 class PlacedCall(NamedTuple):
-    """A kernel call: which kernel, where its words begin, whether it waits, whose it is, whether it
-    goes on with an update of a variable, and its work."""
+    """A kernel call: which kernel, where its words begin, whether a barrier is before it, which
+    thread runs it (-1: all), whether it continues an update of a variable, and its work."""
 
     kernel: int
     word: int
-    waits: bool
-    owner: int
-    held: bool
+    barrier: bool
+    thread: int
+    no_pause: bool
     work: int
 
 
@@ -80,7 +81,7 @@ class ProgramTemplate:
     constants: Sequence[Array]
     streams: Sequence[Stream]
     inputs: Sequence[tuple[int, Words]]
-    references: Sequence[tuple[int, Reference]]
+    references: Sequence[Reference]
     outputs: Sequence[Output]
     arena: int  # bytes
     threads: int
@@ -151,9 +152,9 @@ class Border:
         read = [(p, t) for p, t in enumerate(spec.region.inputs) if t not in spec.values]
         return [(place, words) for place, tensor in read if (words := self._words(tensor))]
 
-    def references(self) -> list[tuple[int, Reference]]:
+    def references(self) -> list[Reference]:
         """The variables."""
-        return [(p, self._reference(t)) for p, t in enumerate(self._lowered.spec.region.references)]
+        return [self._reference(tensor) for tensor in self._lowered.spec.region.references]
 
     def outputs(self) -> list[Output]:
         """The results."""

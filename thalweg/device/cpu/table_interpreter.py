@@ -71,7 +71,7 @@ ENTRY_BYTES = 32
 BARRIER = 1
 JUMP = 2
 IF_TRUE = 4  # of a jump: taken where the byte is not zero, else where it is
-HELD = 8  # the program must not pause before this entry
+NO_PAUSE = 8  # the program must not pause before this entry
 WORK_SHIFT = 32  # the bits above are the entry's work, in nanoseconds at most: roughly
 MOST_WORK = 2**31 - 1
 
@@ -321,7 +321,7 @@ read:
 look:
   %due = call i1 @look(ptr %pool, ptr %program, i64 %thread, i64 %work)
   %alone = icmp eq i64 %threads, 1
-  %hold.now = and i64 %flags, {HELD}
+  %hold.now = and i64 %flags, {NO_PAUSE}
   %loose = icmp eq i64 %hold.now, 0
   %could = and i1 %alone, %loose
   %leaves = and i1 %due, %could
@@ -332,7 +332,7 @@ ready:
   %dependent = icmp ne i64 %bit, 0
   br i1 %dependent, label %meet, label %choose
 meet:
-  %hold = and i64 %flags, {HELD}
+  %hold = and i64 %flags, {NO_PAUSE}
   %held = icmp ne i64 %hold, 0
   %mask = select i1 %held, i64 {_FAULTS}, i64 -1
   %leave = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 %mask)

@@ -25,7 +25,7 @@ from thalweg.codegen.contraction.kernel import (
     schedule,
     schedules,
 )
-from thalweg.codegen.kernels import key_of, remember, remembered, request
+from thalweg.codegen.kernels import keep_schedule, key_of, request, tuned_schedule
 from thalweg.codegen.progress import progress
 from thalweg.device.cpu.pool import Entry, Pool, StepTable
 from thalweg.ir.kernel import Argument, Contraction
@@ -84,7 +84,7 @@ def tune_new(adapted: Sequence[SpecializedKernel], pool: Pool, threads: int) -> 
     subjects = [
         Subject(f"contraction {number}", each, pool, threads)
         for number, each in enumerate(adapted)
-        if isinstance(each.kernel, Contraction) and remembered(each.kernel, target) is None
+        if isinstance(each.kernel, Contraction) and tuned_schedule(each.kernel, target) is None
     ]
     if subjects:
         tf_logging.info("Measuring schedules of %d contractions (THALWEG_TUNE=1).", len(subjects))
@@ -118,7 +118,7 @@ def _tuned(subject: Subject, end: float) -> Iterator[Tuned]:
     except NotContraction:
         return
     search.run(end)
-    remember(subject.kernel, target, search.best)
+    keep_schedule(subject.kernel, target, search.best)
     batch, *others = subject.extents
     iterations = (f"{batch} of " if batch != 1 else "") + "×".join(map(str, others))
     seconds = search.seconds

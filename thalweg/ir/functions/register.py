@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 Operand = Any  # a Register or a Python number
 
@@ -90,9 +90,7 @@ class Register(ABC):
 
     def like(self, other: Operand) -> Self:
         """A number as a constant of this type; a register as it is."""
-        if isinstance(other, Register):
-            return cast("Self", other)
-        return self.number(self.scalar, other)
+        return other if type(other) is type(self) else self.number(self.scalar, other)
 
     def _arithmetic(self, whole: str, floating: str, other: Operand) -> Self:
         return self.binary(floating if self.is_float else whole, self.like(other))
@@ -176,8 +174,9 @@ class Register(ABC):
 
     def choose(self, chosen: Operand, otherwise: Operand) -> Self:
         """Lane by lane, one of two values by this condition. One of them must be a register."""
-        value: Self = chosen if isinstance(chosen, type(self)) else otherwise
-        return self.selected(value.like(chosen), value.like(otherwise))
+        if type(chosen) is not type(self):
+            return self.selected(otherwise.like(chosen), otherwise)
+        return self.selected(chosen, chosen.like(otherwise))
 
     def where(self, condition: Self, otherwise: Operand) -> Self:
         """This where a condition holds, else something else."""

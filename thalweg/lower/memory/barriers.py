@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from thalweg.graph.node import Node
 from thalweg.ir.kernel import Kernel, Loops
+from thalweg.ir.target import Target
 from thalweg.lower.flops_bytes import operations, touched_bytes
 from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -50,7 +51,7 @@ def is_small(launch: Launch) -> bool:
     return work_of(launch.kernel) < SMALL
 
 
-def threads_for(launches: Sequence[Launch], threads: int, cache: int) -> int:
+def threads_for(launches: Sequence[Launch], threads: int, target: Target) -> int:
     """On how many threads a step runs: on one where that is likely faster.
 
     A step of a few microseconds is done before others have joined in. Shared among threads, a
@@ -71,7 +72,7 @@ def threads_for(launches: Sequence[Launch], threads: int, cache: int) -> int:
             fetched += amount * _FETCHED_BYTE if buffer in written else 0.0
     if alone < alone / threads + _JOINING:
         return 1
-    fits = sum(touched.values()) <= cache
+    fits = sum(touched.values()) <= target.l2
     return 1 if fits and alone < _CLEARLY * (alone / threads + fetched) else threads
 
 

@@ -29,14 +29,14 @@ class Buffer:
     ```
     """
 
-    __slots__ = ("_interface", "_leases", "address", "array", "device", "shape")
+    __slots__ = ("_interface", "address", "array", "device", "leases", "shape")
 
     def __init__(self, array: Array, device: str = HOST) -> None:
         self.array = array  # on the host, or as the host sees the device's memory
         self.device = device
         self.shape: tuple[int, ...] = array.shape
         self.address = array.ctypes.data
-        self._leases: set[int] = set()  # the identities of those that are out
+        self.leases: set[int] = set()  # the identities of those that are out
         self._interface = {
             "shape": array.shape,
             "typestr": array.dtype.str,
@@ -57,27 +57,19 @@ class Buffer:
     @property
     def is_leased(self) -> bool:
         """Whether a reader on the host may still look at it."""
-        return bool(self._leases)
+        return bool(self.leases)
 
     def lease(self) -> Array:
         """The elements, read-only, for as long as somebody holds the array or a view of it."""
         dtype = self.array.dtype
         if dtype.hasobject:  # memory with references in it is not to be had by its address
-            return _read_only(self.array.copy())
+            return read_only(self.array.copy())
         leased = np.asarray(_Lease(self, self._interface))
         return leased if leased.dtype == dtype else leased.view(dtype)
 
     def copy(self) -> Buffer:
         """A buffer with the same elements that nobody else has."""
         return Buffer(self.array.copy(), self.device)
-
-    def begin(self, lease: int) -> None:
-        """Note that a lease is out."""
-        self._leases.add(lease)  # one operation of the interpreter, as is the next one
-
-    def end(self, lease: int) -> None:
-        """Note that a lease is over."""
-        self._leases.discard(lease)
 
 
 class _Lease:
@@ -89,12 +81,18 @@ class _Lease:
     def __init__(self, buffer: Buffer, interface: dict[str, Any]) -> None:
         self.__array_interface__ = interface
         self._buffer = buffer
-        buffer.begin(id(self))
+        buffer.leases.add(id(self))  # one operation of the interpreter, as is the next one
 
     def __del__(self) -> None:
-        self._buffer.end(id(self))
+        self._buffer.leases.discard(id(self))
 
 
-def _read_only(array: Array) -> Array:
+def host_buffer(shape: tuple[int, ...], dtype: Any) -> Buffer:
+    """Memory for an array on the host; what it holds is undefined."""
+    return Buffer(np.empty(shape, dtype))
+
+
+def read_only(array: Array) -> Array:
+    """An array, not to be written to any more."""
     array.flags.writeable = False
     return array

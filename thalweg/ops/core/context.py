@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from sys import getrefcount
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -17,6 +16,7 @@ from thalweg import errors
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node
 from thalweg.graph.shapes import TensorShape
+from thalweg.ops.core.buffer import Buffer, host_buffer, read_only
 from thalweg.ops.state.variable_uses import USES, Held
 
 Array = NDArray[Any]
@@ -48,6 +48,11 @@ class Context(Protocol):
         """The step's cancellation."""
         ...
 
+    @property
+    def allocate(self) -> Allocate:
+        """How the step's device allocates memory."""
+        ...
+
     def resource(self, name: str, container: str, make: Callable[[], Resource]) -> Resource:
         """The object kept under (container, name), made on first use."""
         ...
@@ -61,26 +66,34 @@ class Context(Protocol):
         ...
 
 
-class VariableCell:
-    """A variable's buffer: what flows along reference edges.
+#: (shape, NumPy dtype) -> uninitialised memory of a device
+Allocate = Callable[[tuple[int, ...], Any], Buffer]
 
-    Readers on the host get read-only views of the buffer, which never change: an update writes in
-    place when no reader holds a view, and otherwise into a fresh copy. Native code is given the
-    buffer's address alone, for as long as its `Use` lasts: a buffer is contiguous in the order of
-    C, and its elements are aligned. The updates of a resource variable are exclusive.
+
+class VariableCell:
+    """A variable: what flows along reference edges, and owns the buffer of the current value.
+
+    Readers on the host get leases of the buffer, whose elements never change: an update writes in
+    place while no lease is out, and to a copy otherwise. Native code is given the buffer's address
+    for as long as its `Use` lasts. The updates of a resource variable are exclusive.
     """
 
     def __init__(
-        self, name: str, dtype: DType, shape: TensorShape, is_resource: bool = False
+        self,
+        name: str,
+        dtype: DType,
+        shape: TensorShape,
+        is_resource: bool = False,
+        allocate: Allocate = host_buffer,
     ) -> None:
         self.name = name
         self.dtype = dtype
         self.shape = shape
         self.is_resource = is_resource
-        # An empty tensor has nothing to initialise.
-        self.buffer: Array | None = None  # native code reads and writes it itself
-        if shape.num_elements() == 0:
-            self.buffer = np.empty(cast("Sequence[int]", shape.sizes), dtype.as_numpy_dtype)
+        self._allocate = allocate
+        self.buffer: Buffer | None = None  # native code reads and writes it itself
+        if shape.num_elements() == 0:  # an empty tensor has nothing to initialise
+            self.buffer = self.allocate(cast("tuple[int, ...]", shape.sizes))
 
     @property
     def is_initialized(self) -> bool:
@@ -89,90 +102,73 @@ class VariableCell:
 
     def read(self) -> Array:
         """The current value, read-only."""
-        view = self._require().view()  # from here on, who is about to write takes a copy
-        if USES.uses:
-            view = self._read_beside_others()
-        view.flags.writeable = False
-        return view
+        buffer = self._require()
+        leased = buffer.lease()  # from here on, a writer copies
+        if USES.uses or self.buffer is not buffer:
+            return self._read_beside_others()
+        return leased
 
     def _read_beside_others(self) -> Array:
         with Held([self]):
             with USES.mutex:
                 buffer = self._require()
                 if not USES.is_written(buffer):
-                    return buffer.view()
-            return buffer.copy()  # views and steps that write in place exclude one another
+                    return buffer.lease()
+            # Leases and steps that write in place exclude one another.
+            return read_only(buffer.array.copy())
 
     def snapshot(self) -> Array:
         """A copy of the current value."""
-        buffer = self._require()
-        if buffer.size == 1:  # one element is read in one operation
-            return buffer.copy()
+        array = self._require().array
+        if array.size == 1:  # one element is read in one operation
+            return array.copy()
         with Held([self]):
-            return self._require().copy()
+            return self._require().array.copy()
 
     def assign(self, value: Array) -> None:
         """Replace the value by a copy of `value`."""
         with Held([self], writes=True):
-            if self.buffer is None or np.shape(value) != self.buffer.shape or self._is_shared():
-                self.buffer = np.array(value, dtype=self.dtype.as_numpy_dtype, order="C")
-            else:
-                np.copyto(self.buffer, value, casting="unsafe")
+            buffer = self.buffer
+            if buffer is None or np.shape(value) != buffer.shape or buffer.is_leased:
+                buffer = self.allocate(np.shape(value))
+            np.copyto(buffer.array, value, casting="unsafe")
+            self.buffer = buffer
 
     def exchange(self, value: Array) -> Array | None:
-        """Make an array the buffer; the former one, if it is like it and nobody reads it."""
+        """Make an array that nobody else holds the value; the memory of the former one, if it is
+        like it and nobody reads it."""
         value = np.require(value, self.dtype.as_numpy_dtype, ["C", "A"])
         with Held([self], writes=True):
-            is_spare = (
-                self.buffer is not None
-                and (self.buffer.shape, self.buffer.dtype) == (value.shape, value.dtype)
-                and not self._is_shared()
-            )
-            former = self.buffer if is_spare else None
-            self.buffer = value
-            return former
+            former, self.buffer = self.buffer, Buffer(value)
+        # A step that reads one element does so unregistered: its memory is not used again.
+        if former is None or former.is_leased or value.size == 1:
+            return None
+        return former.array if (former.shape, former.dtype) == (value.shape, value.dtype) else None
 
     def update(self, change: Callable[[Array], None]) -> None:
-        """Let `change` write into the buffer. It must check its arguments before it writes."""
+        """Let `change` write into the memory. It must check its arguments before it writes."""
         with Held([self], writes=True):
-            if self._is_shared():
-                self.buffer = self._require().copy()
-            change(self._require())
-
-    def replace(self, compute: Callable[[Array], Array]) -> None:
-        """Set the value to a function of the current one, all or nothing."""
-        with Held([self], writes=True):
-            fresh = np.require(compute(self._require()), self.dtype.as_numpy_dtype, ["C", "A"])
-            # A buffer owns its memory: only then do views of it count as its readers.
-            self.buffer = fresh if fresh.base is None else fresh.copy()
+            change(self.copy_on_write().array)
 
     # For native code, which reads and writes the buffer itself: in a `Use`, `USES.mutex` held
 
-    def lend(self) -> Array:
-        """The buffer itself; there must be a value."""
+    def borrow(self) -> Buffer:
+        """The buffer; there must be a value."""
         return self._require()
 
-    def lend_to_write(self) -> Array:
-        """The buffer, or a copy of it in its place where a reader on the host holds a view."""
+    def copy_on_write(self) -> Buffer:
+        """The buffer, or a copy of it in its place where a reader on the host has a lease."""
         buffer = self._require()
-        # Held by this cell, by `buffer` and by the argument of the call; then by running steps.
-        if getrefcount(buffer) - 3 > USES.lent(buffer) and not USES.is_written(buffer):
+        if buffer.is_leased and not USES.is_written(buffer):
             buffer = self.buffer = buffer.copy()
         return buffer
 
-    def prepared(self, shape: tuple[int, ...]) -> Array:
-        """A buffer for a value that the caller is about to write whole: its own, or a fresh one to
-        make its own when that is done, for a step may fail or be stopped before."""
-        buffer = self.buffer
-        if buffer is None or buffer.shape != shape:
-            return np.empty(shape, self.dtype.as_numpy_dtype)
-        return buffer
+    def allocate(self, shape: tuple[int, ...]) -> Buffer:
+        """Memory for a whole new value, which is the variable's once the caller makes it its
+        buffer: a step may fail or be stopped before."""
+        return self._allocate(shape, self.dtype.as_numpy_dtype)
 
-    def _is_shared(self) -> bool:
-        # Held by this cell and by the argument of the call; anything more is a reader.
-        return getrefcount(self.buffer) > 2
-
-    def _require(self) -> Array:
+    def _require(self) -> Buffer:
         if self.buffer is None:
             raise errors.FailedPreconditionError(
                 None,

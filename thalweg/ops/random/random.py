@@ -64,7 +64,10 @@ class SkipRandom(Update):
     blocks: int
 
     def kernel(self, context: Context, ref: VariableCell) -> VariableCell:
-        ref.replace(lambda words: Philox.at(words).skip(self.blocks).place())
+        def change(words: Array) -> None:
+            words[...] = Philox.at(words).skip(self.blocks).place()
+
+        ref.update(change)
         return ref
 
     def loop(self, at: IndexTuple, ref: Operand) -> Expr:

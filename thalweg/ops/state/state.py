@@ -53,7 +53,8 @@ class VariableV2(Op):
         is_resource = RESOURCE in context.node.annotations
 
         def make() -> VariableCell:
-            return VariableCell(name, self.dtype, self.given_shape, is_resource)
+            shape = self.given_shape
+            return VariableCell(name, self.dtype, shape, is_resource, context.allocate)
 
         return context.resource(name, self.container, make)
 

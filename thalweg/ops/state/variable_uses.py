@@ -1,15 +1,15 @@
 """Who uses which variables right now: shared and exclusive access, for all threads of the process.
 
-Native code reads and writes the buffers of variables for as long as a step runs, outside the
-interpreter. A `Use` says which variables that are, which of them are written, and which of those
-writes are exclusive: the update asks for locking, the variable is a resource variable, or a kernel
-on the host makes it. The rules, all of them:
+Native code reads and writes the buffers of variables while a step runs, outside the interpreter. A
+`Use` says which variables these are, which of them are written, and which of those writes are
+exclusive: the update asks for locking, the variable is a resource variable, or a kernel on the host
+makes it. The rules:
 
 - Where one use writes a variable exclusively, no other use of that variable runs meanwhile. Uses
   run in the order in which they came, as far as they exclude one another.
 - All others overlap. Updates without locking go to one buffer, element by element (Hogwild).
 - The buffer of a variable is replaced only while no running step writes to it: an update never
-  goes to a buffer that nobody looks at any more.
+  goes to a buffer that nobody reads any more.
 
 A step that runs alone appends to a list, takes a lock that nobody holds, and removes itself.
 """
@@ -21,15 +21,12 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import takewhile
 from typing import Any, Generic, Protocol, TypeVar
 
-from numpy.typing import NDArray
-
+from thalweg.ops.core.buffer import Buffer
 from thalweg.platform.forks import renewed_after_fork
-
-Array = NDArray[Any]
 
 
 class Cell(Protocol):
-    """A variable's buffer, as far as its uses matter."""
+    """A variable, as far as its uses matter."""
 
     is_resource: bool
 
@@ -50,7 +47,7 @@ class Cancellation(Protocol):
 
 
 class Use(Generic[CellT]):
-    """The use of some variables, from before their buffers are looked at until it ends."""
+    """The use of some variables, from before their buffers are borrowed until it ends."""
 
     __slots__ = ("buffers", "cells", "exclusive", "thread", "written")
 
@@ -64,7 +61,7 @@ class Use(Generic[CellT]):
         self.cells = cells
         self.written = written  # numbers of the cells that are written
         self.exclusive = exclusive  # of those, the ones that updates with locking write
-        self.buffers: Sequence[Array] = ()  # of each cell, the one whose address native code has
+        self.buffers: Sequence[Buffer | None] = ()  # of each cell, the one that native code borrows
         self.thread = thread  # of a use on the host: what it calls uses the variables as well
 
     def excluded(self) -> set[int]:
@@ -74,8 +71,8 @@ class Use(Generic[CellT]):
             return set()
         return {id(cells[n]) for n in self.written if n in self.exclusive or cells[n].is_resource}
 
-    def writes_to(self, buffer: Array) -> bool:
-        """Whether native code was given the address of a buffer to write to it."""
+    def writes_to(self, buffer: Buffer) -> bool:
+        """Whether native code borrows a buffer to write to it."""
         buffers = self.buffers
         return any(n < len(buffers) and buffers[n] is buffer for n in self.written)
 
@@ -94,8 +91,8 @@ class Uses:
     """The uses that run and those that wait, in the order in which they came.
 
     The list is appended to and removed from without a lock: each is one operation of the
-    interpreter. Who looks through it takes a copy. `mutex` is held while buffers are lent, so that
-    what `Use.buffers` says is whole.
+    interpreter. Who iterates over it takes a copy. `mutex` is held while buffers are borrowed, so
+    that what `Use.buffers` says is whole.
     """
 
     def __init__(self) -> None:
@@ -103,7 +100,7 @@ class Uses:
         renewed_after_fork(self)
 
     def renew_locks(self) -> None:
-        """Have a lock that nobody holds; the child of a fork runs no step of its parent's."""
+        """Have a lock that nobody holds; the child of a fork runs no step of its parent."""
         self.mutex = threading.Lock()
         self._ended = threading.Condition()
         self.waiting = 0
@@ -130,12 +127,8 @@ class Uses:
         if self.waiting:
             self.wake()
 
-    def lent(self, buffer: Array) -> int:
-        """How many running steps hold a buffer. The mutex is held."""
-        return sum(each is buffer for use in self.uses[:] for each in use.buffers)
-
-    def is_written(self, buffer: Array) -> bool:
-        """Whether a running step was lent a buffer to write to it. The mutex is held."""
+    def is_written(self, buffer: Buffer) -> bool:
+        """Whether a running step borrows a buffer to write to it. The mutex is held."""
         return any(use.writes_to(buffer) for use in self.uses[:])
 
     def wait(self, use: Use[Any], cancellation: Cancellation | None) -> None:

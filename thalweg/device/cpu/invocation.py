@@ -1,0 +1,89 @@
+"""Invocations: what one call of a program in flight needs.
+
+An `Invocation` is a program template with memory of its own: argument words, an arena, a fault
+word, and the step table that threads interpret. It is used by one call at a time, and again by the
+next one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg.device.cpu.listing import entries_of
+from thalweg.device.cpu.pool import Entry, Pool, StepTable
+from thalweg.device.cpu.program_template import STREAM_BYTES, ProgramTemplate
+from thalweg.ops.core.context import VariableCell
+from thalweg.ops.state.variable_uses import Use
+
+Array = NDArray[Any]
+
+_DATA = 16  # where an array object keeps the address of its elements
+_word_at = ctypes.c_int64.from_address
+
+
+def _address_by_layout(array: Array) -> int:
+    """The address of an array's elements, read where CPython's NumPy keeps it: seven times faster
+    than asking."""
+    return _word_at(id(array) + _DATA).value
+
+
+def _address_by_asking(array: Array) -> int:
+    return array.ctypes.data
+
+
+_probe = np.zeros(3)
+address_of: Callable[[Array], int] = (
+    _address_by_layout if _address_by_layout(_probe) == _probe.ctypes.data else _address_by_asking
+)
+
+
+class Invocation:
+    """A program with memory of its own."""
+
+    def __init__(
+        self,
+        template: ProgramTemplate,
+        functions: Sequence[Sequence[int]],
+        pool: Pool,
+        use: Use[VariableCell],
+    ) -> None:
+        alignment = pool.target.alignment
+        memory = np.empty(template.arena + 2 * alignment, np.uint8)
+        base = -(-memory.ctypes.data // alignment) * alignment
+        self.fault = np.zeros(8, np.int64)
+        self.streams = np.zeros((max(len(template.streams), 1), STREAM_BYTES // 4), np.uint32)
+        known = [self.fault.ctypes.data, base, self.streams.ctypes.data]  # in the order of bases
+        known += [constant.ctypes.data for constant in template.constants]
+        words = np.array([0, *known], np.int64)[template.bases] + template.words
+        self.words: Any = memoryview(cast("Any", words))
+        self._kept = (memory, template, words)
+        self.addresses = [0] * len(template.references)  # of the variables, as the words have them
+        self.scalars = self._scalars(template)
+        self.use = use
+        entries: list[Entry] = []
+        for kernel, word, barrier, thread, no_pause, work in template.calls:
+            arguments = words.ctypes.data + 8 * word
+            entries += entries_of(functions[kernel], arguments, barrier, thread, no_pause, work)
+        fault = self.fault.ctypes.data
+        self.table = StepTable(pool, entries, fault, template.threads, template.holds_gil)
+
+    def _scalars(self, template: ProgramTemplate) -> list[tuple[int, Array]]:
+        """Memory for results of a single number, which are read when the program has run."""
+        found: list[tuple[int, Array]] = []
+        for number, (targets, shape, dtype, reference) in enumerate(template.outputs):
+            if shape or reference >= 0:
+                continue
+            scalar = np.zeros((), dtype)
+            found.append((number, scalar))
+            self.bind(targets, scalar.ctypes.data)
+        return found
+
+    def bind(self, targets: Collection[tuple[int, int]], address: int) -> None:
+        """Point argument words to memory: each to so many bytes after its start."""
+        for word, shift in targets:
+            self.words[word] = address + shift

@@ -1,0 +1,105 @@
+"""The launches of a lowered region with their code: what a program was made of.
+
+Comes in: a lowered region and its loaded kernels. Goes out: a `Listing`, whose calls say where
+argument words lie, which entries begin with a barrier, and which thread runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from thalweg.codegen.cache import Loaded
+from thalweg.codegen.kernels import request
+from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.codegen.machine import CpuTarget
+from thalweg.device.cpu.pool import Entry
+from thalweg.lower.dynamic_shapes import SpecializedKernel
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.memory.arena import Arena, arrange
+from thalweg.lower.memory.barriers import BarrierPlan, amid_updates, work_of
+from thalweg.lower.memory.buffers import Buffer
+from thalweg.lower.nests.bufferize import Launch
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A launch with its code: its argument words, its barriers, the thread that runs it."""
+
+    launch: Launch
+    specialized: SpecializedKernel
+    functions: tuple[int, ...]
+    words: int
+    scratch: int
+    barriers: tuple[bool, ...]
+    thread: int
+    no_pause: bool  # it continues an update of a variable
+    work: int
+
+    def entries(self, arguments: int) -> list[Entry]:
+        """Its calls of functions, on argument words at an address."""
+        first = any(self.barriers[:1])
+        return entries_of(self.functions, arguments, first, self.thread, self.no_pause, self.work)
+
+    @staticmethod
+    def count_words(launch: Launch, specialized: SpecializedKernel) -> int:
+        """How many words a launch takes: the fault word, buffers, scratch and sizes."""
+        return len(launch.buffers) + 2 + len(specialized.words)
+
+    @property
+    def word_count(self) -> int:
+        """How many words its arguments take."""
+        return self.count_words(self.launch, self.specialized)
+
+    def addresses(self) -> Iterator[tuple[int, Buffer, int]]:
+        """For each argument its word, its buffer, and how many bytes into it it begins."""
+        launch = self.launch
+        for number, buffer in enumerate(launch.buffers):
+            shift = launch.starts[number] * np.dtype(buffer.dtype).itemsize
+            yield self.words + 1 + number, buffer, shift
+
+    def emitted(self, target: CpuTarget) -> Emitted:
+        """Its code as LLVM text."""
+        return request(self.specialized.kernel, target).make()
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """What a program was made of, for those who print its plan."""
+
+    lowered: Lowered
+    calls: Sequence[Call]
+    arena: Arena
+
+
+def entries_of(
+    functions: Sequence[int], arguments: int, barrier: bool, thread: int, no_pause: bool, work: int
+) -> list[Entry]:
+    """The calls of a kernel's functions, each of which continues what those before began."""
+    return [
+        Entry(function, arguments, barrier or phase > 0, thread, no_pause or phase > 0, work)
+        for phase, function in enumerate(functions)
+    ]
+
+
+def listed(
+    lowered: Lowered, kernels: Sequence[SpecializedKernel], loaded: Sequence[Loaded]
+) -> Listing:
+    """The launches of a region with their code, laid out in memory and among threads."""
+    arena = arrange(lowered.launches, [kernel.scratch for kernel in loaded], lowered.pieces)
+    calls: list[Call] = []
+    words = 0
+    barriers, no_pause = BarrierPlan(arena), amid_updates(lowered.launches)
+    for position, launch in enumerate(lowered.launches):
+        functions, scratch = loaded[position].functions, arena.scratch[position]
+        piece = scratch, scratch + loaded[position].scratch
+        first, thread = barriers.place(launch, piece, len(functions))
+        waiting = (first, *[True] * (len(functions) - 1))
+        amount = no_pause[position], int(work_of(launch.kernel))
+        calls.append(
+            Call(launch, kernels[position], functions, words, scratch, waiting, thread, *amount)
+        )
+        words += calls[-1].word_count
+    return Listing(lowered, calls, arena)

@@ -1,0 +1,87 @@
+"""From a lowered region to a program: kernels compiled or found, argument words laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from thalweg.codegen.cache import load_all, name_of
+from thalweg.codegen.kernels import request
+from thalweg.codegen.llvm.emitted import Request
+from thalweg.codegen.machine import CpuTarget
+from thalweg.device.cpu.listing import Call, listed
+from thalweg.device.cpu.pool import Pool
+from thalweg.device.cpu.program import Program
+from thalweg.device.cpu.program_template import Border, Layout, PlacedCall, ProgramTemplate
+from thalweg.device.cpu.tuner import TUNES, tune_new
+from thalweg.ir.kernel import Kernel
+from thalweg.ir.types import Unsupported
+from thalweg.lower.dynamic_shapes import SpecializedKernel
+from thalweg.lower.lowering import Lowered
+from thalweg.lower.memory.barriers import threads_for, work_of
+from thalweg.lower.nests.bufferize import Launch
+from thalweg.lower.specialise import NotCompiled
+
+_MAX_WORK_WITH_GIL = 20_000.0  # of a step that keeps the GIL: it is done in a few microseconds
+
+
+def make_program(
+    lowered: Lowered, kernels: Sequence[SpecializedKernel], pool: Pool, threads: int
+) -> Program:
+    """A lowered region as a program of a pool, on at most so many of its threads."""
+    if TUNES:
+        tune_new(kernels, pool, threads)
+    target, launches = pool.target, lowered.launches
+    pairs = zip(launches, kernels, strict=True)
+    users = {kernel.kernel: launch for launch, kernel in pairs}  # many launches are of one kernel
+    requests = [kernel_request(launch, kernel, target) for kernel, launch in users.items()]
+    of_kernel = dict(zip(users, [name_of(request, target) for request in requests], strict=True))
+    names = [of_kernel[kernel.kernel] for kernel in kernels]
+    loaded = dict(zip(of_kernel.values(), load_all(requests, target), strict=True))
+    listing = listed(lowered, kernels, [loaded[name] for name in names])
+    layout = Layout(listing.arena, list(lowered.streams.values()))
+    for call in listing.calls:
+        layout.add(call.launch, call.scratch, call.specialized.words)
+    border = Border(lowered, layout.places)
+    template = ProgramTemplate(
+        tuple(loaded),
+        _placed(listing.calls, names, list(loaded)),
+        np.array(layout.words or [0], np.int64),
+        np.array(layout.bases or [0], np.int64),
+        layout.constants,
+        border.streams(),
+        border.inputs(),
+        border.references(),
+        border.outputs(),
+        listing.arena.size,
+        threads_for(launches, threads, target),
+        sum(work_of(launch.kernel) for launch in launches) < _MAX_WORK_WITH_GIL,
+    )
+    return Program(template, list(loaded.values()), lowered.spec.region, lambda: listing, pool)
+
+
+def kernel_request(launch: Launch, kernel: Kernel, target: CpuTarget) -> Request:
+    """A kernel to compile, on behalf of a launch."""
+    return replace(request(kernel, target), explain=partial(_explained, launch))
+
+
+def _explained(launch: Launch, error: Exception) -> Exception:
+    """What has no machine code is run on NumPy kernels."""
+    if isinstance(error, Unsupported):
+        return NotCompiled(launch.nodes[0], str(error))
+    return error
+
+
+def _placed(
+    calls: Sequence[Call], names: Sequence[str], kernels: Sequence[str]
+) -> list[PlacedCall]:
+    numbers = {name: number for number, name in enumerate(kernels)}
+    return [
+        PlacedCall(
+            numbers[name], call.words, call.barriers[0], call.thread, call.no_pause, call.work
+        )
+        for call, name in zip(calls, names, strict=True)
+    ]

@@ -1,0 +1,272 @@
+"""Partitions: the nodes of a placed step, cut at device borders.
+
+What comes in is a pruned step with a device for each node and the order of its nodes; what goes out
+is a graph for each device. A tensor that is used on another device is sent there once; an edge of
+the order that leads to another device and carries no value becomes a token. A constant is copied to
+where it is read. Feeds go to every partition that takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from thalweg.graph.dtypes import DType
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.rewriter import Rewriter, RewrittenGraph
+from thalweg.graph.shapes import TensorShape
+from thalweg.graph.subgraph import Argument, bodies_of
+from thalweg.partition.transfers import (
+    Recv,
+    RecvToken,
+    Send,
+    SendReference,
+    SendToken,
+    Transfer,
+)
+from thalweg.place.placer import Placement, is_replicated, with_inner
+
+Order = Mapping[Node, Collection[Node]]  # what each node comes after
+
+
+class Slot(NamedTuple):
+    """A feed or a fetch of a partition, and its place among those of the step."""
+
+    place: int
+    tensor: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """What one device does in a step."""
+
+    device: str
+    graph: RewrittenGraph
+    nodes: tuple[Node, ...]
+    order: Mapping[Node, set[Node]]
+    feeds: tuple[Slot, ...]
+    fetches: tuple[Slot, ...]
+    targets: tuple[Node, ...]
+    placement: Placement  # of its nodes and of those inside them
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.device}:", *(f"  {self._line(node)}" for node in self.nodes)])
+
+    def _line(self, node: Node) -> str:
+        taken = [tensor.name for tensor in node.inputs]
+        after = sorted(f"^{each.name}" for each in self.order[node] - {t.op for t in node.inputs})
+        given = ", ".join(tensor.name for tensor in node.outputs) or f"^{node.name}"
+        return f"{given} = {node.type}({', '.join([*taken, *after])}){_route(node.op)}"
+
+
+def _route(op: Op) -> str:
+    """Where a transfer comes from or goes to, for the text of a partition."""
+    if not isinstance(op, Transfer):
+        return ""
+    if isinstance(op, Recv | RecvToken):
+        return f" <- {op.tensor_name} from {op.send_device}"
+    return f" -> {op.tensor_name} to {op.recv_device}"
+
+
+def spans(node: Node, placement: Mapping[Node, Any]) -> bool:
+    """Whether a conditional or a loop has nodes on other devices than its own."""
+    if not bodies_of(node):
+        return False
+    inner = (each for each in with_inner(node) if not is_replicated(each))
+    return any(placement.get(each, placement[node]) != placement[node] for each in inner)
+
+
+def partition(
+    nodes: Sequence[Node],
+    fetches: Sequence[Tensor],
+    targets: Sequence[Node],
+    feeds: Sequence[Tensor],
+    placement: Placement,
+    order: Order,
+) -> list[Partition]:
+    """The partitions of a step, by device."""
+    cut = _Cut(nodes, feeds, placement, order)
+    cut.run(nodes)
+    return cut.partitions(fetches, targets)
+
+
+class _Part:
+    """A partition in the making."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.graph = RewrittenGraph()
+        self.rewriter = Rewriter(self.graph)
+        self.order: dict[Node, set[Node]] = {}
+        self.feeds: dict[int, Tensor] = {}
+
+    def add(
+        self, op: Op, like: Node, after: Collection[Node], inputs: Sequence[Tensor] = ()
+    ) -> Node:
+        """A node at the border, made at the line of the node it serves."""
+        dtypes, shapes = _outputs(op)
+        name = f"{like.name}/{op.type_name}"
+        made = self.graph.add(op, tuple(inputs), dtypes, shapes, name, None, like.made_at)
+        made.controls, made.device = tuple(after), self.device
+        self.graph.attribute(made, like)
+        self.order[made] = {*after, *(tensor.op for tensor in inputs)}
+        return made
+
+    def argument(self, tensor: Tensor) -> Tensor:
+        """A tensor that stands for one that comes from outside of the step."""
+        op = Argument(dtype=tensor.dtype, given_shape=tensor.shape)
+        return self.add(op, tensor.op, ()).outputs[0]
+
+
+class _Cut:
+    """One walk over the nodes of a step, in their order."""
+
+    def __init__(
+        self, nodes: Sequence[Node], feeds: Sequence[Tensor], placement: Placement, order: Order
+    ) -> None:
+        self._nodes = set(nodes)
+        self._fed = {tensor: place for place, tensor in enumerate(feeds)}
+        self._placement, self._order = placement, order
+        self._parts: dict[str, _Part] = {}
+        #: by a node and another device: what is done there when the node is
+        self._received: dict[tuple[Node, str], Node] = {}
+
+    def run(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            if not is_replicated(node):
+                self._copy(node)
+
+    def part(self, device: str) -> _Part:
+        """The partition of a device."""
+        return self._parts.setdefault(device, _Part(device))
+
+    def _copy(self, node: Node) -> None:
+        part = self.part(self._placement[node])
+        for tensor in node.inputs:
+            self._take(tensor, node, part)
+        taken = {tensor.op for tensor in node.inputs if tensor not in self._fed}
+        after = self._after(set(self._order[node]) - taken, part)
+        arrivals = [each for each in after if isinstance(each.op, Recv | RecvToken)]
+        made = part.rewriter.copy(node, controls=arrivals)
+        part.order[made] = after | {tensor.op for tensor in made.inputs}
+        self._forget(node, part)
+
+    def _forget(self, node: Node, part: _Part) -> None:
+        """Drop what stands for a tensor for this node alone: a variable on another device, which
+        each node reads when it may, and an output that the others are fed."""
+        tensors = part.rewriter.tensors
+        references = {tensor for tensor in node.inputs if tensor.dtype.is_ref_dtype}
+        read = {tensor for tensor in references if not tensors[tensor].dtype.is_ref_dtype}
+        for tensor in read | (self._fed.keys() & set(node.outputs)):
+            del tensors[tensor]
+
+    # Values
+
+    def _take(self, tensor: Tensor, reader: Node, part: _Part) -> None:
+        """Have what stands for an input in a partition."""
+        if tensor in part.rewriter.tensors:
+            return
+        part.rewriter.tensors[tensor] = self._taken(tensor, reader, part)
+
+    def _taken(self, tensor: Tensor, reader: Node, part: _Part) -> Tensor:
+        node = tensor.op
+        if tensor in self._fed:
+            found = part.feeds[self._fed[tensor]] = part.argument(tensor)
+            return found
+        if node not in self._nodes:  # an input of a control node that nothing needs
+            return part.argument(tensor)
+        if is_replicated(node):
+            return self._replicate(node, part)
+        return self._transfer(tensor, reader, part)
+
+    def _replicate(self, node: Node, part: _Part) -> Tensor:
+        made = part.rewriter.copy(node)
+        part.order[made] = set()
+        return made.outputs[0]
+
+    def _transfer(self, tensor: Tensor, reader: Node, part: _Part) -> Tensor:
+        """Send a tensor to a partition; what stands for it there."""
+        source = self.part(self._placement[tensor.op])
+        op, dtype, name = Send, tensor.dtype.base_dtype, tensor.name
+        before: set[Node] = set()
+        if tensor.dtype.is_ref_dtype and bodies_of(reader):
+            op, dtype = SendReference, tensor.dtype
+        elif tensor.dtype.is_ref_dtype:  # read for this node: after all that it comes after
+            name = f"{name}>{reader.name}"
+            before = set(self._order[reader]) - {t.op for t in reader.inputs}
+        ends = {"tensor_name": name, "send_device": source.device, "recv_device": part.device}
+        local = source.rewriter.tensors[tensor]
+        source.add(op(**ends), tensor.op, self._after(before, source), [local])
+        made = part.add(Recv(**ends, tensor_type=dtype, given_shape=tensor.shape), tensor.op, ())
+        if not tensor.dtype.is_ref_dtype:
+            self._received[tensor.op, part.device] = made
+        return made.outputs[0]
+
+    # Order
+
+    def _after(self, nodes: Collection[Node], part: _Part) -> set[Node]:
+        """What stands in a partition for the end of nodes."""
+        return {self._end(node, part) for node in nodes if not is_replicated(node)}
+
+    def _end(self, node: Node, part: _Part) -> Node:
+        if self._placement[node] == part.device:
+            return part.rewriter.nodes[node]
+        found = self._received.get((node, part.device))
+        if found is None:
+            source = self.part(self._placement[node])
+            ends = {
+                "tensor_name": f"^{node.name}",
+                "send_device": source.device,
+                "recv_device": part.device,
+            }
+            source.add(SendToken(**ends), node, [source.rewriter.nodes[node]])
+            found = self._received[node, part.device] = part.add(RecvToken(**ends), node, ())
+        return found
+
+    # What goes out
+
+    def partitions(self, fetches: Sequence[Tensor], targets: Sequence[Node]) -> list[Partition]:
+        """The partitions, in the order of their devices' names."""
+        fetched: dict[str, list[Slot]] = {}
+        for place, tensor in enumerate(fetches):
+            part = self.part(self._home(tensor))
+            self._take(tensor, tensor.op, part)
+            fetched.setdefault(part.device, []).append(Slot(place, part.rewriter.tensors[tensor]))
+        wanted = [node for node in targets if not is_replicated(node)]
+        return [
+            self._finished(part, fetched.get(part.device, ()), wanted)
+            for part in sorted(self._parts.values(), key=lambda part: part.device)
+        ]
+
+    def _home(self, tensor: Tensor) -> str:
+        """The partition that a tensor is fetched from: a constant or a feed is where it is read."""
+        if tensor in self._fed or is_replicated(tensor.op):
+            having = [p.device for p in self._parts.values() if tensor in p.rewriter.tensors]
+            return next(iter(having or self._parts), "") or self._placement[tensor.op]
+        return self._placement[tensor.op]
+
+    def _finished(self, part: _Part, fetches: Sequence[Slot], targets: Sequence[Node]) -> Partition:
+        nodes = [node for node in part.graph.nodes if not isinstance(node.op, Argument)]
+        inside, placement = set(nodes), dict.fromkeys(nodes, part.device)
+        for node in part.rewriter.nodes:
+            inner = (each for each in with_inner(node) if each is not node)
+            placement.update((each, self._placement[each]) for each in inner)
+        return Partition(
+            part.device,
+            part.graph,
+            tuple(nodes),
+            {node: part.order[node] & inside for node in nodes},
+            tuple(Slot(place, tensor) for place, tensor in part.feeds.items()),
+            tuple(fetches),
+            tuple(part.rewriter.mapped(targets)),
+            placement,
+        )
+
+
+def _outputs(op: Op) -> tuple[list[DType], list[TensorShape]]:
+    """The dtypes and shapes of a node at a border."""
+    if isinstance(op, Recv):
+        return [op.tensor_type], [op.given_shape]
+    return ([op.dtype], [op.given_shape]) if isinstance(op, Argument) else ([], [])
