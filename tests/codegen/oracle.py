@@ -16,6 +16,7 @@ from thalweg.ir.expr import Expr
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Argument, Dynamic, Loops, Offset
 from thalweg.ir.loop import Variable
+from thalweg.platform.dtype_traits import bounds, compute_dtype, is_float, is_narrow_float
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 TARGETS = [t for t in ("native", "x86-64-v3", "x86-64-v2", "aarch64") if runs_here(named(t))]
@@ -129,14 +130,14 @@ class Oracle:
         full = self.full(body, variables)
         axes = tuple(self.axes[v] for v in variables)
         if kind[:3] == "arg":
-            if full.dtype.kind == "f":  # NaN is never the most extreme
+            if is_float(full.dtype):  # NaN is never the most extreme
                 full = np.where(np.isnan(full), worst(kind[3:], full.dtype), full)
             return (np.argmax if kind == "argmax" else np.argmin)(full, axes[0], keepdims=True)
         options: dict[str, Any] = {}
         if kind in ("max", "min"):
             options["initial"] = worst(kind, full.dtype)
         elif kind in ("sum", "prod"):
-            options["dtype"] = np.float32 if is_short(full.dtype) else full.dtype
+            options["dtype"] = compute_dtype(full.dtype)
         return (
             FOLDS[kind]
             .reduce(full, axis=axes, keepdims=True, **options)
@@ -147,23 +148,16 @@ class Oracle:
         full, axis = self.full(body, [variable]), self.axes[variable]
         moved = np.moveaxis(full, axis, 0)
         moved = moved[::-1] if reverse else moved
-        done = FOLDS[kind].accumulate(moved, axis=0, dtype=full.dtype)
+        done = FOLDS[kind].accumulate(moved, axis=0, dtype=compute_dtype(full.dtype))
+        done = done.astype(full.dtype)
         if exclusive:
             first = np.full_like(done[:1], {"sum": 0, "prod": 1}.get(kind, worst(kind, full.dtype)))
             done = np.concatenate([first, done[:-1]])
         return np.moveaxis(done[::-1] if reverse else done, 0, axis)
 
 
-def is_short(dtype: Any) -> bool:
-    return dtype.itemsize == 2 and dtype.kind in "fV"
-
-
 def worst(kind: str, dtype: Any) -> Any:
-    if dtype.kind == "b":
-        return kind == "min"
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
-    return np.asarray(-np.inf if kind == "max" else np.inf).astype(dtype)[()]
+    return bounds(dtype)[kind == "min"]
 
 
 def native(
@@ -226,7 +220,10 @@ def close(found: np.ndarray, expected: np.ndarray, tolerance: float, message: st
     if found.dtype.kind in "iub":
         np.testing.assert_array_equal(found, expected, message)
         return
-    tolerance = {2: 2e-2, 4: tolerance, 8: 1e-10}[found.dtype.itemsize]
+    if is_narrow_float(found.dtype):
+        tolerance = 2 * float(ml_dtypes.finfo(found.dtype).eps)
+    elif found.dtype.itemsize == 8:
+        tolerance = 1e-10
     wide = found.astype(np.float64), expected.astype(np.float64)
     np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance, err_msg=message)
 

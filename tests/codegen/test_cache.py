@@ -379,16 +379,16 @@ def test_helpers_share_the_work(monkeypatch: pytest.MonkeyPatch):
     assert told(kernels.load([answer(n) for n in range(20)], NATIVE)) == list(range(20))
 
 
-def test_turns_are_short_while_kernels_are_made_and_no_longer():
+def test_the_switch_interval_is_short_only_while_kernels_are_made():
     before = sys.getswitchinterval()
     first, second = (parallel.compile_all([answer(n) for n in range(3)], NATIVE) for _ in range(2))
     for kernels in (first, second, first, second):
         next(kernels)
         assert sys.getswitchinterval() == before  # whoever places a kernel meanwhile
-    with parallel._short_turns():
-        with parallel._short_turns():
+    with parallel._short_switch_interval():
+        with parallel._short_switch_interval():
             pass
-        assert sys.getswitchinterval() == pytest.approx(parallel._TURN)
+        assert sys.getswitchinterval() == pytest.approx(parallel._SWITCH_INTERVAL)
     assert sys.getswitchinterval() == before
 
 

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import thalweg as tf
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
 
@@ -15,15 +16,16 @@ ENUMS = {
     "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "string": 7,
     "complex64": 8, "int64": 9, "bool": 10, "qint8": 11, "quint8": 12, "qint32": 13,
     "bfloat16": 14, "qint16": 15, "quint16": 16, "uint16": 17, "complex128": 18, "float16": 19,
-    "resource": 20, "variant": 21, "uint32": 22, "uint64": 23,
+    "resource": 20, "variant": 21, "uint32": 22, "uint64": 23, "float8_e5m2": 24,
+    "float8_e4m3fn": 25,
 }  # fmt: skip
-BASES = [getattr(dtypes, name) for name in ENUMS]
+BASES = [getattr(tf, name) for name in ENUMS]
 ALL = BASES + [dtype.as_ref for dtype in BASES]
 
 
 @pytest.mark.parametrize("name", ENUMS)
 def test_enum_name_and_reference(name: str) -> None:
-    base, reference = getattr(dtypes, name), getattr(dtypes, f"{name}_ref")
+    base, reference = getattr(tf, name), getattr(tf, f"{name}_ref")
     assert (base.as_datatype_enum, base.name) == (ENUMS[name], name)
     assert (int(reference), reference.name) == (ENUMS[name] + 100, f"{name}_ref")
     assert base._as_ref is reference and reference._as_ref is reference
@@ -50,7 +52,7 @@ def test_numpy_round_trip(dtype: DType) -> None:
     ("value", "expected"),
     [
         ("float", dtypes.float32),
-        ("double_ref", dtypes.float64_ref),
+        ("double_ref", dtypes.float64.as_ref),
         ("half", dtypes.float16),
         (float, dtypes.float32),
         (bool, dtypes.bool),
@@ -72,7 +74,7 @@ def test_spellings(value: Any, expected: DType) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, 0, 24, 100, 2.1, "int", "not_a_type", int, str, complex, np.floating, np.integer, [],
+    [None, 0, 26, 100, 2.1, "int", "not_a_type", int, str, complex, np.floating, np.integer, [],
      np.dtype([("f1", np.uint), ("f2", np.int32)]), np.dtype("M8[s]"), np.ones(3)],
     ids=repr,
 )  # fmt: skip
@@ -83,7 +85,7 @@ def test_what_is_no_type(value: Any) -> None:
         assert dtype != value
 
 
-@pytest.mark.parametrize("enum", [0, -1, 24, 100, 124, "float32", None])
+@pytest.mark.parametrize("enum", [0, -1, 26, 100, 126, "float32", None])
 def test_invalid_enums(enum: Any) -> None:
     with pytest.raises(TypeError, match="not a valid data type"):
         DType(enum)
@@ -92,7 +94,8 @@ def test_invalid_enums(enum: Any) -> None:
 @pytest.mark.parametrize(
     ("predicate", "names"),
     [
-        ("is_floating", "float16 bfloat16 float32 float64"),
+        ("is_floating", "float8_e5m2 float8_e4m3fn float16 bfloat16 float32 float64"),
+        ("is_narrow_float", "float8_e5m2 float8_e4m3fn float16 bfloat16"),
         ("is_integer", "int8 int16 int32 int64 uint8 uint16 uint32 uint64"),
         ("is_unsigned", "uint8 uint16 uint32 uint64"),
         ("is_complex", "complex64 complex128"),
@@ -106,7 +109,7 @@ def test_predicates(predicate: str, names: str) -> None:
 
 
 def test_real_dtype() -> None:
-    assert dtypes.complex64.real_dtype is dtypes.complex64_ref.real_dtype is dtypes.float32
+    assert dtypes.complex64.real_dtype is dtypes.complex64.as_ref.real_dtype is dtypes.float32
     assert dtypes.complex128.real_dtype is dtypes.float64
     assert all(dtype.real_dtype is dtype for dtype in ALL if not dtype.is_complex)
 
@@ -136,7 +139,7 @@ def test_limits_are_image_intensities() -> None:
 
 
 def test_a_reference_stands_for_its_value_only() -> None:
-    value, reference = dtypes.int32, dtypes.int32_ref
+    value, reference = dtypes.int32, dtypes.int32.as_ref
     assert value.is_compatible_with(np.int32)
     assert value.is_compatible_with(reference)
     assert not reference.is_compatible_with(value)
@@ -152,3 +155,20 @@ def test_groups() -> None:
     assert not dtypes.NUMERIC & (dtypes.QUANTIZED | {dtypes.bool, dtypes.string})
     for name, group in dtypes.groups.items():
         assert group is getattr(dtypes, name.upper())
+
+
+@pytest.mark.parametrize("dtype", sorted(dtypes.FLOATING, key=int), ids=repr)
+def test_float_formats_are_those_of_the_numbers(dtype: DType) -> None:
+    form, info = dtype.traits.float_format, ml_dtypes.finfo(dtype.as_numpy_dtype)
+    assert form is not None
+    assert (form.exponent_bits, form.mantissa_bits) == (info.nexp, info.nmant)
+    assert 1 + form.exponent_bits + form.mantissa_bits == 8 * dtype.size
+    assert 2.0 ** (1 - form.bias) == float(info.smallest_normal)
+    bits = f"u{dtype.size}"
+    codes = np.array([form.overflow - 1, form.overflow, form.nan], bits).view(dtype.as_numpy_dtype)
+    assert codes[0] == info.max
+    assert np.isinf(codes[1]) == form.has_infinity
+    assert np.isnan(codes[2])
+    assert np.array(np.nan, dtype.as_numpy_dtype).view(bits) & (2 ** (8 * dtype.size - 1) - 1) == (
+        form.nan
+    )

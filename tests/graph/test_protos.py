@@ -16,6 +16,8 @@ VALUES: dict[str, Any] = {
     "double": (np.array([1.5]), None),
     "half": (np.array([1.5, 2.5], np.float16), None),
     "bfloat16": ([1.5, 2.5], tf.bfloat16),
+    "float8": ([1.5, 2.5], tf.float8_e4m3fn),
+    "one float8": (1.5, tf.float8_e5m2),
     "int": ([1, 2], None),
     "large int": (2**40, None),
     "small ints": ([1, 2], tf.uint16),

@@ -110,6 +110,7 @@ ARRAYS = [
     *(np.array([[1, 2, 3]], d) for d in ("int8", "int32", "int64", "uint8", "uint16", "uint64")),
     *(np.array([0.5, -2, np.inf], d) for d in ("float16", "float32", "float64")),
     np.array([0.5, -2], tf.bfloat16.as_numpy_dtype),
+    np.array([0.5, -2], tf.float8_e4m3fn.as_numpy_dtype),
     np.array([1 + 2j], np.complex64),
     np.array([1 + 2j, 3], np.complex128),
     np.array([True, False]),

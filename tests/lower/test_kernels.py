@@ -83,11 +83,23 @@ BECOMES: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: tf.cast(tf.matmul(given(64, 64), given(64, 64)), tf.float16),
         ["contraction matmul+cast"],
     ),
-    "a product of short floats": (
+    "a product with float8 weights: no float32 copy of them is stored": (
+        lambda: tf.matmul(
+            given(64, 99), tf.cast(given(99, 50, dtype=tf.float8_e4m3fn), tf.float32)
+        ),
+        ["contraction cast+matmul"],
+    ),
+    "a product of float8 numbers, rounded once from the float32 sum": (
+        lambda: tf.matmul(
+            given(64, 99, dtype=tf.float8_e4m3fn), given(99, 50, dtype=tf.float8_e4m3fn)
+        ),
+        ["contraction matmul"],
+    ),
+    "a product of narrow floats": (
         lambda: tf.matmul(given(64, 99, dtype=tf.bfloat16), given(99, 50, dtype=tf.bfloat16)) * 2,
         ["contraction matmul+mul"],
     ),
-    "a product of so few short floats that widening them does not pay": (
+    "a product of so few narrow floats that widening them does not pay": (
         lambda: tf.matmul(given(3, 99, dtype=tf.float16), given(99, 50, dtype=tf.float16)),
         ["loops matmul"],
     ),

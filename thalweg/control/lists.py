@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.control.list_storage import Nested, Shapes, Single, Stacked
-from thalweg.graph.dtypes import DType, float16, float32, float64, variant
+from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.shapes import TensorShape, unknown_shape
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 _EMPTY, _WRITTEN, _CLEARED = range(3)  # the states of an entry
-_BRIEF = {float16: "half", float32: "float", float64: "double"}
 _numbers = itertools.count()
 
 
@@ -527,11 +526,10 @@ class ListValue:
 
 def mismatch(held: DType, asked: DType, use: str) -> str:
     """What is wrong where an op works with another dtype than its list has."""
-    return f"TensorArray dtype is {_brief(held)} but Op {use} dtype {_brief(asked)}."
-
-
-def _brief(dtype: DType) -> str:
-    return _BRIEF.get(dtype, dtype.name)
+    return (
+        f"TensorArray dtype is {held.traits.short_name} but Op {use} dtype "
+        f"{asked.traits.short_name}."
+    )
 
 
 def _invalid(message: str) -> errors.InvalidArgumentError:

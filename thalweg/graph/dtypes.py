@@ -1,4 +1,4 @@
-"""Element types of tensors.
+"""Element types of tensors: a `DType` for each row of the table of traits.
 
 There is one `DType` object per type and one per reference to that type, so identity is equality.
 `as_dtype` turns enum numbers, names, NumPy types and a few Python types into them, and the sets
@@ -11,6 +11,7 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 
+from thalweg.platform.dtype_traits import TABLE, Traits
 from thalweg.public import public, publish_value
 
 _REFERENCE_OFFSET = 100  # the enum of a reference type is that of its base type plus this
@@ -23,13 +24,12 @@ _by_value: dict[Any, "DType"] = {}  # every hashable spelling as_dtype knows, ex
 class DType:
     """The type of the elements of a tensor; `DType(1) is float32`."""
 
-    __slots__ = ("_enum", "_kind", "_name", "_numpy", "_other", "base_dtype", "is_ref_dtype")
+    __slots__ = ("_enum", "_name", "_other", "base_dtype", "is_ref_dtype", "traits")
 
     _enum: int
     _name: str
-    _kind: str  # f(loat) i(nteger) u(nsigned) c(omplex) q(uantized) b(ool) s(tring) o(paque)
-    _numpy: Any
     _other: "DType"  # a base type's reference type; a reference type's base type
+    traits: Traits
     base_dtype: "DType"  # the non-reference type of this type
     is_ref_dtype: builtins.bool  # whether this is the type of a mutable reference
 
@@ -40,17 +40,16 @@ class DType:
             raise TypeError(f"{type_enum!r} is not a valid data type enum.") from None
 
     @staticmethod
-    def make_pair(enum: int, name: str, kind: str, numpy_type: Any) -> "DType":
-        """Makes a base type with its reference type; only this module defines types."""
+    def make_pair(traits: Traits) -> "tuple[DType, DType]":
+        """Makes a base type and its reference type; only this module defines types."""
         base, reference = object.__new__(DType), object.__new__(DType)
-        base._enum, reference._enum = enum, enum + _REFERENCE_OFFSET
-        base._name, reference._name = name, f"{name}_ref"
-        base._kind = reference._kind = kind
-        base._numpy = reference._numpy = numpy_type
+        base._enum, reference._enum = traits.enum, traits.enum + _REFERENCE_OFFSET
+        base._name, reference._name = traits.name, f"{traits.name}_ref"
         base._other, reference._other = reference, base
+        base.traits = reference.traits = traits
         base.base_dtype = reference.base_dtype = base
         base.is_ref_dtype, reference.is_ref_dtype = False, True
-        return base
+        return base, reference
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DType, (self._enum,)
@@ -68,7 +67,7 @@ class DType:
     @property
     def as_numpy_dtype(self) -> Any:
         """The NumPy scalar type (a structured `np.dtype` for quantized types)."""
-        return self._numpy
+        return self.traits.numpy
 
     @property
     def as_ref(self) -> "DType":
@@ -85,42 +84,52 @@ class DType:
     @property
     def real_dtype(self) -> "DType":
         """The type of the real part of a complex number; any other type itself."""
-        return _REAL_PARTS.get(self._enum % _REFERENCE_OFFSET, self)
+        return as_dtype(f"float{4 * self.size}") if self.is_complex else self
 
     @property
     def is_floating(self) -> builtins.bool:
         """Whether this is a real floating-point type."""
-        return self._kind == "f"
+        return self.traits.dtype_class == "float"
 
     @property
     def is_integer(self) -> builtins.bool:
         """Whether this is a non-quantized integer type."""
-        return self._kind in "iu"
+        return self.traits.dtype_class in ("signed", "unsigned")
 
     @property
     def is_unsigned(self) -> builtins.bool:
         """Whether this is a non-quantized unsigned integer type."""
-        return self._kind == "u"
+        return self.traits.dtype_class == "unsigned"
 
     @property
     def is_complex(self) -> builtins.bool:
         """Whether this is a complex type."""
-        return self._kind == "c"
+        return self.traits.dtype_class == "complex"
 
     @property
     def is_quantized(self) -> builtins.bool:
         """Whether this is a quantized integer type."""
-        return self._kind == "q"
+        return self.traits.dtype_class == "quantized"
 
     @property
     def is_bool(self) -> builtins.bool:
         """Whether this is the Boolean type."""
-        return self._kind == "b"
+        return self.traits.dtype_class == "bool"
+
+    @property
+    def is_narrow_float(self) -> builtins.bool:
+        """Whether this is a float of fewer than 32 bits, computed as float32."""
+        return self.traits.is_narrow_float
+
+    @property
+    def compute_dtype(self) -> "DType":
+        """The type that arithmetic on values of this type is carried out in."""
+        return float32 if self.is_narrow_float else self.base_dtype
 
     @property
     def is_numpy_compatible(self) -> builtins.bool:
         """Whether values of this type can be seen outside a graph as NumPy arrays."""
-        return self._kind != "o"
+        return self.traits.dtype_class != "opaque"
 
     @property
     def min(self) -> Any:
@@ -144,7 +153,7 @@ class DType:
     @property
     def size(self) -> int:
         """Bytes per element."""
-        return np.dtype(self._numpy).itemsize if self.is_numpy_compatible else 1
+        return self.traits.storage.itemsize if self.is_numpy_compatible else 1
 
     def is_compatible_with(self, other: Any) -> builtins.bool:
         """Whether a tensor of type `other` may stand where this type is wanted.
@@ -156,9 +165,9 @@ class DType:
 
     def _range(self, bound: str) -> Any:
         if self.is_floating:
-            return cast("Any", ml_dtypes.finfo(self._numpy))
+            return cast("Any", ml_dtypes.finfo(self.traits.numpy))
         if self.is_integer:
-            return np.iinfo(self._numpy)
+            return np.iinfo(self.traits.numpy)
         raise TypeError(f"Cannot find {bound} value of {self}.")
 
     def __eq__(self, other: object) -> builtins.bool:
@@ -223,92 +232,65 @@ def _from_scalar_type(scalar_type: "type[np.generic[Any]]") -> DType | None:
     return None
 
 
-def _define(enum: int, name: str, kind: str, numpy_type: Any) -> DType:
-    """Makes a type and its reference type, and registers their spellings."""
-    base = DType.make_pair(enum, name, kind, numpy_type)
-    for dtype in (base, base.as_ref):
+def _define(traits: Traits) -> None:
+    """Makes a type and its reference type, and registers their names."""
+    for dtype, suffix in zip(DType.make_pair(traits), ("", "_ref"), strict=True):
         number = dtype.as_datatype_enum
-        _by_enum[number] = _by_value[number] = _by_value[dtype.name] = dtype
-    if kind not in "so":  # object arrays stand for three types; see _SPELLINGS
-        _by_value[numpy_type] = _by_value[np.dtype(numpy_type)] = base
-    return base
+        _by_enum[number] = _by_value[number] = dtype
+        public_names = (traits.name, *traits.aliases)
+        _by_value.update((name + suffix, dtype) for name in (*public_names, traits.short_name))
+        publish_value(dtype.name, dtype)
+        publish_value(f"dtypes.{dtype.name}", dtype)
+    base = _by_enum[traits.enum]
+    for alias in traits.aliases:
+        publish_value(alias, base)
+    if traits.storage != np.dtype(object):  # which stands for three types; see _PYTHON_TYPES
+        _by_value[traits.numpy] = _by_value[traits.storage] = base
 
 
-def _quantized(name: str, storage: type[np.integer[Any]]) -> "np.dtype[Any]":
-    return np.dtype([(name, storage, (1,))])
+for _row in TABLE:
+    _define(_row)
 
+# The types that this library speaks of by name; programs find every row of the table in `tf`.
+float32 = as_dtype("float32")
+float64 = as_dtype("float64")
+int32 = as_dtype("int32")
+uint8 = as_dtype("uint8")
+int16 = as_dtype("int16")
+int8 = as_dtype("int8")
+string = as_dtype("string")
+complex64 = as_dtype("complex64")
+int64 = as_dtype("int64")
+bool = as_dtype("bool")
+qint8 = as_dtype("qint8")
+quint8 = as_dtype("quint8")
+qint32 = as_dtype("qint32")
+bfloat16 = as_dtype("bfloat16")
+qint16 = as_dtype("qint16")
+quint16 = as_dtype("quint16")
+uint16 = as_dtype("uint16")
+complex128 = as_dtype("complex128")
+float16 = as_dtype("float16")
+resource = as_dtype("resource")
+variant = as_dtype("variant")
+uint32 = as_dtype("uint32")
+uint64 = as_dtype("uint64")
 
-float32 = _define(1, "float32", "f", np.float32)
-float64 = double = _define(2, "float64", "f", np.float64)
-int32 = _define(3, "int32", "i", np.int32)
-uint8 = _define(4, "uint8", "u", np.uint8)
-int16 = _define(5, "int16", "i", np.int16)
-int8 = _define(6, "int8", "i", np.int8)
-string = _define(7, "string", "s", np.object_)
-complex64 = _define(8, "complex64", "c", np.complex64)
-int64 = _define(9, "int64", "i", np.int64)
-bool = _define(10, "bool", "b", np.bool_)
-qint8 = _define(11, "qint8", "q", _quantized("qint8", np.int8))
-quint8 = _define(12, "quint8", "q", _quantized("quint8", np.uint8))
-qint32 = _define(13, "qint32", "q", _quantized("qint32", np.int32))
-bfloat16 = _define(14, "bfloat16", "f", ml_dtypes.bfloat16)
-qint16 = _define(15, "qint16", "q", _quantized("qint16", np.int16))
-quint16 = _define(16, "quint16", "q", _quantized("quint16", np.uint16))
-uint16 = _define(17, "uint16", "u", np.uint16)
-complex128 = _define(18, "complex128", "c", np.complex128)
-float16 = half = _define(19, "float16", "f", np.float16)
-resource = _define(20, "resource", "o", np.object_)
-variant = _define(21, "variant", "o", np.object_)
-uint32 = _define(22, "uint32", "u", np.uint32)
-uint64 = _define(23, "uint64", "u", np.uint64)
-
-float32_ref = float32.as_ref
-float64_ref = double_ref = float64.as_ref
-int32_ref = int32.as_ref
-uint8_ref = uint8.as_ref
-int16_ref = int16.as_ref
-int8_ref = int8.as_ref
-string_ref = string.as_ref
-complex64_ref = complex64.as_ref
-int64_ref = int64.as_ref
-bool_ref = bool.as_ref
-qint8_ref = qint8.as_ref
-quint8_ref = quint8.as_ref
-qint32_ref = qint32.as_ref
-bfloat16_ref = bfloat16.as_ref
-qint16_ref = qint16.as_ref
-quint16_ref = quint16.as_ref
-uint16_ref = uint16.as_ref
-complex128_ref = complex128.as_ref
-float16_ref = half_ref = float16.as_ref
-resource_ref = resource.as_ref
-variant_ref = variant.as_ref
-uint32_ref = uint32.as_ref
-uint64_ref = uint64.as_ref
-
-_REAL_PARTS = {8: float32, 18: float64}
-
-_SPELLINGS: dict[Any, DType] = {
-    "half": float16,
-    "half_ref": float16_ref,
-    "float": float32,
-    "float_ref": float32_ref,
-    "double": float64,
-    "double_ref": float64_ref,
+_PYTHON_TYPES: dict[Any, DType] = {
     float: float32,
     builtins.bool: bool,
     object: string,
     np.object_: string,
     np.dtype(object): string,
 }
-_by_value.update(_SPELLINGS)
+_by_value.update(_PYTHON_TYPES)
 
 ANY = frozenset(dtype for dtype in _by_enum.values() if not dtype.is_ref_dtype)
 FLOATING = frozenset(dtype for dtype in ANY if dtype.is_floating)
 INTEGER = frozenset(dtype for dtype in ANY if dtype.is_integer)
 INDEX = frozenset((int32, int64))
 REAL = FLOATING | INTEGER
-COMPLEX = frozenset((complex64, complex128))
+COMPLEX = frozenset(dtype for dtype in ANY if dtype.is_complex)
 NUMERIC = REAL | COMPLEX
 QUANTIZED = frozenset(dtype for dtype in ANY if dtype.is_quantized)
 
@@ -325,9 +307,4 @@ groups: dict[str, frozenset[DType]] = {
     "quantized": QUANTIZED,
 }
 
-for _dtype in _by_enum.values():
-    publish_value(_dtype.name, _dtype)
-    publish_value(f"dtypes.{_dtype.name}", _dtype)
-for _alias, _dtype in {"half": half, "double": double}.items():
-    publish_value(_alias, _dtype)
 publish_value("QUANTIZED_DTYPES", QUANTIZED_DTYPES)

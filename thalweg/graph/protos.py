@@ -12,35 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.literal import make_array
 from thalweg.graph.shapes import as_shape
 from thalweg.public import public
 
 Array = NDArray[Any]
-
-# Which field of a TensorProto holds elements of which dtype.
-_FIELDS = {
-    "half_val": (dtypes.float16, dtypes.bfloat16),
-    "float_val": (dtypes.float32,),
-    "double_val": (dtypes.float64,),
-    "int_val": (
-        *(dtypes.int8, dtypes.int16, dtypes.int32, dtypes.uint8, dtypes.uint16),
-        *(dtypes.qint8, dtypes.qint16, dtypes.qint32, dtypes.quint8, dtypes.quint16),
-    ),
-    "int64_val": (dtypes.int64,),
-    "uint32_val": (dtypes.uint32,),
-    "uint64_val": (dtypes.uint64,),
-    "bool_val": (dtypes.bool,),
-    "string_val": (dtypes.string,),
-    "scomplex_val": (dtypes.complex64,),
-    "dcomplex_val": (dtypes.complex128,),
-}
-_FIELD_OF = {dtype: field for field, kinds in _FIELDS.items() for dtype in kinds}
-
-# Several elements of these are written as their bytes, the rest one by one.
-_AS_BYTES = (dtypes.QUANTIZED | dtypes.INTEGER | {dtypes.float32, dtypes.float64}) - {dtypes.uint16}
 
 
 def message(module: str, name: str) -> Any:
@@ -79,22 +56,30 @@ def _written(array: Array, dtype: DType, sizes: tuple[Any, ...]) -> Any:
     proto.tensor_shape.SetInParent()  # a scalar has a shape too, one of no dimensions
     for size in sizes:
         proto.tensor_shape.dim.add(size=size)
-    if dtype in _AS_BYTES and array.size > 1 and array.size == np.prod(sizes):
+    field = dtype.traits.proto_field
+    if dtype.traits.bulk and array.size > 1 and array.size == np.prod(sizes):
         proto.tensor_content = array.tobytes()
+    elif isinstance(getattr(proto, field), bytes):
+        setattr(proto, field, array.tobytes())
     else:
-        getattr(proto, _FIELD_OF[dtype]).extend(_elements(array.ravel(), dtype))
+        getattr(proto, field).extend(_elements(array.ravel(), dtype))
     return proto
 
 
 def _elements(flat: Array, dtype: DType) -> list[Any]:
-    """The elements as the field holds them: halves by their bits, complex numbers in two parts."""
-    if dtype in _FIELDS["half_val"]:
-        return flat.view(np.uint16).tolist()
+    """The elements as the field holds them: narrow floats by their bits, complex ones in two."""
+    if dtype.is_narrow_float:
+        return flat.view(_bits(dtype)).tolist()
     if dtype.is_complex:
         return flat.view(dtype.real_dtype.as_numpy_dtype).tolist()
     if dtype.is_quantized:
         return flat.view(_storage(dtype)).tolist()
     return flat.tolist()
+
+
+def _bits(dtype: DType) -> Any:
+    """The unsigned integers as wide as elements."""
+    return np.dtype(f"u{dtype.size}")
 
 
 def _storage(dtype: DType) -> Any:
@@ -111,9 +96,9 @@ def make_ndarray(tensor: Any) -> Array:
     kind = np.dtype(dtype.as_numpy_dtype)
     if tensor.tensor_content:
         return np.frombuffer(tensor.tensor_content, kind).copy().reshape(sizes)
-    if dtype not in _FIELD_OF:
+    if not dtype.traits.proto_field:
         raise TypeError(f"Unsupported tensor type: {dtype.name}")
-    flat = _flat(getattr(tensor, _FIELD_OF[dtype]), dtype)
+    flat = _flat(getattr(tensor, dtype.traits.proto_field), dtype)
     missing = int(np.prod(sizes)) - flat.size
     if missing > 0 and flat.size:
         flat = np.concatenate([flat, np.repeat(flat[-1:], missing)])
@@ -122,8 +107,8 @@ def make_ndarray(tensor: Any) -> Array:
 
 def _flat(values: Any, dtype: DType) -> Array:
     kind = np.dtype(dtype.as_numpy_dtype)
-    if dtype in _FIELDS["half_val"]:
-        return np.array(values, np.uint16).view(kind)
+    if dtype.is_narrow_float:
+        return np.array(list(values), _bits(dtype)).view(kind)
     if dtype.is_complex:
         return np.array(values, dtype.real_dtype.as_numpy_dtype).view(kind)
     if dtype.is_quantized:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from thalweg.ir.expr import Expr
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.loop import IndexTuple, Operand, Scatter, Variable, lowered
+from thalweg.platform.dtype_traits import bounds, compute_dtype
 
 Array = NDArray[Any]
 
@@ -119,24 +120,18 @@ class _Evaluation:
 
 
 def _combined(kind: str, full: Array, axes: tuple[int, ...]) -> Array:
-    """A reduction; sums and products of short floats are carried out in float32."""
+    """A reduction; sums and products of narrow floats are carried out in float32."""
     if kind in ("max", "min"):
         return _REDUCTIONS[kind](full, axis=axes, keepdims=True, initial=_worst(kind, full.dtype))
     if kind not in ("sum", "prod"):
         return _REDUCTIONS[kind](full, axis=axes, keepdims=True)
-    wide = np.float32 if full.dtype.itemsize == 2 and full.dtype.kind in "fV" else full.dtype
+    wide = compute_dtype(full.dtype)
     return _REDUCTIONS[kind](full, axis=axes, keepdims=True, dtype=wide).astype(full.dtype)
 
 
 def _worst(kind: str, dtype: Any) -> Any:
     """What a maximum or minimum of nothing is."""
-    is_lower = kind in ("max", "argmax")
-    if np.dtype(dtype).kind == "b":
-        return not is_lower
-    if np.dtype(dtype).kind in "iu":
-        limits = np.iinfo(dtype)
-        return limits.min if is_lower else limits.max
-    return np.asarray(-np.inf if is_lower else np.inf, dtype)[()]
+    return bounds(dtype)[kind in ("min", "argmin")]
 
 
 def _variables(root: Any) -> list[Variable]:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.ir.expr import Expr, argument, select
+from thalweg.platform.dtype_traits import compute_dtype
 
 Array = NDArray[Any]
 
@@ -260,8 +261,9 @@ def within(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def widened(x: Expr, dtype: Any) -> Expr:
-    """An element in the type that kernels compute in: short floats become float32."""
-    return x if np.dtype(dtype).itemsize >= 4 else x.cast(np.float32)
+    """An element in the type that kernels compute in: narrow floats become float32."""
+    wide = compute_dtype(dtype)
+    return x if wide == np.dtype(dtype) else x.cast(wide)
 
 
 def lowered(op: Any, at: IndexTuple, operands: Sequence[Any]) -> Expr | Scatter:

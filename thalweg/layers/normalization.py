@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import bfloat16, float16, float32
+from thalweg.graph.dtypes import float32
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, control_dependencies
 from thalweg.graph.shapes import TensorShape, as_shape
@@ -111,7 +111,7 @@ class BatchNormalization(Layer):
             )
 
     def _add_parameters(self, shape: list[int]) -> None:
-        dtype = float32 if self._dtype in (float16, bfloat16, None) else self._dtype
+        dtype = float32 if self._dtype is None else self._dtype.compute_dtype
         if self.scale:
             self.gamma = self.add_weight(
                 "gamma",

@@ -23,6 +23,7 @@ from thalweg.graph.node import Tensor
 from thalweg.ir.expr import Expr
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.loop import Operand, Scatter
+from thalweg.platform.dtype_traits import compute_dtype, is_narrow_float
 
 LOAD = 2.0
 STORE = 3.0
@@ -48,6 +49,7 @@ class Form:
     parts: int
     reduces: bool
     scatters: bool
+    widens: bool  # whether it is a narrow float as what it is computed in
 
     @property
     def moves_only(self) -> bool:
@@ -62,7 +64,17 @@ def analysed(raw: Any) -> Form:
     found = _Count()
     for root in roots:
         found.add(root, 1.0)
-    return Form(found.cost, found.loads, found.parts, found.reduces, scatters)
+    return Form(found.cost, found.loads, found.parts, found.reduces, scatters, _widens(raw))
+
+
+def _widens(raw: Any) -> bool:
+    if not isinstance(raw, Expr) or raw.function != "cast":
+        return False
+    source, target = raw.arguments
+    if not isinstance(source, Expr) or source.function != "load":
+        return False
+    narrow = source.arguments[0].dtype
+    return is_narrow_float(narrow) and compute_dtype(narrow) == target
 
 
 class _Count:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import numpy as np
-
 from thalweg.control.effects import has_host_effects, written_places
 from thalweg.control.liveness import is_control, looked_into, thinned
 from thalweg.control.traces import Trace
@@ -23,8 +21,6 @@ from thalweg.ops.core.basic import Const, Identity, NoOp
 from thalweg.platform.caches import memoized
 
 Unit = Node | Region | ControlRegion
-
-_KINDS = frozenset("biuf")
 
 
 Order = Mapping[Node, Collection[Node]]
@@ -133,8 +129,7 @@ def _is_plain(tensor: Tensor) -> bool:
 @memoized(64)
 def _is_number(dtype: dtypes.DType) -> bool:
     """Whether compiled code knows elements of a type."""
-    kind = np.dtype(dtype.as_numpy_dtype)
-    return not dtype.is_quantized and (kind.kind in _KINDS or kind.name == "bfloat16")
+    return dtype in dtypes.REAL or dtype.is_bool
 
 
 def reference_roots(nodes: Iterable[Node]) -> dict[Tensor, Tensor]:

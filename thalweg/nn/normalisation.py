@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
@@ -40,8 +39,8 @@ def moments(
 
 
 def _widened(x: Tensor) -> Tensor:
-    """Short floats as float32: sums of squares leave the range of float16 at once."""
-    return casting.cast(x, dtypes.float32) if x.dtype.size < 4 else x
+    """Narrow floats as float32: sums of squares leave the range of float16 at once."""
+    return casting.cast(x, x.dtype.compute_dtype)
 
 
 def _finished(

@@ -29,8 +29,6 @@ from thalweg.variables.variable import Variable
 
 Array = NDArray[Any]
 
-_ENUM_NAMES = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "HALF"}
-
 
 class CheckpointReader:
     """The tensors of a checkpoint by name; ours, a safetensors file, or TensorFlow's."""
@@ -57,7 +55,7 @@ class CheckpointReader:
     def debug_string(self) -> bytes:
         """A line for each tensor: `name (DT_FLOAT) [2,3]`."""
         lines = [
-            f"{name} (DT_{_ENUM_NAMES.get(entry.dtype, entry.dtype.upper())}) "
+            f"{name} (DT_{as_dtype(entry.dtype).traits.short_name.upper()}) "
             f"[{','.join(map(str, entry.shape))}]"
             for name, entry in self._checkpoint.entries.items()
         ]

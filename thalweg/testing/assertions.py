@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.graph.node import Tensor
+from thalweg.platform.dtype_traits import widened
 
 Array = NDArray[Any]
 
@@ -31,7 +32,7 @@ class ArrayAssertions(unittest.TestCase):
         if _is_symbolic(value):
             value = self.evaluate(value)
         array = np.asarray(value)
-        return array.astype(np.float32) if array.dtype.kind == "V" else array
+        return widened(array) if array.dtype.kind == "V" else array
 
     # Closeness
 

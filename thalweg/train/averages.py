@@ -31,8 +31,6 @@ from thalweg.variables.initializers import Zeros
 from thalweg.variables.scope import VariableScope, get_variable, variable_scope
 from thalweg.variables.variable import Variable
 
-_FLOATING = (dtypes.bfloat16, dtypes.float16, dtypes.float32, dtypes.float64)
-
 
 @public("train.assign_moving_average")
 def assign_moving_average(
@@ -157,7 +155,7 @@ class ExponentialMovingAverage:
 
     def _create(self, var: Any) -> bool:
         """Make the average of a variable; whether it starts at zero, not at a value."""
-        if var.dtype.base_dtype not in _FLOATING:
+        if not var.dtype.is_floating:
             raise TypeError(f"The variables must be half, float, or double: {var.name}")
         graph = var.graph
         with graph.as_default(), graph.control_dependencies(None):

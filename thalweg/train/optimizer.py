@@ -290,7 +290,7 @@ class Optimizer:
     # What subclasses define
 
     def _valid_dtypes(self) -> set[DType]:
-        return {dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64}
+        return set(dtypes.FLOATING)
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
         """Make the slots of some variables."""

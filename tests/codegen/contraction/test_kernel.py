@@ -20,6 +20,7 @@ from tests.codegen.contraction.contractions import (
     matmul,
     random_arrays,
 )
+from tests.ops.harness import NARROW_FLOATS
 from thalweg.codegen.contraction.form import form_of
 from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Setting
@@ -347,8 +348,8 @@ def test_expressions_for_factors(target, ta, tb):
     check(with_sides(kernel, a, b), target, threads=2)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_short_floats(native, dtype):
+@pytest.mark.parametrize("dtype", NARROW_FLOATS)
+def test_narrow_floats(native, dtype):
     kernel = matmul(21, 35, 19)
     short = [argument(p, dtype, (kernel.arguments[p].size,)) for p in range(2)]
     sides = [

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.codegen.oracle import (
-    BFLOAT16,
     TARGETS,
     agree,
     at,
@@ -19,6 +18,7 @@ from tests.codegen.oracle import (
     numbers,
     over,
 )
+from tests.ops.harness import NARROW_FLOATS
 from thalweg.codegen.llvm.compile import object_code
 from thalweg.codegen.loops.kernel import emit_loops
 from thalweg.codegen.machine import named
@@ -28,8 +28,8 @@ from thalweg.ir.loop import Variable
 
 DTYPES = [
     *(np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    *(np.dtype(name) for name in ("bool", "float16", "float32", "float64")),
-    BFLOAT16,
+    *(np.dtype(name) for name in ("bool", "float32", "float64")),
+    *map(np.dtype, NARROW_FLOATS),
 ]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import NARROW_FLOATS, check
 
 X = np.array([[1.5, 0.0, -2.0], [0.5, 3.0, 0.0], [2.0, -1.0, 0.5]])
 
@@ -57,7 +57,7 @@ def test_complex() -> None:
     check(tf.cumprod, x, expect=np.cumprod)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float16])
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, *NARROW_FLOATS])
 def test_dtypes(dtype: type) -> None:
     x = np.arange(1, 5).astype(dtype)
     check(tf.cumsum, x, expect=lambda x: np.cumsum(x, dtype=dtype), gradient=False)

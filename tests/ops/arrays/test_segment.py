@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import NARROW_FLOATS, check
 
 R = np.random.default_rng(3)
 X = R.normal(size=(5, 2))
@@ -162,7 +161,7 @@ def test_loops_of_unsorted_gradients(name: str) -> None:
     check(lambda x: tf.gradients(build(x, GRID_IDS, 2), x)[0], GRID, gradient=False)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, *NARROW_FLOATS])
 def test_extremes_of_dtypes(dtype: type) -> None:
     x = np.array([[7, 3], [2, 9], [4, 4], [5, 1], [6, 8]]).astype(dtype)
     for name in ("max", "min"):

@@ -33,7 +33,7 @@ def test_fill_wrong() -> None:
         session.run(tf.fill(dims, 1), {dims: [-1]})
 
 
-DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.int8, tf.uint64, tf.complex64, tf.bool]
+DTYPES = [tf.float32, tf.float16, tf.float8_e4m3fn, tf.int8, tf.uint64, tf.complex64, tf.bool]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

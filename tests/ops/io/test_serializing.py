@@ -8,6 +8,7 @@ import pytest
 import thalweg as tf
 from tests.ops.harness import check
 from tests.ops.sparse.test_sparse import PLACES, SHAPE, VALUES, sparse
+from thalweg.graph import dtypes
 from thalweg.ops.io import serializing
 from thalweg.ops.io.serializing import from_bytes, to_bytes
 
@@ -45,10 +46,8 @@ def test_strings_of_other_writers_are_read() -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    [
-        *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int8, tf.int16, tf.int32, tf.int64),
-        *(tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.bool, tf.complex64, tf.complex128),
-    ],
+    sorted(dtypes.NUMERIC | {tf.bool}, key=int),
+    ids=repr,
 )
 def test_elements_one_by_one_are_read(dtype: Any) -> None:
     value = np.array(-3 if dtype.is_integer and not dtype.is_unsigned else 3).astype(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import NARROW_FLOATS, check
 
 R = np.random.default_rng(2)
 X = R.normal(size=(2, 3, 2))
@@ -116,7 +116,7 @@ def test_value(name: str) -> None:
     check(build, *inputs, expect=expect, gradient=False)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.int8, np.uint16])
+@pytest.mark.parametrize("dtype", [*NARROW_FLOATS, np.float32, np.int8, np.uint16])
 @pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "mean"])
 def test_dtypes(name: str, dtype: type) -> None:
     ours, numpys = PAIRS[name]
@@ -124,7 +124,12 @@ def test_dtypes(name: str, dtype: type) -> None:
     check(lambda x: ours(x, 1), x, expect=lambda x: numpys(x.astype(float), axis=1), gradient=False)
 
 
-def test_sum_of_many_short_floats() -> None:
+def test_means_of_more_than_a_type_holds() -> None:
+    for dtype in NARROW_FLOATS:
+        check(tf.reduce_mean, np.full(70_000, 3, dtype), expect=np.float64(3), gradient=False)
+
+
+def test_sum_of_many_narrow_floats() -> None:
     check(tf.reduce_sum, np.ones(1000, ml_dtypes.bfloat16), expect=np.float64(1000), gradient=False)
 
 

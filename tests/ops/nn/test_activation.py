@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import assert_close, check, check_inference
+from tests.ops.harness import NARROW_FLOATS, assert_close, check, check_inference, rounding
 
 R = np.random.default_rng(0)
 X = R.normal(size=(3, 5)) * 2
@@ -49,12 +49,13 @@ def test_op(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("dtype", [np.float16, tf.bfloat16.as_numpy_dtype, np.float32])
-def test_short_floats_keep_their_dtype(name: str, dtype: type) -> None:
+@pytest.mark.parametrize("dtype", NARROW_FLOATS)
+def test_narrow_floats_keep_their_dtype(name: str, dtype: type) -> None:
     build, expect = ROWS[name]
     x = X.astype(dtype)
     (actual,) = check_inference(build, [x])
-    assert_close(actual, expect(x.astype(float)), rtol=2e-2, atol=2e-2)
+    error = 2 * rounding(dtype)
+    assert_close(actual, expect(x.astype(float)), rtol=error, atol=error)
 
 
 def test_integers() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check
+from tests.ops.harness import NARROW_FLOATS, check
 from thalweg.ops.nn.pooling import MaxPoolGradGrad
 from thalweg.ops.nn.pooling3d import MaxPool3DGradGrad
 from thalweg.ops.rare.argmax_pooling import MaxPoolGradGradWithArgmax
@@ -132,7 +132,7 @@ def test_gradients_among_equal_elements_are_those_of_the_reference(
     np.testing.assert_array_equal(*found)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float16, tf.bfloat16.as_numpy_dtype])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, *NARROW_FLOATS])
 def test_other_dtypes(dtype: type) -> None:
     x = R.permutation(20).reshape(1, 5, 4, 1).astype(dtype)
     arguments = (1, 2, 3, 1), (1, 2, 2, 1), "SAME"
@@ -140,8 +140,8 @@ def test_other_dtypes(dtype: type) -> None:
     check(lambda x: tf.nn.max_pool(x, *arguments), x, expect=wanted.astype(dtype), gradient=False)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, tf.bfloat16.as_numpy_dtype])
-def test_means_of_short_floats(dtype: type) -> None:
+@pytest.mark.parametrize("dtype", NARROW_FLOATS)
+def test_means_of_narrow_floats(dtype: type) -> None:
     x = R.permutation(20).reshape(1, 5, 4, 1).astype(dtype)
     arguments = (1, 3, 3, 1), (1, 2, 2, 1), "SAME"
     check(lambda x: tf.nn.avg_pool(x, *arguments), x, gradient=False)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from thalweg.codegen.contraction.amx_plan import DEPTH, SIDE, roles_of
+from thalweg.codegen.contraction.amx_plan import BFLOAT16, DEPTH, SIDE, roles_of
 from thalweg.codegen.contraction.form import is_static, variables_of
 from thalweg.codegen.contraction.gemm import store_sums
 from thalweg.codegen.contraction.packing import Bound, Copy, Span, dense, tiled, transposed
@@ -20,7 +20,6 @@ from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, spans
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import I64, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.ir.functions.dtypes import BFLOAT16
 from thalweg.ir.loop import Variable
 
 _ITEM = 2  # the bytes of an element

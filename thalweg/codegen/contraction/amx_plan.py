@@ -9,17 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+import ml_dtypes
 import numpy as np
 
 from thalweg.codegen.contraction.cost import CORES
 from thalweg.codegen.contraction.form import Form, form_of, is_static, loads_of, plain
 from thalweg.codegen.contraction.schedule import Schedule, Setting, even, last_dynamic, uses
 from thalweg.codegen.machine import CpuTarget
-from thalweg.ir.functions.dtypes import BFLOAT16
 from thalweg.ir.kernel import Access, Contraction
 from thalweg.ir.loop import Variable
 from thalweg.ir.types import dtype_of
 
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # what the unit multiplies
 SIDE = 16  # rows and columns of a tile
 DEPTH = 32  # numbers that a step of the unit sums
 

@@ -16,7 +16,7 @@ from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.codegen.loops.lanes import Slots
 from thalweg.codegen.math.reductions import Fold, State, fold_of
 from thalweg.ir.expr import Expr
-from thalweg.ir.functions.dtypes import is_float
+from thalweg.platform.dtype_traits import is_float
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Argument, Check, Dynamic, Offset, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.types import dtype_of
+from thalweg.platform.dtype_traits import bounds
 
 
 def parts(expr: Expr) -> list[Expr]:
@@ -167,10 +168,4 @@ def identity(kind: str, dtype: Any) -> Any:
     plain = {"sum": 0, "prod": 1, "all": True, "any": False}
     if kind in plain:
         return np.asarray(plain[kind]).astype(known)[()]
-    least = kind in ("max", "argmax")
-    if known.kind in "iu":
-        limit = np.iinfo(known)
-        return known.type(limit.min if least else limit.max)
-    if known.kind == "b":
-        return np.bool_(not least)
-    return np.asarray(-np.inf if least else np.inf).astype(known)[()]
+    return bounds(known)[kind in ("min", "argmin")]

@@ -21,6 +21,7 @@ from thalweg.ir.expr import Expr
 from thalweg.ir.functions.dtypes import BOOL
 from thalweg.ir.kernel import Argument, Dynamic, Offset
 from thalweg.ir.loop import Variable
+from thalweg.platform.dtype_traits import is_narrow_float
 
 _NARROW = 1 << 31
 _FORKING_LOADS = 3  # that a selection has, of which all lanes take one
@@ -300,7 +301,8 @@ class LaneScope(Evaluator):
 
     def adds_at_once(self, argument: Argument) -> bool:
         """Whether the processor adds to an element of memory in one indivisible operation."""
-        return np.dtype(argument.dtype).kind in "iuf" and np.dtype(argument.dtype) != np.float16
+        known = np.dtype(argument.dtype)
+        return known.kind in "iuf" and not is_narrow_float(known)
 
     def add(self, argument: Argument, place: Address, value: Value) -> None:
         """Add to the one element of a counter: steps that run at once lose no update."""

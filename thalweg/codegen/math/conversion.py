@@ -1,7 +1,8 @@
 """How elements of each dtype lie in registers and in memory, and conversions between them.
 
-Booleans are i1 in registers and a byte in memory; float16 and bfloat16 are 16 bits in memory and
-float32 in registers. Conversions are NumPy's; none needs a library call on any target.
+Booleans are i1 in registers and a byte in memory; narrow floats are their bits in memory and
+float32 in registers, converted by the exponent and mantissa bits of their rows in the table of
+dtypes. Conversions are NumPy's; none needs a library call on any target.
 """
 
 from __future__ import annotations
@@ -12,17 +13,26 @@ import numpy as np
 
 from thalweg.codegen.llvm.builder import Builder, Type, Value, constant
 from thalweg.codegen.llvm.register import LlvmRegister
-from thalweg.ir.functions.dtypes import BFLOAT16, BOOL, Dtype, Unsupported
+from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported
+from thalweg.platform.dtype_traits import TABLE, FloatFormat, Traits, find_traits
 
-FLOAT16: Dtype = np.dtype(np.float16)
+_HALF = FloatFormat(5, 10)  # what LLVM calls half, and processors convert
+_FLOAT = FloatFormat(8, 23)
+_INFINITY, _NAN = _FLOAT.overflow, _FLOAT.nan
 
-_REGISTERS: dict[Dtype, str] = {
-    BOOL: "i1",
-    FLOAT16: "float",
-    BFLOAT16: "float",
-    np.dtype(np.float32): "float",
-    np.dtype(np.float64): "double",
-    **{np.dtype(f"{sign}{size}"): f"i{8 * size}" for sign in "iu" for size in (1, 2, 4, 8)},
+
+def _register_scalar(row: Traits) -> str:
+    if row.dtype_class == "bool":
+        return "i1"
+    if row.dtype_class == "float":
+        return "float" if row.compute.itemsize == 4 else "double"
+    return f"i{8 * row.storage.itemsize}"
+
+
+_REGISTERS = {
+    row.storage: _register_scalar(row)
+    for row in TABLE
+    if row.dtype_class in ("bool", "float", "signed", "unsigned")
 }
 
 
@@ -37,10 +47,8 @@ def register_type(dtype: Any, lanes: int = 1) -> Type:
 def storage_type(dtype: Any, lanes: int = 1) -> Type:
     """The type that values of a dtype have in memory."""
     known = np.dtype(dtype)
-    if known == BOOL:
-        return Type("i8", lanes)
-    if known in (FLOAT16, BFLOAT16):
-        return Type("i16", lanes)
+    if known == BOOL or _narrow_format(known):
+        return Type(f"i{8 * known.itemsize}", lanes)
     return register_type(known, lanes)
 
 
@@ -49,56 +57,76 @@ def from_memory(b: Builder, raw: Value, dtype: Any) -> Value:
     known = np.dtype(dtype)
     if known == BOOL:
         return b.compare("ne", raw, constant(raw.type, 0))
-    if known == FLOAT16:
-        return _half_to_float(LlvmRegister(b, raw)).value
-    if known == BFLOAT16:
-        return (LlvmRegister(b, raw).convert("zext", "i32") << 16).floats().value
+    if narrow := _narrow_format(known):
+        return _widened(LlvmRegister(b, raw), narrow).value
     return raw
 
 
 def to_memory(b: Builder, value: Value, dtype: Any) -> Value:
-    """A register value as it lies in memory; short floats are rounded to nearest even."""
+    """A register value as it lies in memory; narrow floats are rounded to nearest even."""
     known = np.dtype(dtype)
     if known == BOOL:
         return b.convert("zext", value, "i8")
-    if known == FLOAT16:
-        return _float_to_half(LlvmRegister(b, value)).value
-    if known == BFLOAT16:
-        return _float_to_bfloat(LlvmRegister(b, value)).value
+    if narrow := _narrow_format(known):
+        return _narrowed(LlvmRegister(b, value), narrow, 8 * known.itemsize).value
     return value
 
 
-def _half_to_float(half: LlvmRegister) -> LlvmRegister:
-    """Shift exponent and fraction into place and mend the bias by a product (denormals too)."""
-    if half.builder.module.native_fp16:
+def _narrow_format(dtype: Dtype) -> FloatFormat | None:
+    """The bits of a narrow float; None for any other dtype."""
+    row = find_traits(dtype)
+    return row.float_format if row is not None and row.is_narrow_float else None
+
+
+def _widened(code: LlvmRegister, form: FloatFormat) -> LlvmRegister:
+    """The float32 of a code: its exponent is given another bias; that of denormals is subtracted"""
+    shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
+    if not rebias:
+        return (code.convert("zext", "i32") << shift).floats()
+    if code.builder.module.native_fp16 and form.exponent_bits == _HALF.exponent_bits:
+        same = code.convert("zext", "i16") if code.type.bits < 16 else code
+        half = same << (_HALF.mantissa_bits - form.mantissa_bits)
         return half.convert("bitcast", "half").convert("fpext", "float")
-    wide = half.convert("zext", "i32")
-    magnitude = (wide & 0x7FFF) << 13
-    scaled = (magnitude.floats() * 2.0**112).bits()
-    special = magnitude >= 0x7C00 << 13
-    return (scaled.where(~special, magnitude | 0x7F800000) | ((wide & 0x8000) << 16)).floats()
+    wide = code.convert("zext", "i32")
+    magnitude = (wide & (_sign(form) - 1)) << shift
+    least = (rebias + 1) << 23
+    denormal = ((magnitude + least).floats() - magnitude.like(least).floats()).bits()
+    finite = denormal.where(magnitude < 1 << 23, magnitude + (rebias << 23))
+    special = (magnitude > form.overflow << shift).choose(magnitude.like(_NAN), _INFINITY)
+    value = finite.where(magnitude < form.overflow << shift, special if form.has_infinity else _NAN)
+    return (value | ((wide & _sign(form)) << (shift + 8 - form.exponent_bits))).floats()
 
 
-def _float_to_half(x: LlvmRegister) -> LlvmRegister:
-    """Normal numbers round in the integer domain, denormal ones by adding a magic number."""
-    if x.builder.module.native_fp16:
+def _narrowed(x: LlvmRegister, form: FloatFormat, width: int) -> LlvmRegister:
+    """The code of a float32: normal numbers round as integers, denormal ones by adding a power."""
+    shift, rebias = _FLOAT.mantissa_bits - form.mantissa_bits, _FLOAT.bias - form.bias
+    if not rebias:
+        return _cut(x, shift, width)
+    if form == _HALF and x.builder.module.native_fp16:
         return x.convert("fptrunc", "half").convert("bitcast", "i16")
     bits = x.bits()
     magnitude = bits & 0x7FFFFFFF
-    rounded = magnitude + (((magnitude >> 13) & 1) + (0xFFF - (112 << 23)))
-    magic = (127 - 15 + 23 - 10 + 1) << 23
-    small = (magnitude.floats() + magnitude.like(magic).floats()).bits() - magic
-    half = small.where(magnitude < 113 << 23, rounded >> 13)
-    special = (magnitude > 0x7F800000).choose(magnitude.like(0x7E00), 0x7C00)
-    finite = half.where(magnitude < (127 + 16) << 23, special)
-    return (finite | (bits.unsigned_shift(16) & 0x8000)).convert("trunc", "i16")
+    half = (1 << (shift - 1)) - 1 - (rebias << 23)
+    normal = (magnitude + (((magnitude >> shift) & 1) + half)) >> shift
+    power = (rebias + shift + 1) << 23
+    denormal = (magnitude.floats() + magnitude.like(power).floats()).bits() - power
+    finite = denormal.where(magnitude < (rebias + 1) << 23, normal)
+    number = finite.where(finite < form.overflow, form.overflow)
+    code = number.where(magnitude <= _INFINITY, form.nan)
+    sign = bits.unsigned_shift(32 - width) & _sign(form)
+    return (code | sign).convert("trunc", f"i{width}")
 
 
-def _float_to_bfloat(x: LlvmRegister) -> LlvmRegister:
+def _cut(x: LlvmRegister, shift: int, width: int) -> LlvmRegister:
+    """The code of a float32 in a format with its exponent: what is cut off rounds the rest."""
     bits = x.bits()
-    rounded = bits + ((bits.unsigned_shift(16) & 1) + 0x7FFF)
+    rounded = bits + ((bits.unsigned_shift(shift) & 1) + ((1 << (shift - 1)) - 1))
     kept = x.is_nan().choose(bits | 0x400000, rounded)
-    return kept.unsigned_shift(16).convert("trunc", "i16")
+    return kept.unsigned_shift(shift).convert("trunc", f"i{width}")
+
+
+def _sign(form: FloatFormat) -> int:
+    return 1 << (form.exponent_bits + form.mantissa_bits)
 
 
 def converted(b: Builder, value: Value, source: Any, target: Any) -> Value:
@@ -110,16 +138,16 @@ def converted(b: Builder, value: Value, source: Any, target: Any) -> Value:
     x = LlvmRegister(b, value)
     if new == BOOL:
         return x.differs(0).value
-    if new in (FLOAT16, BFLOAT16):
-        return _shortened(x, old, new).value
+    if _narrow_format(new):
+        return _rounded(x, old, new).value
     if kind.is_float:
         return _to_float(x, old, kind.scalar).value
     return (_truncated(x, new) if x.type.is_float else _resized(x, old, new)).value
 
 
-def _shortened(x: LlvmRegister, old: Dtype, new: Dtype) -> LlvmRegister:
-    """A number rounded to a short float, in a float32 register."""
-    if new == FLOAT16 and x.type.scalar == "double":
+def _rounded(x: LlvmRegister, old: Dtype, new: Dtype) -> LlvmRegister:
+    """A number rounded to a narrow float, in a float32 register."""
+    if new.isbuiltin == 1 and x.type.scalar == "double":  # others, ml_dtypes rounds twice
         single = _rounded_to_odd(x)
     else:
         single = _to_float(x, old, "float")
@@ -130,7 +158,7 @@ def _shortened(x: LlvmRegister, old: Dtype, new: Dtype) -> LlvmRegister:
 
 
 def _rounded_to_odd(x: LlvmRegister) -> LlvmRegister:
-    """A double as a float that rounds to half as the double itself would."""
+    """A double as a float that rounds to a narrow one as the double itself would."""
     single = x.convert("fptrunc", "float")
     back = single.convert("fpext", "double")
     inexact = back.compare("", "one", x)

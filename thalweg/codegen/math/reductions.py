@@ -22,8 +22,9 @@ from thalweg.codegen.math.conversion import (
 )
 from thalweg.codegen.math.elements import constant_of
 from thalweg.ir.expr import Expr
-from thalweg.ir.functions.dtypes import BOOL, is_float
+from thalweg.ir.functions.dtypes import BOOL
 from thalweg.ir.types import dtype_of
+from thalweg.platform.dtype_traits import is_float
 
 State = list[Value]
 
@@ -54,7 +55,7 @@ class Fold:
         return [first, constant(I64.of(lanes), 0)] if self.finds_place else [first]
 
     def result(self, b: Builder, state: State) -> Value:
-        """What is wanted of a state; sums of short floats, which are long, are rounded."""
+        """What is wanted of a state; sums of narrow floats, which are float32, are rounded."""
         if self.kind not in _FLOATING or storage_type(self.dtype) == register_type(self.dtype):
             return state[-1]
         return from_memory(b, to_memory(b, state[-1], self.dtype), self.dtype)

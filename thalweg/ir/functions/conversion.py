@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.platform.dtype_traits import widened
+
 
 def cast(x: Any, dtype: Any) -> Any:
     """An array as one of another dtype; of complex numbers a real dtype takes the real part.
 
     What is out of the range of uint64 is 2⁶³, whatever the C compiler of NumPy made of it.
     """
-    array, wanted = np.asarray(x), np.dtype(dtype)
+    array, wanted = widened(np.asarray(x)), np.dtype(dtype)
     if array.dtype.kind == "c" and wanted.kind != "c":
         array = np.asarray(np.real(array))
     found = array.astype(wanted)

@@ -9,23 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
+
+from thalweg.platform.dtype_traits import is_narrow_float
 
 Dtype = np.dtype[Any]
 DtypeRule = Callable[[Callable[..., Any], tuple[Any, ...]], tuple[Dtype, ...]]
 
 BOOL: Dtype = np.dtype(np.bool_)
-BFLOAT16: Dtype = np.dtype(ml_dtypes.bfloat16)
 
 
 class Unsupported(Exception):
     """An expression that is not made into code: it runs on the NumPy kernel instead."""
-
-
-def is_float(dtype: Dtype) -> bool:
-    """Whether elements are real floating-point numbers."""
-    return dtype.kind == "f" or dtype == BFLOAT16
 
 
 def of_ufunc(numpy: Any, inputs: tuple[Any, ...]) -> tuple[Dtype, ...]:
@@ -55,8 +50,8 @@ def common_dtype(inputs: tuple[Any, ...]) -> Dtype:
     """The dtype that elements and numbers are promoted to."""
     strong = [cast("Dtype", part) for part in inputs if isinstance(part, np.dtype)]
     weak = [part for part in inputs if not isinstance(part, np.dtype)]
-    if strong and all(part == BFLOAT16 for part in strong) and complex not in weak:
-        return BFLOAT16
+    if len(set(strong)) == 1 and is_narrow_float(strong[0]) and complex not in weak:
+        return strong[0]
     try:
         return np.result_type(*strong, *(kind(0) for kind in weak))
     except TypeError as error:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from thalweg.ir.functions.dtypes import Dtype, DtypeRule, is_float, of_ufunc
+from thalweg.ir.functions.dtypes import Dtype, DtypeRule, of_ufunc
 from thalweg.ir.functions.register import Register
+from thalweg.platform.dtype_traits import is_float
 
 _LONG_COST = 12.0
 

@@ -46,6 +46,7 @@ Key = TypeVar("Key")
 
 #: Reshapes and transposes one behind the other that are inlined: indices may double with each.
 _MOST_MOVES = 6
+_MIN_PACKED_READS = 64  # of each element: fewer are read where they lie, not from a packed copy
 
 
 class _Mark(NamedTuple):
@@ -79,6 +80,7 @@ class NestBuilder:
         self._reads: dict[Tensor, float] = defaultdict(float)
         self._readers: dict[Tensor, list[int]] = defaultdict(list)
         self._contracted: set[Tensor] = set()
+        self._not_packed: set[Tensor] = set()  # that some reader does not pack first
         self._sums: set[Tensor] = set()  # of products, as the ops have them
         self._roots = spec.region.roots
         self._outputs = frozenset(spec.region.outputs)
@@ -211,6 +213,8 @@ class NestBuilder:
             self._readers[tensor].append(position)
             if look.contracts:
                 self._contracted.add(tensor)
+            if not (look.multiplies and count * size >= _MIN_PACKED_READS * self._size(tensor)):
+                self._not_packed.add(tensor)
 
     # What is stored
 
@@ -250,13 +254,17 @@ class NestBuilder:
             return False
         if moves > _MOST_MOVES:
             return True
+        if form.widens and tensor not in self._not_packed:
+            return False  # packing widens: no wide copy need be stored
         if form.reduces or form.scatters or (tensor in self._contracted and not form.moves_only):
             return True
         cost, parts = self._costs.of(tensor)
         if parts > MOST_PARTS:
             return True
-        size = math.prod(self._spec.shapes[tensor])
-        return not worth_inlining(size, cost, self._reads[tensor])
+        return not worth_inlining(self._size(tensor), cost, self._reads[tensor])
+
+    def _size(self, tensor: Tensor) -> int:
+        return math.prod(self._spec.shapes[tensor])
 
     def _is_overtaken(self, position: int, tensor: Tensor, read: frozenset[Tensor]) -> bool:
         """Whether a variable it reads is written before its last reader has run."""

@@ -12,19 +12,16 @@ from typing import Any
 import numpy as np
 
 from thalweg.ir.expr import Expr
-from thalweg.ir.functions.dtypes import BFLOAT16
 from thalweg.ir.index import Affine, FloorMod, affine, is_index
 from thalweg.ir.loop import Variable
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.inline_producers import walk
-from thalweg.lower.nests.loop_nest import Bound, Factor, Product, is_float
+from thalweg.lower.nests.loop_nest import Bound, Factor, Product
+from thalweg.platform.dtype_traits import compute_dtype, is_float, is_narrow_float
 
 _LEAST_WORK = 2048  # multiplications below which a plain loop does as well
 
-_FEW_SHORT = 4  # rows for which it does not pay to widen short floats first
-
-#: Numbers that are stored in 16 bits, and multiplied and summed as float32.
-SHORT_FLOATS = frozenset((np.dtype(np.float16), BFLOAT16))
+_MIN_NARROW_ROWS = 4  # below it, widening narrow floats first does not pay
 
 
 def product_of(part: Any, variables: tuple[Variable, ...]) -> Product | None:
@@ -38,10 +35,9 @@ def product_of(part: Any, variables: tuple[Variable, ...]) -> Product | None:
     if first is None or second is None:
         return None
     dtype = _dtype(first)
-    if dtype != _dtype(second) or not (is_float(dtype) or dtype in SHORT_FLOATS):
+    if dtype != _dtype(second) or not is_float(dtype):
         return None
-    sums = np.dtype(np.float32) if dtype in SHORT_FLOATS else dtype
-    return _roles(first, second, variables, reduced, sums)
+    return _roles(first, second, variables, reduced, compute_dtype(dtype))
 
 
 def _roles(
@@ -64,7 +60,7 @@ def _roles(
         return None
     if math.prod(v.extent for v in reduced) <= 2 or set(variables) - set(batch + rows + columns):
         return None
-    if _dtype(first) in SHORT_FLOATS and math.prod(v.extent for v in rows) < _FEW_SHORT:
+    if is_narrow_float(_dtype(first)) and math.prod(v.extent for v in rows) < _MIN_NARROW_ROWS:
         return None
     return Product(batch, rows, columns, reduced, first, second, dtype)
 

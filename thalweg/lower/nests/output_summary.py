@@ -25,6 +25,7 @@ class OutputSummary:
     form: Form
     loads: tuple[tuple[int, float], ...]  # which inputs are read, -1 for none: how often
     contracts: bool
+    multiplies: bool  # matrices: a contraction over one axis
     view: tuple[int, int] | None  # the input that it is a piece of, and from which element on
 
     def reads(self, node: Node) -> list[tuple[Tensor | None, float]]:
@@ -40,7 +41,8 @@ def look_at(raw: Any, at: IndexTuple, operands: Sequence[Operand]) -> OutputSumm
     loads = [(places.get(operand, -1), count) for operand, count in form.loads.items()]
     view = _start(raw, at) if form.moves_only else None
     found = None if view is None or loads[0][0] < 0 else (loads[0][0], view)
-    return OutputSummary(form, tuple(loads), _is_contraction(raw), found)
+    summed = _contracted_axes(raw)
+    return OutputSummary(form, tuple(loads), summed > 0, summed == 1, found)
 
 
 def own_place(at: IndexTuple) -> Affine:
@@ -59,11 +61,11 @@ def _start(raw: Any, at: IndexTuple) -> int | None:
     return place.constant - own.constant if place.terms == own.terms else None
 
 
-def _is_contraction(raw: Any) -> bool:
-    """Whether a loop form looks like a sum of products, whose factors are best read from memory."""
+def _contracted_axes(raw: Any) -> int:
+    """Over how many axes a sum of products goes, whose factors are best read from memory; or 0."""
     while isinstance(raw, Expr) and raw.function == "cast":
         raw = raw.arguments[0]
     if not isinstance(raw, Expr) or raw.function != "reduce" or raw.arguments[0] != "sum":
-        return False
-    body = raw.arguments[2]
-    return isinstance(body, Expr) and body.function == "mul"
+        return 0
+    _, variables, body = raw.arguments
+    return len(variables) if isinstance(body, Expr) and body.function == "mul" else 0

@@ -27,6 +27,7 @@ from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.inline_producers import walk
 from thalweg.lower.nests.loop_nest import Renaming, Write, free_variables
 from thalweg.lower.nests.match_contraction import product_of
+from thalweg.platform.dtype_traits import bounds
 
 _FEWEST_ROWS = 8
 _LONG = 1 << 14  # elements from which a reduction is worth cutting
@@ -200,7 +201,4 @@ def _split(variable: Variable) -> tuple[Variable, Variable, Affine, Expr | None]
 def _identity(kind: str, dtype: Any) -> Any:
     if kind in ("sum", "prod"):
         return np.dtype(dtype).type(kind == "prod")
-    if np.dtype(dtype).kind in "iu":
-        limits = np.iinfo(dtype)
-        return np.dtype(dtype).type(limits.min if kind == "max" else limits.max)
-    return np.dtype(dtype).type(-math.inf if kind == "max" else math.inf)
+    return bounds(dtype)[kind == "min"]

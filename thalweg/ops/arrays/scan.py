@@ -17,6 +17,7 @@ from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.ops.core import choosing, filling
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math import transcendental
+from thalweg.platform.dtype_traits import compute_dtype
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -70,7 +71,8 @@ class Scan(AlongAxis, abstract=True):
 
     def numpy(self, x: Array, axis: Array) -> Array:
         lines = self._lines(x, axis)
-        scanned = type(self).function.accumulate(lines, axis=0, dtype=x.dtype)
+        wide = compute_dtype(x.dtype)
+        scanned = type(self).function.accumulate(lines, axis=0, dtype=wide).astype(x.dtype)
         if self.exclusive:
             first = np.full_like(lines[:1], self._neutral(x.dtype))
             scanned = np.concatenate([first, scanned[:-1]])[: len(lines)]

@@ -22,6 +22,7 @@ from thalweg.ir.loop import IndexTuple, Operand, Scatter
 from thalweg.ops.arrays import transposing
 from thalweg.ops.core import choosing, filling, shaping
 from thalweg.ops.math import compare
+from thalweg.platform.dtype_traits import bounds
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -57,8 +58,8 @@ class ArgExtreme(Op, abstract=True):
         """The input; what is not a number never is the most extreme one."""
         if input.dtype.kind in "iu" or not np.isnan(input).any():
             return input
-        worst = np.asarray(-np.inf if self.combine == "argmax" else np.inf, input.dtype)
-        return np.where(np.isnan(input), worst, input)
+        least, greatest = bounds(input.dtype)
+        return np.where(np.isnan(input), least if self.combine == "argmax" else greatest, input)
 
     def loop(self, at: IndexTuple, input: Operand, dimension: Operand) -> Expr:
         axis = _axis(int(dimension.constant()), input.rank)

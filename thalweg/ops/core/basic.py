@@ -125,14 +125,9 @@ class Placeholder(Op):
             None,
             None,
             f"You must feed a value for placeholder tensor '{context.node.name}' with dtype "
-            f"{_brief_name(self.dtype)}{_brief_shape(self.given_shape)}: pass feed_dict={{...}} "
-            "to run()",
+            f"{self.dtype.traits.short_name}{_brief_shape(self.given_shape)}: "
+            "pass feed_dict={...} to run()",
         )
-
-
-def _brief_name(dtype: DType) -> str:
-    short = {dtypes.float32: "float", dtypes.float64: "double", dtypes.float16: "half"}
-    return short.get(dtype.base_dtype, dtype.name)
 
 
 def _brief_shape(shape: TensorShape) -> str:

@@ -24,6 +24,7 @@ from thalweg.ir.functions import conversion
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand
 from thalweg.ops.core.elementwise import Elementwise
 from thalweg.ops.math import arithmetic
+from thalweg.platform.dtype_traits import bounds
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -122,8 +123,7 @@ def _within(exact: Any, kind: DType, up: bool) -> Tensor:
     nearest = np.asarray(float(exact)).astype(kind.as_numpy_dtype)
     rounded = float(nearest)
     if rounded < exact if up else rounded > exact:
-        towards = np.asarray(np.inf if up else -np.inf, nearest.dtype)
-        nearest = np.nextafter(nearest, towards)
+        nearest = np.nextafter(nearest, bounds(nearest.dtype)[up])
     return convert_to_tensor(nearest)
 
 

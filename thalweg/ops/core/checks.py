@@ -494,7 +494,7 @@ def add_check_numerics_ops() -> Node:
     check: list[Tensor] = []
     for node in get_default_graph().get_operations():
         for output in node.outputs:
-            if output.dtype in (dtypes.float16, dtypes.float32, dtypes.float64):
+            if output.dtype in dtypes.FLOATING:
                 with control_dependencies(check):
                     check = [check_numerics(output, output.name)]
     return basic.group(*check)

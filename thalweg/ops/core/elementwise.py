@@ -6,24 +6,53 @@ This module imports no other family: families import each other as modules and m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, broadcast_shapes
+from thalweg.platform.dtype_traits import is_narrow_float, widened
 from thalweg.public import public
 
 
 class Elementwise(Op, abstract=True):
-    """One output element from the same element of the broadcast inputs."""
+    """One output element from the same element of the broadcast inputs.
+
+    Narrow floats are computed as float32 and rounded once: a kernel of several NumPy functions
+    would round, and overflow, between them.
+    """
 
     elementwise = True
+    #: false where the definition speaks of intermediate results as rounded
+    rounds_once: ClassVar[bool] = True
+
+    def __init_subclass__(cls, *, name: str = "", abstract: bool = False) -> None:
+        super().__init_subclass__(name=name, abstract=abstract)
+        own = None if abstract or not cls.rounds_once else vars(cls).get("numpy")
+        if own is not None and cls.parsed.outputs[0].type == cls.parsed.inputs[0].type:
+            cls.numpy = _rounded_once(own)
 
     def shape(self, *inputs: Tensor) -> TensorShape:
         if len(inputs) == 1:
             return inputs[0].shape
         return broadcast_shapes(*[tensor.shape for tensor in inputs])
+
+
+def _rounded_once(kernel: Any) -> Callable[..., Any]:
+    binds = hasattr(kernel, "__get__")  # a ufunc does not
+
+    def numpy(self: Elementwise, *inputs: Any) -> Any:
+        compute = kernel.__get__(self) if binds else kernel
+        dtype = np.asarray(inputs[0]).dtype
+        if not is_narrow_float(dtype):
+            return compute(*inputs)
+        with np.errstate(over="ignore"):
+            return np.asarray(compute(*(widened(np.asarray(x)) for x in inputs))).astype(dtype)
+
+    return numpy
 
 
 class Unary(Elementwise, abstract=True):

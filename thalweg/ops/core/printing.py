@@ -23,6 +23,7 @@ from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.ops.core.context import Context
 from thalweg.ops.text import text
 from thalweg.platform import tf_logging
+from thalweg.platform.dtype_traits import is_float
 from thalweg.platform.files import gfile
 from thalweg.public import public
 
@@ -57,8 +58,7 @@ def _word(item: Any) -> str:
         return str(int(item))
     if kind == "c":
         return f"({_real_word(item.real)},{_real_word(item.imag)})"
-    is_real = kind == "f" or type(item).__name__ == "bfloat16"
-    return _real_word(item) if is_real else str(item)
+    return _real_word(item) if is_float(np.asarray(item).dtype) else str(item)
 
 
 def _real_word(item: Any) -> str:

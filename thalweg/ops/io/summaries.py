@@ -22,6 +22,7 @@ from thalweg.graph.shapes import TensorShape, scalar
 from thalweg.ops.core.context import Context
 from thalweg.ops.image.codecs import EncodePng
 from thalweg.ops.text import text
+from thalweg.platform.dtype_traits import widened
 from thalweg.platform.files.wire import (
     bytes_field,
     double_field,
@@ -102,9 +103,8 @@ class HistogramSummary(SummaryOp):
 
 
 def _sortable(values: Array) -> Array:
-    """Short floats have no fast sort of their own."""
-    is_short_float = values.dtype.kind not in "iu" and values.dtype.itemsize == 2
-    return values.astype(np.float32) if is_short_float else values
+    """Narrow floats have no fast sort of their own."""
+    return widened(values)
 
 
 def _check_finite(ordered: Array, name: str) -> None:

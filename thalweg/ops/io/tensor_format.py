@@ -24,26 +24,20 @@ Array = NDArray[Any]
 _DTYPE, _SHAPE, _CONTENT, _STRINGS = 1, 2, 4, 8
 _LARGEST = 1 << 31
 
-#: The field for elements one by one, and how they are kept there: None is as varints.
-_ELEMENTS: dict[int, tuple[tuple[DType, ...], str | None]] = {
-    5: ((dtypes.float32,), "<f4"),
-    6: ((dtypes.float64,), "<f8"),
-    7: (
-        (
-            *(dtypes.int8, dtypes.int16, dtypes.int32, dtypes.uint8, dtypes.uint16),
-            *(dtypes.qint8, dtypes.qint16, dtypes.qint32, dtypes.quint8, dtypes.quint16),
-        ),
-        None,
-    ),
-    9: ((dtypes.complex64,), "<f4"),
-    10: ((dtypes.int64,), None),
-    11: ((dtypes.bool,), None),
-    12: ((dtypes.complex128,), "<f8"),
-    13: ((dtypes.float16, dtypes.bfloat16), None),
-    16: ((dtypes.uint32,), None),
-    17: ((dtypes.uint64,), None),
+#: The number of each field for elements one by one, and their form there: None is varints.
+_FIELDS: dict[str, tuple[int, str | None]] = {
+    "float_val": (5, "<f4"),
+    "double_val": (6, "<f8"),
+    "int_val": (7, None),
+    "scomplex_val": (9, "<f4"),
+    "int64_val": (10, None),
+    "bool_val": (11, None),
+    "dcomplex_val": (12, "<f8"),
+    "half_val": (13, None),
+    "uint32_val": (16, None),
+    "uint64_val": (17, None),
+    "float8_val": (18, "<u1"),
 }
-_FIELD_OF = {dtype: field for field, (kinds, _) in _ELEMENTS.items() for dtype in kinds}
 
 
 def to_bytes(array: Array) -> bytes:
@@ -153,9 +147,9 @@ def _numbers(found: dict[int, list[int | bytes]], dtype: DType, shape: tuple[int
     content = _pieces(found, _CONTENT)
     if content and content[-1]:
         return _whole(content[-1], kind, shape)
-    if dtype not in _FIELD_OF:
+    if dtype.traits.proto_field not in _FIELDS:
         raise ValueError(f"elements of {dtype.name} cannot be read")
-    flat = _elements(found.get(_FIELD_OF[dtype], []), dtype, kind)
+    flat = _elements(found, dtype, kind)
     if flat.size > count:
         raise ValueError(f"{flat.size} elements do not fit the shape {list(shape)}")
     filler = flat[-1:] if flat.size else np.zeros(1, kind)
@@ -168,15 +162,16 @@ def _whole(content: bytes, kind: np.dtype[Any], shape: tuple[int, ...]) -> Array
     return np.frombuffer(content, kind).reshape(shape)
 
 
-def _elements(values: Sequence[int | bytes], dtype: DType, kind: np.dtype[Any]) -> Array:
-    """Elements that are kept one by one: halves by their bits, complex numbers in two parts."""
-    _, form = _ELEMENTS[_FIELD_OF[dtype]]
+def _elements(found: dict[int, list[int | bytes]], dtype: DType, kind: np.dtype[Any]) -> Array:
+    """Elements one by one: narrow floats by their bits, complex numbers in two parts."""
+    field, form = _FIELDS[dtype.traits.proto_field]
+    values = found.get(field, [])
     if form is not None:
-        return _fixed(values, np.dtype(form)).astype(_part(dtype)).view(kind)
+        return _fixed(values, np.dtype(form)).view(kind)
     numbers = [v for value in values for v in _listed(value)]
     unsigned = np.array(numbers, np.uint64)
-    if dtype in (dtypes.float16, dtypes.bfloat16):
-        return unsigned.astype(np.uint16).view(kind)
+    if dtype.is_narrow_float:
+        return unsigned.astype(f"u{kind.itemsize}").view(kind)
     if dtype.is_quantized:
         return unsigned.view(np.int64).astype(kind[0].base).view(kind)
     return unsigned.view(np.int64 if kind.kind != "u" else np.uint64).astype(kind)
@@ -189,9 +184,5 @@ def _listed(value: int | bytes) -> list[int]:
 def _fixed(values: Sequence[int | bytes], form: np.dtype[Any]) -> Array:
     if not all(isinstance(v, bytes) and len(v) % form.itemsize == 0 for v in values):
         raise ValueError("the numbers end too early")
-    return np.frombuffer(b"".join(cast("Sequence[bytes]", values)), form)
-
-
-def _part(dtype: DType) -> Any:
-    """What an element consists of."""
-    return (dtype.real_dtype if dtype.is_complex else dtype).as_numpy_dtype
+    content = b"".join(cast("Sequence[bytes]", values))
+    return np.frombuffer(content, form).astype(form.newbyteorder("="))

@@ -21,14 +21,13 @@ from thalweg.ops.core import broadcast, casting, shaping
 from thalweg.ops.core.overloads import overload
 from thalweg.ops.math import complexes, reduce
 from thalweg.platform import blas
+from thalweg.platform.dtype_traits import widened
 from thalweg.public import public
 
 Array = NDArray[Any]
 
 #: (a, b, flip a, flip b) -> the product of two tensors, each flipped (transposed) or not
 Multiply = Callable[[Tensor, Tensor, bool, bool], Tensor]
-
-_SHORT_FLOATS = frozenset((np.dtype(np.float16), np.dtype(dtypes.bfloat16.as_numpy_dtype)))
 
 
 class MatMul(Op):
@@ -91,12 +90,10 @@ def _gradients(
 
 
 def _product(a: Array, b: Array) -> Array:
-    """a b; short floats are summed in float32."""
+    """a b; narrow floats are summed in float32."""
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(f"Matrix size-incompatible: In[0]: {a.shape}, In[1]: {b.shape}")
-    if a.dtype in _SHORT_FLOATS:
-        return blas.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
-    return blas.matmul(a, b)
+    return blas.matmul(widened(a), widened(b)).astype(a.dtype, copy=False)
 
 
 def conjugate(x: Tensor) -> Tensor:

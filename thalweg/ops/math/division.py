@@ -79,6 +79,7 @@ class TruncateDiv(Quotient):
     """z = x / y rounded towards zero; of floats the rounded quotient is"""
 
     signature = "x: T, y: T -> z: T; T: real"
+    rounds_once = False
     not_differentiable = True
 
     def numpy(self, x: Array, y: Array) -> Array:
@@ -126,6 +127,7 @@ class FloorDiv(Quotient):
     """z = x / y rounded towards minus infinity; of floats the floor of the rounded quotient"""
 
     signature = "x: T, y: T -> z: T; T: real"
+    rounds_once = False
     not_differentiable = True
 
     def numpy(self, x: Array, y: Array) -> Array:

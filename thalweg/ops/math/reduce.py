@@ -26,11 +26,10 @@ from thalweg.ops.core import basic, broadcast, casting, choosing, filling, shapi
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math import arithmetic, compare, complexes, division, transcendental
 from thalweg.ops.math.summing import summed
+from thalweg.platform.dtype_traits import bounds, widened
 from thalweg.public import public
 
 Array = NDArray[Any]
-
-_BFLOAT16 = np.dtype(dtypes.bfloat16.as_numpy_dtype)
 
 
 class Reduction(Op, abstract=True):
@@ -224,10 +223,9 @@ def _averaged(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     if x.dtype.kind in "iu":
         total = np.sum(x, axis=axis, keepdims=keepdims, dtype=_sum_type(x.dtype, count))
         return division.TruncateDiv().numpy(total, total.dtype.type(max(count, 1))).astype(x.dtype)
-    total = summed(x, axis, keepdims)
-    return (total / np.asarray(count, dtypes.as_dtype(x.dtype).real_dtype.as_numpy_dtype)).astype(
-        x.dtype
-    )
+    total = summed(widened(x), axis, keepdims)
+    kind = dtypes.as_dtype(total.dtype).real_dtype.as_numpy_dtype
+    return (total / np.asarray(count, kind)).astype(x.dtype)
 
 
 def _sum_type(dtype: Any, count: int) -> Any:
@@ -251,8 +249,9 @@ class Mean(Reduction):
             total = _reduced(self, at, input, axes, lambda x: x.cast(wide))
             size = call("cast", max(count, 1), wide)
             return division.truncated_quotient(total, size).cast(dtype)
+        total = _reduced(self, at, input, axes, lambda x: loop.widened(x, dtype))
         kind = np.float64 if dtype.itemsize > 4 else np.float32
-        return (super().loop(at, input, reduction_indices) / call("cast", count, kind)).cast(dtype)
+        return (total / call("cast", count, kind)).cast(dtype)
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         sizes = [tensor.shape.num_elements() for tensor in (node.inputs[0], node.output)]
@@ -346,14 +345,6 @@ def _smallest(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     return np.min(x, axis=axis, keepdims=keepdims, initial=bounds(x.dtype)[1])
 
 
-def bounds(dtype: Any) -> tuple[Any, Any]:
-    """The least and greatest value of a dtype, infinities where it has them."""
-    kind = dtypes.as_dtype(dtype)
-    if kind.is_integer:
-        return kind.min, kind.max
-    return np.asarray(-np.inf, dtype)[()], np.asarray(np.inf, dtype)[()]
-
-
 class Max(Extreme):
     """The maximum of elements over `axis`"""
 
@@ -399,8 +390,7 @@ reduce_any = reduction(AnyOf, "reduce_any", "math.reduce_any")
 
 
 def _length(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    wide = x.astype(np.float32) if x.dtype == _BFLOAT16 else x
-    squares = np.abs(wide) ** 2
+    squares = np.abs(widened(x)) ** 2
     return np.sqrt(summed(squares, axis, keepdims)).astype(x.dtype)
 
 

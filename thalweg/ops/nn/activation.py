@@ -54,7 +54,7 @@ relu = unary(Relu, "nn.relu")
 
 
 def _zero(like: Array) -> Any:
-    """A zero that leaves the dtype as it is, also beside bfloat16."""
+    """A zero that leaves the dtype as it is, also beside a narrow float."""
     return np.asarray(like).dtype.type(0)
 
 

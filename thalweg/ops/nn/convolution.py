@@ -23,6 +23,7 @@ from thalweg.ir.loop import IndexTuple, Operand, widened, within
 from thalweg.ops.core import shaping
 from thalweg.ops.nn import correlate
 from thalweg.ops.nn.windows import Slide, containing, met, overlaps, per_axis
+from thalweg.platform import dtype_traits
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -84,7 +85,7 @@ class Convolution(Op, abstract=True):
 
     def channels_last(self, x: Array) -> Array:
         """`x` as the kernels want it: channels last, floats of 32 bits at least."""
-        wide = x if x.dtype.itemsize >= 4 else x.astype(np.float32)
+        wide = dtype_traits.widened(x)
         return np.ascontiguousarray(np.moveaxis(wide, 1, -1)) if self._first == 2 else wide
 
     def restored(self, x: Array, dtype: Any) -> Array:
@@ -139,7 +140,7 @@ class Forward(Convolution, abstract=True):
 
     def numpy(self, input: Array, filter: Array) -> Array:
         _check_depth(self, input, filter)
-        x, w = self.channels_last(input), _wide(filter)
+        x, w = self.channels_last(input), dtype_traits.widened(filter)
         return self.restored(self.correlate(x, w, self.slides(w.shape[:-2])), input.dtype)
 
     def correlate(self, x: Array, w: Array, slides: list[Slide]) -> Array:
@@ -179,10 +180,6 @@ class Forward(Convolution, abstract=True):
         ]
 
 
-def _wide(w: Array) -> Array:
-    return w if w.dtype.itemsize >= 4 else w.astype(np.float32)
-
-
 def _check_depth(op: Convolution, x: Array, w: Array) -> None:
     if x.ndim != op.rank + 2 or w.ndim != op.rank + 2:
         raise errors.InvalidArgumentError(
@@ -214,7 +211,7 @@ class ToInput(Convolution, abstract=True):
     def numpy(self, input_sizes: Array, filter: Array, out_backprop: Array) -> Array:
         sizes: list[int] = np.asarray(input_sizes).tolist()
         self.check_gradient(sizes, filter.shape, out_backprop.shape)
-        w, dy = _wide(filter), self.channels_last(out_backprop)
+        w, dy = dtype_traits.widened(filter), self.channels_last(out_backprop)
         dx = self.adjoint(self.spatial(sizes), w, dy, self.slides(w.shape[:-2]))
         return self.restored(dx, out_backprop.dtype)
 

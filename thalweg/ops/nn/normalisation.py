@@ -21,6 +21,7 @@ from thalweg.ops.core import casting, shaping
 from thalweg.ops.math import reduce, transcendental
 from thalweg.ops.math.summing import summed
 from thalweg.ops.nn import bias
+from thalweg.platform import dtype_traits
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -363,7 +364,7 @@ class LRN(LocalResponse):
         return input.shape.with_rank(4)
 
     def numpy(self, input: Array) -> Array:
-        wide = input if input.dtype.itemsize >= 4 else input.astype(np.float32)
+        wide = dtype_traits.widened(input)
         result = wide * self.scale(wide) ** wide.dtype.type(-self.beta)
         return result.astype(input.dtype, copy=False)
 
@@ -386,10 +387,7 @@ class LRNGrad(LocalResponse):
 
     def numpy(self, input_grads: Array, input_image: Array, output_image: Array) -> Array:
         kind = input_image.dtype
-        dy, x, y = (
-            a if a.dtype.itemsize >= 4 else a.astype(np.float32)
-            for a in (input_grads, input_image, output_image)
-        )
+        dy, x, y = map(dtype_traits.widened, (input_grads, input_image, output_image))
         n = self.scale(x)
         spread = neighbour_sum(dy * y / n, self.depth_radius)
         slope = x.dtype.type(2 * self.alpha * self.beta)

@@ -26,6 +26,7 @@ from thalweg.ops.nn import windows
 from thalweg.ops.nn.bias import channel_axis
 from thalweg.ops.nn.convolution import one_of
 from thalweg.ops.nn.windows import Slide, containing, met, overlaps
+from thalweg.platform import dtype_traits
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -124,8 +125,7 @@ class Scatter:
 
 def lowest(dtype: Any) -> Any:
     """The value that loses every comparison, as one of `dtype`."""
-    kind = np.dtype(dtype)
-    return np.iinfo(kind).min if kind.kind in "iu" else kind.type(-np.inf)
+    return dtype_traits.bounds(dtype)[0]
 
 
 # The largest element

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -26,6 +25,7 @@ from thalweg.ops.arrays import indexing, joining, transposing
 from thalweg.ops.core import basic, broadcast, casting, checks, choosing, filling, shaping
 from thalweg.ops.math import compare, reduce
 from thalweg.ops.math.summing import summed
+from thalweg.platform import dtype_traits
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -65,9 +65,9 @@ def _jacobian_product(y: Tensor, dy: Tensor) -> Tensor:
 def _below_maximum(logits: Array) -> Array:
     """A copy of the logits less the largest of each row, so that no power overflows.
 
-    Short floats become float32.
+    Narrow floats become float32.
     """
-    wide = logits if logits.dtype.itemsize >= 4 else logits.astype(np.float32)
+    wide = dtype_traits.widened(logits)
     if wide.shape[-1] == 0:
         raise errors.InvalidArgumentError(
             None, None, f"softmax needs at least one class, got shape {list(wide.shape)}"
@@ -292,8 +292,7 @@ def softmax_cross_entropy_with_logits_v2(
         x = convert_to_tensor(logits, name="logits")
         y = convert_to_tensor(labels, name="labels")
         kind = x.dtype.base_dtype
-        wide = dtypes.float32 if kind in (dtypes.float16, dtypes.bfloat16) else kind
-        x, y = casting.cast(x, wide), casting.cast(y, wide)
+        x, y = casting.cast(x, kind.compute_dtype), casting.cast(y, kind.compute_dtype)
         if not _is_last(x, along):
             x, y = _moved_to_end(x, along), _moved_to_end(y, along)
         cost, _ = SoftmaxCrossEntropyWithLogits()(_as_matrix(x), _as_matrix(y), name=scope)
@@ -439,7 +438,7 @@ def sparse_softmax_cross_entropy_with_logits(
         y, x = convert_to_tensor(numbers), convert_to_tensor(given)
         y = _with_checked_rank(y, x)
         kind = x.dtype.base_dtype
-        wide = casting.cast(x, dtypes.float32) if kind is dtypes.float16 else x
+        wide = casting.cast(x, kind.compute_dtype)
         if x.shape.rank == 2:
             cost, _ = SparseSoftmaxCrossEntropyWithLogits()(wide, y, name=name)
             return casting.cast(cost, kind)

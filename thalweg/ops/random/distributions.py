@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from thalweg.ir.expr import Expr, select
 from thalweg.ir.philox import Generator, joined, unsigned
 from thalweg.ops.random.philox import WORDS, Philox
+from thalweg.platform.dtype_traits import float_format
 
 Array = NDArray[Any]
 
@@ -25,14 +26,6 @@ RESERVED = 256
 
 _SMALLEST_UNIFORM = 1e-7  # keeps the logarithm of Box and Muller finite
 _TRUNCATED_AT = 2.0
-
-#: mantissa bits, type of the bits, bits of 1.0: ones in the exponent give [1, 2), less one [0, 1)
-_UNIFORM_BITS: dict[str, tuple[int, Any, int]] = {
-    "float16": (10, np.uint16, 0x3C00),
-    "bfloat16": (7, np.uint16, 0x3F80),
-    "float32": (23, np.uint32, 0x3F800000),
-    "float64": (52, np.uint64, 0x3FF0000000000000),
-}
 
 
 def uniform(generator: Philox, count: int, dtype: Any) -> Array:
@@ -45,10 +38,12 @@ def _words_per(dtype: Any) -> int:
 
 
 def _uniform(words: Array, dtype: Any) -> Array:
-    """Words as floats in [0, 1), along the last axis."""
-    mantissa, kind, one = _UNIFORM_BITS[np.dtype(dtype).name]
+    """Words as floats in [0, 1), along the last axis: as mantissas of [1, 2), less one."""
+    form, kind = float_format(dtype), np.dtype(f"u{np.dtype(dtype).itemsize}").type
+    mantissa = form.mantissa_bits
     wide = _long_words(words, first_is_high=True) if mantissa > 32 else words
-    bits = (wide & kind((1 << mantissa) - 1)).astype(kind) | kind(one)
+    drawn = (wide & wide.dtype.type((1 << mantissa) - 1)).astype(kind)
+    bits = drawn | kind(form.bias << mantissa)
     return bits.view(dtype) - np.ones((), dtype)
 
 
@@ -69,7 +64,7 @@ def uniform_element(generator: Generator, number: Any, dtype: Any) -> Expr:
 
 def _fraction(word: Expr, dtype: Any) -> Expr:
     """A word (64 bits for float64) as a float in [0, 1)."""
-    mantissa = _UNIFORM_BITS[np.dtype(dtype).name][0]
+    mantissa = float_format(dtype).mantissa_bits
     bits = word.bit_and((1 << mantissa) - 1)
     return (bits.cast(_computed_in(dtype)) * 2.0**-mantissa).cast(dtype)
 

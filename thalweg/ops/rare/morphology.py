@@ -24,6 +24,7 @@ from thalweg.ops.math import arithmetic
 from thalweg.ops.nn import pooling, windows
 from thalweg.ops.nn.convolution import one_of
 from thalweg.ops.nn.windows import Slide, containing, met, overlaps
+from thalweg.platform import dtype_traits
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -96,10 +97,10 @@ def _wide_type(dtype: Any) -> Any:
 
 
 def _wide(x: Array) -> Array:
-    """Integers as int64, so that a border can lose every comparison; short floats as float32."""
+    """Integers as int64, so that a border can lose every comparison; narrow floats as float32."""
     if x.dtype.kind in "iu":
         return x.astype(np.int64)
-    return x if x.dtype.itemsize >= 4 else x.astype(np.float32)
+    return dtype_traits.widened(x)
 
 
 def _lowest(dtype: Any) -> Any:

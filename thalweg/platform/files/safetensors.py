@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.dtype_traits import TABLE
 from thalweg.platform.files.tensor_slices import Entry, Part, Slice, as_sizes, is_inside, whole
 
 Array = NDArray[Any]
@@ -27,44 +27,12 @@ _METADATA = "__metadata__"
 _NOTES = "thalweg"  # the key of our notes in the metadata
 _ALIGNMENT = 64  # of the first tensor's bytes
 
-_CODES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
-# Others write these; here they are bytes with a note, or not tensors at all.
-_FOREIGN = {"C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_CODES = {row.name: row.safetensors for row in TABLE if row.safetensors}
+_FOREIGN = {"C64": "complex64"}  # read where others wrote it; here those are bytes with a note
 _NAMES = {code: name for name, code in _CODES.items()} | _FOREIGN
 
-_QUANTIZED = (
-    ("qint8", np.int8),
-    ("quint8", np.uint8),
-    ("qint16", np.int16),
-    ("quint16", np.uint16),
-    ("qint32", np.int32),
-)
-
 #: NumPy's dtypes by the names that entries have.
-NUMPY: dict[str, Any] = {
-    **{name: np.dtype(name) for name in _CODES if name != "bfloat16"},
-    **{name: np.dtype([(name, storage, (1,))]) for name, storage in _QUANTIZED},
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
-    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "complex64": np.dtype(np.complex64),
-    "complex128": np.dtype(np.complex128),
-    "string": np.dtype(object),
-}
+NUMPY: dict[str, Any] = {row.name: row.storage for row in TABLE if row.dtype_class != "opaque"}
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.platform.dtype_traits import TABLE
 from thalweg.platform.files import wire
 from thalweg.platform.files.checkpoint_files import index_path, mapped
 from thalweg.platform.files.checksum import crc32c, masked_crc32c
@@ -35,41 +36,8 @@ from thalweg.platform.files.tensor_slices import (
 
 Array = NDArray[Any]
 
-# fmt: off - in the order of the DataType protobuf, from 1
 #: The names of dtypes by their numbers.
-DTYPES = dict(
-    enumerate(
-        (
-            "float32",
-            "float64",
-            "int32",
-            "uint8",
-            "int16",
-            "int8",
-            "string",
-            "complex64",
-            "int64",
-            "bool",
-            "qint8",
-            "quint8",
-            "qint32",
-            "bfloat16",
-            "qint16",
-            "quint16",
-            "uint16",
-            "complex128",
-            "float16",
-            "resource",
-            "variant",
-            "uint32",
-            "uint64",
-            "float8_e5m2",
-            "float8_e4m3fn",
-        ),
-        start=1,
-    )
-)
-# fmt: on
+DTYPES = {row.enum: row.name for row in TABLE}
 _SIGN = 1 << 63
 
 
