@@ -43,7 +43,7 @@ REGISTRIES = {
     "data/watching.py:_live": "pipelines that run now",
     "distributions/divergence.py:_formulas": "formulas by types, which users register",
     "functions/replay.py:_shown": "functions of the library",
-    "functions/tensors.py:looks": "a counter",
+    "functions/tensors.py:value_reads": "a counter",
     "graph/convert.py:_conversions": "conversions, which users register",
     "graph/dtypes.py:_by_enum": "dtypes",
     "graph/dtypes.py:_by_value": "dtypes",

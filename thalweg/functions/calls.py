@@ -120,8 +120,8 @@ class EagerCall:
         ]
         inputs = cast("list[EagerTensor]", [*given, *self._captured])
         templates = [EAGER.template(tensor) for tensor in inputs]
-        segment = EAGER.segment
-        positions = tuple(segment.position(tensor) for tensor in inputs)
+        lazy_trace = EAGER.lazy_trace
+        positions = tuple(lazy_trace.position(tensor) for tensor in inputs)
         for variable in self._variables:
             for tape in EAGER.tapes:
                 tape.accessed(variable)
@@ -130,9 +130,9 @@ class EagerCall:
 
 def settle_before(has_effects: bool) -> None:
     """Run what was recorded before a call, where one of them may see what the other does."""
-    segment = EAGER.segment
-    if not segment.done and (has_effects or segment.place.effects):
-        segment.finish()
+    lazy_trace = EAGER.lazy_trace
+    if not lazy_trace.done and (has_effects or lazy_trace.end.effects):
+        lazy_trace.finish()
 
 
 def _input(graph: Graph, tensor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Recorded work as steps: what is wanted of a piece is planned and compiled once, then found.
+"""Lazy traces as steps: what is wanted of one is planned and compiled once, then found.
 
-Comes in: a place in the tree, and which tensors are wanted. Goes out: a `RecordedStep` that takes
-the values of the leaves. Pieces that differ only in the shapes of their leaves share one plan,
+Comes in: a trace node, and which tensors are wanted. Goes out: a `RecordedStep` that takes
+the values of the leaves. Traces that differ only in the shapes of their leaves share one plan,
 which compiles for the shapes that come, as plans of sessions do.
 """
 
@@ -39,7 +39,7 @@ Array = NDArray[Any]
 
 _MAX_PLANS = 256  # plans that are kept for all threads; the oldest ones go first
 
-#: What outlives pieces of work and is no variable: queues, tables, the counts of printed lines.
+#: What outlives lazy traces and is no variable: queues, tables, the counts of printed lines.
 resources = Resources()
 
 
@@ -178,16 +178,16 @@ _steps = Bounded[Any, "tuple[PlannedStep, list[Node]]"]("plans of eager code", _
 _lock = threading.Lock()
 
 
-def record_step(place: TraceNode, wanted: Sequence[Tensor], values: Sequence[Any]) -> RecordedStep:
-    """A step that gives the wanted tensors of a piece, and has its effects."""
-    return _Piece(place, values).step(wanted)
+def record_step(end: TraceNode, wanted: Sequence[Tensor], values: Sequence[Any]) -> RecordedStep:
+    """A step that gives the wanted tensors of a lazy trace, and has its effects."""
+    return _RecordedTrace(end, values).step(wanted)
 
 
-class _Piece:
-    """The nodes and leaves of a piece of work."""
+class _RecordedTrace:
+    """The nodes and leaves of a lazy trace."""
 
-    def __init__(self, place: TraceNode, values: Sequence[Any]) -> None:
-        path = place.path()
+    def __init__(self, trace_node: TraceNode, values: Sequence[Any]) -> None:
+        path = trace_node.path()
         self._values = [p.outputs[0] for p in path if p.leaf == VALUE]
         self._references = [p.outputs[0] for p in path if p.leaf == REFERENCE]
         fixed = {leaf for p in path for leaf in p.consulted}

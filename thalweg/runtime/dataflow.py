@@ -39,15 +39,25 @@ class Dataflow:
 class _Iteration:
     """The tokens of one iteration of a frame that have not been used yet."""
 
-    __slots__ = ("children", "dead", "frame", "index", "out", "queued", "ready", "values", "waits")
+    __slots__ = (
+        "children",
+        "dead",
+        "frame",
+        "index",
+        "out",
+        "pending",
+        "queued",
+        "ready",
+        "values",
+    )
 
     def __init__(
-        self, frame: _Frame, index: int, values: list[Any], waits: list[int], ready: list[int]
+        self, frame: _Frame, index: int, values: list[Any], pending: list[int], ready: list[int]
     ) -> None:
         self.frame = frame
         self.index = index
-        self.values, self.waits, self.ready = values[:], waits[:], ready[:]
-        self.dead = bytearray(len(waits))
+        self.values, self.pending, self.ready = values[:], pending[:], ready[:]
+        self.dead = bytearray(len(pending))
         self.out = 0  # calls that may block and have not come back
         self.children: dict[int, _Frame] = {}
         self.queued = False
@@ -76,7 +86,7 @@ class _Frame:
         self.place = place
         self.parent = parent
         #: what iterations begin with: constants
-        self.pattern = _Iteration(self, -1, wiring.values, wiring.waits, [])
+        self.pattern = _Iteration(self, -1, wiring.values, wiring.pending, [])
         self.iterations: dict[int, _Iteration] = {}
         self.oldest, self.newest = 0, -1
         self.missing = wiring.entering  # vertices that have not entered yet, dead or alive
@@ -131,7 +141,7 @@ class _Run:
         root = _Frame(self._wiring.frames[0], 0, None)
         first = self._begin(root)
         fed = len(self._wiring.feeds)
-        sources = [p for p, count in enumerate(first.waits[fed:-1], fed) if not count]
+        sources = [p for p, count in enumerate(first.pending[fed:-1], fed) if not count]
         first.ready += reversed(sources)  # the last of those that are ready fires first
         for vertex, value in zip(self._wiring.feeds, feeds, strict=True):
             self._send(first, vertex.edges[0], value)
@@ -175,10 +185,10 @@ class _Run:
 
     def _send(self, iteration: _Iteration, edges: Edges, value: Any) -> None:
         """Send a value to the followers of an output."""
-        values, waits = iteration.values, iteration.waits
+        values, pending = iteration.values, iteration.pending
         for place, slot in edges.plain:
             values[slot] = value
-            left = waits[place] = waits[place] - 1
+            left = pending[place] = pending[place] - 1
             if not left:
                 iteration.ready.append(place)
         for place, slot, number, _ in edges.merges:
@@ -187,7 +197,7 @@ class _Run:
                 self._count_down(iteration, place)
 
     def _count_down(self, iteration: _Iteration, place: int) -> None:
-        left = iteration.waits[place] = iteration.waits[place] - 1
+        left = iteration.pending[place] = iteration.pending[place] - 1
         if not left:
             iteration.ready.append(place)
 
@@ -323,7 +333,7 @@ class _Run:
         """The next iteration of a frame."""
         frame.newest += 1
         like = frame.pattern
-        iteration = _Iteration(frame, frame.newest, like.values, like.waits, like.ready)
+        iteration = _Iteration(frame, frame.newest, like.values, like.pending, like.ready)
         frame.iterations[frame.newest] = iteration
         self._queue(iteration)
         return iteration

@@ -96,7 +96,7 @@ def _array_dtype(tensor: Tensor) -> Any:
 
 
 def _array(value: Any, tensor: Tensor, dtype: Any) -> Any:
-    """A fed value as an array; numbers, which many steps are fed, the short way."""
+    """A fed value as an array; numbers, which many steps are fed, by a shortcut."""
     is_number = type(value) is float and dtype is not None and dtype.kind == "f"
     if is_number or (isinstance(value, np.generic) and cast("Any", value).dtype is dtype):
         return np.array(value, dtype)

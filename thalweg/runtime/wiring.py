@@ -75,7 +75,7 @@ class FrameWiring:
         self.limit = 1 if loop.sequential else max(1, loop.parallel_iterations)
         self.vertices: list[WiredVertex] = []
         self.values: list[Any] = []
-        self.waits: list[int] = []
+        self.pending: list[int] = []
         self.entering = 0  # how many vertices enter it
         self.leaving: list[WiredVertex] = []
 
@@ -139,7 +139,7 @@ class Wiring:
             frame.values += _initial(vertex)
             wired = WiredVertex(vertex, len(frame.vertices), first, len(frame.values))
             frame.vertices.append(wired)
-            frame.waits.append(_wait_count(vertex))
+            frame.pending.append(_pending_count(vertex))
             if vertex.loop is not None:
                 wired.child = self._child(self._frame_of[number], vertex.loop)
                 self.frames[wired.child].entering += 1
@@ -188,7 +188,7 @@ class Wiring:
             wired.controls, wired.triggers = tuple(controls[number]), tuple(triggers[number])
             wired.is_awaited = bool(wired.controls or wired.triggers)
         # Fetched slots count down a vertex that is in no frame and never fires.
-        self.frames[0].waits.append(0)
+        self.frames[0].pending.append(0)
 
 
 def _before(vertex: Vertex) -> Iterator[int]:
@@ -204,7 +204,7 @@ def _initial(vertex: Vertex) -> Sequence[Any]:
     return [source.value if isinstance(source, Known) else None for source in vertex.inputs]
 
 
-def _wait_count(vertex: Vertex) -> int:
+def _pending_count(vertex: Vertex) -> int:
     """How many tokens a vertex waits for: a merge for one that is alive, or that all are dead."""
     controls = len(set(vertex.controls))
     if vertex.kind is VertexKind.MERGE:
