@@ -154,9 +154,9 @@ class Measurement:
 
     def take_turns(self) -> None:
         """The systems take turns, each round beginning with another."""
-        for turn in range(self.settings.rounds):
+        for number in range(self.settings.rounds):
             names = list(self.remotes)
-            order = names[turn % len(names) :] + names[: turn % len(names)] if names else []
+            order = names[number % len(names) :] + names[: number % len(names)] if names else []
             self.remotes = {name: self.remotes[name] for name in order}
             self.each(self.one_round)
 

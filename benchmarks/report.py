@@ -96,7 +96,7 @@ reading numbers of every tensor back from the files, outside the rounds.
 - **Queues** are filled and emptied by steps of a session's callable, as in 1.x programs. The
   megabytes are computed by the enqueuing step.
 - **Pipelines.** The consumer looks at every batch as a NumPy array. TensorFlow: by a session, and
-  by its eager iterator (`as_numpy_iterator`), which makes the dataset anew for each pass.
+  by its eager iterator (`as_numpy_iterator`), which rebuilds the dataset for each pass.
   `DataLoader`: {workers} worker processes that stay between passes, {ahead} batches ahead each,
   records mapped one by one in `__getitem__`. Of an elementwise function Thalweg makes one of whole
   batches by itself; the second row has a function of which it does not (it takes a maximum).

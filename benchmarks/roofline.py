@@ -23,7 +23,7 @@ from thalweg.device.cpu.pool import default_threads
 
 PAGE = Path(__file__).with_name("ROOFLINE.md")
 _SECONDS = 2.0  # of profiling a step
-_LEAST_SHARE = 0.002  # of the time in kernels; smaller ones are one line
+_MIN_SHARE = 0.002  # of the time in kernels; smaller ones are one line
 
 HEAD = """\
 # Roofline
@@ -33,7 +33,7 @@ next to what this machine can do at best: {flops:.0f} GFLOP/s of float32 multipl
 and {bytes:.1f} GB/s of copies from memory to memory, on {threads} threads, measured in the same
 process. *Of peak* is the nearer limit: arithmetic, or a copy of as many bytes as the kernel reads
 and writes (what fits a cache is held to a copy there). Large 3x3 and 5x5 convolutions are computed
-with fewer products than are counted here (Winograd's minimal filtering), so theirs may be above the
+with fewer products than are counted here (Winograd's algorithm), so theirs may be above the
 peak. Times are the best of the runs that fit two seconds.
 """
 
@@ -177,7 +177,7 @@ def step_lines(work: Work) -> list[str]:
     total = sum(row.best for row in rows)
     near = sum(row.best for row in rows if row.peak >= 0.8)
     groups = grouped(rows)
-    large = [g for g in groups if sum(row.best for row in g) >= _LEAST_SHARE * total]
+    large = [g for g in groups if sum(row.best for row in g) >= _MIN_SHARE * total]
     small = [row for g in groups if g not in large for row in g]
     cells = [group_cells(g, total) for g in large]
     if small:
@@ -266,7 +266,7 @@ def main() -> None:
             STREAMING,
             *table(head, list(streaming_rows())),
             "",
-            ALL.format(least=_LEAST_SHARE),
+            ALL.format(least=_MIN_SHARE),
         ]
     for work in works:
         print(work.title, flush=True)

@@ -40,7 +40,7 @@ def memory(field: str) -> int:
 
 
 def tidy() -> None:
-    """Hand garbage and free heap pages back, on every system alike."""
+    """Hand garbage and free heap pages back, the same on every system."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
 

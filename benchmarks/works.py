@@ -272,7 +272,7 @@ LOOP_SYSTEMS = tuple(s for s in ALL_SYSTEMS if s != "torch-compile")
 LOOPS = [
     Work(
         "counter",
-        "counter, a loop of 1,000,000 turns",
+        "counter, a loop of 1,000,000 iterations",
         "counter",
         1.0,
         systems=tuple(s for s in LOOP_SYSTEMS if s != "torch"),

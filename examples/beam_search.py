@@ -2,8 +2,8 @@
 
     python examples/beam_search.py [--steps N] [--width N]
 
-A loop keeps the likeliest few beginnings of each answer and extends them by a symbol a turn; two
-lists hold the symbols and which beginning each one extends. A second loop goes back through the
+A loop keeps the likeliest few beginnings of each answer; each iteration extends them by a symbol.
+Two lists hold the symbols and which beginning each one extends. A second loop goes back through the
 lists and reads off the answers. Needs the extra `[demo]`.
 """
 
@@ -38,33 +38,33 @@ class Beams:
         return tf.reshape(rows, tf.shape(values))
 
     def search(self) -> Any:
-        """Extend all beams until they have ended: (turns, symbols, parents, scores)."""
+        """Extend all beams until they have ended: (length, symbols, parents, scores)."""
         batch, width = self.model.batch, self.width
         symbols = tf.fill([batch, width], END)
-        # All beams begin alike: only the first may be extended, or they would stay alike.
+        # All beams begin equal: only the first may be extended, or they would stay equal.
         scores = tf.one_hot(tf.zeros([batch], tf.int32), width, 0.0, IMPOSSIBLE)
         ended = tf.fill([batch, width], False)
         state = self.cell.zero_state(self.count, tf.float32)
         lists = [tf.TensorArray(tf.int32, 0, dynamic_size=True) for _ in range(2)]
 
-        def goes_on(turn: Any, symbols: Any, scores: Any, ended: Any, *_: Any) -> Any:
-            return tf.logical_and(turn <= LONGEST, tf.logical_not(tf.reduce_all(ended)))
+        def goes_on(step: Any, symbols: Any, scores: Any, ended: Any, *_: Any) -> Any:
+            return tf.logical_and(step <= LONGEST, tf.logical_not(tf.reduce_all(ended)))
 
         def extend(
-            turn: Any, symbols: Any, scores: Any, ended: Any, state: Any, kept: Any, parents: Any
+            step: Any, symbols: Any, scores: Any, ended: Any, state: Any, kept: Any, parents: Any
         ) -> Any:
             inputs = self.model.embed(tf.reshape(symbols, [-1]))
             output, state = self.cell(inputs, state)
             scores, beams, symbols = self.best(scores, ended, self.model.scores(output))
             state = tf.nest.map_structure(lambda part: self.picked_rows(part, beams), state)
             ended = tf.logical_or(self.picked(ended, beams), tf.equal(symbols, END))
-            kept, parents = kept.write(turn, symbols), parents.write(turn, beams)
-            return turn + 1, symbols, scores, ended, state, kept, parents
+            kept, parents = kept.write(step, symbols), parents.write(step, beams)
+            return step + 1, symbols, scores, ended, state, kept, parents
 
-        turns, _, scores, _, _, kept, parents = tf.while_loop(
+        length, _, scores, _, _, kept, parents = tf.while_loop(
             goes_on, extend, (0, symbols, scores, ended, state, *lists), back_prop=False
         )
-        return turns, kept.stack(), parents.stack(), scores
+        return length, kept.stack(), parents.stack(), scores
 
     def picked_rows(self, part: Any, beams: Any) -> Any:
         """The part of a state that belongs to other beams."""
@@ -82,17 +82,17 @@ class Beams:
         found, places = tf.nn.top_k(tf.reshape(totals, [batch, width * SYMBOLS]), width)
         return found, places // SYMBOLS, places % SYMBOLS
 
-    def trace(self, turns: Any, symbols: Any, parents: Any) -> Any:
+    def trace(self, length: Any, symbols: Any, parents: Any) -> Any:
         """Answers from their ends: [batch, beam, step]."""
         beams = tf.tile(tf.range(self.width)[tf.newaxis], [self.model.batch, 1])
-        answers = tf.TensorArray(tf.int32, turns)
+        answers = tf.TensorArray(tf.int32, length)
 
-        def back(turn: Any, beams: Any, answers: Any) -> Any:
-            answers = answers.write(turn, self.picked(symbols[turn], beams))
-            return turn - 1, self.picked(parents[turn], beams), answers
+        def back(step: Any, beams: Any, answers: Any) -> Any:
+            answers = answers.write(step, self.picked(symbols[step], beams))
+            return step - 1, self.picked(parents[step], beams), answers
 
         _, _, answers = tf.while_loop(
-            lambda turn, *_: turn >= 0, back, (turns - 1, beams, answers), back_prop=False
+            lambda step, *_: step >= 0, back, (length - 1, beams, answers), back_prop=False
         )
         return tf.transpose(answers.stack(), [1, 2, 0])
 

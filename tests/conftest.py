@@ -6,7 +6,10 @@ what counts.
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,22 @@ from tests import op_coverage
 HERE = Path(__file__).parent
 _WHOLE = pytest.StashKey[bool]()
 _FAULTS = pytest.StashKey[list[str]]()
+_BYTECODE = pytest.StashKey[str]()
 
 op_coverage.watch()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where bytecode is not written, processes that tests start share some that goes afterwards:
+    without any, each would spend seconds on compiling the package."""
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        folder = tempfile.mkdtemp(prefix="thalweg-bytecode-")
+        config.stash[_BYTECODE] = os.environ["PYTHONPYCACHEPREFIX"] = folder
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if folder := config.stash.get(_BYTECODE, ""):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -67,6 +67,8 @@ def imports_for_types(tree: ast.AST) -> Iterator[Import]:
 
 
 def hidden_imports(source: str, file: Path) -> list[str]:
+    if not re.search(r"^[ \t]+(import|from) ", source, re.MULTILINE):
+        return []  # without parsing it
     return [
         f"{file.relative_to(ROOT)}:{node.lineno} imports {target} inside a function"
         for node in imports_inside_functions(ast.parse(source))
@@ -75,6 +77,8 @@ def hidden_imports(source: str, file: Path) -> list[str]:
 
 
 def upward_type_imports(source: str, file: Path) -> list[str]:
+    if "TYPE_CHECKING" not in source:
+        return []
     heights = layer_heights()
     here = layer_of(module_name(file))
     return [

@@ -2,7 +2,7 @@
 
 Each row is a family of graphs of n nodes, measured at n, 4n and 16n: milliseconds per node from the
 first line of the graph to the end of its first run, and of that run alone, of all threads of the
-process. Kernels are compiled anew every time (the cache is a folder that is removed). Flat columns
+process. Kernels are compiled again every time (the cache is a folder that is removed). Flat columns
 mean linear growth; the last column is the largest factor from one size to the next.
 
     make growth                     # all rows
@@ -158,12 +158,12 @@ def loop(tf: Any, count: int) -> Graph:
     """A loop whose body has n nodes."""
     x, value = _input(tf, 8)
 
-    def body(turn: Any, y: Any) -> tuple[Any, Any]:
+    def body(i: Any, y: Any) -> tuple[Any, Any]:
         for _ in range(count // 2):
             y = tf.tanh(y) + x
-        return turn + 1, y
+        return i + 1, y
 
-    return tf.while_loop(lambda turn, _: turn < 3, body, (0, x))[1], [{x: value}]
+    return tf.while_loop(lambda i, _: i < 3, body, (0, x))[1], [{x: value}]
 
 
 def conds(tf: Any, count: int) -> Graph:

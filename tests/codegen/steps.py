@@ -66,11 +66,11 @@ def integers() -> Made:
     return [*made, y // (y + 2), tf.cast(y, tf.float64), tf.one_hot(x, 5)], {x: value, y: other}
 
 
-def matmul(dtype: Any, rows: int = 33, *, turned: bool = False) -> Callable[[], Made]:
+def matmul(dtype: Any, rows: int = 33, *, transposed: bool = False) -> Callable[[], Made]:
     def make() -> Made:
         a, first = fed(rows, 40, dtype=dtype)
-        b, second = fed(*((48, 40) if turned else (40, 48)), dtype=dtype)
-        made = tf.matmul(a, b, transpose_b=turned)
+        b, second = fed(*((48, 40) if transposed else (40, 48)), dtype=dtype)
+        made = tf.matmul(a, b, transpose_b=transposed)
         floats = tf.as_dtype(dtype).is_floating
         return [tf.nn.relu(made + 1) if floats else made], {a: first, b: second}
 
@@ -192,7 +192,7 @@ STEPS: dict[str, Callable[[], Made]] = {
         for dtype in (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32)
     },
     "matmul of a row": matmul(tf.float32, 1),
-    "matmul turned": matmul(tf.float32, turned=True),
+    "matmul transposed": matmul(tf.float32, transposed=True),
     "convolution 1x1": convolution(9, 1),
     "convolution 3x3": convolution(9),
     "convolution 3x3 by Winograd": convolution(28, channels=64),

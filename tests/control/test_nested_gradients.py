@@ -35,18 +35,18 @@ def chosen(loop: Loop, number: Any, yes: Callable[[], Any], no: Callable[[], Any
     return yes() if number % 2 == 0 else no()
 
 
-def growing(loop: Loop, x: Any, turns: int = 4) -> Any:
-    """Turn number i has i turns inside: none at first."""
+def growing(loop: Loop, x: Any, iterations: int = 4) -> Any:
+    """Iteration i has i iterations inside: none at first."""
 
     def body(i: Any, y: Any) -> Any:
         inside = loop(lambda j, z: j < i, lambda j, z: (j + 1, tf.sin(z) * x), [0, y])[1]
         return i + 1, inside * y + x
 
-    return loop(lambda i, y: i < turns, body, [0, x])[1]
+    return loop(lambda i, y: i < iterations, body, [0, x])[1]
 
 
 def often(loop: Loop, x: Any) -> Any:
-    """More turns in all than there is room for at first."""
+    """More iterations in all than there is room for at first."""
 
     def body(i: Any, y: Any) -> Any:
         inside = loop(
@@ -58,7 +58,7 @@ def often(loop: Loop, x: Any) -> Any:
 
 
 def in_a_branch(loop: Loop, x: Any) -> Any:
-    """Every other turn has a loop inside."""
+    """Every other iteration has a loop inside."""
 
     def body(i: Any, y: Any) -> Any:
         def inside() -> Any:
@@ -94,16 +94,16 @@ def with_weights(loop: Loop, x: Any) -> Any:
     weights = tf.reshape(tf.tile(x, [3]), [3, 3]) * 0.5
 
     def body(i: Any, y: Any) -> Any:
-        def turn(j: Any, z: Any) -> Any:
+        def body(j: Any, z: Any) -> Any:
             return j + 1, tf.tanh(tf.matmul(z, weights)) + tf.gather(weights, [1])
 
-        return i + 1, loop(lambda j, z: j < i, turn, [0, y])[1] + 0.5 * y
+        return i + 1, loop(lambda j, z: j < i, body, [0, y])[1] + 0.5 * y
 
     return loop(lambda i, y: i < 4, body, [0, tf.expand_dims(x, 0)])[1]
 
 
 def mapped_in_a_branch(loop: Loop, x: Any) -> Any:
-    """An array that only some turns make."""
+    """An array that only some iterations make."""
 
     def mapped(y: Any) -> Any:
         made = tf.map_fn(lambda e: tf.sin(e) * e, y) if loop is graphed else tf.sin(y) * y
@@ -152,9 +152,9 @@ def test_of_third_order(sess: tf.Session) -> None:
     assert backward.was_native
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2])
-def test_of_few_turns(turns: int, sess: tf.Session) -> None:
-    assert all(c.was_native for c in check(sess, lambda loop, x: growing(loop, x, turns)))
+@pytest.mark.parametrize("iterations", [0, 1, 2])
+def test_of_few_iterations(iterations: int, sess: tf.Session) -> None:
+    assert all(c.was_native for c in check(sess, lambda loop, x: growing(loop, x, iterations)))
 
 
 def test_a_plan_tells_how_loops_ran(sess: tf.Session) -> None:
@@ -194,7 +194,7 @@ def test_native_code_and_the_executor_take_over_from_each_other(
 
 
 def test_arrays_that_turns_make(sess: tf.Session) -> None:
-    """`map_fn` inside a loop: an array that a turn makes, writes, reads and stacks."""
+    """`map_fn` inside a loop: an array that a iteration makes, writes, reads and stacks."""
 
     def mapped(loop: Loop, x: Any) -> Any:
         def body(i: Any, y: Any) -> Any:

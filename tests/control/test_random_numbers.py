@@ -1,4 +1,4 @@
-"""Random numbers inside loops and conditionals: other ones every turn, whatever runs them."""
+"""Random numbers inside loops and conditionals: other ones every iteration, whatever runs them."""
 
 from __future__ import annotations
 

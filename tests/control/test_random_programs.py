@@ -2,8 +2,8 @@
 
 A program is a list of statements over a few vectors. It runs three ways: as `tf.while_loop` and
 `tf.cond` in native code, the same on the dataflow executor, and unrolled by Python, which knows the
-values and so takes only the branches and turns that happen. Values and gradients must agree, of
-loops in loops also those of second order, and all loops must really have been native.
+values and so takes only the branches and iterations that happen. Values and gradients must agree,
+of loops in loops also those of second order, and all loops must really have been native.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Graphed:
         return end
 
     def array(self, state: list[Any], count: int, place: int, body: Any) -> list[Any]:
-        """A loop that writes what a vector was at every turn to an array, and sums it up."""
+        """A loop that writes what a vector was at every iteration to an array, and sums it up."""
         array = tf.TensorArray(state[0].dtype, count, element_shape=[WIDTH])
         _, end, array = tf.while_loop(
             lambda i, *_: i < count,

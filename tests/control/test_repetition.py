@@ -1,4 +1,4 @@
-"""Loops whose turn is a few small kernels, which repeat themselves in native code."""
+"""Loops whose iteration is a few small kernels, which repeat themselves in native code."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from thalweg.device.cpu import control_parts
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[Iteration]:
+def iterations(monkeypatch: pytest.MonkeyPatch) -> list[Iteration]:
     """Those that are made meanwhile, which run three times at most in one call."""
     made: list[Iteration] = []
     request = control_parts.iteration_request
 
-    def noted(turn, target):
-        made.append(replace(turn, most=3))
+    def noted(iteration, target):
+        made.append(replace(iteration, most=3))
         return request(made[-1], target)
 
     monkeypatch.setattr(control_parts, "iteration_request", noted)
     return made
 
 
-def test_a_counter_counts(turns: list[Iteration]) -> None:
+def test_a_counter_counts(iterations: list[Iteration]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         most = tf.placeholder(tf.int32, [])
         count = tf.while_loop(lambda i: i < most, lambda i: i + 1, [tf.constant(0)])
         found = [int(session.run(count, {most: n})) for n in (-5, 0, 1, 2, 3, 4, 7, 1000)]
     assert found == [0, 0, 1, 2, 3, 4, 7, 1000]
-    assert turns
+    assert iterations
 
 
-def test_a_vector_is_carried_from_call_to_call(turns: list[Iteration]) -> None:
+def test_a_vector_is_carried_from_call_to_call(iterations: list[Iteration]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float64, [5])
         _, y = tf.while_loop(
@@ -50,7 +50,7 @@ def test_a_vector_is_carried_from_call_to_call(turns: list[Iteration]) -> None:
     np.testing.assert_allclose(found, given * (2 - 0.5**9))
 
 
-def test_a_turn_of_several_kernels_is_one_function(turns: list[Iteration]) -> None:
+def test_an_iteration_of_several_kernels_is_one_function(iterations: list[Iteration]) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         rows = tf.placeholder(tf.float64, [None, 6])
         factor = tf.placeholder(tf.float64, [6])
@@ -65,26 +65,28 @@ def test_a_turn_of_several_kernels_is_one_function(turns: list[Iteration]) -> No
         expected.append(state)
     np.testing.assert_allclose(found, expected)
     backward, total = np.zeros(6), np.zeros(6)
-    for turn in reversed(range(20)):
-        inner = (backward + 2 * expected[turn]) * (1 - expected[turn] ** 2)
-        total += inner * (expected[turn - 1] if turn else 0)
+    for iteration in reversed(range(20)):
+        inner = (backward + 2 * expected[iteration]) * (1 - expected[iteration] ** 2)
+        total += inner * (expected[iteration - 1] if iteration else 0)
         backward = inner * w
     np.testing.assert_allclose(slopes, total)
-    assert [len(turn.kernels) > 1 for turn in turns] == [True] * len(turns)
-    assert len(turns) >= 2
+    assert [len(iteration.kernels) > 1 for iteration in iterations] == [True] * len(iterations)
+    assert len(iterations) >= 2
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 4, 5])
-def test_a_wrong_index_in_the_middle_of_a_turn_is_an_error_of_the_step(turns, wrong: int) -> None:
+def test_a_wrong_index_in_the_middle_of_an_iteration_is_an_error_of_the_step(
+    iterations, wrong: int
+) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         table, places = tf.placeholder(tf.float32, [4, 3]), tf.placeholder(tf.int32, [6])
 
-        def turn(i, total, last):
+        def body(i, total, last):
             row = tf.gather(table, places[i])
             return i + 1, total + row, tf.reduce_sum(row) + tf.reduce_max(last * total)
 
         loop = tf.while_loop(
-            lambda i, *_: i < 6, turn, [tf.constant(0), tf.zeros([3]), tf.constant(0.0)]
+            lambda i, *_: i < 6, body, [tf.constant(0), tf.zeros([3]), tf.constant(0.0)]
         )
         given = np.array([0, 1, 2, 3, 2, 1], np.int32)
         fine = session.run(loop[1], {table: np.ones((4, 3)), places: given})
@@ -92,7 +94,7 @@ def test_a_wrong_index_in_the_middle_of_a_turn_is_an_error_of_the_step(turns, wr
         with pytest.raises(tf.errors.InvalidArgumentError, match="4"):
             session.run(loop, {table: np.ones((4, 3)), places: given})
     np.testing.assert_array_equal(fine, [6, 6, 6])
-    assert turns
+    assert iterations
 
 
 def test_a_division_by_zero_is_an_error_of_the_step() -> None:
@@ -106,22 +108,22 @@ def test_a_division_by_zero_is_an_error_of_the_step() -> None:
         assert session.run(start + 1, {start: 1}) == 2
 
 
-def _after(dtype, start, holds, turn):
+def _after(dtype, start, holds, body):
     """What a loop over one number leaves, in native code."""
     with tf.Graph().as_default(), tf.Session() as session:
         first = tf.placeholder(dtype, [])
-        return session.run(tf.while_loop(holds, turn, [first]), {first: start})
+        return session.run(tf.while_loop(holds, body, [first]), {first: start})
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint8, np.int64])
 @pytest.mark.parametrize("start", [0, 1, 57])
 def test_counting_past_the_largest_number_wraps_as_in_numpy(dtype, start) -> None:
     start = dtype(np.iinfo(dtype).max - start)
-    expected, turns = start, 0
+    expected, iterations = start, 0
     with np.errstate(over="ignore"):
         while expected > 5:
-            expected, turns = dtype(expected + dtype(1)), turns + 1
-    assert turns < 100
+            expected, iterations = dtype(expected + dtype(1)), iterations + 1
+    assert iterations < 100
     assert _after(dtype, start, lambda i: i > 5, lambda i: i + 1) == expected
 
 

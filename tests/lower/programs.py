@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 import thalweg as tf
 from thalweg.codegen.machine import host
-from thalweg.device.cpu.device import cpu_device
+from thalweg.device.cpu.device import CpuDevice, cpu_device
 from thalweg.device.cpu.program import Program
 from thalweg.device.local import local_devices
 from thalweg.graph.node import Node, Tensor
@@ -14,6 +18,7 @@ from thalweg.inspect.kernel_info import kernels_of
 from thalweg.lower.dynamic_shapes import Varying
 from thalweg.lower.lowering import Lowered, lower
 from thalweg.lower.specialise import Region
+from thalweg.runtime import session as sessions
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.plan import Plan, Step, plan
 
@@ -45,7 +50,14 @@ def lowered(*fetches: Any) -> Lowered:
     """The one region of a step, lowered for the shapes its graph knows."""
     (region,) = regions_of(*fetches)
     shapes = {t: shape(t) for t in (*region.inputs, *region.references)}
-    return lower(region, shapes, host())
+    return lower(region, shapes, local_devices({})[0].target)
+
+
+def use_target(monkeypatch: pytest.MonkeyPatch, **numbers: Any) -> None:
+    """From now on steps are lowered for a processor with other numbers."""
+    devices = [CpuDevice(target=replace(host(), **numbers))]
+    for module in (sys.modules[__name__], sessions):
+        monkeypatch.setattr(module, "local_devices", lambda *_: devices)
 
 
 def shape(tensor: Tensor) -> tuple[int, ...]:

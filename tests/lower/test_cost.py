@@ -1,4 +1,4 @@
-"""The rule that decides what is stored: reads · cost <= size · (cost + STORE) + reads · LOAD."""
+"""The rule that decides what is stored: reads · cost <= size · (cost + store) + reads · load."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 
 from thalweg.ir.expr import Expr, call
 from thalweg.ir.loop import IndexTuple, Operand, reduce, scatter
+from thalweg.ir.target import Target
 from thalweg.lower.cost import (
-    FAR,
-    LOAD,
-    STORE,
     analysed,
     element_cost,
     worth_inlining,
-    worth_recomputing,
+    worth_rematerializing,
 )
 
+TARGET = Target(name="test", load_cost=2.0, store_cost=3.0, far_cost=40.0)
+LOAD, STORE, FAR = TARGET.load_cost, TARGET.store_cost, TARGET.far_cost
 N = 1000
 
 # size, cost of an element, reads in all; whether it is computed where it is read
@@ -43,7 +43,7 @@ RULE: list[tuple[str, int, float, float, bool]] = [
     ("size", "cost", "reads", "inlined"), [r[1:] for r in RULE], ids=[r[0] for r in RULE]
 )
 def test_the_rule(size: int, cost: float, reads: float, inlined: bool) -> None:
-    assert worth_inlining(size, cost, reads) is inlined
+    assert worth_inlining(size, cost, reads, TARGET) is inlined
     stored = size * (cost + STORE) + reads * LOAD
     assert inlined is (reads * cost <= stored)
 
@@ -62,14 +62,14 @@ LATE: list[tuple[str, float, int, bool]] = [
     ("cost", "readers", "again"), [r[1:] for r in LATE], ids=[r[0] for r in LATE]
 )
 def test_the_rule_of_late_readers(cost: float, readers: int, again: bool) -> None:
-    assert worth_recomputing(cost, readers) is again
+    assert worth_rematerializing(cost, readers, TARGET) is again
 
 
 def test_an_elements_cost_is_that_of_its_parts_each_once() -> None:
     load = Expr("load", ("a buffer", "a place"))
     square = call("mul", load, load)
-    assert element_cost(load) == LOAD
-    assert element_cost(call("add", square, square)) == LOAD + 2
+    assert element_cost(load, TARGET) == LOAD
+    assert element_cost(call("add", square, square), TARGET) == LOAD + 2
 
 
 def operand(*shape: int) -> Operand:

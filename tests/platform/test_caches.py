@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 import thalweg as tf
+from tests.sources import texts, tree
 from thalweg.platform.caches import Bounded, caches, memoized
-
-PACKAGE = Path(tf.__file__).parent
 
 #: The bounded dictionaries, by name: how many entries each may have.
 LIMITS = {
@@ -145,15 +144,10 @@ def test_all_have_the_limits_that_are_listed() -> None:
     assert all(c.limit and c.size <= c.limit for c in caches())
 
 
-def _sources() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text())
-
-
 def test_no_function_remembers_all_its_calls() -> None:
     found: list[str] = []
-    for name, tree in _sources():
-        for node in ast.walk(tree):
+    for name in (name for name, text in texts().items() if "cache" in text):
+        for node in ast.walk(tree(name)):
             if isinstance(node, ast.FunctionDef) and _has_parameters(node):
                 words = [ast.unparse(decorator) for decorator in node.decorator_list]
                 if any(w.endswith(".cache") or w == "cache" or "lru_cache" in w for w in words):
@@ -167,7 +161,9 @@ def _has_parameters(function: ast.FunctionDef) -> bool:
 
 
 def test_what_modules_hold_is_bounded_or_listed() -> None:
-    found = {f"{name}:{held}" for name, tree in _sources() for held in _unbounded(tree)}
+    container = re.compile(r"^\w+[^=\n]*= *([\[{]|dict|list|set|defaultdict|\w+\()", re.MULTILINE)
+    holding = [name for name, text in texts().items() if container.search(text)]
+    found = {f"{name}:{held}" for name in holding for held in _unbounded(tree(name))}
     assert found == REGISTRIES.keys()
 
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from thalweg.device.cpu import table_interpreter
+from thalweg.device.cpu import pool_layout as layout
 from thalweg.device.cpu.pool import Pool, default_pool
 from thalweg.runtime.cancellation import Cancellation
 
-_PATIENCE = (table_interpreter.BUDGET, table_interpreter.SLICE, table_interpreter.EARLIEST)
+_PATIENCE = (layout.BUDGET, layout.SLICE, layout.EARLIEST)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Checkpoints written anew as TensorFlow's own."""
+"""Checkpoints rewritten as TensorFlow's own."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_sequence_examples() -> None:
 _PROT_NONE = 0
 
 
-class Fenced:
+class Redzoned:
     """Memory that ends at a page which nobody may read."""
 
     def __init__(self, room: int) -> None:
@@ -174,29 +174,29 @@ class Fenced:
         self._size = -(-room // page) * page
         self._memory = mmap.mmap(-1, self._size + page)
         self._view = np.frombuffer(self._memory, np.uint8)
-        fence = ctypes.c_void_p(self._view.ctypes.data + self._size)
-        assert ctypes.CDLL(None).mprotect(fence, ctypes.c_size_t(page), _PROT_NONE) == 0
+        redzone = ctypes.c_void_p(self._view.ctypes.data + self._size)
+        assert ctypes.CDLL(None).mprotect(redzone, ctypes.c_size_t(page), _PROT_NONE) == 0
 
     def put(self, data: bytes) -> int:
-        """The address of a copy of `data` that ends at the fence."""
+        """The address of a copy of `data` that ends at the redzone."""
         start = self._size - len(data)
         self._view[start : self._size] = np.frombuffer(data, np.uint8)
         return self._view.ctypes.data + start
 
 
 def test_checksums_read_nothing_behind_the_data() -> None:
-    fenced, data = Fenced(1 << 17), random.Random(1).randbytes(1 << 17)
+    redzoned, data = Redzoned(1 << 17), random.Random(1).randbytes(1 << 17)
     for size in [*range(200), *range(1500, 1700), *range(3050, 3150), *range(24500, 24700), 99_999]:
         piece = data[:size]
-        assert checksum._compiled()(fenced.put(piece), size, 0) == checksum.crc32c(piece)
+        assert checksum._compiled()(redzoned.put(piece), size, 0) == checksum.crc32c(piece)
 
 
 def test_parsing_reads_nothing_behind_the_messages() -> None:
-    fenced = Fenced(1 << 16)
+    redzoned = Redzoned(1 << 16)
     keys = keys_of(tuple(key.encode() for key in _KEYS))
     for data in mutations(EXAMPLES + SEQUENCES):
         messages = Messages([data])
-        messages.data = cast("bytes", fenced.put(data))
+        messages.data = cast("bytes", redzoned.put(data))
         with suppress(BadMessage, OtherKind):
             table = messages.index_examples(keys)
             for column, dtype in enumerate(_TYPES):

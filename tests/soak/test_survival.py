@@ -24,8 +24,8 @@ KILLS = rounds(2, 50)
 EVERY = 3  # steps between checkpoints
 # A run is killed at any moment in the soak. The few kills of the short form come when at least one
 # checkpoint of the run is certain to be there, so that the next run has something to go on from.
-FEWEST = rounds(2 * EVERY + 3, 0)  # lines that a run prints at least
-MOST = 18
+MIN_LINES = rounds(2 * EVERY + 3, 0)  # lines that a run prints at least
+MAX_LINES = 18
 STEPS = KILLS * 30 + 10  # more than the killed runs can make
 
 
@@ -37,7 +37,7 @@ def started(folder: Path, output: int = subprocess.DEVNULL) -> subprocess.Popen[
 def killed(folder: Path, rng: random.Random) -> list[tuple[str, int]]:
     """Run the job until some step, and a moment longer; what it said before it was killed."""
     with started(folder, subprocess.PIPE) as child:
-        lines = [child.stdout.readline() for _ in range(rng.randrange(FEWEST, MOST))]
+        lines = [child.stdout.readline() for _ in range(rng.randrange(MIN_LINES, MAX_LINES))]
         try:
             child.wait(rng.uniform(0, 0.02) if lines else rng.uniform(0, 2))
         except subprocess.TimeoutExpired:

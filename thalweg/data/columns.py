@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:
-    """An error that is laid to the stage that runs."""
+    """An error attributed to the stage that runs."""
     return errors.InvalidArgumentError(None, None, message)
 
 

@@ -61,7 +61,7 @@ from thalweg.ops.core.python_call import functions
 from thalweg.ops.io import files
 from thalweg.public import public, publish_value
 
-_LARGEST = 2**63 - 1
+_MAX_INDEX = 2**63 - 1
 
 
 @public("data.Dataset", "contrib.data.Dataset")
@@ -101,7 +101,7 @@ class Dataset(Described):
         output_shapes: Any = None,
         args: Sequence[Any] | None = None,
     ) -> Dataset:
-        """What `generator(*args)` yields; it is called anew for each pass, in a thread beside."""
+        """What `generator(*args)` yields; it is called again for each pass, in a thread beside."""
         if not callable(generator):
             raise TypeError("`generator` must be callable.")
         spec = structure.specs_from(output_types, output_shapes, None)
@@ -261,7 +261,7 @@ class Dataset(Described):
 
     def enumerate(self, start: Any = 0) -> Dataset:
         """Each element with its number."""
-        return Dataset.zip((Dataset.range(start, _LARGEST), self))
+        return Dataset.zip((Dataset.range(start, _MAX_INDEX), self))
 
     # Joining
 

@@ -29,7 +29,7 @@ def _names(name: str) -> tuple[str, str]:
 
 @public(*_names("shuffle_and_repeat"))
 def shuffle_and_repeat(buffer_size: Any, count: Any = None, seed: Any = None) -> Transformation:
-    """Shuffles, and repeats what is shuffled anew each time."""
+    """Shuffles, and repeats, reshuffling each time."""
     return lambda dataset: dataset.shuffle(buffer_size, seed).repeat(count)
 
 

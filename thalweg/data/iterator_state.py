@@ -1,7 +1,7 @@
 """Iterators as a session keeps them: a running pipeline, one caller at a time.
 
-A caller that has to wait (for its turn, or for an element) holds no lock, and stops waiting when
-its step is cancelled; what was taken for it until then is the next caller's.
+A caller that waits, for the iterator or for an element, blocks no other, and stops waiting when its
+step is cancelled; what was taken for it until then is the next caller's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from thalweg.runtime.resources import Resources
 _CANCELLED = errors.CancelledError(None, None, "the step was cancelled")
 
 
-class Turn:
-    """Lets one caller go on at a time, in the order they came."""
+class FairLock:
+    """A lock that callers get in the order they came, unless their step is cancelled."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # held for moments only
@@ -32,7 +32,7 @@ class Turn:
 
     @contextmanager
     def taken(self, cancellation: Cancellation) -> Generator[None]:
-        """Inside the block it is the caller's turn."""
+        """Inside the block the caller has the lock."""
         self._take(cancellation)
         try:
             yield
@@ -64,7 +64,7 @@ class Turn:
             if ticket in self._line:
                 self._line.remove(ticket)
                 return
-        self.give()  # the turn came while the caller was leaving
+        self.give()  # the lock came while the caller was leaving
 
     def give(self) -> None:
         """Let the next caller go on."""
@@ -92,7 +92,7 @@ class SessionIterator:
     def __init__(self, name: str, kinds: Any = None) -> None:
         self.name = name
         self.kinds = kinds  # what its elements are, as the op that made it says
-        self._turn = Turn()
+        self._lock = FairLock()
         self._pipeline: Pipeline | None = None
         self._flow: Flow | None = None
         self._puller: Puller | None = None
@@ -102,7 +102,7 @@ class SessionIterator:
         self, pipeline: Pipeline, resources: Resources, cancellation: Cancellation
     ) -> None:
         """Begin at the first element, or where a state that was restored before says."""
-        with self._turn.taken(cancellation):
+        with self._lock.taken(cancellation):
             state, self._waiting = self._waiting, None
             self._start(pipeline, Run(resources), state)
 
@@ -117,7 +117,7 @@ class SessionIterator:
 
     def next(self, cancellation: Cancellation) -> Element:
         """The next element."""
-        with self._turn.taken(cancellation):
+        with self._lock.taken(cancellation):
             element = self._pulled(cancellation)
         if element is None:
             raise errors.OutOfRangeError(None, None, "End of sequence")
@@ -149,7 +149,7 @@ class SessionIterator:
 
     def save(self, cancellation: Cancellation) -> bytes:
         """Where the iterator is, as bytes."""
-        with self._turn.taken(cancellation):
+        with self._lock.taken(cancellation):
             if self._flow is None or self._puller is None or self._pipeline is None:
                 return encode(self._waiting)
             run = self._puller.run
@@ -162,7 +162,7 @@ class SessionIterator:
     def restore(self, state: bytes, resources: Resources, cancellation: Cancellation) -> None:
         """Go to where an iterator was: at once, or when this one is initialized."""
         tree = decode(state)
-        with self._turn.taken(cancellation):
+        with self._lock.taken(cancellation):
             if self._pipeline is None:
                 self._waiting = tree
             elif tree is not None:

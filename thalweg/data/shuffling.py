@@ -19,7 +19,7 @@ from thalweg.data.state_code import packed_elements, unpacked_elements
 Array = NDArray[Any]
 
 _AT_ONCE = 1024  # random words that are drawn together
-_LARGEST = 1 << 16  # rows that are read together to fill a buffer
+_MAX_CHUNK = 1 << 16  # rows that are read together to fill a buffer
 
 
 class Draws:
@@ -120,7 +120,7 @@ class ShuffleFlow(Staged):
 
     def _fill_rows(self, buffer: _RowBuffer) -> None:
         while not self._is_over and buffer.count < self._size:
-            part = self.source.rows(min(self._size - buffer.count, _LARGEST))
+            part = self.source.rows(min(self._size - buffer.count, _MAX_CHUNK))
             if part is None:
                 self._is_over = True
             else:

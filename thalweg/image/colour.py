@@ -103,9 +103,9 @@ def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
 
     def change(x: Tensor) -> Tensor:
         hue = colour.rgb_to_hsv(_coloured(x))[..., :1]
-        turned = (hue + (casting.cast(delta, float32) + 1.0)) % 1.0
-        ones = filling.ones_like(turned)
-        pure = colour.hsv_to_rgb(joining.concat([turned, ones, ones], -1))
+        shifted = (hue + (casting.cast(delta, float32) + 1.0)) % 1.0
+        ones = filling.ones_like(shifted)
+        pure = colour.hsv_to_rgb(joining.concat([shifted, ones, ones], -1))
         darkest = reduce.reduce_min(x, [-1], keep_dims=True)
         brightest = reduce.reduce_max(x, [-1], keep_dims=True)
         return darkest + pure * (brightest - darkest)

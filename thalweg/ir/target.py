@@ -37,7 +37,9 @@ class Target:
     max_streams: int = 20  # buffers that are read and written
     max_writes: int = 8
 
-    # A launch and its threads, in nanoseconds of one thread
+    # A launch and its threads, in nanoseconds of one thread; work is some 2 per nanosecond
+    operations_per_work: float = 24.0
+    bytes_per_work: float = 48.0
     operation_time: float = 0.0056
     byte_time: float = 0.021  # from its own cache
     fetched_byte_time: float = 0.07  # from the cache of another core, which wrote it
@@ -56,7 +58,11 @@ class Target:
     min_contraction_work: int = 2048  # multiplications from which it pays to pack operands
     min_narrow_rows: int = 4  # for which it pays to widen narrow floats first
     min_merged_contractions: int = 4  # reductions of one form, run as one
-    min_pretransposed_uses: int = 12  # of a matrix that is then transposed once, beforehand
+    # Measured with weights of 256 by 1024: transposing them once takes as long as some ten products
+    # of 16 rows save. Products of a few rows transpose nothing, and many rows make up for it.
+    min_pretransposed_uses: int = 12
+    min_pretransposed_rows: int = 8
+    max_pretransposed_rows: int = 48
 
     # Order and memory
     min_hoisted_bytes: int = 1 << 20  # that a consumer reads, from which it runs right away

@@ -90,7 +90,7 @@ def assert_broadcastable(weights: TensorShape, values: TensorShape) -> None:
 def align_weights(weights: Any, values: Tensor, dtype: Any) -> Tensor:
     """Weights of `dtype` that broadcast to `values`; fewer dimensions weigh the leading ones."""
     if weights is None:
-        raise ValueError("`weights` cannot be None: use 1.0 to weigh all values alike")
+        raise ValueError("`weights` cannot be None: use 1.0 to weigh all values equally")
     aligned = casting.cast(weights, dtype)
     assert_broadcastable(aligned.shape, values.shape)
     missing = (values.shape.rank or 0) - (aligned.shape.rank or 0)

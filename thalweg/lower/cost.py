@@ -1,16 +1,17 @@
 """What computing and moving elements costs, and the rule that decides what is stored.
 
-The unit is one vector instruction per element. A tensor is computed anew at each place that reads
-it, instead of being stored once and loaded, exactly where that costs no more:
+The unit is one vector instruction per element; the target says what loads and stores cost. A
+tensor is inlined where it is read, instead of being stored once and loaded, where that costs no
+more:
 
-    reads · cost  <=  size · (cost + STORE) + reads · LOAD
+    reads · cost  <=  size · (cost + store) + reads · load
 
-A tensor that is read again only when FAR_BYTES of others were made since is no longer near: storing
-and loading its element costs FAR. What follows element by element from tensors that are kept until
-then anyway is computed again by those late readers where that costs no more (and its memory serves
-others meanwhile):
+A tensor that is read again only when the target's `far_bytes` of others were made since has left
+the caches: storing and loading its element costs `far_cost`. What follows element by element from
+tensors that are kept until then anyway is rematerialized by those late readers where that costs no
+more (and its memory serves others meanwhile):
 
-    late readers · cost  <=  FAR
+    late readers · cost  <=  far
 """
 
 from __future__ import annotations
@@ -23,21 +24,11 @@ from thalweg.graph.node import Tensor
 from thalweg.ir.expr import Expr
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.loop import Operand, Scatter
+from thalweg.ir.target import Target
 from thalweg.platform.dtype_traits import compute_dtype, is_narrow_float
 
-LOAD = 2.0
-STORE = 3.0
-FAR = 40.0
-FAR_BYTES = 4 << 20
 _FREE = frozenset({"index", "affine", "load"})
 _DATA = frozenset({"load", "reduce", "cast", "input"})
-
-# How large a kernel gets. What compiling a part takes is the same up to some 400 of them, and more
-# from there on. Adding up 400 tensors of a megabyte takes 37 ms by kernels that read 10 of them at
-# a time, 50 ms by 20, 120 ms by 80, 210 ms by 200.
-MOST_PARTS = 400
-MOST_STREAMS = 20  # buffers that are read and written
-MOST_WRITES = 8
 
 
 @dataclass(frozen=True)
@@ -130,17 +121,17 @@ def _cost(function: str) -> float:
     return 1.0 if row is None else row.cost
 
 
-def worth_inlining(size: int, cost: float, reads: float) -> bool:
+def worth_inlining(size: int, cost: float, reads: float, target: Target) -> bool:
     """The rule above."""
-    return reads * cost <= size * (cost + STORE) + reads * LOAD
+    return reads * cost <= size * (cost + target.store_cost) + reads * target.load_cost
 
 
-def worth_recomputing(cost: float, readers: int) -> bool:
+def worth_rematerializing(cost: float, readers: int, target: Target) -> bool:
     """The second rule above."""
-    return readers * cost <= FAR
+    return readers * cost <= target.far_cost
 
 
-def element_cost(value: Expr) -> float:
+def element_cost(value: Expr, target: Target) -> float:
     """What an expression over buffers costs, each of its parts once."""
     pending: list[Any] = [value]
     seen: set[int] = set()
@@ -150,7 +141,7 @@ def element_cost(value: Expr) -> float:
         if not isinstance(part, Expr) or id(part) in seen:
             continue
         seen.add(id(part))
-        cost += LOAD if part.function == "load" else _cost(part.function)
+        cost += target.load_cost if part.function == "load" else _cost(part.function)
         pending += part.arguments
     return cost
 
@@ -158,14 +149,15 @@ def element_cost(value: Expr) -> float:
 class Costs:
     """The full cost of tensors' elements, with what is inlined into them."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
+        self._load = target.load_cost
         self._costs: dict[Tensor, tuple[float, int]] = {}
         self.stored: set[Tensor] = set()
 
     def of(self, tensor: Tensor) -> tuple[float, int]:
         """What reading an element costs, and how many parts it adds to an expression."""
         if tensor in self.stored or tensor not in self._costs:
-            return LOAD, 1
+            return self._load, 1
         return self._costs[tensor]
 
     def note(
@@ -174,7 +166,7 @@ class Costs:
         """Work out the cost of a tensor from those of what it reads; None is no tensor."""
         cost, parts = form.cost, form.parts
         for source, count in reads:
-            each, more = (LOAD, 1) if source is None else self.of(source)
+            each, more = (self._load, 1) if source is None else self.of(source)
             cost += count * each
             parts += more
         self._costs[tensor] = cost, parts

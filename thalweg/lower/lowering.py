@@ -38,14 +38,15 @@ class Lowered:
 def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """Shapes made concrete, nodes drafted as loops, drafts fused, kernels finished."""
     spec, kinds = specialise(region, shapes, {})
-    drafting = NestBuilder(spec, kinds)
+    drafting = NestBuilder(spec, kinds, target)
     drafting.run()
     buffers, streams, drafted = drafting.buffers, drafting.streams, len(drafting.drafts)
     pieces: Pieces = {}
-    drafts = in_steps(merge_reductions(alias_concat(drafting.drafts, pieces), pieces))
+    drafts = merge_reductions(alias_concat(drafting.drafts, pieces), pieces, target)
     del drafting, kinds  # what it knows of every tensor is more than all that is kept
-    drafts = fuse(drafts)
-    drafts = pretranspose(rematerialize(hoist_consumers(rematerialize(drafts, pieces)), pieces))
-    drafts = in_pieces(concat_in_place(drafts, pieces))
+    drafts = fuse(in_steps(drafts, target), target)
+    drafts = hoist_consumers(rematerialize(drafts, pieces, target), target)
+    drafts = pretranspose(rematerialize(drafts, pieces, target), target)
+    drafts = in_pieces(concat_in_place(drafts, pieces, target), target)
     launches, checked = finish(drafts, in_place(drafts, pieces))
     return Lowered(spec, tuple(launches), tuple(checked), buffers, streams, pieces, drafted)

@@ -56,13 +56,13 @@ def dynamic_rnn(
         def is_left(time: Tensor, *_: Any) -> Tensor:
             return time < bound
 
-        def turn(time: Tensor, lists: Sequence[TensorArray], state: Any) -> Any:
+        def body(time: Tensor, lists: Sequence[TensorArray], state: Any) -> Any:
             output, new_state = _step(cell, steps.read(time), state, time, lengths, outputs.zero)
             return time + 1, outputs.write(lists, time, output), new_state
 
         _, lists, state = while_loop(
             is_left,
-            turn,
+            body,
             (basic.constant(0, int32, name="time"), outputs.lists, state),
             parallel_iterations=parallel_iterations or 32,
             swap_memory=swap_memory,
@@ -262,8 +262,8 @@ def bidirectional_dynamic_rnn(
         with variable_scope("fw") as forwards:
             ahead, state_fw = along(cell_fw, inputs, initial_state_fw, forwards)
         with variable_scope("bw") as backwards:
-            turned = _reversed(inputs, sequence_length, time_major)
-            back, state_bw = along(cell_bw, turned, initial_state_bw, backwards)
+            backward_inputs = _reversed(inputs, sequence_length, time_major)
+            back, state_bw = along(cell_bw, backward_inputs, initial_state_bw, backwards)
     return (ahead, _reversed(back, sequence_length, time_major)), (state_fw, state_bw)
 
 
@@ -271,12 +271,12 @@ def _reversed(values: Any, lengths: Any, time_major: bool) -> Any:
     """Values along their time axis backwards, each example from its own end."""
     time, batch = (0, 1) if time_major else (1, 0)
 
-    def turned(tensor: Any) -> Tensor:
+    def reversed_steps(tensor: Any) -> Tensor:
         if lengths is None:
             return transposing.reverse(tensor, [time])
         return transposing.reverse_sequence(tensor, lengths, time, batch)
 
-    return nest.map_structure(turned, values)
+    return nest.map_structure(reversed_steps, values)
 
 
 @public("contrib.rnn.stack_bidirectional_dynamic_rnn")
@@ -357,7 +357,7 @@ def raw_rnn(
         kept = loop_state if loop.has_loop_state else 0
         _, _, _, lists, state, kept = while_loop(
             loop.is_left,
-            loop.turn,
+            loop.body,
             (time, finished, given, lists, state, kept),
             parallel_iterations=parallel_iterations or 32,
             swap_memory=swap_memory,
@@ -380,7 +380,7 @@ class _RawLoop:
         """Whether an example goes on."""
         return compare.logical_not(reduce.reduce_all(finished))
 
-    def turn(
+    def body(
         self, time: Tensor, finished: Tensor, given: Any, lists: Any, state: Any, kept: Any
     ) -> Any:
         """One step."""

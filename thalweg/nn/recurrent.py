@@ -198,9 +198,9 @@ def static_bidirectional_rnn(
                 cell_fw, inputs, initial_state_fw, dtype, sequence_length, forwards
             )
         with variable_scope("bw") as backwards:
-            turned = reverse_steps(inputs, sequence_length)
+            backward = reverse_steps(inputs, sequence_length)
             back, state_bw = static_rnn(
-                cell_bw, turned, initial_state_bw, dtype, sequence_length, backwards
+                cell_bw, backward, initial_state_bw, dtype, sequence_length, backwards
             )
     back = reverse_steps(back, sequence_length)
     outputs = [
@@ -220,10 +220,10 @@ def reverse_steps(inputs: Sequence[Any], lengths: Any) -> list[Any]:
     if lengths is None:
         return list(reversed(inputs))
     columns = zip(*(nest.flatten(step) for step in inputs), strict=True)
-    turned = [_reverse_column(list(column), lengths) for column in columns]
+    backward = [_reverse_column(list(column), lengths) for column in columns]
     return [
         nest.pack_sequence_as(step, list(row))
-        for step, row in zip(inputs, zip(*turned, strict=True), strict=True)
+        for step, row in zip(inputs, zip(*backward, strict=True), strict=True)
     ]
 
 
@@ -232,7 +232,7 @@ def _reverse_column(steps: list[Tensor], lengths: Any) -> list[Tensor]:
     for step in steps:
         merged = merged.merge_with(step.shape)
     stacked = transposing.reverse_sequence(joining.stack(steps), lengths, seq_axis=0, batch_axis=1)
-    turned = joining.unstack(stacked, num=len(steps))
-    for step in turned:
+    backward = joining.unstack(stacked, num=len(steps))
+    for step in backward:
         step.set_shape(merged)
-    return turned
+    return backward

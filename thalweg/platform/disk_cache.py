@@ -121,7 +121,7 @@ class Disk:
 
     def _write(self, name: str, content: bytes) -> None:
         _make_folder(str(self._root))
-        # Read anew each time: somebody may have emptied the folder, and another process may have
+        # Read again each time: somebody may have emptied the folder, and another process may have
         # put another secret there.
         self._secret = self._read_secret() or self._make_secret()
         folder = f"{self._root}/{name[:2]}"
@@ -152,7 +152,7 @@ class Disk:
         self._readable = self._writable = False
         if _refused.setdefault(self._root, reason) is reason:
             tf_logging.warning(
-                "The cache in %s is not used, and what it would have kept is made anew in every "
+                "The cache in %s is not used, and what it would have kept is rebuilt in every "
                 "process: %s. Remove that, or have THALWEG_CACHE name a folder of your own.",
                 self._root,
                 reason,

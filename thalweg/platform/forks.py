@@ -19,7 +19,7 @@ _holders: WeakSet[Locked] = WeakSet()
 
 
 def renewed_after_fork(holder: Locked) -> None:
-    """Let an object make its locks anew in the child of a fork."""
+    """Let an object rebuild its locks in the child of a fork."""
     _holders.add(holder)
 
 

@@ -14,17 +14,17 @@ from functools import cache
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers for what is set
-_MOST_FREE = 2**31 - 1  # bytes at the end of the heap that are kept
+_MAX_FREE = 2**31 - 1  # bytes at the end of the heap that are kept
 _LARGE = 128 << 10  # bytes of which glibc looks at the end of the heap when they are freed
-_LARGEST = 32 << 20  # bytes: the largest array that comes from the heap; glibc takes no more
+_MAX_HEAP_ARRAY = 32 << 20  # bytes: the largest array that comes from the heap; glibc takes no more
 
 
 def keep_freed_memory() -> None:
     """Set the allocator of this process, where it is glibc's."""
     library = _library()
     if library is not None:
-        library.mallopt(_MMAP_THRESHOLD, _LARGEST)
-        library.mallopt(_TRIM_THRESHOLD, _MOST_FREE)
+        library.mallopt(_MMAP_THRESHOLD, _MAX_HEAP_ARRAY)
+        library.mallopt(_TRIM_THRESHOLD, _MAX_FREE)
 
 
 def hand_back_own_heap() -> None:
@@ -38,7 +38,7 @@ def hand_back_own_heap() -> None:
         return
     library.mallopt(_TRIM_THRESHOLD, 0)
     library.free(library.malloc(_LARGE))
-    library.mallopt(_TRIM_THRESHOLD, _MOST_FREE)
+    library.mallopt(_TRIM_THRESHOLD, _MAX_FREE)
 
 
 @cache

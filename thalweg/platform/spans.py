@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-_MOST = 100_000  # spans of one recording: more than anyone looks at
+_MAX_SPANS = 100_000  # spans of one recording: more than anyone looks at
 
 
 class Subject(Protocol):
@@ -61,7 +61,7 @@ class Recorder:
 
     def add(self, span: Span) -> None:
         """Keep what this thread did."""
-        if len(self._noted) < _MOST:
+        if len(self._noted) < _MAX_SPANS:
             self._names[span.thread] = threading.current_thread().name
             self._noted.append(span)
 

@@ -151,4 +151,5 @@ def _listed(
     with gc_paused(), deep_calls():
         lowered = lower(region, shapes, device.target)
         launches = adapted(lowered.launches, found.form())
-        return listed(lowered, launches, [found.loaded[c.kernel] for c in found.template.calls])
+        loaded = [found.loaded[call.kernel] for call in found.template.calls]
+        return listed(lowered, launches, loaded, device.target)

@@ -98,7 +98,7 @@ def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
 
 @public("train.export_tensorflow_checkpoint")
 def export_tensorflow_checkpoint(ckpt_dir_or_file: str, prefix: str) -> list[str]:
-    """Write a checkpoint (or the latest of a folder) anew as TensorFlow's own, of version 2, for
+    """Rewrite a checkpoint (or the latest of a folder) as TensorFlow's own, of version 2, for
     TensorFlow and its tools to read; gives the names of the tensors in it."""
     checkpoint = open_checkpoint(_checkpoint_path(ckpt_dir_or_file))
     gfile.MakeDirs(os.path.dirname(os.path.abspath(prefix)))

@@ -311,7 +311,7 @@ class Saver:
     # Its graph
 
     def _exported(self, sess: Any, strip_default_attrs: bool) -> bytes | None:
-        """The MetaGraphDef as bytes; a graph that has not changed is not written anew.
+        """The MetaGraphDef as bytes; a graph that has not changed is not serialised again.
 
         None for a graph that has no such form: its variables are worth saving all the same.
         """

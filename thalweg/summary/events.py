@@ -26,7 +26,7 @@ VERSION = b"brain.Event:2"
 # The numbers of the fields of the message Event.
 FILE_VERSION, GRAPH, SUMMARY, SESSION_LOG, TAGGED_RUN_METADATA, META_GRAPH = 3, 4, 5, 7, 8, 9
 
-_MOST_BUFFERED = 1 << 16
+_MAX_BUFFERED = 1 << 16
 
 
 def event_bytes(field: int, content: bytes, step: int | None = None) -> bytes:
@@ -73,7 +73,7 @@ class EventsWriter:
                 self._open()
             self._waiting.append(record)
             self._waiting_size += len(record)
-            if self._waiting_size >= _MOST_BUFFERED:
+            if self._waiting_size >= _MAX_BUFFERED:
                 self._write_out()
 
     def flush(self) -> None:

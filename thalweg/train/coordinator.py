@@ -70,7 +70,7 @@ class Coordinator:
         return ValueError(f"a stop is requested with an exception or sys.exc_info(), not {ex!r}")
 
     def clear_stop(self) -> None:
-        """Begin anew: no stop is requested, no error kept."""
+        """Reset: no stop is requested, no error kept."""
         with self._lock:
             self._joined = False
             self._error = None

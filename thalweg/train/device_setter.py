@@ -14,8 +14,8 @@ DeviceFunction = Callable[[Node], str]
 
 
 def _in_turn(tasks: int) -> Callable[[Any], int]:
-    turns = itertools.cycle(range(tasks))
-    return lambda _: next(turns)
+    numbers = itertools.cycle(range(tasks))
+    return lambda _: next(numbers)
 
 
 @public("train.replica_device_setter")

@@ -45,7 +45,7 @@ class StopAtStepHook(SessionRunHook):
         self._global_step_tensor = watched_global_step(self)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Count from here; a session that replaces a lost one does not start the count anew."""
+        """Count from here; a session that replaces a lost one does not restart the count."""
         if self._last_step is None:
             self._count_from(global_step(session, self._global_step_tensor))
 
@@ -57,7 +57,7 @@ class StopAtStepHook(SessionRunHook):
         return SessionRunArgs(self._global_step_tensor)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Stop at the last step; a step that may be old is read anew near the end."""
+        """Stop at the last step; a step that may be old is read again near the end."""
         if self._last_step is None:
             self._count_from(int(run_values.results) - 1)
         last = cast("int", self._last_step)

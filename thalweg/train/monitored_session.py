@@ -256,7 +256,7 @@ def _created(creator: CoordinatedSessionCreator) -> Any:
 
 @public("train.MonitoredSession")
 class MonitoredSession(_MonitoredSession):
-    """A session that initialises, calls hooks, and is made anew when its machine goes away."""
+    """A session that initialises, calls hooks, and is rebuilt when its machine goes away."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class MonitoredSession(_MonitoredSession):
 
 @public("train.SingularMonitoredSession")
 class SingularMonitoredSession(_MonitoredSession):
-    """A session that initialises and calls hooks, but is not made anew."""
+    """A session that initialises and calls hooks, but is not rebuilt."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """What a gradient changes: a whole variable, or the rows its indices name.
 
-An optimizer that treats every element alike is one formula over a `Part`: it reads, sets and adds
+An optimizer that treats all elements equally is one formula over a `Part`: it reads, sets and adds
 to variables of one shape (the trained one and its slots) without knowing which of the two it has.
 """
 

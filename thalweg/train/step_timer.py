@@ -95,7 +95,7 @@ class PeriodicHook(SessionRunHook):
     def due_step(self, run_context: Any, run_values: Any) -> int | None:
         """The global step if it is time to act, else None.
 
-        The step that was fetched may be the one before the update: near the time it is read anew.
+        The step that was fetched may be the one before the update: near the time it is read again.
         """
         if not self._timer.should_trigger_for_step(int(run_values.results) + 1):
             return None

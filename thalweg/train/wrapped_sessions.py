@@ -97,7 +97,7 @@ class WrappedSession:
 
 
 class RecoverableSession(WrappedSession):
-    """A session that is made anew when its machine goes away, and the step run again."""
+    """A session that is rebuilt when its machine goes away, and the step run again."""
 
     def __init__(self, sess_creator: Any) -> None:
         self._sess_creator = sess_creator

@@ -19,9 +19,11 @@ import pytest
 from tests.runtime.pausing import impatient
 from thalweg.codegen.llvm.compile import assembly, object_code, place
 from thalweg.codegen.machine import host, named
+from thalweg.device.cpu import native_sync
 from thalweg.device.cpu import pool as pools
-from thalweg.device.cpu import table_interpreter
-from thalweg.device.cpu.pool import MOST_THREADS, Entry, Pool, StepTable, default_threads
+from thalweg.device.cpu import pool_layout as layout
+from thalweg.device.cpu.pool import MAX_THREADS, Entry, Pool, StepTable, default_threads
+from thalweg.device.cpu.table_interpreter import emit_pool
 
 SIZE = 37
 
@@ -154,7 +156,7 @@ def word(pool: Pool, offset: int) -> int:
 
 
 def until_asleep(pool: Pool, offset: int) -> None:
-    while not word(pool, offset) & table_interpreter.ASLEEP:
+    while not word(pool, offset) & layout.ASLEEP:
         os.sched_yield()
 
 
@@ -200,7 +202,7 @@ def test_the_pool_decides_on_threads_where_the_program_does_not(pool: Pool) -> N
 
 
 def test_no_more_threads_than_the_most(pool: Pool) -> None:
-    assert Step().program(pool, 1000).threads == MOST_THREADS
+    assert Step().program(pool, 1000).threads == MAX_THREADS
 
 
 @threads_1_to_4
@@ -278,15 +280,15 @@ def test_sleeping_workers_wake(pool: Pool) -> None:
     program = step.program(pool, 3)
     pool.run(program)
     for run in range(2, 12):
-        until_asleep(pool, table_interpreter.MAILBOXES)
-        until_asleep(pool, table_interpreter.MAILBOXES + table_interpreter.SPACING)
+        until_asleep(pool, layout.MAILBOXES)
+        until_asleep(pool, layout.MAILBOXES + layout.SPACING)
         pool.run(program)
         step.check(runs=run)
 
 
 def test_those_asleep_at_a_barrier_wake(pool: Pool) -> None:
     step = turning(2)
-    step.python(lambda *_: until_asleep(pool, table_interpreter.GATE))
+    step.python(lambda *_: until_asleep(pool, layout.GATE))
     step.turn()
     step.turn()
     program = step.program(pool, 3)
@@ -296,14 +298,14 @@ def test_those_asleep_at_a_barrier_wake(pool: Pool) -> None:
 
 
 def test_barriers_outlast_their_number(pool: Pool) -> None:
-    """The gate's number begins anew after 2**30 barriers."""
+    """The gate's number wraps around after 2**30 barriers."""
     step = turning(10)
     program = step.program(pool, 2)
     pool.run(program)
-    ctypes.c_int32.from_address(pool.address + table_interpreter.GATE).value = -16
+    ctypes.c_int32.from_address(pool.address + layout.GATE).value = -16
     pool.run(program)
     step.check(runs=2)
-    assert word(pool, table_interpreter.GATE) > 0
+    assert word(pool, layout.GATE) > 0
 
 
 @threads_1_to_4
@@ -345,7 +347,7 @@ def run_paused(
     places: list[int] = []
 
     def note() -> None:
-        places.append(int(program.words[table_interpreter.PROGRAM_START // 8]))
+        places.append(int(program.words[layout.PROGRAM_START // 8]))
         if check is not None:
             check()
 
@@ -506,7 +508,7 @@ def test_a_closed_pool_runs_on_its_callers(pool: Pool) -> None:
 def test_a_system_without_more_threads(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *_: 11)
     create = ctypes.cast(refuse, ctypes.c_void_p).value
-    ctypes.c_int64.from_address(pool.address + table_interpreter.CREATE).value = create or 0
+    ctypes.c_int64.from_address(pool.address + layout.CREATE).value = create or 0
     step = turning(2)
     notes = step.note()
     assert pool.run(step.program(pool, 3)) == 0
@@ -606,8 +608,8 @@ def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)), raising=False)
     assert default_threads() == 3
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(500)), raising=False)
-    assert default_threads() == MOST_THREADS
-    for quota, threads in {"max": MOST_THREADS, "250000": 2, "50000": 1}.items():
+    assert default_threads() == MAX_THREADS
+    for quota, threads in {"max": MAX_THREADS, "250000": 2, "50000": 1}.items():
         (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
         assert default_threads() == threads
     monkeypatch.setenv("THALWEG_THREADS", "5")
@@ -628,22 +630,22 @@ def test_one_pool_for_all() -> None:
 
 def test_aarch64_has_the_pool_too() -> None:
     target = named("aarch64")
-    text = assembly(table_interpreter.emit_pool(target).text, target)
+    text = assembly(emit_pool(target).text, target)
     assert "thalweg_run:" in text
     assert "isb" in text
     assert "\tbl\t__" not in text  # no helper functions: nothing to link
 
 
 def test_without_a_futex_sleepers_nap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_interpreter, "has_futex", lambda _: False)
+    monkeypatch.setattr(native_sync, "has_futex", lambda _: False)
     pool = Pool(3)
     step = turning(2)
-    step.python(lambda *_: until_asleep(pool, table_interpreter.GATE))
+    step.python(lambda *_: until_asleep(pool, layout.GATE))
     step.turn()
     step.turn()
     program = step.program(pool, 3)
     for _ in range(5):
         assert pool.run(program) == 0
-        until_asleep(pool, table_interpreter.MAILBOXES)
+        until_asleep(pool, layout.MAILBOXES)
     step.check(runs=5)
     pool.close()

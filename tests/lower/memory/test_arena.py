@@ -22,7 +22,6 @@ from thalweg.codegen.machine import host
 from thalweg.device.local import local_devices
 from thalweg.lower.lowering import Lowered, lower
 from thalweg.lower.memory.arena import (
-    ALIGNMENT,
     Arena,
     Need,
     arrange,
@@ -30,6 +29,7 @@ from thalweg.lower.memory.arena import (
     in_time,
     most_at_once,
     placed,
+    rounded,
 )
 from thalweg.lower.memory.barriers import SHARED, BarrierPlan, is_small
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -81,7 +81,7 @@ def temporaries(region: Lowered) -> dict[Buffer, tuple[int, int]]:
 def test_no_two_live_buffers_overlap(seed: int, count: int) -> None:
     for region in random_regions(seed, count):
         sizes = scratches(region, seed % 1000)
-        arena = arrange(region.launches, sizes, region.pieces)
+        arena = arrange(region.launches, sizes, region.pieces, host())
         lives = temporaries(region)
         assert set(arena.offsets) == set(lives)
         for position in range(len(region.launches)):
@@ -95,7 +95,7 @@ def test_no_two_live_buffers_overlap(seed: int, count: int) -> None:
 def assert_apart(pieces: list[tuple[int, int]], arena: Arena) -> None:
     end = 0
     for start, size in pieces:
-        assert start % ALIGNMENT == 0
+        assert start % host().alignment == 0
         assert start >= end
         end = start + size
     assert end <= arena.size
@@ -106,13 +106,13 @@ def assert_apart(pieces: list[tuple[int, int]], arena: Arena) -> None:
 def test_launches_that_do_not_wait_touch_nothing_that_others_write(seed: int, count: int) -> None:
     for region in random_regions(seed, count):
         sizes = scratches(region, seed % 1000)
-        arena = arrange(region.launches, sizes, region.pieces)
-        waits = BarrierPlan(arena)
+        arena = arrange(region.launches, sizes, region.pieces, host())
+        waits = BarrierPlan(arena, host())
         touched: list[tuple[Any, bool, int]] = []  # since the last wait: what, whether written, who
         for number, (launch, start) in enumerate(zip(region.launches, arena.scratch, strict=True)):
             piece = start, start + sizes[number]
             must_wait, owner = waits.place(launch, piece, phases=1 + number % 2)
-            assert owner == SHARED or (is_small(launch) and number % 2 == 0)
+            assert owner == SHARED or (is_small(launch, host()) and number % 2 == 0)
             if must_wait:
                 touched = []
             own = places(launch, arena, piece)
@@ -156,7 +156,11 @@ def test_every_temporary_is_written_before_it_is_read(seed: int, count: int) -> 
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(1, 5000)), max_size=40)
 )
 def test_the_largest_first_are_apart_as_well(drawn: list[tuple[int, int, int]]) -> None:
-    needed = [Need(first, first + length, size) for first, length, size in drawn]
+    sizes = [rounded(size, host().alignment) for _, _, size in drawn]
+    needed = [
+        Need(first, first + length, size)
+        for (first, length, _), size in zip(drawn, sizes, strict=True)
+    ]
     starts, size = by_size(needed)
     least = most_at_once(needed)
     assert least <= size
@@ -192,7 +196,7 @@ def test_the_arena_is_as_large_as_what_lives_at_once(graph: Any) -> None:
     step = native(y)
     product = math.prod((64, 64)) * 4
     widest = max(loaded.scratch for loaded in step.loaded)
-    assert 2 * product <= step.arena.size <= 2 * product + 2 * (widest + ALIGNMENT)
+    assert 2 * product <= step.arena.size <= 2 * product + 2 * (widest + host().alignment)
 
 
 def test_a_result_takes_the_place_of_what_dies_with_it(graph: Any) -> None:

@@ -1,8 +1,8 @@
 """What an op requires of the values of its inputs: compiled code notices what its kernel refuses.
 
 Every op that says so has a case here with an input it takes and one it does not. Compiled and on
-the NumPy kernels, both end alike, in a value or in words, and what waits for a failure does not
-happen.
+the NumPy kernels, both end in the same way, in a value or in words, and what waits for a failure
+does not happen.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def at_places(op: Any) -> Case:
 
 
 def rewritten(value: Any, begin: Any, end: Any) -> Any:
-    """A variable with a part of it written anew."""
+    """A variable with a part of it overwritten."""
     variable = tf.Variable(ROWS, name="rewritten")
     with tf.control_dependencies([variable.initializer]):
         return slicing.StridedSliceAssign()(variable._ref(), begin, end, [1], value)

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.lower.programs import lowered
+from tests.lower.programs import lowered, use_target
+from thalweg.codegen.machine import host
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import arrange
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.passes import hoist_consumers, rematerialize
-from thalweg.runtime import program_cache
 from thalweg.runtime import session as session_module
 
 ROWS, WIDTH = 64, 96
@@ -28,10 +27,10 @@ Array = np.ndarray[Any, Any]
 
 @pytest.fixture(autouse=True)
 def kilobytes(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(rematerialize, "FAR_BYTES", VALUE)
-    monkeypatch.setattr(rematerialize, "_LEAST_BYTES", 1 << 10)
-    monkeypatch.setattr(hoist_consumers, "_MUCH", 1 << 10)
-    monkeypatch.setattr(program_cache, "shared_disk", lambda: None)  # it has steps of other rules
+    small = 1 << 10
+    use_target(
+        monkeypatch, far_bytes=VALUE, min_rematerialized_bytes=small, min_hoisted_bytes=small
+    )
     with tf.Graph().as_default():
         yield
 
@@ -41,8 +40,7 @@ def keeping(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From now on everything is kept, and in the order of the graph."""
 
     def start() -> None:
-        monkeypatch.setattr(rematerialize, "FAR_BYTES", 1 << 60)
-        monkeypatch.setattr(hoist_consumers, "_MUCH", 1 << 60)
+        use_target(monkeypatch, far_bytes=1 << 60, min_hoisted_bytes=1 << 60)
 
     return start
 
@@ -106,7 +104,7 @@ def adam() -> Any:
 
 def live_bytes(made: Lowered) -> int:
     """The most bytes of temporaries that are in use at a time."""
-    return arrange(made.launches, [0] * len(made.launches), made.pieces).size
+    return arrange(made.launches, [0] * len(made.launches), made.pieces, host()).size
 
 
 def lives(made: Lowered) -> dict[Buffer, tuple[int, int]]:

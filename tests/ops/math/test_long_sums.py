@@ -59,7 +59,7 @@ def check(actual: Any, exact: Any, terms: int, epsilon: float = EPSILON) -> None
 
 
 @pytest.mark.parametrize("kind", ["constant", "random"])
-@pytest.mark.parametrize("count", [100, 8191, 8193, 100_000, 3_000_001])
+@pytest.mark.parametrize("count", [100, 8191, 8193, 100_000, 1_100_001])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("static", [True, False])
 def test_a_vector(kind: str, count: int, threads: int, static: bool):
@@ -84,7 +84,7 @@ def test_axes(kind: str, axis: Any, shape: Any, static: bool):
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
 @pytest.mark.parametrize("shape", [(100_000, 1), (1, 100_000)])
-def test_short_floats_are_summed_in_long_ones(dtype: Any, shape: Any):
+def test_narrow_floats_are_summed_in_wide_ones(dtype: Any, shape: Any):
     x = values("constant", shape).astype(dtype.as_numpy_dtype) / dtype.as_numpy_dtype(10)
     epsilon = float(tf.bfloat16.as_numpy_dtype(2) ** -7 if dtype == tf.bfloat16 else 2.0**-10)
     axis = int(np.argmax(shape))
@@ -127,10 +127,11 @@ def test_the_denominator_of_a_softmax():
     check(run(lambda x: tf.reduce_logsumexp(x, 1), [x]), np.log(powers.sum(1)), x.shape[1])
 
 
-@pytest.mark.parametrize("kind", ["constant", "random"])
+@pytest.mark.parametrize(
+    "kind, static", [("constant", True), ("constant", False), ("random", True)]
+)
 @pytest.mark.parametrize("rows, columns", [(1, 1), (1, 40), (40, 1), (3, 2), (20, 40)])
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True)])
-@pytest.mark.parametrize("static", [True, False])
 def test_products(kind: str, rows: int, columns: int, transposed: Any, static: bool):
     terms = 140_000 if rows * columns < 10 else 20_000  # blocks of blocks, blocks
     a, b = values(kind, (rows, terms)), values(kind, (terms, columns))

@@ -23,7 +23,7 @@ from thalweg.ir.kernel import Loops
 from thalweg.lower.control.program import Branch, BufferView, ControlProgram, Part, Storage
 from thalweg.lower.dynamic_shapes import SpecializedKernel, Varying
 from thalweg.lower.memory.arena import Arena, arrange
-from thalweg.lower.memory.barriers import SMALL, BarrierPlan, amid_updates, work_of
+from thalweg.lower.memory.barriers import BarrierPlan, amid_updates, work_of
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 
 _REPEATED_WORK = 50_000.0  # that a kernel which repeats itself does before it looks up: some 20 µs
@@ -40,10 +40,10 @@ class PlacedPart:
     arena: Arena
 
 
-def threads_for(program: ControlProgram, most: int) -> int:
+def threads_for(program: ControlProgram, most: int, target: CpuTarget) -> int:
     """How many threads a program is worth: one, where all its parts are small."""
-    works = [_work(part) for part in _parts(program)]
-    return 1 if max(works, default=0) < 2 * SMALL else most
+    works = [_work(part, target) for part in _parts(program)]
+    return 1 if max(works, default=0) < 2 * target.min_shared_work else most
 
 
 def placed_parts(
@@ -54,14 +54,14 @@ def placed_parts(
     adapted = iter(varying.adapt([launch for p in parts for launch in p.lowered.launches]))
     to = {part: [next(adapted) for _ in part.lowered.launches] for part in parts}
     deciding = _repeated(program) if threads == 1 else {}
-    turns = {part: _turn(part, to[part], deciding[part]) for part in deciding}
+    turns = {part: _turn(part, to[part], deciding[part], target) for part in deciding}
     requests = {part: _requests(part, to[part], turns.get(part), target) for part in parts}
     loaded = iter(load_all([one for part in parts for one in requests[part]], target))
     found: dict[Part, PlacedPart] = {}
     words = 0
     for part in parts:
         code = [next(loaded) for _ in requests[part]]
-        found[part] = _with_code(part, to[part], code, words)
+        found[part] = _with_code(part, to[part], code, words, target)
         words += sum(call.word_count for call in found[part].calls)
     return found
 
@@ -70,8 +70,8 @@ def _parts(program: ControlProgram) -> list[Part]:
     return [item for item in program.items if isinstance(item, Part)]
 
 
-def _work(part: Part) -> float:
-    return sum(work_of(launch.kernel) for launch in part.lowered.launches)
+def _work(part: Part, target: CpuTarget) -> float:
+    return sum(work_of(launch.kernel, target) for launch in part.lowered.launches)
 
 
 def _repeated(program: ControlProgram) -> dict[Part, BufferView]:
@@ -91,7 +91,7 @@ def _repeated(program: ControlProgram) -> dict[Part, BufferView]:
 
 
 def _turn(
-    part: Part, adapted: Sequence[SpecializedKernel], deciding: BufferView
+    part: Part, adapted: Sequence[SpecializedKernel], deciding: BufferView, target: CpuTarget
 ) -> Iteration | None:
     """A part as one function that repeats itself."""
     launches = part.lowered.launches
@@ -111,7 +111,7 @@ def _turn(
     overlapping = frozenset(
         number for (place, _), number in memory.items() if times[_owner(place)] > 1
     )
-    most = max(int(_REPEATED_WORK / (_work(part) + 1)), 1)
+    most = max(int(_REPEATED_WORK / (_work(part, target) + 1)), 1)
     kernels = tuple(cast("Loops", to.kernel) for to in adapted)
     return Iteration(kernels, tuple(starts), tuple(numbers), overlapping, memory[deciding, 0], most)
 
@@ -136,14 +136,19 @@ def _requests(
 
 
 def _with_code(
-    part: Part, adapted: Sequence[SpecializedKernel], loaded: Sequence[Loaded], words: int
+    part: Part,
+    adapted: Sequence[SpecializedKernel],
+    loaded: Sequence[Loaded],
+    words: int,
+    target: CpuTarget,
 ) -> PlacedPart:
     """The calls of a part; of one that repeats itself the first call is all."""
     lowered = part.lowered
     is_one = len(loaded) < len(lowered.launches)
     code = [*loaded, *[_NO_CODE] * (len(lowered.launches) - len(loaded))]
-    arena = arrange(lowered.launches, [kernel.scratch for kernel in code], lowered.pieces)
-    waits, held = BarrierPlan(arena), amid_updates(lowered.launches)
+    scratches = [kernel.scratch for kernel in code]
+    arena = arrange(lowered.launches, scratches, lowered.pieces, target)
+    waits, held = BarrierPlan(arena, target), amid_updates(lowered.launches)
     calls: list[Call] = []
     for place, launch in enumerate(lowered.launches):
         functions, scratch = code[place].functions, arena.scratch[place]
@@ -151,7 +156,7 @@ def _with_code(
         first, owner = waits.place(launch, piece, len(functions))
         waiting = (first or not place, *[True] * (len(functions) - 1))[: len(functions)]
         owner = -1 if is_one else owner
-        amount = held[place], int(_REPEATED_WORK if is_one else work_of(launch.kernel))
+        amount = held[place], int(_REPEATED_WORK if is_one else work_of(launch.kernel, target))
         calls.append(
             Call(launch, adapted[place], functions, words, scratch, waiting, owner, *amount)
         )

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.codegen.machine import CpuTarget
 from thalweg.control.effects import locks_updates
 from thalweg.control.lists import ListValue
 from thalweg.device.cpu.control_inputs import FIRST_ROOM, given, kind, levels, rooms_for
@@ -39,7 +40,7 @@ from thalweg.lower.control.program import (
     Storage,
 )
 from thalweg.lower.dynamic_shapes import Varying
-from thalweg.lower.memory.arena import ALIGNMENT
+from thalweg.lower.memory.arena import rounded
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.specialise import ControlRegion, NotCompiled
 from thalweg.ops.core.context import VariableCell
@@ -59,11 +60,11 @@ _MOST_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
 class NativeControl:
     """A loop or a conditional of a step: native programs by the shapes that come in."""
 
-    def __init__(self, unit: ControlRegion, pool: Pool, threads: int, lower: Lower) -> None:
-        self._unit = unit
-        self._pool = pool
-        self._threads = threads
-        self._lower = lower
+    def __init__(
+        self, unit: ControlRegion, pool: Pool, target: CpuTarget, threads: int, lower: Lower
+    ) -> None:
+        self._unit, self._lower = unit, lower
+        self._pool, self._target, self._threads = pool, target, threads
         self._programs = Bounded[Any, _ControlStep | None](
             "programs of a loop or conditional", _MOST_PROGRAMS
         )
@@ -113,11 +114,16 @@ class NativeControl:
             inputs.append(one)
         try:
             with gc_paused(), deep_calls():
-                target = self._pool.target
-                program = lower_control(self._unit, inputs, rooms, target, self._lower)
+                program = lower_control(self._unit, inputs, rooms, self._target, self._lower)
                 room = rooms.of(LISTS)
                 return _ControlStep(
-                    self._unit, program, self._varying, self._pool, self._threads, room
+                    self._unit,
+                    program,
+                    self._varying,
+                    self._pool,
+                    self._target,
+                    self._threads,
+                    room,
                 )
         except NotCompiled as failure:
             self.reason = str(failure)
@@ -140,13 +146,14 @@ class _ControlStep:
         program: ControlProgram,
         varying: Varying,
         pool: Pool,
+        target: CpuTarget,
         threads: int,
         room: int,
     ) -> None:
         self._list_room = room
-        self.unit, self.program, self.pool = unit, program, pool
-        self.threads = threads_for(program, threads)
-        self.parts = placed_parts(program, varying, pool.target, self.threads)
+        self.unit, self.program, self.pool, self.alignment = unit, program, pool, target.alignment
+        self.threads = threads_for(program, threads, target)
+        self.parts = placed_parts(program, varying, target, self.threads)
         calls = [call for placed in self.parts.values() for call in placed.calls]
         self.word_count = sum(call.word_count for call in calls)
         self.temporary = max((p.arena.size for p in self.parts.values()), default=0)
@@ -170,12 +177,12 @@ class _ControlStep:
 
     def _arranged(self) -> tuple[dict[BufferView, int], int]:
         """The program's own memory, after what the parts share for their temporaries."""
-        at = -(-self.temporary // ALIGNMENT) * ALIGNMENT
+        at = rounded(self.temporary, self.alignment)
         offsets: dict[BufferView, int] = {}
         for home in self._all_homes():
             if home.where is Storage.OWN:
                 offsets[home] = at
-                at += -(-max(home.bytes, 1) // ALIGNMENT) * ALIGNMENT
+                at += rounded(home.bytes, self.alignment)
         return offsets, at
 
     def _find_border(self) -> None:
@@ -437,8 +444,8 @@ class _Invocation:
     """A program with memory of its own: what one call in flight needs."""
 
     def __init__(self, step: _ControlStep) -> None:
-        memory = np.zeros(step.size + 2 * ALIGNMENT, np.uint8)
-        self._base = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
+        memory = np.zeros(step.size + 2 * step.alignment, np.uint8)
+        self._base = rounded(memory.ctypes.data, step.alignment)
         self.fault = np.zeros(8, np.int64)
         words = np.zeros(max(step.word_count, 1), np.int64)
         self.words: Any = memoryview(cast("Any", words))

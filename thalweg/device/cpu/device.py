@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded, find_all
+from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.control_program import NativeControl
 from thalweg.device.cpu.listing import Listing
 from thalweg.device.cpu.loading import make_program
@@ -34,15 +35,24 @@ Array = NDArray[Any]
 class CpuDevice(Device):
     """A processor of this process: a pool, of whose threads a program uses so many (0: all)."""
 
-    def __init__(self, index: int = 0, threads: int = 0, pool: Pool | None = None) -> None:
+    target: CpuTarget
+
+    def __init__(
+        self,
+        index: int = 0,
+        threads: int = 0,
+        pool: Pool | None = None,
+        target: CpuTarget | None = None,
+    ) -> None:
         self.pool = pool or default_pool()
-        super().__init__(f"/job:localhost/replica:0/task:0/device:CPU:{index}", self.pool.target)
+        name = f"/job:localhost/replica:0/task:0/device:CPU:{index}"
+        super().__init__(name, target or self.pool.target)
         self.threads = threads or self.pool.threads
 
     @cached_property
     def key(self) -> str:
         """Names everything about the device that its programs depend on."""
-        return f"{self.pool.target} {self.pool.target.key} {self.threads}"
+        return f"{self.target} {self.target.key} {self.threads}"
 
     def allocate(self, shape: tuple[int, ...], dtype: Any) -> Buffer:
         """Memory for an array; what it holds is undefined."""
@@ -58,11 +68,11 @@ class CpuDevice(Device):
 
     def load(self, lowered: Lowered, kernels: Sequence[SpecializedKernel]) -> Program:
         """A lowered region as a program on this device's threads."""
-        return make_program(lowered, kernels, self.pool, self.threads)
+        return make_program(lowered, kernels, self.pool, self.target, self.threads)
 
     def find_kernels(self, names: Sequence[str]) -> list[Loaded] | None:
         """Kernels by their names in the kernel cache, loaded; None unless all are there."""
-        return find_all(names, self.pool.target)
+        return find_all(names, self.target)
 
     def restore(
         self,
@@ -76,7 +86,7 @@ class CpuDevice(Device):
 
     def load_control(self, unit: ControlRegion, lower: Lower) -> NativeControl:
         """A conditional or a loop as native programs."""
-        return NativeControl(unit, self.pool, self.threads, lower)
+        return NativeControl(unit, self.pool, self.target, self.threads, lower)
 
 
 @memoized(64)

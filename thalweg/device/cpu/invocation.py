@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from thalweg.device.cpu.listing import entries_of
 from thalweg.device.cpu.pool import Entry, Pool, StepTable
 from thalweg.device.cpu.program_template import STREAM_BYTES, ProgramTemplate
+from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state.variable_uses import Use
 
@@ -54,7 +55,7 @@ class Invocation:
     ) -> None:
         alignment = pool.target.alignment
         memory = np.empty(template.arena + 2 * alignment, np.uint8)
-        base = -(-memory.ctypes.data // alignment) * alignment
+        base = rounded(memory.ctypes.data, alignment)
         self.fault = np.zeros(8, np.int64)
         self.streams = np.zeros((max(len(template.streams), 1), STREAM_BYTES // 4), np.uint32)
         known = [self.fault.ctypes.data, base, self.streams.ctypes.data]  # in the order of bases

@@ -16,6 +16,7 @@ from thalweg.codegen.kernels import request
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.pool import Entry
+from thalweg.ir.target import Target
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import Arena, arrange
@@ -85,19 +86,23 @@ def entries_of(
 
 
 def listed(
-    lowered: Lowered, kernels: Sequence[SpecializedKernel], loaded: Sequence[Loaded]
+    lowered: Lowered,
+    kernels: Sequence[SpecializedKernel],
+    loaded: Sequence[Loaded],
+    target: Target,
 ) -> Listing:
     """The launches of a region with their code, laid out in memory and among threads."""
-    arena = arrange(lowered.launches, [kernel.scratch for kernel in loaded], lowered.pieces)
+    scratches = [kernel.scratch for kernel in loaded]
+    arena = arrange(lowered.launches, scratches, lowered.pieces, target)
     calls: list[Call] = []
     words = 0
-    barriers, no_pause = BarrierPlan(arena), amid_updates(lowered.launches)
+    barriers, no_pause = BarrierPlan(arena, target), amid_updates(lowered.launches)
     for position, launch in enumerate(lowered.launches):
         functions, scratch = loaded[position].functions, arena.scratch[position]
         piece = scratch, scratch + loaded[position].scratch
         first, thread = barriers.place(launch, piece, len(functions))
         waiting = (first, *[True] * (len(functions) - 1))
-        amount = no_pause[position], int(work_of(launch.kernel))
+        amount = no_pause[position], int(work_of(launch.kernel, target))
         calls.append(
             Call(launch, kernels[position], functions, words, scratch, waiting, thread, *amount)
         )

@@ -29,19 +29,23 @@ _MAX_WORK_WITH_GIL = 20_000.0  # of a step that keeps the GIL: it is done in a f
 
 
 def make_program(
-    lowered: Lowered, kernels: Sequence[SpecializedKernel], pool: Pool, threads: int
+    lowered: Lowered,
+    kernels: Sequence[SpecializedKernel],
+    pool: Pool,
+    target: CpuTarget,
+    threads: int,
 ) -> Program:
-    """A lowered region as a program of a pool, on at most so many of its threads."""
+    """A region, lowered for a target, as a program of a pool on at most so many of its threads."""
     if TUNES:
         tune_new(kernels, pool, threads)
-    target, launches = pool.target, lowered.launches
+    launches = lowered.launches
     pairs = zip(launches, kernels, strict=True)
     users = {kernel.kernel: launch for launch, kernel in pairs}  # many launches are of one kernel
     requests = [kernel_request(launch, kernel, target) for kernel, launch in users.items()]
     of_kernel = dict(zip(users, [name_of(request, target) for request in requests], strict=True))
     names = [of_kernel[kernel.kernel] for kernel in kernels]
     loaded = dict(zip(of_kernel.values(), load_all(requests, target), strict=True))
-    listing = listed(lowered, kernels, [loaded[name] for name in names])
+    listing = listed(lowered, kernels, [loaded[name] for name in names], target)
     layout = Layout(listing.arena, list(lowered.streams.values()))
     for call in listing.calls:
         layout.add(call.launch, call.scratch, call.specialized.words)
@@ -58,7 +62,7 @@ def make_program(
         border.outputs(),
         listing.arena.size,
         threads_for(launches, threads, target),
-        sum(work_of(launch.kernel) for launch in launches) < _MAX_WORK_WITH_GIL,
+        sum(work_of(launch.kernel, target) for launch in launches) < _MAX_WORK_WITH_GIL,
     )
     return Program(template, list(loaded.values()), lowered.spec.region, lambda: listing, pool)
 

@@ -1,10 +1,10 @@
-"""Step programs and the threads that run them.
+"""Step tables and the threads that run them.
 
-A `Program` is a table of native kernel calls, as plain data; `Pool.run` walks it on the caller's
-thread and on workers parked in native code, all at once, and gives the step's fault code. A step
-that finds the workers busy is walked by its caller alone, with the same results. One that takes
-long pauses between kernels, some ten times a second: back in the interpreter, its caller hears of
-signals and of whoever wants to stop the step, and has it go on.
+A `StepTable` is a table of native kernel calls, as plain data; `Pool.run` interprets it on the
+caller's thread and on workers parked in native code, all at once, and gives the step's fault code.
+A step that finds the workers busy is run by its caller alone, with the same results. One that takes
+long, or waits long for an event, pauses some ten times a second: back in the interpreter, its
+caller handles signals and cancellation, and resumes it.
 
 The workers are threads of the system, not of Python: they hold no state of the interpreter, so
 they need no GIL, and neither its end nor an exception elsewhere can catch them half way.
@@ -29,10 +29,12 @@ from numpy.typing import NDArray
 
 from thalweg.codegen.cache import load
 from thalweg.codegen.machine import CpuTarget, host
-from thalweg.device.cpu import table_interpreter
+from thalweg.device.cpu import native_sync
+from thalweg.device.cpu import pool_layout as layout
+from thalweg.device.cpu.table_interpreter import emit_pool
 
 #: More threads than this are never used.
-MOST_THREADS = 64
+MAX_THREADS = 64
 
 # A look at a word takes a pause of the processor, 10 to 50 ns.
 _SPINS = 100
@@ -60,6 +62,8 @@ _START = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _RUN_WITH_GIL = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_SIGNAL = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 
 #: Raised by an instruction, these belong to the thread that ran it.
 _SYNCHRONOUS = {
@@ -99,6 +103,56 @@ class Jump(NamedTuple):
     if_true: bool = False
 
 
+class Wait(NamedTuple):
+    """Go on once an event is signalled; what was called before must be finished as well."""
+
+    event: int  # its address
+
+
+class Signal(NamedTuple):
+    """Signal an event when what was called before is finished."""
+
+    event: int
+
+
+class Event:
+    """A word that steps and the host signal and wait for; each wait takes one signal.
+
+    It is what lets a step receive a value, or leave one for others, while its kernels run:
+
+    ```
+    arrived = Event(pool)
+    table = StepTable(pool, [first, Wait(arrived.address), second], fault)
+    ```
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool, self._word = pool, _zeros(layout.SPACING)
+        self.address = self._word.ctypes.data
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it was signalled and nobody has taken that yet."""
+        return bool(self._word[0] & layout.SET)
+
+    def signal(self) -> None:
+        """Have the next wait, or the one that is under way, end."""
+        self._pool.signal(self.address)
+
+    def wait(self, check: Callable[[], None]) -> None:
+        """On the host: return once it is signalled. `check` is called meanwhile, to stop that."""
+        while not self._pool.wait(self.address):
+            check()
+
+    def reset(self) -> None:
+        """Drop a signal that nobody took: the step that it was for was stopped."""
+        self._word[0] = layout.UNSET
+
+
+#: What a step table consists of.
+TableEntry = Entry | Jump | Wait | Signal
+
+
 class StepTable:
     """A step as a table of kernel calls, on so many threads (0: as many as the pool has).
 
@@ -109,14 +163,16 @@ class StepTable:
     def __init__(
         self,
         pool: Pool,
-        entries: Sequence[Entry | Jump],
+        entries: Sequence[TableEntry],
         fault: int,
         threads: int = 0,
         holds_gil: bool = False,
     ) -> None:
         if not fault:
-            raise ValueError("A program needs the address of a fault word.")
-        self.threads = min(threads or pool.threads, MOST_THREADS)
+            raise ValueError("A step table needs the address of a fault word.")
+        if holds_gil and any(isinstance(entry, Wait) for entry in entries):
+            raise ValueError("A step that waits for an event cannot hold the GIL meanwhile.")
+        self.threads = min(threads or pool.threads, MAX_THREADS)
         self.entries = tuple(entries)
         self.words = _table(pool, self.entries, fault, self.threads)
         self.fault = ctypes.c_int64.from_address(fault)
@@ -124,38 +180,35 @@ class StepTable:
         self.holds_gil = holds_gil
 
 
-def _table(pool: Pool, entries: Sequence[Entry | Jump], fault: int, threads: int) -> _Words:
-    start = table_interpreter.PROGRAM_ENTRIES // 8
-    words = _zeros(table_interpreter.PROGRAM_ENTRIES + table_interpreter.ENTRY_BYTES * len(entries))
-    words[table_interpreter.PROGRAM_POOL // 8] = pool.address
-    words[table_interpreter.PROGRAM_THREADS // 8] = threads
-    words[table_interpreter.PROGRAM_FAULT // 8] = fault
-    words[table_interpreter.PROGRAM_COUNT // 8] = len(entries)
+def _table(pool: Pool, entries: Sequence[TableEntry], fault: int, threads: int) -> _Words:
+    start = layout.PROGRAM_ENTRIES // 8
+    words = _zeros(layout.PROGRAM_ENTRIES + layout.ENTRY_BYTES * len(entries))
+    words[layout.PROGRAM_POOL // 8] = pool.address
+    words[layout.PROGRAM_THREADS // 8] = threads
+    words[layout.PROGRAM_FAULT // 8] = fault
+    words[layout.PROGRAM_COUNT // 8] = len(entries)
     words[start:].reshape(-1, 4)[...] = [_row(e) for e in entries] or np.zeros((0, 4))
     return words
 
 
-def _row(entry: Entry | Jump) -> tuple[int, int, int, int]:
+def _row(entry: TableEntry) -> tuple[int, int, int, int]:
+    if isinstance(entry, Wait | Signal):
+        kind = layout.WAIT if isinstance(entry, Wait) else layout.SIGNAL
+        return 0, entry.event, layout.BARRIER | kind | _CALL << layout.WORK_SHIFT, -1
     if isinstance(entry, Entry):
-        flags = (table_interpreter.BARRIER if entry.barrier else 0) | (
-            table_interpreter.NO_PAUSE if entry.no_pause else 0
+        flags = (layout.BARRIER if entry.barrier else 0) | (
+            layout.NO_PAUSE if entry.no_pause else 0
         )
-        flags |= (
-            min(entry.work + _CALL, table_interpreter.MOST_WORK) << table_interpreter.WORK_SHIFT
-        )
+        flags |= min(entry.work + _CALL, layout.MAX_WORK) << layout.WORK_SHIFT
         return entry.function, entry.arguments, flags, entry.thread
-    flags = (
-        table_interpreter.BARRIER
-        | table_interpreter.JUMP
-        | (table_interpreter.IF_TRUE if entry.if_true else 0)
-    )
-    return 0, entry.decides, flags | _CALL << table_interpreter.WORK_SHIFT, entry.target
+    flags = layout.BARRIER | layout.JUMP | (layout.IF_TRUE if entry.if_true else 0)
+    return 0, entry.decides, flags | _CALL << layout.WORK_SHIFT, entry.target
 
 
 def _zeros(size: int) -> _Words:
     """Memory of words that begins at a border of cache lines."""
-    spare = np.zeros(size // 8 + table_interpreter.SPACING // 8, np.int64)
-    first = -spare.ctypes.data % table_interpreter.SPACING // 8
+    spare = np.zeros(size // 8 + layout.SPACING // 8, np.int64)
+    first = -spare.ctypes.data % layout.SPACING // 8
     return spare[first : first + size // 8]
 
 
@@ -164,21 +217,23 @@ class Pool:
 
     ```
     pool = default_pool()
-    program = Program(pool, [Entry(multiply, arguments.ctypes.data)], fault.ctypes.data)
-    code = pool.run(program)
+    table = StepTable(pool, [Entry(multiply, arguments.ctypes.data)], fault.ctypes.data)
+    code = pool.run(table)
     ```
     """
 
     def __init__(self, threads: int = 0, target: CpuTarget | None = None) -> None:
-        self.threads = min(threads or default_threads(), MOST_THREADS)
+        self.threads = min(threads or default_threads(), MAX_THREADS)
         self.target = target or host()
-        start, run, stop = load([table_interpreter.emit_pool(self.target)], self.target)[0]
+        start, run, stop, signal_event, wait_event = load([emit_pool(self.target)], self.target)[0]
         self._run: Callable[[int], int] = _RUN(run)
         self._run_with_gil: Callable[[int], int] = _RUN_WITH_GIL(run)
         self._start_workers: Callable[[int, int], None] = _START(start)
         self._stop_workers: Callable[[int], None] = _STOP(stop)
+        self._signal_event: Callable[[int, int], None] = _SIGNAL(signal_event)
+        self._wait_event: Callable[[int, int], int] = _WAIT(wait_event)
         self._system = _system(self.target)
-        self._words = _zeros(table_interpreter.MAILBOXES + table_interpreter.SPACING * MOST_THREADS)
+        self._words = _zeros(layout.MAILBOXES + layout.SPACING * MAX_THREADS)
         self.address = self._words.ctypes.data
         self.reset()
         os.register_at_fork(after_in_child=self.reset)
@@ -198,7 +253,7 @@ class Pool:
         `check` is called at each pause and raises to stop the step, as do signals. A step that was
         stopped is not to be run again.
         """
-        while code == table_interpreter.PAUSED:
+        while code == layout.PAUSED:
             program.fault.value = 0
             if check is not None:
                 check()
@@ -211,12 +266,20 @@ class Pool:
         Times are nanoseconds of `time.monotonic_ns`; zeros are calls that the thread did not make.
         """
         times = np.zeros((len(program.entries), program.threads, 2), np.int64)
-        program.words[table_interpreter.PROGRAM_TIMES // 8] = times.ctypes.data
+        program.words[layout.PROGRAM_TIMES // 8] = times.ctypes.data
         try:
             self.resume(program, self.run(program), check)
         finally:
-            program.words[table_interpreter.PROGRAM_TIMES // 8] = 0
+            program.words[layout.PROGRAM_TIMES // 8] = 0
         return times
+
+    def signal(self, event: int) -> None:
+        """Signal the event at an address."""
+        self._signal_event(self.address, event)
+
+    def wait(self, event: int) -> bool:
+        """Take the signal of the event at an address; False where none came for a while."""
+        return self._wait_event(self.address, event) != 0
 
     def reset(self) -> None:
         """Begin without workers, as in the child of a fork, which has none of its parent's."""
@@ -232,7 +295,7 @@ class Pool:
         with self._lock:
             if self._closed:
                 return
-            self._closed, self._offered = True, MOST_THREADS
+            self._closed, self._offered = True, MAX_THREADS
             self._stop_workers(self.address)
 
     def _start(self, threads: int) -> None:
@@ -240,7 +303,7 @@ class Pool:
             if threads <= self._offered:
                 return
             if threads > _cores():
-                self._words[table_interpreter.SPINS // 8] = _CROWDED_SPINS
+                self._words[layout.SPINS // 8] = _CROWDED_SPINS
             self._start_workers(self.address, threads - 1)
             self._offered = threads
 
@@ -255,12 +318,12 @@ def default_threads() -> int:
     """How many threads a step uses: THALWEG_THREADS, or one for each core we may use."""
     asked = os.environ.get("THALWEG_THREADS")
     if not asked:
-        return min(_cores(), MOST_THREADS)
+        return min(_cores(), MAX_THREADS)
     if not asked.isdecimal() or int(asked) == 0:
         raise ValueError(
             f"THALWEG_THREADS is {asked!r}; it must be a number of threads, 1 or more."
         )
-    return min(int(asked), MOST_THREADS)
+    return min(int(asked), MAX_THREADS)
 
 
 def _cores() -> int:
@@ -274,7 +337,7 @@ def _quota() -> int:
     try:
         quota, period = map(int, _QUOTA.read_text().split())
     except (OSError, ValueError):  # no container, or no limit: "max"
-        return MOST_THREADS
+        return MAX_THREADS
     return max(quota // period, 1)
 
 
@@ -287,18 +350,16 @@ def _system(target: CpuTarget) -> dict[int, int]:
     """What the native code must know of the system and of our patience, by its place in the
     pool."""
     return {
-        table_interpreter.SPINS: _SPINS,
-        table_interpreter.YIELD: _symbol("sched_yield"),
-        table_interpreter.SLEEP: _symbol(
-            "syscall" if table_interpreter.has_futex(target) else "usleep"
-        ),
-        table_interpreter.CLOCK: _symbol("clock_gettime"),
-        table_interpreter.CLOCK_NUMBER: int(time.CLOCK_MONOTONIC),
-        table_interpreter.CREATE: _symbol("pthread_create"),
-        table_interpreter.JOIN: _symbol("pthread_join"),
-        table_interpreter.BUDGET: _BUDGET,
-        table_interpreter.SLICE: _SLICE,
-        table_interpreter.EARLIEST: _EARLIEST,
+        layout.SPINS: _SPINS,
+        layout.YIELD: _symbol("sched_yield"),
+        layout.SLEEP: _symbol("syscall" if native_sync.has_futex(target) else "usleep"),
+        layout.CLOCK: _symbol("clock_gettime"),
+        layout.CLOCK_NUMBER: int(time.CLOCK_MONOTONIC),
+        layout.CREATE: _symbol("pthread_create"),
+        layout.JOIN: _symbol("pthread_join"),
+        layout.BUDGET: _BUDGET,
+        layout.SLICE: _SLICE,
+        layout.EARLIEST: _EARLIEST,
     }
 
 

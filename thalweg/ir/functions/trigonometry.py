@@ -299,9 +299,9 @@ def arctangent_of_quotient(y: Register, x: Register) -> Register:
     small = degenerate.choose(same.choose(x.like(1.0), 0.0), small)
     value = _arctangent_of_quotient(*_scaled_down(small, degenerate.choose(x.like(1.0), large)))
     value = steep.choose(_complement(value), value)
-    behind = x.bits() < 0
-    turned = known.half_pi[0] * 2.0 - (value - known.half_pi[1] * 2.0)
-    whole = behind.choose(turned, value).with_sign(y)
+    is_left = x.bits() < 0
+    reflected = known.half_pi[0] * 2.0 - (value - known.half_pi[1] * 2.0)
+    whole = is_left.choose(reflected, value).with_sign(y)
     return (x.is_nan() | y.is_nan()).choose(x + y, whole)
 
 

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.bufferize import Launch
 from thalweg.lower.nests.loop_nest import LoopNest
 from thalweg.lower.passes.merge_reductions import Pieces
 
-ALIGNMENT = 64
 _NEAR = 1.02  # times the least memory that there can be, which is not worth a second attempt
 
 Array = NDArray[Any]
@@ -80,24 +80,26 @@ class Arena:
     scratch: tuple[int, ...]
 
 
-def arrange(launches: Sequence[Launch], scratch: Sequence[int], pieces: Pieces) -> Arena:
+def arrange(
+    launches: Sequence[Launch], scratch: Sequence[int], pieces: Pieces, target: Target
+) -> Arena:
     """Offsets for all temporaries and for the scratch memory of each launch."""
     lives = _lives(launches, pieces)
     homes = list(lives)
     needed = [
-        *(Need(*lives[home], home.bytes) for home in homes),
-        *(Need(at, at, size) for at, size in enumerate(scratch) if size),
+        *(Need(*lives[home], rounded(home.bytes, target.alignment)) for home in homes),
+        *(Need(at, at, rounded(size, target.alignment)) for at, size in enumerate(scratch) if size),
     ]
-    starts = iter(placed(needed))
+    found = placed(needed)
+    end = max((start + need.size for start, need in zip(found, needed, strict=True)), default=0)
+    starts = iter(found)
     places = {home: next(starts) for home in homes}
     scratches = tuple([next(starts) if size else 0 for size in scratch])
-    ends = [places[home] + _rounded(home.bytes) for home in homes]
-    ends += [start + _rounded(size) for start, size in zip(scratches, scratch, strict=True) if size]
     offsets = dict(places)
     for buffer, (home, start) in pieces.items():
         if home in places:
             offsets[buffer] = places[home] + start * np.dtype(home.dtype).itemsize
-    return Arena(max(ends, default=0), offsets, scratches)
+    return Arena(end, offsets, scratches)
 
 
 class Need(NamedTuple):
@@ -134,8 +136,8 @@ def most_at_once(needed: Sequence[Need]) -> int:
     """The most bytes that are in use at a time: no arrangement takes less."""
     changes: dict[int, int] = defaultdict(int)
     for need in needed:
-        changes[need.first] += _rounded(need.size)
-        changes[need.last + 1] -= _rounded(need.size)
+        changes[need.first] += need.size
+        changes[need.last + 1] -= need.size
     return max(accumulate(changes[at] for at in sorted(changes)), default=0)
 
 
@@ -164,9 +166,9 @@ def by_size(needed: Sequence[Need]) -> tuple[list[int], int]:
     for count, number in enumerate(order):
         first, last, size = needed[number]
         meets = (firsts[:count] <= last) & (lasts[:count] >= first)
-        start = _lowest(begins[:count][meets], ends[:count][meets], _rounded(size))
+        start = _lowest(begins[:count][meets], ends[:count][meets], size)
         firsts[count], lasts[count] = first, last
-        begins[count], ends[count] = start, start + _rounded(size)
+        begins[count], ends[count] = start, start + size
         starts[number] = start
     return starts, int(ends.max(initial=0))
 
@@ -179,8 +181,9 @@ def _lowest(begins: Array, ends: Array, size: int) -> int:
     return int(below[fits[0]] if len(fits) else below[-1])
 
 
-def _rounded(count: int) -> int:
-    return max(-(-count // ALIGNMENT), 1) * ALIGNMENT
+def rounded(count: int, alignment: int) -> int:
+    """So many bytes, and as many more as the next buffer's alignment takes."""
+    return max(-(-count // alignment), 1) * alignment
 
 
 class _Space:
@@ -191,8 +194,7 @@ class _Space:
         self._free: dict[int, int] = {}  # start -> length
         self._ends: dict[int, int] = {}  # end -> start
 
-    def take(self, count: int) -> int:
-        length = _rounded(count)
+    def take(self, length: int) -> int:
         fitting = [(size, start) for start, size in self._free.items() if size >= length]
         if fitting:
             size, start = min(fitting)
@@ -206,9 +208,8 @@ class _Space:
         self.size = start + length
         return start
 
-    def give(self, start: int, count: int) -> None:
+    def give(self, start: int, length: int) -> None:
         """Free a piece, joined with those beside it."""
-        length = _rounded(count)
         before, after = self._ends.get(start), start + length
         if after in self._free:
             length += self._remove(after)

@@ -20,35 +20,24 @@ from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.bufferize import Launch
 
-#: Work, in vector instructions, below which a launch is one thread's: sharing costs more.
-SMALL = 1_500.0
-
 #: The owner of a launch that all threads share.
 SHARED = -1
 
-# Nanoseconds of a thread, as measured on a server's processor.
-_OPERATION = 0.0056
-_BYTE = 0.021  # from its own cache
-_FETCHED_BYTE = 0.07  # from the cache of another core, which wrote it
-_JOINING = 3_500.0  # until other threads take part and are done: 3,300 for a product of 784 by 100
 _CLEARLY = 0.8  # of the time that all threads take, below which one is better
-
-_MOST_EXTENTS = 300  # that launches are compared with, before they wait in any case
-
-# Work between waits, up to 10 ms: only where threads meet, a step can be stopped.
-_MAX_APART = 2e7
+_MAX_EXTENTS = 300  # that launches are compared with, before a barrier comes in any case
 
 Extent = Buffer | tuple[int, int]
 
 
-def work_of(kernel: Kernel) -> float:
-    """About how many vector instructions of 16 lanes a call takes."""
-    return max(operations(kernel) / 24, sum(touched_bytes(kernel)) / 48)
+def work_of(kernel: Kernel, target: Target) -> float:
+    """About how many vector instructions a call takes."""
+    touched = sum(touched_bytes(kernel))
+    return max(operations(kernel) / target.operations_per_work, touched / target.bytes_per_work)
 
 
-def is_small(launch: Launch) -> bool:
-    """Whether a launch is better left to one thread."""
-    return work_of(launch.kernel) < SMALL
+def is_small(launch: Launch, target: Target) -> bool:
+    """Whether a launch is better left to one thread: sharing costs more."""
+    return work_of(launch.kernel, target) < target.min_shared_work
 
 
 def threads_for(launches: Sequence[Launch], threads: int, target: Target) -> int:
@@ -57,20 +46,21 @@ def threads_for(launches: Sequence[Launch], threads: int, target: Target) -> int
     A step of a few microseconds is done before others have joined in. Shared among threads, a
     longer one takes a part of the time, but what one of them wrote the others must fetch from its
     cache, in the next launch or in the next step. What is written and read over and over, and fits
-    into one core's own cache (of so many bytes), is better left there.
+    into one core's own cache is better left there.
     """
-    if sum(work_of(launch.kernel) for launch in launches) < 2 * SMALL:
+    if sum(work_of(launch.kernel, target) for launch in launches) < 2 * target.min_shared_work:
         return 1
     written = {buffer for launch in launches for buffer in launch.written}
     alone = fetched = 0.0
     touched: dict[Buffer, int] = {}
     for launch in launches:
         amounts = touched_bytes(launch.kernel)
-        alone += max(operations(launch.kernel) * _OPERATION, sum(amounts) * _BYTE)
+        computing = operations(launch.kernel) * target.operation_time
+        alone += max(computing, sum(amounts) * target.byte_time)
         for buffer, amount in zip(launch.buffers, amounts, strict=True):
             touched[buffer] = max(touched.get(buffer, 0), amount)
-            fetched += amount * _FETCHED_BYTE if buffer in written else 0.0
-    if alone < alone / threads + _JOINING:
+            fetched += amount * target.fetched_byte_time if buffer in written else 0.0
+    if alone < alone / threads + target.join_time:
         return 1
     fits = sum(touched.values()) <= target.l2
     return 1 if fits and alone < _CLEARLY * (alone / threads + fetched) else threads
@@ -90,8 +80,8 @@ class BarrierPlan:
     another and are too small to share are the same thread's.
     """
 
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+    def __init__(self, arena: Arena, target: Target) -> None:
+        self._arena, self._target = arena, target
         self._begin()
 
     def _begin(self) -> None:
@@ -108,11 +98,12 @@ class BarrierPlan:
         written += [scratch] if scratch[1] > scratch[0] else []
         touched = [*(self._extent(buffer) for buffer in launch.buffers), *written]
         met = _who(self._written, touched) | _who(self._read, written)
-        is_alone = phases == 1 and is_small(launch)
+        is_alone = phases == 1 and is_small(launch, self._target)
         waits = bool(met) if SHARED in met or not is_alone else len(met) > 1
         if self._unsettled and any(b.kind is BufferKind.VARIABLE for b in launch.written):
             waits = True  # nothing that lasts is written before all checks have held
-        if waits or len(self._read) > _MOST_EXTENTS or self._work > _MAX_APART:
+        is_long = self._work > self._target.max_work_between_barriers
+        if waits or is_long or len(self._read) > _MAX_EXTENTS:
             waits = True
             met.clear()
             self._begin()
@@ -121,7 +112,7 @@ class BarrierPlan:
             owner = met.pop() if met else self._next_owner()
         if isinstance(launch.kernel, Loops) and launch.kernel.checks:
             self._unsettled = True
-        self._work += work_of(launch.kernel)
+        self._work += work_of(launch.kernel, self._target)
         self._read += [(extent, owner) for extent in touched]
         self._written += [(extent, owner) for extent in written]
         return SlotPlan(waits, owner)

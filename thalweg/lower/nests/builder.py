@@ -21,8 +21,9 @@ from thalweg.ir.expr import Expr
 from thalweg.ir.index import Affine, expressed
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import IndexTuple, NotLowered, Scatter, Variable, lowered
+from thalweg.ir.target import Target
 from thalweg.ir.types import dtype_of
-from thalweg.lower.cost import MOST_PARTS, Costs, Form, worth_inlining
+from thalweg.lower.cost import Costs, Form, worth_inlining
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests import reductions
 from thalweg.lower.nests.inline_producers import (
@@ -70,12 +71,12 @@ class _Drafted(NamedTuple):
 class NestBuilder:
     """The drafts of a region, in the order of its nodes."""
 
-    def __init__(self, spec: Specialised, kinds: Kinds) -> None:
-        self._spec = spec
+    def __init__(self, spec: Specialised, kinds: Kinds, target: Target) -> None:
+        self._spec, self._target = spec, target
         self._kinds = kinds
         self._operands = Operands(spec)
         self._resolver = Resolver(spec, self._operands)
-        self._costs = Costs()
+        self._costs = Costs(target)
         self._seen: dict[Tensor, OutputSummary] = {}
         self._reads: dict[Tensor, float] = defaultdict(float)
         self._readers: dict[Tensor, list[int]] = defaultdict(list)
@@ -259,9 +260,10 @@ class NestBuilder:
         if form.reduces or form.scatters or (tensor in self._contracted and not form.moves_only):
             return True
         cost, parts = self._costs.of(tensor)
-        if parts > MOST_PARTS:
+        if parts > self._target.max_expressions:
             return True
-        return not worth_inlining(self._size(tensor), cost, self._reads[tensor])
+        size = self._size(tensor)
+        return not worth_inlining(size, cost, self._reads[tensor], self._target)
 
     def _size(self, tensor: Tensor) -> int:
         return math.prod(self._spec.shapes[tensor])
@@ -377,7 +379,7 @@ class NestBuilder:
         buffer = self._buffer(
             BufferKind.OUTPUT if is_output else BufferKind.TEMPORARY, tensor, tensor
         )
-        strides = strides_of(form, at)
+        strides = strides_of(form, at, self._target)
         if strides:
             self._draft_phases(tensor.op, buffer, at, strides)
         else:
@@ -489,9 +491,11 @@ class NestBuilder:
             write, along = replace(writes[0], value=scan[0]), frozenset([scan[1]])
             self.drafts.append(LoopNest.of(variables, (write,), (node,), None, needed, along))
             return
-        apart = reductions.Apart(variables, self._reductions, lambda n, v, w: self._add(n, v, w))
+        apart = reductions.Apart(
+            variables, self._reductions, lambda n, v, w: self._add(n, v, w), self._target
+        )
         taken = [_with_value(write, apart.of(node, write.value)) for write in writes]
-        self.drafts.append(_contracted(variables, taken, node, needed))
+        self.drafts.append(_contracted(variables, taken, node, needed, self._target))
 
 
 def _choices(
@@ -520,6 +524,7 @@ def _contracted(
     writes: Sequence[Write],
     node: Node,
     needed: tuple[PendingCheck, ...],
+    target: Target,
 ) -> LoopNest:
     """A draft whose one reduction, where it is a sum of products, is taken out as such."""
     plain = LoopNest.of(variables, tuple(writes), (node,), None, needed)
@@ -529,10 +534,10 @@ def _contracted(
     known: dict[int, frozenset[Variable]] = {}
     if free_variables(found[0], known) - frozenset(variables):
         return plain
-    product = product_of(found[0], variables)
+    product = product_of(found[0], variables, target)
     if product is None:
-        again = _split(variables, writes, found[0])
-        return plain if again is None else _contracted(*again, node, needed)
+        again = _split(variables, writes, found[0], target)
+        return plain if again is None else _contracted(*again, node, needed, target)
     total = SUM if dtype_of(found[0]) == product.dtype else Expr("cast", (SUM, dtype_of(found[0])))
     taken = Renaming({}, lambda part: total if part is found[0] else None)
     kept = tuple(_with_value(write, taken.of(write.value)) for write in writes)
@@ -540,7 +545,7 @@ def _contracted(
 
 
 def _split(
-    variables: tuple[Variable, ...], writes: Sequence[Write], total: Expr
+    variables: tuple[Variable, ...], writes: Sequence[Write], total: Expr, target: Target
 ) -> tuple[tuple[Variable, ...], list[Write]] | None:
     """The same writes with some variables split, if that makes a contraction of them."""
     if total.arguments[0] != "sum":
@@ -557,7 +562,7 @@ def _split(
     renamed = Renaming(sums)
     again = Expr("reduce", (kind, _opened(reduced, parts), renamed.of(body)))
     loops = _opened(variables, parts)
-    if product_of(again, loops) is None:
+    if product_of(again, loops, target) is None:
         return None
     moved = Renaming(sums, lambda part: again if part is total else None)
     return loops, [

@@ -14,17 +14,14 @@ import numpy as np
 from thalweg.ir.expr import Expr
 from thalweg.ir.index import Affine, FloorMod, affine, is_index
 from thalweg.ir.loop import Variable
+from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.inline_producers import walk
 from thalweg.lower.nests.loop_nest import Bound, Factor, Product
 from thalweg.platform.dtype_traits import compute_dtype, is_float, is_narrow_float
 
-_LEAST_WORK = 2048  # multiplications below which a plain loop does as well
 
-_MIN_NARROW_ROWS = 4  # below it, widening narrow floats first does not pay
-
-
-def product_of(part: Any, variables: tuple[Variable, ...]) -> Product | None:
+def product_of(part: Any, variables: tuple[Variable, ...], target: Target) -> Product | None:
     """The roles of a reduction's parts if it is a contraction over a nest of these variables."""
     if not isinstance(part, Expr) or part.function != "reduce" or part.arguments[0] != "sum":
         return None
@@ -37,7 +34,7 @@ def product_of(part: Any, variables: tuple[Variable, ...]) -> Product | None:
     dtype = _dtype(first)
     if dtype != _dtype(second) or not is_float(dtype):
         return None
-    return _roles(first, second, variables, reduced, compute_dtype(dtype))
+    return _roles(first, second, variables, reduced, compute_dtype(dtype), target)
 
 
 def _roles(
@@ -46,6 +43,7 @@ def _roles(
     variables: tuple[Variable, ...],
     reduced: tuple[Variable, ...],
     dtype: Any,
+    target: Target,
 ) -> Product | None:
     ours, theirs = _variables(first), _variables(second)
     if ours is None or theirs is None:
@@ -56,11 +54,12 @@ def _roles(
     columns = tuple(v for v in variables if v in theirs and v not in ours)
     rows = tuple(v for v in variables if v not in theirs)
     work = math.prod(v.extent for v in (*variables, *reduced))
-    if not columns or (not rows and not batch and work < _LEAST_WORK) or work < _LEAST_WORK:
+    if not columns or work < target.min_contraction_work:
         return None
     if math.prod(v.extent for v in reduced) <= 2 or set(variables) - set(batch + rows + columns):
         return None
-    if is_narrow_float(_dtype(first)) and math.prod(v.extent for v in rows) < _MIN_NARROW_ROWS:
+    rows_count = math.prod(v.extent for v in rows)
+    if is_narrow_float(_dtype(first)) and rows_count < target.min_narrow_rows:
         return None
     return Product(batch, rows, columns, reduced, first, second, dtype)
 

@@ -21,6 +21,7 @@ from thalweg.ir.expr import Expr, select
 from thalweg.ir.index import Affine, row_major, total
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
+from thalweg.ir.target import Target
 from thalweg.ir.types import dtype_of
 from thalweg.lower.key import structure
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -28,12 +29,6 @@ from thalweg.lower.nests.inline_producers import walk
 from thalweg.lower.nests.loop_nest import Renaming, Write, free_variables
 from thalweg.lower.nests.match_contraction import product_of
 from thalweg.platform.dtype_traits import bounds
-
-_FEWEST_ROWS = 8
-_LONG = 1 << 14  # elements from which a reduction is worth cutting
-_FEW = 512  # results below which threads cannot share them well, a vector of them at a time
-_FEW_ROWS = 64  # the same where each result is that of a row, a vector of which is taken at a time
-_PARTS = 32
 
 #: the variables that count the parts of a reduction
 _parts: WeakSet[Variable] = WeakSet()
@@ -63,9 +58,13 @@ class Apart:
     """Expressions of a nest with the reductions that do not fit it read from buffers."""
 
     def __init__(
-        self, variables: tuple[Variable, ...], stored: dict[Any, Buffer], add: Add
+        self,
+        variables: tuple[Variable, ...],
+        stored: dict[Any, Buffer],
+        add: Add,
+        target: Target,
     ) -> None:
-        self._variables = variables
+        self._variables, self._target = variables, target
         self._stored = stored
         self._add = add
         self._known: dict[int, frozenset[Variable]] = {}
@@ -111,7 +110,8 @@ class Apart:
             return True
         rows = math.prod(v.extent for v in level)
         work = math.prod(v.extent for v in part.arguments[1])
-        return rows >= _FEWEST_ROWS or rows * work < _LONG
+        few = rows < self._target.min_rows_with_reduction
+        return not few or rows * work < self._target.min_split_elements
 
     def _cut(self, node: Node, part: Expr, level: tuple[Variable, ...]) -> Expr | None:
         """A long reduction to few results in two stages: parts, then their combination."""
@@ -121,17 +121,20 @@ class Apart:
         dtype = np.dtype(dtype_of(part))
         if any(v in _parts for v in level):
             return None  # a part of one that was cut already
-        few = _FEW_ROWS if _goes_along_rows(body, variables) else _FEW
-        if results >= few or length * max(results, 1) < _LONG * 2 or length < _PARTS * 4:
+        target, along_rows = self._target, _goes_along_rows(body, variables)
+        if results >= (target.min_shared_rows if along_rows else target.min_shared_results):
+            return None
+        least = target.min_split_elements * 2
+        if length * max(results, 1) < least or length < target.reduction_splits * 4:
             return None
         if kind not in ("sum", "max", "min", "prod") or dtype.itemsize < 4:
             return None
-        if product_of(part, self._variables) is not None:
+        if product_of(part, self._variables, target) is not None:
             return None
         longest = max(variables, key=lambda v: v.extent)
         if longest.extent < 8:
             return None
-        outer, inner, index, guard = _split(longest)
+        outer, inner, index, guard = _split(longest, target.reduction_splits)
         renamed = Renaming({longest: index}).of(body)
         if guard is not None:
             renamed = select(guard, renamed, _identity(kind, dtype))
@@ -184,10 +187,10 @@ def _inner_first(value: Any) -> list[Expr]:
     return found
 
 
-def _split(variable: Variable) -> tuple[Variable, Variable, Affine, Expr | None]:
+def _split(variable: Variable, splits: int) -> tuple[Variable, Variable, Affine, Expr | None]:
     """A variable as part and place in the part, and the guard of an uneven last part."""
-    parts = next((p for p in range(_PARTS, 7, -1) if variable.extent % p == 0), 0)
-    each = variable.extent // parts if parts else -(-variable.extent // _PARTS)
+    parts = next((p for p in range(splits, 7, -1) if variable.extent % p == 0), 0)
+    each = variable.extent // parts if parts else -(-variable.extent // splits)
     count = parts or -(-variable.extent // each)
     outer, inner = Variable.fresh(count), Variable.fresh(each)
     _parts.add(outer)

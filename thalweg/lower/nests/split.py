@@ -1,8 +1,8 @@
 """Nests too large for one kernel, cut into several.
 
-A kernel holds at most `MOST_PARTS` parts and goes through at most `MOST_STREAMS` buffers at a time
-(`thalweg.lower.cost` has both, and why). A sum of thousands of terms is stored after some of them
-and goes on from there; a concatenation of thousands of tensors is written some of them at a time.
+A kernel holds at most `max_expressions` and goes through at most `max_streams` buffers at a time
+(`thalweg.ir.target` has both, and why). A sum of thousands of terms is stored after some of them
+and continued from there; a concatenation of thousands of tensors is written some of them at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from thalweg.ir.expr import Expr, select
 from thalweg.ir.index import number, row_major, upper_border
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
+from thalweg.ir.target import Target
 from thalweg.ir.types import dtype_of
-from thalweg.lower.cost import MOST_PARTS, MOST_STREAMS
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.inline_producers import walk
 from thalweg.lower.nests.loop_nest import Home, LoopNest, NestTemplate, Renaming, Write
@@ -32,17 +32,17 @@ _WHOLE = frozenset({"load", "reduce", "scan", "select", "index", "affine"})
 # Values in steps
 
 
-def in_steps(drafts: Sequence[LoopNest]) -> list[LoopNest]:
+def in_steps(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     """The drafts, large values computed by several of which each reads what the last one stored."""
     known: dict[NestTemplate, _Steps] = {}
     result: list[LoopNest] = []
     for draft in drafts:
         nest = draft.nest
-        if not _is_large(nest) or not _is_plain(nest):
+        if not _is_large(nest, target) or not _is_plain(nest):
             result.append(draft)
             continue
         if nest not in known:
-            known[nest] = _Steps(nest)
+            known[nest] = _Steps(nest, target)
         result += known[nest].of(draft)
     return result
 
@@ -53,8 +53,9 @@ def _is_plain(nest: NestTemplate) -> bool:
     return plain and nest.product is None and not nest.serial
 
 
-def _is_large(nest: NestTemplate) -> bool:
-    return nest.parts > MOST_PARTS or len(nest.loads) + len(nest.writes) > MOST_STREAMS
+def _is_large(nest: NestTemplate, target: Target) -> bool:
+    streams = len(nest.loads) + len(nest.writes)
+    return nest.parts > target.max_expressions or streams > target.max_streams
 
 
 @dataclass
@@ -69,10 +70,10 @@ class _Amount:
         parts = self.parts + sum(other.parts for other in others)
         return _Amount(parts, self.buffers.union(*(other.buffers for other in others)))
 
-    @property
-    def fits(self) -> bool:
+    def fits(self, target: Target) -> bool:
         """Whether there is room for it beside what it is stored to, or loaded from."""
-        return self.parts < MOST_PARTS and len(self.buffers) + 2 <= MOST_STREAMS
+        streams = len(self.buffers) + 2
+        return self.parts < target.max_expressions and streams <= target.max_streams
 
 
 def _amount(part: Any) -> _Amount:
@@ -91,8 +92,8 @@ class _Steps:
     """The nests of one that was too large. The values are made again from their leaves on, and what
     has grown too large is stored."""
 
-    def __init__(self, nest: NestTemplate) -> None:
-        self._nest = nest
+    def __init__(self, nest: NestTemplate, target: Target) -> None:
+        self._nest, self._target = nest, target
         self._made: dict[int, Any] = {}
         self._amounts: dict[int, _Amount] = {}  # of what nobody counted yet
         self._stored: list[Buffer] = []
@@ -122,7 +123,7 @@ class _Steps:
         inner = [p for p in dict.fromkeys(part.arguments) if isinstance(p, Expr)]
         amounts = {p: self._amounts.pop(id(p), _Amount()) for p in inner}  # each counts once
         for largest in sorted(inner, key=lambda p: amounts[p].parts, reverse=True):
-            if _Amount(1).of(*amounts.values()).fits:
+            if _Amount(1).of(*amounts.values()).fits(self._target):
                 break
             if largest.function not in _WHOLE:
                 again = self._made[id(largest)] = self._store(write, self._made[id(largest)])
@@ -159,15 +160,16 @@ def _leaves_first(root: Expr, made: dict[int, Any]) -> Iterator[Expr]:
 # Places in pieces
 
 
-def in_pieces(drafts: Sequence[LoopNest]) -> list[LoopNest]:
+def in_pieces(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     """The drafts, large choices by an index written by several of which each has some places."""
     result: list[LoopNest] = []
     for draft in drafts:
         nest = draft.nest
-        if nest.parts <= MOST_PARTS or len(nest.writes) != 1 or not _is_plain(nest):
+        is_small = nest.parts <= target.max_expressions
+        if is_small or len(nest.writes) != 1 or not _is_plain(nest):
             result.append(draft)
             continue
-        pieces = [] if draft.needed else _pieces(draft.writes[0])
+        pieces = [] if draft.needed else _pieces(draft.writes[0], target.max_expressions)
         result += [_only(draft, piece) for piece in pieces] or [draft]
     return result
 
@@ -177,11 +179,12 @@ def _only(draft: LoopNest, piece: Write) -> LoopNest:
     return LoopNest.of(piece.variables, (piece,), draft.nodes, behind=draft.behind)
 
 
-def _pieces(write: Write) -> list[Write]:
+def _pieces(write: Write, most: int) -> list[Write]:
     along = _border(write.value.arguments[0]) if _is_choice(write.value) else None
     if along is None or along[0] not in write.variables:
         return []
-    return [_piece(write, along[0], group) for group in _groups(_ranges(write.value, along[0]))]
+    groups = _groups(_ranges(write.value, along[0]), most)
+    return [_piece(write, along[0], group) for group in groups]
 
 
 def _ranges(value: Any, variable: Variable) -> Iterator[_Range]:
@@ -209,13 +212,13 @@ def _border(condition: Any) -> tuple[Variable, int] | None:
     return found[0], found[1]
 
 
-def _groups(ranges: Iterator[_Range]) -> Iterator[list[_Range]]:
+def _groups(ranges: Iterator[_Range], most: int) -> Iterator[list[_Range]]:
     """Ranges that follow one another, together as many as one kernel holds."""
     group: list[_Range] = []
     parts = 0
     for one in ranges:
         own = _amount(one[0]).parts + 2  # with the choice and its condition
-        if group and parts + own >= MOST_PARTS:
+        if group and parts + own >= most:
             yield group
             group, parts = [], 0
         group.append(one)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from thalweg.ir.index import Affine, Term, bounds_of
+from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Write, users_of
 from thalweg.lower.passes.alias_concat import (
@@ -24,8 +25,6 @@ from thalweg.lower.passes.alias_concat import (
     steps_of,
 )
 from thalweg.lower.passes.merge_reductions import Pieces
-
-_LINE = 64  # bytes in a row that a product writes, at least: its tiles are stored by vectors
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Layout:
         return Affine(first, terms) if fits and offset.constant >= 0 else None
 
 
-def concat_in_place(drafts: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
+def concat_in_place(drafts: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
     """The drafts without such copies."""
     fixed = {*pieces, *(home for home, _ in pieces.values())}
     makers, readers = users_of(drafts)
@@ -79,7 +78,7 @@ def concat_in_place(drafts: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest
         if not inner or not alone or makers[whole] != [position]:
             continue
         places = dict.fromkeys(makers[part][0] for part in parts)
-        changed = [_writing_there(result[place], parts, whole, nests) for place in places]
+        changed = [_writing_there(result[place], parts, whole, nests, target) for place in places]
         if None not in changed:
             result[position] = None
             for place, maker in zip(places, changed, strict=True):
@@ -109,6 +108,7 @@ def _writing_there(
     parts: Mapping[Buffer, Layout],
     whole: Buffer,
     nests: dict[Any, tuple[NestTemplate, Buffer] | None],
+    target: Target,
 ) -> LoopNest | None:
     """A draft that writes to a whole instead of its parts; drafts of one nest are still of one."""
     if maker is None:
@@ -119,14 +119,14 @@ def _writing_there(
         return None
     key = maker.nest, layouts
     if key not in nests:
-        nest = _nest_writing(maker.nest, layouts, whole)
+        nest = _nest_writing(maker.nest, layouts, whole, target)
         nests[key] = None if nest is None else (nest, whole)
     found = nests[key]
     return None if found is None else maker.changed(found[0], {found[1]: (whole, 0)})
 
 
 def _nest_writing(
-    nest: NestTemplate, layouts: Sequence[Layout | None], whole: Buffer
+    nest: NestTemplate, layouts: Sequence[Layout | None], whole: Buffer, target: Target
 ) -> NestTemplate | None:
     writes: list[Write] = []
     for write, layout in zip(nest.writes, layouts, strict=True):
@@ -134,7 +134,8 @@ def _nest_writing(
             writes.append(write)
             continue
         place = layout.place(write.offset)
-        is_short = layout.run * whole.dtype.itemsize < _LINE
+        # The tiles of a product are stored by whole vectors.
+        is_short = layout.run * whole.dtype.itemsize < target.alignment
         if place is None or not is_made_once([write]) or (nest.product and is_short):
             return None
         writes.append(replace(write, buffer=whole, offset=place))

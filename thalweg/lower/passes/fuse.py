@@ -21,7 +21,7 @@ from thalweg.ir.expr import Expr
 from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
-from thalweg.lower.cost import MOST_PARTS, MOST_STREAMS, MOST_WRITES
+from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.inline_producers import walk
 from thalweg.lower.nests.loop_nest import Home, LoopNest, NestTemplate, Renaming, Write, renaming
@@ -29,20 +29,20 @@ from thalweg.lower.nests.loop_nest import Home, LoopNest, NestTemplate, Renaming
 _CANDIDATES = 8
 
 
-def fuse(drafts: Sequence[LoopNest]) -> list[LoopNest]:
+def fuse(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     """The drafts joined as far as that is right and worth it, in an order that runs."""
-    joining = _Joining()
+    joining = _Joining(target)
     for draft in drafts:
         joining.add(draft)
     return _without_dead([draft for draft in joining.drafts if draft is not None])
 
 
 class _Joining:
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
         self.drafts: list[LoopNest | None] = []
         self._written_at: dict[Buffer, int] = defaultdict(lambda: -1)
         self._used_at: dict[Buffer, int] = defaultdict(lambda: -1)
-        self._joints = _Joints()
+        self._joints = _Joints(target)
 
     def add(self, draft: LoopNest) -> None:
         for place in self._candidates(draft):
@@ -113,17 +113,18 @@ class _Joint:
 class _Joints:
     """Drafts as one, found out once for nests that meet in the same way."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
+        self._target = target
         self._known: dict[Any, _Joint | None] = {}
 
     def of(self, first: LoopNest, second: LoopNest) -> LoopNest | None:
         """Both drafts as one, or None where that would be wrong or useless."""
         if not all(_is_plain(draft) for draft in (first, second)):
-            return _joined(first, second)
+            return _joined(first, second, self._target)
         homes = first.homes + second.homes
         key = (first.nest, second.nest, *_meeting(homes))
         if key not in self._known:
-            joined = _joined(first, second)
+            joined = _joined(first, second, self._target)
             self._known[key] = None if joined is None else _joint(joined, homes)
             return joined
         joint = self._known[key]
@@ -166,7 +167,7 @@ def _nodes(first: LoopNest, second: LoopNest) -> tuple[Node, ...]:
     return first.nodes + tuple([node for node in second.nodes if node not in first.nodes])
 
 
-def _joined(first: LoopNest, second: LoopNest) -> LoopNest | None:
+def _joined(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None:
     """Both drafts as one, or None where that would be wrong or useless."""
     if first.serial or second.serial:
         return None
@@ -175,9 +176,9 @@ def _joined(first: LoopNest, second: LoopNest) -> LoopNest | None:
     if first.product is not None and second.has_reductions:
         return None
     writes = [*first.writes, *second.writes]
-    if len(writes) > MOST_WRITES or first.parts + second.parts > MOST_PARTS:
+    if len(writes) > target.max_writes or first.parts + second.parts > target.max_expressions:
         return None
-    if len(first.loads.keys() | second.loads.keys()) + len(writes) > MOST_STREAMS:
+    if len(first.loads.keys() | second.loads.keys()) + len(writes) > target.max_streams:
         return None
     rename = _onto(second, first)
     if rename is None:

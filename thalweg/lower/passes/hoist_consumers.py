@@ -11,24 +11,23 @@ from collections import defaultdict
 from collections.abc import Sequence
 from math import prod
 
+from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.loop_nest import LoopNest
-
-_MUCH = 1 << 20  # bytes of values of the step that a draft reads, from which it pays to be early
-_LITTLE = 16  # times fewer bytes
 
 _Place = tuple[int, int]  # after which draft, and after how many others that were moved
 
 
-def hoist_consumers(drafts: Sequence[LoopNest]) -> list[LoopNest]:
+def hoist_consumers(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     """The drafts, some of them moved to the front as far as what they touch lets them."""
-    order = _Order(drafts)
+    order = _Order(drafts, target)
     places = [order.place(position, draft) for position, draft in enumerate(drafts)]
     return [drafts[i] for i in sorted(range(len(drafts)), key=places.__getitem__)]
 
 
 class _Order:
-    def __init__(self, drafts: Sequence[LoopNest]) -> None:
+    def __init__(self, drafts: Sequence[LoopNest], target: Target) -> None:
+        self._target = target
         self._written: dict[Buffer, _Place] = defaultdict(_start)
         self._used: dict[Buffer, _Place] = defaultdict(_start)
         self._checked = _start()
@@ -52,7 +51,8 @@ class _Order:
             return False  # nothing that lasts is written before all checks have held
         made = sum(b.bytes for b in draft.written if b.kind is BufferKind.TEMPORARY)
         read = sum(b.bytes for b in draft.reads if b.kind is BufferKind.TEMPORARY)
-        return _is_number(draft) or (read >= _MUCH and made * _LITTLE <= read)
+        much, shrinkage = self._target.min_hoisted_bytes, self._target.hoisted_shrinkage
+        return _is_number(draft) or (read >= much and made * shrinkage <= read)
 
     def _earliest(self, draft: LoopNest) -> _Place:
         """The last place of those it must come after."""

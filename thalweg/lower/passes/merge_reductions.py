@@ -17,6 +17,7 @@ from thalweg.ir.expr import Expr
 from thalweg.ir.index import Affine, number
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
+from thalweg.ir.target import Target
 from thalweg.lower.key import structure
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.inline_producers import first_sums
@@ -30,21 +31,20 @@ from thalweg.lower.nests.loop_nest import (
     users_of,
 )
 
-_FEWEST = 4  # products from which stacking is worth it
-
 #: For each buffer that lies inside another one: in which, and from which element on.
 Pieces = dict[Buffer, tuple[Buffer, int]]
 
 
-def merge_reductions(drafts: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
+def merge_reductions(drafts: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
     """The drafts with sums of products of one form joined; notes which buffers make up others."""
     writers, readers = users_of(drafts)
+    least = target.min_merged_contractions
     result: list[LoopNest | None] = list(drafts)
     adds: dict[NestTemplate, bool] = {}  # whether nests hold sums that are long enough
     for position, draft in enumerate(drafts):
         if draft.nest not in adds:
-            adds[draft.nest] = _adds_many(draft.nest)
-        groups = _groups(drafts, draft, writers, readers) if adds[draft.nest] else ()
+            adds[draft.nest] = _adds_many(draft.nest, least)
+        groups = _groups(drafts, draft, writers, readers, least) if adds[draft.nest] else ()
         for chain, group in groups:
             joined = _joined([drafts[place] for place in group], draft, chain, pieces)
             if joined is None:
@@ -56,11 +56,11 @@ def merge_reductions(drafts: Sequence[LoopNest], pieces: Pieces) -> list[LoopNes
     return [draft for draft in result if draft is not None]
 
 
-def _adds_many(nest: NestTemplate) -> bool:
+def _adds_many(nest: NestTemplate, least: int) -> bool:
     """Whether a nest does nothing but compute with sums, of which one may be of many products."""
     if nest.product is not None or len(nest.writes) != 1 or nest.has_reductions:
         return False
-    return any(len(_added(chain)) >= _FEWEST for chain in _chains(nest.writes[0].value))
+    return any(len(_added(chain)) >= least for chain in _chains(nest.writes[0].value))
 
 
 def _groups(
@@ -68,6 +68,7 @@ def _groups(
     total: LoopNest,
     writers: Positions,
     readers: Positions,
+    least: int,
 ) -> list[tuple[Expr, list[int]]]:
     """The products of one form that a sum inside a draft adds up and that nobody else reads."""
     found: list[tuple[Expr, list[int]]] = []
@@ -80,7 +81,7 @@ def _groups(
             draft = drafts[place]
             if len(readers[buffer]) == 1 and _is_bare(draft) and _meet(draft, total, offset):
                 alike[_form(draft)].append(place)
-        found += [(chain, group) for group in alike.values() if len(set(group)) >= _FEWEST]
+        found += [(chain, group) for group in alike.values() if len(set(group)) >= least]
     return [(chain, group) for chain, group in found if len(set(group)) == len(group)]
 
 

@@ -17,13 +17,9 @@ import numpy as np
 from thalweg.ir.expr import Expr
 from thalweg.ir.index import Affine
 from thalweg.ir.loop import Variable
+from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.loop_nest import Factor, LoopNest, NestTemplate, Product, Write
-
-# Measured with weights of 256 by 1024: a copy takes as long as is saved by some ten products of 16
-# rows. Products of a few rows turn nothing on their way, and many rows make up for it.
-_FEWEST = 12
-_ROWS = range(8, 49)
 
 
 @dataclass(frozen=True)
@@ -37,18 +33,20 @@ class _Turned:
     depth: int
 
 
-def pretranspose(drafts: Sequence[LoopNest]) -> list[LoopNest]:
+def pretranspose(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     """The drafts with copies of factors that several products would turn round."""
     users: dict[_Turned, list[int]] = defaultdict(list)
+    rows = range(target.min_pretransposed_rows, target.max_pretransposed_rows + 1)
     for position, draft in enumerate(drafts):
-        found = None if draft.product is None else _across(draft.product)
+        found = None if draft.product is None else _across(draft.product, rows)
         if found is not None:
             users[found].append(position)
     result = list(drafts)
     nests: dict[NestTemplate, tuple[NestTemplate, Buffer]] = {}
     copies: dict[int, list[LoopNest]] = defaultdict(list)
     for matrix, positions in users.items():
-        if len(positions) < _FEWEST or _changes(drafts, matrix.buffer, positions):
+        is_read_once = len(positions) < target.min_pretransposed_uses
+        if is_read_once or _changes(drafts, matrix.buffer, positions):
             continue
         home = Buffer(
             BufferKind.TEMPORARY,
@@ -62,14 +60,14 @@ def pretranspose(drafts: Sequence[LoopNest]) -> list[LoopNest]:
     return [each for at, draft in enumerate(result) for each in (*copies[at], draft)]
 
 
-def _across(product: Product) -> _Turned | None:
+def _across(product: Product, rows: range) -> _Turned | None:
     """The second factor of a product of few rows, if its sums run along memory."""
     value = product.b.value
     if product.batch or product.b.bounds or value.function != "load":
         return None
     if len(product.columns) != 1 or len(product.reduced) != 1:
         return None
-    if prod(variable.extent for variable in product.rows) not in _ROWS:
+    if prod(variable.extent for variable in product.rows) not in rows:
         return None
     (column,), (inner,) = product.columns, product.reduced
     buffer, offset = value.arguments

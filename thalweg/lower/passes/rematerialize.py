@@ -19,14 +19,8 @@ from typing import Any
 from thalweg.ir.expr import Expr
 from thalweg.ir.index import Affine, floor_mod
 from thalweg.ir.loop import Variable
-from thalweg.lower.cost import (
-    FAR_BYTES,
-    MOST_PARTS,
-    MOST_STREAMS,
-    MOST_WRITES,
-    element_cost,
-    worth_recomputing,
-)
+from thalweg.ir.target import Target
+from thalweg.lower.cost import element_cost, worth_rematerializing
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.inline_producers import part_key, walk
 from thalweg.lower.nests.loop_nest import (
@@ -41,17 +35,16 @@ from thalweg.lower.nests.loop_nest import (
 from thalweg.lower.nests.reductions import outermost
 from thalweg.lower.passes.merge_reductions import Pieces
 
-_LEAST_BYTES = 1 << 16  # of a value that is worth a look
 _SMALL = 8  # a value of so many times fewer bytes may be kept longer for a larger one's sake
 _CHANGES = (BufferKind.VARIABLE, BufferKind.CARRIED)
 
 
-def rematerialize(drafts: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
+def rematerialize(drafts: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
     """The drafts, with what need not be kept computed again where it is read late."""
     made = [_temporary_bytes(draft) for draft in drafts]
-    if sum(made) < FAR_BYTES:
+    if sum(made) < target.far_bytes:
         return list(drafts)
-    return _Recomputing(drafts, made, pieces).run()
+    return _Recomputing(drafts, made, pieces, target).run()
 
 
 def _temporary_bytes(draft: LoopNest) -> int:
@@ -79,8 +72,10 @@ class _Value:
 
 
 class _Recomputing:
-    def __init__(self, drafts: Sequence[LoopNest], made: Sequence[int], pieces: Pieces) -> None:
-        self._drafts = list(drafts)
+    def __init__(
+        self, drafts: Sequence[LoopNest], made: Sequence[int], pieces: Pieces, target: Target
+    ) -> None:
+        self._drafts, self._target = list(drafts), target
         self._made = [0, *accumulate(made)]  # bytes before each draft
         self._fixed = {*pieces, *(home for home, _ in pieces.values())}
         self._writers, self._readers = users_of(drafts)
@@ -103,7 +98,7 @@ class _Recomputing:
     def _may_go(self, buffer: Buffer, write: Write) -> bool:
         return (
             buffer.kind is BufferKind.TEMPORARY
-            and buffer.bytes >= _LEAST_BYTES
+            and buffer.bytes >= self._target.min_rematerialized_bytes
             and is_float(buffer.dtype)
             and buffer not in self._fixed
             and len(self._writers[buffer]) == 1
@@ -115,7 +110,10 @@ class _Recomputing:
         """Have a value computed again after the longest time that nobody reads it, if possible."""
         last_early, late = self._gap(position, write.buffer)
         value = self._value(position, write) if late else None
-        if value is None or not worth_recomputing(element_cost(value.expression), len(late)):
+        if value is None:
+            return False
+        cost = element_cost(value.expression, self._target)
+        if not worth_rematerializing(cost, len(late), self._target):
             return False
         changed = self._changed(value, last_early, late)
         if not changed or not self._is_there(position, value, changed):
@@ -128,7 +126,7 @@ class _Recomputing:
         uses = [position, *self._readers[buffer]]
         gaps = [self._made[after] - self._made[before + 1] for before, after in pairwise(uses)]
         longest = max(gaps, default=0)
-        if longest < FAR_BYTES:
+        if longest < self._target.far_bytes:
             return uses[-1], []
         place = gaps.index(longest)
         return uses[place], uses[place + 1 :]
@@ -169,11 +167,19 @@ class _Recomputing:
         """The late readers, computing the value themselves; None if one of them cannot."""
         changed: dict[int, LoopNest] = {}
         for number, position in enumerate(late):
-            draft = _computing(self._drafts[position], value)
+            draft = self._fitting(_computing(self._drafts[position], value))
             if draft is None:
                 return self._stored_again(value, last_early, late[number:], changed)
             changed[position] = draft
         return changed
+
+    def _fitting(self, draft: LoopNest | None) -> LoopNest | None:
+        """A draft, unless it is more than one nest should be."""
+        if draft is None or draft.parts > self._target.max_expressions:
+            return None
+        streams, writes = len(draft.reads) + len(draft.writes), len(draft.writes)
+        fits = writes <= self._target.max_writes and streams <= self._target.max_streams
+        return draft if fits else None
 
     def _stored_again(
         self, value: _Value, last_early: int, late: Sequence[int], changed: dict[int, LoopNest]
@@ -181,9 +187,10 @@ class _Recomputing:
         """The same where some need the value in memory: a nest before them stores it again."""
         again = replace(value.buffer)
         for position in range(late[0] - 1, last_early, -1):
-            if self._made[late[0]] - self._made[position + 1] >= FAR_BYTES:
+            if self._made[late[0]] - self._made[position + 1] >= self._target.far_bytes:
                 return None
-            host = _storing(changed.get(position, self._drafts[position]), value, again)
+            before = changed.get(position, self._drafts[position])
+            host = self._fitting(_storing(before, value, again))
             if host is not None:
                 readers = {place: _reading(self._drafts[place], value, again) for place in late}
                 self._fixed.add(again)
@@ -258,7 +265,7 @@ def _computing(draft: LoopNest, value: _Value) -> LoopNest | None:
         is_it = part.function == "load" and part.arguments[0] is buffer
         return at[part.arguments[1]] if is_it else None
 
-    return _fitting(_with_values(draft, Renaming({}, instead)))
+    return _with_values(draft, Renaming({}, instead))
 
 
 def _in_memory(draft: LoopNest, buffer: Buffer) -> bool:
@@ -309,7 +316,7 @@ def _storing(draft: LoopNest, value: _Value, again: Buffer) -> LoopNest | None:
         found = value.at(place)
         if found is not None:
             write = Write(again, first.variables, place, found)
-            return _fitting(_with_values(draft.writing((*draft.writes, write))))
+            return _with_values(draft.writing((*draft.writes, write)))
     return None
 
 
@@ -341,13 +348,6 @@ def _reading(draft: LoopNest, value: _Value, again: Buffer) -> LoopNest:
         return changed
     a, b = (Factor(moved.of(side.value), side.bounds) for side in (product.a, product.b))
     return changed.multiplying(replace(product, a=a, b=b))
-
-
-def _fitting(draft: LoopNest) -> LoopNest | None:
-    """A draft, unless it is more than one nest should be."""
-    streams = len(draft.reads) + len(draft.writes)
-    fits = len(draft.writes) <= MOST_WRITES and streams <= MOST_STREAMS
-    return draft if fits and draft.parts <= MOST_PARTS else None
 
 
 def _with_values(draft: LoopNest, renaming: Renaming | None = None) -> LoopNest:

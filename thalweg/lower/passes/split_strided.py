@@ -16,12 +16,11 @@ from thalweg.ir.expr import Expr
 from thalweg.ir.index import Affine, FloorMod, number
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import IndexTuple, Variable
+from thalweg.ir.target import Target
 from thalweg.lower.nests.inline_producers import walk
 
-_MOST_PHASES = 64
 
-
-def strides_of(form: Any, at: IndexTuple) -> dict[Variable, int]:
+def strides_of(form: Any, at: IndexTuple, target: Target) -> dict[Variable, int]:
     """By which numbers the indices of a product's output are divided, if that is all there is."""
     while isinstance(form, Expr) and form.function == "cast":
         form = form.arguments[0]
@@ -45,7 +44,7 @@ def strides_of(form: Any, at: IndexTuple) -> dict[Variable, int]:
         by = digit.divisor * max(digit.modulus, 1)
         variable = at.variables[at.variables.index(outer[0])]  # pyright: ignore[reportArgumentType]
         strides[variable] = math.lcm(strides.get(variable, 1), by)
-    return strides if math.prod(strides.values()) <= _MOST_PHASES else {}
+    return strides if math.prod(strides.values()) <= target.max_strided_phases else {}
 
 
 def phases(

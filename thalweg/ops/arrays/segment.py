@@ -324,10 +324,10 @@ class SegmentSizes(Op):
 
     def loop(self, at: IndexTuple, segment_ids: Operand, like: Operand) -> Expr:
         mine = segment_ids[at[: segment_ids.rank]].max(-1)
-        alike = loop.reduce(
+        equal = loop.reduce(
             "sum", segment_ids.shape, lambda *k: segment_ids[k].max(-1).eq(mine).cast(np.int64)
         )
-        return alike.cast(like.dtype)
+        return equal.cast(like.dtype)
 
 
 class UnsortedSegmentReduction(Op, abstract=True):

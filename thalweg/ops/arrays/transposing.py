@@ -127,7 +127,7 @@ def _matrix_order(x: Tensor) -> Any:
     return joining.concat([filling.range(0, count - 2, 1), [count - 1, count - 2]], 0)
 
 
-_MOST_COMPARED = 256  # elements of a permutation that are compared with each other
+_MAX_COMPARED = 256  # elements of a permutation that are compared with each other
 
 
 class InvertPermutation(Op):
@@ -153,7 +153,7 @@ class InvertPermutation(Op):
         def update(place: Expr) -> tuple[Sequence[Expr], Expr]:
             return [x[place] % x.size], place.cast(x.dtype)
 
-        if x.size > _MOST_COMPARED:
+        if x.size > _MAX_COMPARED:
             raise NotLowered("to look for repeats takes as many steps as the square of its size")
         return loop.scatter("set", x.shape, update, 0)
 
@@ -271,8 +271,8 @@ class ReverseSequence(Op):
         places: Array = np.arange(int(rows.shape[1]))
         lengths = seq_lengths[:, None]
         order: Array = np.where(places < lengths, lengths - 1 - places, places)
-        turned = rows[np.arange(len(rows))[:, None], order]
-        return np.moveaxis(turned, (0, 1), (self.batch_dim, self.seq_dim))
+        reversed_rows = rows[np.arange(len(rows))[:, None], order]
+        return np.moveaxis(reversed_rows, (0, 1), (self.batch_dim, self.seq_dim))
 
     def loop(self, at: IndexTuple, input: Operand, seq_lengths: Operand) -> Expr:
         along = self.seq_dim % input.rank

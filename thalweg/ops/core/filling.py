@@ -27,7 +27,7 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-_LARGEST_CONSTANT = 1024  # elements; larger fills are computed in the step, not kept in the graph
+_MAX_CONSTANT = 1024  # elements; larger fills are computed in the step, not kept in the graph
 
 
 class Fill(Op):
@@ -89,7 +89,7 @@ def _filled(shape: Any, value: Any, kind: DType, name: str) -> Tensor:
         except (TypeError, ValueError):
             static = TensorShape(None)
         size = static.num_elements()
-        if size is not None and size <= _LARGEST_CONSTANT:
+        if size is not None and size <= _MAX_CONSTANT:
             return basic.constant(value, kind, shape=static, name=name)
     return fill(shape, convert_to_tensor(value, kind), name=name)
 
@@ -148,7 +148,7 @@ def _like(tensor: Any, dtype: Any, name: str, optimize: bool, op: Op, make: Any)
     source = convert_to_tensor(tensor, name="tensor")
     kind = source.dtype.base_dtype if dtype is None else as_dtype(dtype).base_dtype
     size = source.shape.num_elements()
-    if optimize and size is not None and size <= _LARGEST_CONSTANT:
+    if optimize and size is not None and size <= _MAX_CONSTANT:
         return make(source.shape, kind, name=name)
     if kind is source.dtype.base_dtype:
         return op(source, name=name)

@@ -81,8 +81,8 @@ class PrintOp(Op, name="Print"):
         return input.shape
 
     def kernel(self, context: Context, input: Array, data: list[Array]) -> Array:
-        turns = context.state(lambda: itertools.count())
-        if self.first_n < 0 or next(turns) < self.first_n:
+        calls = context.state(lambda: itertools.count())
+        if self.first_n < 0 or next(calls) < self.first_n:
             shown = "".join(f"[{summarize(value, self.summarize)}]" for value in data)
             sys.stderr.write(f"{self.message}{shown}\n")
         return input

@@ -1,6 +1,6 @@
 """Machine code that finds features in the wire format of Example and SequenceExample protobufs.
 
-A walker goes over the fields of one message and calls a function for each field it knows; the
+A parser goes over the fields of one message and calls a function for each field it knows; the
 text of all walkers is made from one template. Nothing is read outside the bounds of a message, and
 every function gives zero, or one plus the place where the bytes are no such message.
 """

@@ -38,7 +38,7 @@ _SPOKEN = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "strin
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:
-    """An error that is laid to the node that runs."""
+    """An error attributed to the node that runs."""
     return errors.InvalidArgumentError(None, None, message)
 
 

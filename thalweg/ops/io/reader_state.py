@@ -22,7 +22,7 @@ from thalweg.platform.forks import renewed_after_fork
 
 Record = tuple[bytes, bytes]
 
-_LARGEST = (1 << 63) - 1
+_MAX_RECORDS = (1 << 63) - 1
 _BLOCK = 1 << 18
 
 
@@ -58,7 +58,7 @@ class State(NamedTuple):
 
     def _checked(self) -> State:
         numbers = (self.work_started, self.work_finished, self.records_produced)
-        if max(*numbers, self.records_of_work) > _LARGEST:
+        if max(*numbers, self.records_of_work) > _MAX_RECORDS:
             raise ValueError("a count is negative")
         if self.work_started - self.work_finished not in (0, 1):
             raise ValueError("more than one work is under way")
@@ -108,7 +108,7 @@ class Reader:
             forget()
 
     def reset(self) -> None:
-        """Begin anew, with the next work of the queue."""
+        """Restart with the next work of the queue."""
         self._set(State())
 
     def restore(self, data: bytes) -> None:

@@ -272,7 +272,7 @@ class ReaderRestoreState(ReaderOp):
 
 
 class ReaderReset(ReaderOp):
-    """Lets a reader begin anew."""
+    """Restarts a reader."""
 
     signature = "reader_handle: &string ->"
 
@@ -383,7 +383,7 @@ class ReaderBase:
         return ReaderRestoreState()(self._reader_ref, state, name=name)
 
     def reset(self, name: str | None = None) -> Node:
-        """Begin anew, with the next work of the queue."""
+        """Restart with the next work of the queue."""
         return ReaderReset()(self._reader_ref, name=name)
 
 

@@ -232,7 +232,7 @@ def _each(
 
 # Sounds
 
-_LARGEST_SAMPLE = 1 << 15
+_MAX_SAMPLE = 1 << 15
 
 
 class SoundSummary(SummaryOp, abstract=True):
@@ -282,9 +282,9 @@ def _sound(samples: Array, sample_rate: float) -> bytes:
 
 def wave_file(samples: Array, sample_rate: int) -> bytes:
     """Samples [frames, channels] between -1 and 1 as a WAV file of 16 bits a sample."""
-    scaled = np.nan_to_num(samples) * np.float32(_LARGEST_SAMPLE)
+    scaled = np.nan_to_num(samples) * np.float32(_MAX_SAMPLE)
     away_from_zero = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))
-    limited = np.clip(away_from_zero, -_LARGEST_SAMPLE, _LARGEST_SAMPLE - 1)
+    limited = np.clip(away_from_zero, -_MAX_SAMPLE, _MAX_SAMPLE - 1)
     data = limited.astype("<i2").tobytes()
     step = 2 * samples.shape[1]
     shape = struct.pack("<HHIIHH", 1, samples.shape[1], sample_rate, sample_rate * step, step, 16)

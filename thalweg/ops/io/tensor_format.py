@@ -22,7 +22,7 @@ from thalweg.platform.files import wire
 Array = NDArray[Any]
 
 _DTYPE, _SHAPE, _CONTENT, _STRINGS = 1, 2, 4, 8
-_LARGEST = 1 << 31
+_MAX_BYTES = 1 << 31
 
 #: The number of each field for elements one by one, and their form there: None is varints.
 _FIELDS: dict[str, tuple[int, str | None]] = {
@@ -86,7 +86,7 @@ def _pieces(found: dict[int, list[int | bytes]], field: int) -> list[bytes]:
 def _sizes(shapes: list[bytes]) -> tuple[int, ...]:
     dimensions = [field for shape in shapes for field in wire.fields(shape) if field.number == 2]
     sizes = tuple(_size(field.value) for field in dimensions)
-    if any(size >= 1 << 63 for size in sizes) or prod(sizes) > _LARGEST:
+    if any(size >= 1 << 63 for size in sizes) or prod(sizes) > _MAX_BYTES:
         raise ValueError(f"the shape {list(sizes)} is unknown or too large")
     return sizes
 
@@ -142,7 +142,7 @@ def _varints(data: bytes, count: int = -1) -> tuple[list[int], int]:
 
 def _numbers(found: dict[int, list[int | bytes]], dtype: DType, shape: tuple[int, ...]) -> Array:
     kind, count = np.dtype(dtype.as_numpy_dtype), prod(shape)
-    if count * kind.itemsize > _LARGEST:
+    if count * kind.itemsize > _MAX_BYTES:
         raise ValueError(f"the shape {list(shape)} is too large")
     content = _pieces(found, _CONTENT)
     if content and content[-1]:

@@ -86,8 +86,8 @@ def _required(x: Tensor, condition: Any, message: str) -> Tensor:
 
 def _tall_qr_gradient(q: Tensor, r: Tensor, dq: Tensor, dr: Tensor) -> Tensor:
     projected = matmul.matmul(q, dq, adjoint_a=True)
-    turned = matmul.matmul(r, dr, adjoint_b=True)
-    skew = projected - linalg.adjoint(projected) + turned - linalg.adjoint(turned)
+    product = matmul.matmul(r, dr, adjoint_b=True)
+    skew = projected - linalg.adjoint(projected) + product - linalg.adjoint(product)
     inside = dr + _over_adjoint(linalg.lower_half(skew), r)
     outside = _over_adjoint(dq - matmul.matmul(q, projected), r)
     return matmul.matmul(q, inside) + outside
@@ -243,7 +243,7 @@ def _from_vectors(s: Tensor, u: Tensor, v: Tensor, du: Tensor, dv: Tensor) -> Te
 
 
 def _phases(right: Tensor) -> Tensor:
-    """What complex singular vectors may turn by together: ½ diag(rᴴ - r)."""
+    """What complex singular vectors may be rotated by together: ½ diag(rᴴ - r)."""
     line = diagonal.matrix_diag_part(right)
     return diagonal.matrix_diag((complexes.conj(line) - line) * 0.5)
 

@@ -155,9 +155,9 @@ class LogMatrixDeterminant(Op):
     def gradient(self, node: Node, dsign: Tensor, dlogarithm: Tensor) -> Tensor:
         if not dsign.dtype.is_complex:
             return _times_inverse(dlogarithm, node.inputs[0])
-        # A complex sign turns by the imaginary part of trace(x⁻¹ dx).
-        turn = complexes.imag(complexes.conj(node.outputs[0]) * dsign)
-        factor = complexes.complex_number(complexes.real(dlogarithm), turn)
+        # A complex sign rotates by the imaginary part of trace(x⁻¹ dx).
+        phase = complexes.imag(complexes.conj(node.outputs[0]) * dsign)
+        factor = complexes.complex_number(complexes.real(dlogarithm), phase)
         return _times_inverse(factor, node.inputs[0])
 
 

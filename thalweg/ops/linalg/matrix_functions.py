@@ -94,13 +94,13 @@ def expm(input: Any, name: str | None = None) -> Tensor:
     return MatrixExponential()(input, name=name)
 
 
-_MOST_ITERATIONS = 100
+_MAX_ITERATIONS = 100
 
 
 def _square_root(x: Array) -> Array:
     """Newton's iteration on the root and its inverse; by eigenvectors where that fails."""
     root, inverse = x, _identity(x)
-    for _ in range(_MOST_ITERATIONS):
+    for _ in range(_MAX_ITERATIONS):
         try:
             halves = 0.5 * (root + blas.inv(inverse)), 0.5 * (inverse + blas.inv(root))
         except np.linalg.LinAlgError:
@@ -141,7 +141,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 def _logarithm(x: Array) -> Array:
     """log(x) = 2ˢ log(x^(1/2ˢ)), near the identity by quadrature of ∫ (x-1) / (1 + t(x-1)) dt"""
     roots, one = 0, _identity(x)
-    while np.max(np.abs(x - one)) > 0.25 and roots < _MOST_ITERATIONS:
+    while np.max(np.abs(x - one)) > 0.25 and roots < _MAX_ITERATIONS:
         x, roots = _square_root(x), roots + 1
     distance, total = x - one, np.zeros_like(x)
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):

@@ -122,8 +122,8 @@ class Angle(Part):
         return call("atan2", call("imag", input), call("real", input))
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
-        turn = complex_number(filling.zeros_like(dy), dy)
-        return turn / conj(node.inputs[0])
+        rotation = complex_number(filling.zeros_like(dy), dy)
+        return rotation / conj(node.inputs[0])
 
 
 @public("angle", "math.angle")

@@ -98,7 +98,7 @@ class RangeSampler(CandidateSampler, abstract=True):
 
 
 class UniformCandidateSampler(RangeSampler):
-    """Every class alike"""
+    """Every class with the same probability"""
 
     def sampler(self) -> samplers.Sampler:
         return samplers.Uniform(self.range_max)

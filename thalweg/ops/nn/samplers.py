@@ -57,7 +57,7 @@ def expected_count(probability: Array, count: int, tries: int) -> Array:
 
 
 class Uniform:
-    """Every class alike."""
+    """Every class with the same probability."""
 
     def __init__(self, range: int) -> None:
         self.range = range

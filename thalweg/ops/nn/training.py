@@ -1,7 +1,7 @@
 """TensorFlow's fused training ops: one node that changes a variable and its slots by a gradient.
 
 Thalweg's own optimizers are graphs of plain ops; these blocks run graphs that were made with the
-fused ones. A block is its update rule, over arrays and over elements alike: values and
+fused ones. A block is its update rule, over arrays as over elements: values and
 hyperparameters in, new values out. The sparse form of a rule is the same rule on the rows that
 `indices` names.
 """
@@ -133,10 +133,10 @@ def _rounds(indices: Array) -> list[Array]:
     rounds: list[list[int]] = []
     seen: dict[int, int] = {}
     for position, index in enumerate(indices.tolist()):
-        turn = seen[index] = seen.get(index, -1) + 1
-        if turn == len(rounds):
+        number = seen[index] = seen.get(index, -1) + 1
+        if number == len(rounds):
             rounds.append([])
-        rounds[turn].append(position)
+        rounds[number].append(position)
     return [np.array(positions) for positions in rounds]
 
 

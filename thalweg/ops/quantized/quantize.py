@@ -41,7 +41,7 @@ from thalweg.public import public
 
 Array = NDArray[Any]
 
-_SMALLEST_RANGE = 0.01  # of the larger end: narrower ranges are widened to it
+_MIN_RANGE = 0.01  # of the larger end: narrower ranges are widened to it
 
 
 def storage(kind: DType) -> Any:
@@ -153,7 +153,7 @@ class QuantizeV2(Op):
 def _usable_range(low: Any, high: Any) -> tuple[Any, Any]:
     """A range that holds zero and is not empty."""
     low = minimum(low, 0.0)
-    least = maximum(maximum(absolute(low), absolute(high)), 1.0) * _SMALLEST_RANGE
+    least = maximum(maximum(absolute(low), absolute(high)), 1.0) * _MIN_RANGE
     return low, maximum(high, low + least)
 
 

@@ -234,7 +234,7 @@ def _used_elements(input: Operand, low: Operand, high: Operand) -> tuple[Expr, E
 
 def _narrowed(reals: Any, low: Any, high: Any, out_type: DType) -> tuple[Any, Any, Any]:
     kind = storage(out_type)
-    # All values are alike where the range is empty: any grid will do.
+    # All values are equal where the range is empty: any grid will do.
     top = select(greater(high, low), high, low + 1)
     grid = cast(first_quantized(reals, low, top, kind), kind)
     return grid, cast(low, np.float32), cast(high, np.float32)

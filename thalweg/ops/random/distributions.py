@@ -24,7 +24,7 @@ Array = NDArray[Any]
 #: Blocks of the stream set aside for each output, far more than any rejection loop takes.
 RESERVED = 256
 
-_SMALLEST_UNIFORM = 1e-7  # keeps the logarithm of Box and Muller finite
+_MIN_UNIFORM = 1e-7  # keeps the logarithm of Box and Muller finite
 _TRUNCATED_AT = 2.0
 
 
@@ -106,7 +106,7 @@ def _computed_in(dtype: Any) -> Any:
 def _box_muller(uniforms: Array) -> Array:
     """Pairs of uniform numbers (along the last axis) as pairs of normal ones."""
     kind = uniforms.dtype.type
-    radius = np.sqrt(kind(-2) * np.log(np.maximum(uniforms[..., 0::2], kind(_SMALLEST_UNIFORM))))
+    radius = np.sqrt(kind(-2) * np.log(np.maximum(uniforms[..., 0::2], kind(_MIN_UNIFORM))))
     angle = kind(2 * math.pi) * uniforms[..., 1::2]
     pairs = np.stack([np.sin(angle) * radius, np.cos(angle) * radius], axis=-1)
     return pairs.reshape(uniforms.shape)
@@ -122,10 +122,10 @@ def normal_element(generator: Generator, number: Any, dtype: Any) -> Expr:
     else:
         words = generator.pair(place.shift_right(1))
     first, second = (_fraction(word, kind) for word in words)
-    radius = (first.max(_SMALLEST_UNIFORM).log() * -2).sqrt()
+    radius = (first.max(_MIN_UNIFORM).log() * -2).sqrt()
     angle = second * (2 * math.pi)
-    turned = select(place.bit_and(1).eq(0), angle.sin(), angle.cos())
-    return (turned * radius).cast(dtype)
+    wave = select(place.bit_and(1).eq(0), angle.sin(), angle.cos())
+    return (wave * radius).cast(dtype)
 
 
 def truncated_normal(generator: Philox, count: int, dtype: Any) -> Array:

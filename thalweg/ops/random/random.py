@@ -57,7 +57,7 @@ class Random(Op, abstract=True):
 
 
 class SkipRandom(Update):
-    """A place in a random stream, some blocks further on: what a loop takes on its next turn."""
+    """A place in a random stream, some blocks further on: what a loop takes next"""
 
     signature = "ref: &T -> output_ref: &T; T: uint32"
     of_process = True

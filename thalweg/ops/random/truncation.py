@@ -23,7 +23,7 @@ from thalweg.ops.random.philox import Philox
 Array = NDArray[Any]
 
 _BATCH = 100  # samples of one batch where all outputs share their parameters
-_MOST_TRIES = 1000  # per output; the stretch of a batch is as long
+_MAX_TRIES = 1000  # per output; the stretch of a batch is as long
 _WIDE = 1.3  # deviations between mean and bound from which the bell itself is sampled
 
 
@@ -56,7 +56,7 @@ class Batch:
 
 
 def batches(shape: tuple[int, ...], parameters: Sequence[Array]) -> list[Batch]:
-    """The outputs in batches: one per row, or of a handy size if all rows are alike."""
+    """The outputs in batches: one per row, or of a handy size if all rows are equal."""
     rows, size = shape[0], math.prod(shape[1:])
     if all(np.size(value) == 1 for value in parameters) and rows != 0:
         rows, size = -(-rows * size // _BATCH), _BATCH
@@ -70,7 +70,7 @@ def blocks(given: Sequence[Batch]) -> int:
 
 
 def _stretch(batch: Batch) -> int:
-    return 2 * _MOST_TRIES * ((batch.size + 3) // 4)
+    return 2 * _MAX_TRIES * ((batch.size + 3) // 4)
 
 
 def draw(generator: Philox, given: Sequence[Batch], dtype: Any) -> Array:
@@ -89,7 +89,7 @@ def _draw(generator: Philox, batch: Batch, dtype: Any) -> Array:
     accepted = [np.empty(0)]
     missing = batch.size
     rounds = _rounds(generator, low, high, max(16, batch.size), np.dtype(dtype))
-    for values in itertools.islice(rounds, _MOST_TRIES):
+    for values in itertools.islice(rounds, _MAX_TRIES):
         accepted.append(values[:missing])
         missing -= len(accepted[-1])
         if missing == 0:

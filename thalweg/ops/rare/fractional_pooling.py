@@ -1,6 +1,6 @@
 """Fractional pooling: pooling over regions of random, nearly equal sizes.
 
-An axis of n elements is cut into floor(n / ratio) regions; where they begin is drawn anew in each
+An axis of n elements is cut into floor(n / ratio) regions; where they begin is drawn again in each
 step, and given out with the result so that the gradient knows it.
 """
 
@@ -112,7 +112,7 @@ def _pseudo_random(size: int, count: int, random: Words) -> Array:
 
 
 class FractionalPooling(Op, abstract=True):
-    """What fractional poolings share: the regions, drawn anew in each step."""
+    """What fractional poolings share: the regions, drawn again in each step."""
 
     stateful = True
     host_only = True  # the regions are drawn without replacement

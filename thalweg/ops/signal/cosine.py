@@ -76,7 +76,7 @@ def _second(x: Tensor, ortho: bool) -> Tensor:
     """y[k] = 2 Σ x[n] cos(π k (2n + 1) / 2N)"""
     size = _size(x)
     half = real_fft.rfft(x, _twice(size))[..., :size]
-    y = complexes.real(half * _turns(x, size, -1)) * 2
+    y = complexes.real(half * _twiddle_factors(x, size, -1)) * 2
     return y * _weights(x, size, 0.25, 0.5, -0.5) if ortho else y
 
 
@@ -84,8 +84,8 @@ def _third(x: Tensor, ortho: bool) -> Tensor:
     """y[k] = x[0] + 2 Σ x[n] cos(π n (2k + 1) / 2N)"""
     size = _size(x)
     scaled = x * (_weights(x, size, 1, 0.5, 0.5) if ortho else _number(x, size))
-    turned = complexes.from_real(scaled) * _turns(x, size, 1)
-    return real_fft.irfft(turned, _twice(size))[..., :size] * 2
+    spectrum = complexes.from_real(scaled) * _twiddle_factors(x, size, 1)
+    return real_fft.irfft(spectrum, _twice(size))[..., :size] * 2
 
 
 def _size(x: Tensor) -> Any:
@@ -101,7 +101,7 @@ def _number(x: Tensor, size: Any) -> Tensor:
     return casting.cast(size, x.dtype.base_dtype)
 
 
-def _turns(x: Tensor, size: Any, direction: int) -> Tensor:
+def _twiddle_factors(x: Tensor, size: Any, direction: int) -> Tensor:
     """exp(±i π k / 2N) for k in [0, N)"""
     steps = casting.cast(filling.range(size), x.dtype.base_dtype)
     angles = steps * (direction * math.pi / 2) / _number(x, size)

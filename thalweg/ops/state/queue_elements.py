@@ -19,7 +19,7 @@ Element = tuple[Array, ...]
 
 
 def invalid(message: str) -> errors.InvalidArgumentError:
-    """An error that is laid to the node that runs."""
+    """An error attributed to the node that runs."""
     return errors.InvalidArgumentError(None, None, message)
 
 

@@ -60,7 +60,7 @@ class QueueBase:
 
     @staticmethod
     def from_list(index: Any, queues: list[QueueBase]) -> QueueBase:
-        """The queue `queues[index]`, chosen in each step anew."""
+        """The queue `queues[index]`, chosen again in each step."""
         if not queues or not isinstance(queues, list):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError("A list of queues expected")
         if not all(isinstance(queue, QueueBase) for queue in queues):  # pyright: ignore[reportUnnecessaryIsInstance] - user input

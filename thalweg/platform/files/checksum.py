@@ -370,7 +370,7 @@ def _products_text(name: str, copies: bool) -> str:
     factors = [_power(8 * _SPAN + 63), _power(8 * _SPAN - 1)] * 4
     factor = f"<{', '.join(f'i64 {value}' for value in factors)}>"
     loads = [_vector_text("first", n, "data") for n in lanes]
-    turns = "\n  ".join(_carried_text(n, kind, factor) for n in lanes)
+    carries = "\n  ".join(_carried_text(n, kind, factor) for n in lanes)
     held = [
         f"%held{n} = phi {kind} [%{'mixed' if n == 0 else f'first{n}'}, %begin], [%sum{n}, %carry]"
         for n in lanes
@@ -405,7 +405,7 @@ carrying:
 carry:
   %here = getelementptr i8, ptr %data, i64 %at
   {"%there = getelementptr i8, ptr %target, i64 %at" if copies else ""}
-  {turns}
+  {carries}
   {_lines([_stored_text("new", n, "%there") for n in lanes] if copies else [])}
   br label %carrying
 reduce:

@@ -401,8 +401,8 @@ def _scanner() -> Any:
 _SCAN: Final = """
 define private i1 @is_wrong(ptr %data, i64 %length, ptr %stored, ptr %crc32c) {
   %crc = call i32 %crc32c(ptr %data, i64 %length, i32 0)
-  %turned = call i32 @llvm.fshr.i32(i32 %crc, i32 %crc, i32 15)
-  %masked = add i32 %turned, 2726488792
+  %rotated = call i32 @llvm.fshr.i32(i32 %crc, i32 %crc, i32 15)
+  %masked = add i32 %rotated, 2726488792
   %found = load i32, ptr %stored, align 1
   %differs = icmp ne i32 %masked, %found
   ret i1 %differs

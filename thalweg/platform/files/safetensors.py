@@ -22,7 +22,7 @@ from thalweg.platform.files.tensor_slices import Entry, Part, Slice, as_sizes, i
 Array = NDArray[Any]
 Sizes = tuple[int, ...]
 
-_LARGEST_HEADER = 100_000_000  # as other readers of the format have it
+_MAX_HEADER = 100_000_000  # as other readers of the format have it
 _METADATA = "__metadata__"
 _NOTES = "thalweg"  # the key of our notes in the metadata
 _ALIGNMENT = 64  # of the first tensor's bytes
@@ -169,7 +169,7 @@ def read_entries(path: str, content: Array) -> dict[str, Entry]:
     if size < 8:
         raise damaged(path, 0, f"{size} bytes are too few for a safetensors file")
     length = int.from_bytes(content[:8].tobytes(), "little")
-    if length > min(size - 8, _LARGEST_HEADER):
+    if length > min(size - 8, _MAX_HEADER):
         raise damaged(path, 0, f"a header of {length} bytes does not fit a file of {size}")
     header = parse_object(path, 8, content[8 : 8 + length].tobytes())
     metadata = header.pop(_METADATA, {})

@@ -17,7 +17,7 @@ MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER = 48
 _TRAILER = 5  # the kind of a block and its checksum
 _FULL = 4096  # bytes from which on a block is closed
-_MOST_COPIED = 64  # bytes that one element of Snappy can stand for
+_MAX_COPIED = 64  # bytes that one element of Snappy can stand for
 
 
 class Damage(errors.DataLossError):
@@ -136,7 +136,7 @@ def _append(output: bytearray, content: Sequence[tuple[bytes, bytes]]) -> bytes:
 def unsnapped(packed: bytes, offset: int = 0) -> bytes:
     """What Snappy compressed."""
     size, place = _number(packed, 0, offset)
-    if size > _MOST_COPIED * len(packed):
+    if size > _MAX_COPIED * len(packed):
         raise Damage(offset, f"{len(packed)} bytes cannot stand for {size}")
     output = bytearray()
     while place < len(packed):

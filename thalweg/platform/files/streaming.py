@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 #: Linux's advice to map pages at once: one by one, as they are met, takes longer than to copy them.
 _POPULATE_READ = 22
-_FEW_BLOCKS = 4  # of which it does not pay to wake a second thread
+_MIN_SHARED_BLOCKS = 4  # of fewer it does not pay to wake a second thread
 
 
 class Mapped:
@@ -98,7 +98,7 @@ class _Stream:
 
     def run(self) -> None:
         """Read everything."""
-        if len(self._blocks) < _FEW_BLOCKS:
+        if len(self._blocks) < _MIN_SHARED_BLOCKS:
             for block in self._blocks:
                 self._read_block(block)
             return

@@ -21,8 +21,8 @@ Sizes = tuple[int, ...]
 #: Takes an array for good; may give another of the same dtype and shape that nobody needs.
 Receiver = Callable[[Array], Array | None]
 
-_MOST_AXES = 64  # what NumPy can hold
-_MOST_BYTES = 1 << 62
+_MAX_AXES = 64  # what NumPy can hold
+_MAX_BYTES = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ def as_sizes(value: Any, itemsize: int = 1) -> Sizes | None:
     if not isinstance(value, list | tuple):
         return None
     sizes = tuple(cast("Sequence[Any]", value))
-    if len(sizes) > _MOST_AXES or not all(type(size) is int and size >= 0 for size in sizes):
+    if len(sizes) > _MAX_AXES or not all(type(size) is int and size >= 0 for size in sizes):
         return None
-    fits = prod(size for size in sizes if size) * max(itemsize, 1) < _MOST_BYTES
+    fits = prod(size for size in sizes if size) * max(itemsize, 1) < _MAX_BYTES
     return sizes if fits else None
 
 

@@ -1,0 +1,278 @@
+"""How threads in native code wait for one another, as LLVM text: words, events, the barrier.
+
+Threads talk through 32-bit words, each with one writer at a time. Who waits for a word to change
+polls it for a while, then yields the core, then marks the word as slept upon and sleeps; who
+changes it swaps in the new value and, finding the mark in the old one, wakes the sleepers. Mark and
+value are one word, so no wake-up is lost, and no system call is made while all are awake.
+"""
+
+from __future__ import annotations
+
+from thalweg.codegen.machine import CpuTarget
+from thalweg.device.cpu.pool_layout import (
+    ARRIVED,
+    ASLEEP,
+    CLOCK,
+    CLOCK_NUMBER,
+    GATE,
+    LEAVE,
+    PAUSED,
+    SET,
+    SLEEP,
+    SLICE,
+    SPINS,
+    UNSET,
+    YIELD,
+)
+
+# How often a waiter gives its core away before it sleeps: some 200 µs on an idle machine. Waking a
+# thread takes 5 to 50 µs, so short pauses between steps and uneven kernels are waited out.
+_YIELDS = 1000
+
+# How a processor is told that it looks at a word in vain: declaration and call.
+_PAUSES = {
+    "x86_64": ("@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()"),
+    "aarch64": ("@llvm.aarch64.isb(i32)", "@llvm.aarch64.isb(i32 15)"),
+    "arm64": ("@llvm.aarch64.isb(i32)", "@llvm.aarch64.isb(i32 15)"),
+}
+FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}
+_FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # among threads of one process
+
+
+def has_futex(target: CpuTarget) -> bool:
+    """Whether threads of the target's system can sleep on a word in memory."""
+    return "linux" in target.triple
+
+
+def field(register: str, kind: str, base: str, offset: int) -> str:
+    return f"""\
+  %{register}.at = getelementptr i8, ptr %{base}, i64 {offset}
+  %{register} = load {kind}, ptr %{register}.at, align 8"""
+
+
+def wait(architecture: str, futex: int | None) -> str:
+    """What a word is when it no longer is `seen`, the mark of sleepers apart."""
+    declaration, pause = _PAUSES[architecture]
+    if futex is None:
+        sleep = "call i32 %sleeping(i32 100)"
+    else:
+        sleep = (
+            f"call i64 (i64, ...) %sleeping"
+            f"(i64 {futex}, ptr %word, i64 {_FUTEX_WAIT}, i32 %marked, ptr null)"
+        )
+    return f"""
+declare void {declaration}
+
+define internal i32 @wait(ptr %pool, ptr %word, i32 %seen) {{
+entry:
+{field("spins", "i64", "pool", SPINS)}
+  %patience = add i64 %spins, {_YIELDS}
+  br label %look
+look:
+  %turn = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%turn, %sleep]
+  %now = load atomic i32, ptr %word acquire, align 4
+  %value = and i32 %now, {~ASLEEP}
+  %same = icmp eq i32 %value, %seen
+  br i1 %same, label %unchanged, label %changed
+changed:
+  ret i32 %value
+unchanged:
+  %next = add i64 %turn, 1
+  %brief = icmp ult i64 %turn, %spins
+  br i1 %brief, label %spin, label %long
+spin:
+  call void {pause}
+  br label %look
+long:
+  %patient = icmp ult i64 %turn, %patience
+  br i1 %patient, label %yield, label %sleep
+yield:
+{field("yielding", "ptr", "pool", YIELD)}
+  %yielded = call i32 %yielding()
+  br label %look
+sleep:
+  ; Should the mark come too late, the system sees another value and does not let us sleep.
+  %marked = or i32 %seen, {ASLEEP}
+  %mark = cmpxchg ptr %word, i32 %seen, i32 %marked monotonic monotonic
+{field("sleeping", "ptr", "pool", SLEEP)}
+  %slept = {sleep}
+  br label %look
+}}"""
+
+
+def publish(futex: int | None) -> str:
+    """Change a word that others wait for."""
+    wake = ""
+    if futex is not None:
+        wake = f"""
+{field("waking", "ptr", "pool", SLEEP)}
+  %woken = call i64 (i64, ...) %waking(i64 {futex}, ptr %word, i64 {_FUTEX_WAKE}, i32 {2**31 - 1})
+"""
+    return f"""
+define internal void @publish(ptr %pool, ptr %word, i32 %value) {{
+  %old = atomicrmw xchg ptr %word, i32 %value acq_rel
+  %mark = and i32 %old, {ASLEEP}
+  %asleep = icmp ne i32 %mark, 0
+  br i1 %asleep, label %wake, label %done
+wake:{wake}
+  br label %done
+done:
+  ret void
+}}"""
+
+
+def wait_in_time(architecture: str, futex: int | None) -> str:
+    """Take the signal of an event; 0 where none came for as long as a program runs at a time."""
+    sleep = "call i32 %sleeping(i32 100)"
+    if futex is not None:
+        sleep = (
+            f"call i64 (i64, ...) %sleeping"
+            f"(i64 {futex}, ptr %word, i64 {_FUTEX_WAIT}, i32 {UNSET | ASLEEP}, ptr %limit)"
+        )
+    return f"""
+define i64 @thalweg_wait(ptr %pool, ptr %word) {{
+entry:
+  %limit = alloca [2 x i64], align 8
+{field("spins", "i64", "pool", SPINS)}
+{field("slice", "i64", "pool", SLICE)}
+{field("yielding", "ptr", "pool", YIELD)}
+{field("sleeping", "ptr", "pool", SLEEP)}
+  %patience = add i64 %spins, {_YIELDS}
+  %start = call i64 @now(ptr %pool)
+  br label %look
+look:
+  %turn = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%turn, %sleep]
+  %now = load atomic i32, ptr %word acquire, align 4
+  %value = and i32 %now, {~ASLEEP}
+  %unset = icmp eq i32 %value, {UNSET}
+  br i1 %unset, label %unchanged, label %take
+take:
+  %taken = atomicrmw xchg ptr %word, i32 {UNSET} acquire
+  ret i64 1
+unchanged:
+  %next = add i64 %turn, 1
+  %brief = icmp ult i64 %turn, %spins
+  br i1 %brief, label %spin, label %long
+spin:
+  call void {_PAUSES[architecture][1]}
+  br label %look
+long:
+  %patient = icmp ult i64 %turn, %patience
+  br i1 %patient, label %yield, label %check
+yield:
+  %yielded = call i32 %yielding()
+  br label %look
+check:
+  %time = call i64 @now(ptr %pool)
+  %elapsed = sub i64 %time, %start
+  %left = sub i64 %slice, %elapsed
+  %late = icmp sle i64 %left, 0
+  br i1 %late, label %give_up, label %sleep
+sleep:
+  %seconds = sdiv i64 %left, 1000000000
+  %nanoseconds = srem i64 %left, 1000000000
+  store i64 %seconds, ptr %limit, align 8
+  %limit.low = getelementptr i8, ptr %limit, i64 8
+  store i64 %nanoseconds, ptr %limit.low, align 8
+  %mark = cmpxchg ptr %word, i32 {UNSET}, i32 {UNSET | ASLEEP} monotonic monotonic
+  %slept = {sleep}
+  br label %look
+give_up:
+  ret i64 0
+}}"""
+
+
+def signal() -> str:
+    """Have the next wait for an event end."""
+    return f"""
+define void @thalweg_signal(ptr %pool, ptr %word) {{
+  call void @publish(ptr %pool, ptr %word, i32 {SET})
+  ret void
+}}"""
+
+
+def wait_or_pause() -> str:
+    """Take the signal of an event, or have the program pause; a fault is not waited upon."""
+    return f"""
+define internal void @wait_or_pause(ptr %pool, ptr %fault, ptr %word) noinline cold {{
+  %code = load atomic i64, ptr %fault monotonic, align 8
+  %leaves = icmp ne i64 %code, 0
+  br i1 %leaves, label %done, label %wait
+wait:
+  %found = call i64 @thalweg_wait(ptr %pool, ptr %word)
+  %missed = icmp eq i64 %found, 0
+  br i1 %missed, label %pause, label %done
+pause:
+  %asked = cmpxchg ptr %fault, i64 0, i64 {PAUSED} monotonic monotonic
+  br label %done
+done:
+  ret void
+}}"""
+
+
+def arrive() -> str:
+    """Come to the barrier; the last one opens it and says whether the step goes on.
+
+    Bits of the fault word under `mask` are reasons to leave.
+    """
+    return f"""
+define internal i32 @arrive(ptr %pool, i64 %threads, ptr %fault, i64 %mask) {{
+  %gate = getelementptr i8, ptr %pool, i64 {GATE}
+  %now = load atomic i32, ptr %gate monotonic, align 4
+  %seen = and i32 %now, {~ASLEEP}
+  %arrived = getelementptr i8, ptr %pool, i64 {ARRIVED}
+  %before = atomicrmw add ptr %arrived, i64 1 acq_rel
+  %count = add i64 %before, 1
+  %last = icmp eq i64 %count, %threads
+  br i1 %last, label %open, label %done
+open:
+  store atomic i64 0, ptr %arrived monotonic, align 8
+  %code = load atomic i64, ptr %fault monotonic, align 8
+  %reason = and i64 %code, %mask
+  %faulty = icmp ne i64 %reason, 0
+  %leave = zext i1 %faulty to i32
+  %end = or i32 %seen, {LEAVE | ASLEEP}
+  %number = add i32 %end, 1
+  %word = or i32 %number, %leave
+  call void @publish(ptr %pool, ptr %gate, i32 %word)
+  br label %done
+done:
+  ret i32 %seen
+}}"""
+
+
+def barrier() -> str:
+    """Wait for all threads; whether to leave the step, the same answer on each of them."""
+    return f"""
+define internal i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 %mask) {{
+  %alone = icmp eq i64 %threads, 1
+  br i1 %alone, label %look, label %meet
+look:
+  %code = load atomic i64, ptr %fault monotonic, align 8
+  %reason = and i64 %code, %mask
+  %faulty = icmp ne i64 %reason, 0
+  ret i1 %faulty
+meet:
+  %seen = call i32 @arrive(ptr %pool, i64 %threads, ptr %fault, i64 %mask)
+  %gate = getelementptr i8, ptr %pool, i64 {GATE}
+  %word = call i32 @wait(ptr %pool, ptr %gate, i32 %seen)
+  %leave = trunc i32 %word to i1
+  ret i1 %leave
+}}"""
+
+
+def now() -> str:
+    """The time in nanoseconds."""
+    return f"""
+define internal i64 @now(ptr %pool) {{
+  %time = alloca [2 x i64], align 8
+{field("clock", "ptr", "pool", CLOCK)}
+{field("number", "i64", "pool", CLOCK_NUMBER)}
+  %which = trunc i64 %number to i32
+  %status = call i32 %clock(i32 %which, ptr %time)
+{field("seconds", "i64", "time", 0)}
+{field("rest", "i64", "time", 8)}
+  %whole = mul i64 %seconds, 1000000000
+  %sum = add i64 %whole, %rest
+  ret i64 %sum
+}}"""
