@@ -15,7 +15,7 @@ from typing import Any
 from thalweg.autodiff import gradients
 from thalweg.graph.node import Node
 from thalweg.graph.op import REGISTRY
-from thalweg.graph.subgraph import bodies_of, needed
+from thalweg.graph.subgraph import needed
 from thalweg.runtime import control_region, plan
 from thalweg.testing import gradient_checker
 
@@ -139,7 +139,7 @@ def _types(nodes: Iterable[Node]) -> Iterator[str]:
     """The ops of nodes and of those inside them."""
     for node in nodes:
         yield node.type
-        for body in bodies_of(node):
+        for body in node.op.bodies:
             yield from _types(needed(body.outputs, body.targets, {}))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.control.liveness import needed, thinned
+from thalweg.control.liveness import needed, prune_loop_vars
 
 pytestmark = pytest.mark.usefixtures("lowering")
 
@@ -139,7 +139,7 @@ def _saved(sess: tf.Session, fetch: Any, fed: Any) -> list[str]:
 def test_a_thin_loop_keeps_its_name_and_its_line(sess: tf.Session) -> None:
     i, x = tf.while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), [0, tf.constant(1.0)])
     node = i.op
-    thin = thinned(node, {i})
+    thin = prune_loop_vars(node, {i})
     assert (thin.name, thin.origin, thin.outputs) == (node.name, node.origin, (i,))
-    assert thinned(node, {i, x}) is node
+    assert prune_loop_vars(node, {i, x}) is node
     assert x.op.inputs[1].op not in needed([i], (), {})

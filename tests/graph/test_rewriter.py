@@ -5,7 +5,6 @@ import pytest
 
 import thalweg as tf
 from thalweg.graph.rewriter import Rewriter, RewrittenGraph
-from thalweg.graph.subgraph import bodies_of
 
 
 def rewritten(graph: tf.Graph) -> Rewriter:
@@ -68,8 +67,8 @@ def test_a_rewritten_loop_and_its_gradient_run():
         y = tf.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, v * x), [0, x])[1]
         (gradient,) = tf.gradients(y, x)
     rewriter = rewritten(graph)
-    loop = next(node for node in graph.nodes if bodies_of(node))
-    assert bodies_of(rewriter.nodes[loop]) == bodies_of(loop)
+    loop = next(node for node in graph.nodes if node.op.bodies)
+    assert rewriter.nodes[loop].op.bodies == loop.op.bodies
     with tf.Session(graph=rewriter.graph) as session:
         feeds = {rewriter.tensors[x]: 2.0}
         assert session.run([rewriter.tensors[y], rewriter.tensors[gradient]], feeds) == [16.0, 32.0]

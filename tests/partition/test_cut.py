@@ -7,7 +7,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.device.local import local_devices
-from thalweg.lower.regions import ordered
+from thalweg.graph.order import step_order
 from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placer
 from thalweg.runtime.plan import prune
@@ -32,7 +32,7 @@ def cut(fetches: Sequence[Any], feeds: Sequence[tf.Tensor] = (), count: int = 2)
     targets = [each for each in fetches if isinstance(each, tf.Operation)]
     nodes = prune(tensors, targets, feeds)
     placement = Placer(names(count)).place(nodes)
-    return partition(nodes, tensors, targets, feeds, placement, ordered(nodes, feeds))
+    return partition(nodes, tensors, targets, feeds, placement, step_order(nodes, feeds))
 
 
 def text(*fetches: Any, feeds: Sequence[tf.Tensor] = (), count: int = 2) -> str:

@@ -7,7 +7,6 @@ import pytest
 
 import thalweg as tf
 from thalweg.device.local import local_devices
-from thalweg.graph.subgraph import bodies_of
 from thalweg.place.placer import Placer
 
 
@@ -100,7 +99,7 @@ def test_nodes_inside_a_loop_follow_it_and_a_loop_what_is_asked_inside():
     placement = Placer(names(3)).place([whole, inside])
     assert [int(placement[node][-1]) for node in (whole, inside)] == [1, 2]
     assert {int(d[-1]) for d in placement.values()} == {1, 2}
-    assert len(placement) > 2 + len(bodies_of(whole))  # those inside are there
+    assert len(placement) > 2 + len(whole.op.bodies)  # those inside are there
 
 
 def test_a_loop_is_where_the_variable_is_that_it_writes():
@@ -132,7 +131,7 @@ def test_a_body_that_grew_is_placed_too():
     placer.place([x.op, y.op])
     gradient = tf.gradients(y, x)[0]
     placement = placer.place(gradient.graph.get_operations())
-    inner = [node for body in bodies_of(y.op) for node in body.graph.nodes]
+    inner = [node for body in y.op.op.bodies for node in body.graph.nodes]
     assert {node for node in inner if node.type != "Argument"} <= placement.keys()
 
 

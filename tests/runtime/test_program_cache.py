@@ -25,7 +25,7 @@ from thalweg.device.cpu.pool import Pool
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.lower import lowering
-from thalweg.lower.fingerprint import identity
+from thalweg.lower.fingerprint import fingerprint
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled
 from thalweg.runtime import compiled, program_cache
@@ -124,7 +124,7 @@ def test_attributes_constants_and_wiring_make_an_identity() -> None:
         with tf.Graph().as_default():
             x, y = (tf.placeholder(tf.float32, [4, 4]) for _ in range(2))
             (region,) = regions_of(build(x, y))
-            return identity(region)
+            return fingerprint(region)
 
     with_bytes = np.arange(100, dtype=np.float32)
     other_bytes = np.where(with_bytes == 57, 58, with_bytes).astype(np.float32)
@@ -164,7 +164,7 @@ def test_what_only_this_process_knows_has_no_identity() -> None:
 
     with tf.Graph().as_default():
         (region,) = regions_of(Odd()(tf.placeholder(tf.float32, [3])))
-        assert identity(region) is None
+        assert fingerprint(region) is None
 
 
 @pytest.mark.parametrize("what", ["threads", "target", "schedules", "code"])

@@ -1,4 +1,4 @@
-"""From Python functions to bodies: each is called once, in a sub-graph of its own.
+"""From Python functions to bodies: each is unclosed once, in a sub-graph of its own.
 
 Bodies that stand in one node (two branches; a condition and a body) take the same arguments: what
 any of them captured, all of them get.
@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thalweg.control.effects import has_host_effects, written_places
-from thalweg.control.reload_variables import reread, stale_reads
+from thalweg.control.reload_variables import reload_variables, stale_reads
 from thalweg.control.structure import tensors_of
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node_effects import is_visible, written_variables
 from thalweg.graph.origin import user_line
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Argument, Body, SubGraph
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
-    """A sub-graph whose captures are not settled yet."""
+class TracedBody:
+    """A traced function before closure conversion: what it captured is not among its arguments."""
 
     graph: SubGraph
     arguments: tuple[Tensor, ...]
@@ -33,25 +33,25 @@ class Draft:
     targets: tuple[Node, ...] = ()  # what runs though nothing depends on it
 
 
-Kind = tuple[DType, TensorShape]  # what an argument is
+ArgumentSpec = tuple[DType, TensorShape]
 
 
-def draft(
+def trace_body(
     function: Callable[..., Any],
     holder: str,
-    kinds: Sequence[Kind] = (),
+    specs: Sequence[ArgumentSpec] = (),
     pack: Callable[[Sequence[Tensor]], Sequence[Any]] = tuple,
-) -> Draft:
+) -> TracedBody:
     """Call a function in a new sub-graph, on arguments of these dtypes and shapes."""
     graph = SubGraph(get_default_graph(), holder)
     with graph.as_default():
-        arguments = tuple(graph.argument(dtype, shape, "argument") for dtype, shape in kinds)
+        arguments = tuple(graph.argument(dtype, shape, "argument") for dtype, shape in specs)
         result = function(*pack(arguments))
         if result is None:
             raise ValueError(f"{holder} must have a return value. (at {user_line()})")
         found = tensors_of(result, f"What {holder} returns")
         outputs = tuple(graph.capture(tensor) for tensor in found)
-    return Draft(graph, arguments, outputs, result, _effects(graph))
+    return TracedBody(graph, arguments, outputs, result, _effects(graph))
 
 
 def _effects(graph: SubGraph) -> tuple[Node, ...]:
@@ -59,15 +59,16 @@ def _effects(graph: SubGraph) -> tuple[Node, ...]:
     if not graph.runs_effects:
         return ()
     nodes = [node for node in graph.nodes if not isinstance(node.op, Argument)]
-    return tuple(node for node in nodes if written_places(node) or has_host_effects(node))
+    return tuple(node for node in nodes if written_variables(node) or is_visible(node))
 
 
-def settle(drafts: Sequence[Draft]) -> tuple[list[Body], list[Tensor]]:
-    """Bodies that take the same captured tensors after their own arguments, and those tensors."""
-    bodies = [Body(each.graph, each.arguments, each.outputs, each.targets) for each in drafts]
+def close_bodies(unclosed: Sequence[TracedBody]) -> tuple[list[Body], list[Tensor]]:
+    """Closure conversion: bodies that take the same captured tensors after their own arguments, and
+    those tensors."""
+    bodies = [Body(each.graph, each.arguments, each.outputs, each.targets) for each in unclosed]
     stale = stale_reads(bodies)
     if stale:
-        bodies = [reread(body, stale) for body in bodies]
+        bodies = [reload_variables(body, stale) for body in bodies]
     captured = list(dict.fromkeys(t for body in bodies for t in body.graph.captures))
     return [_with_arguments(body, captured) for body in bodies], captured
 
@@ -85,7 +86,7 @@ def _argument(graph: SubGraph, tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def after_outer_nodes(bodies: Sequence[Draft | Body]) -> Generator[None]:
+def after_outer_nodes(bodies: Sequence[TracedBody | Body]) -> Generator[None]:
     """The node made inside comes after what nodes of its bodies come after."""
     controls: dict[Node, None] = {}
     for body in bodies:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
-from thalweg.control.bodies import Draft, after_outer_nodes, draft, settle
+from thalweg.control.bodies import TracedBody, after_outer_nodes, close_bodies, trace_body
 from thalweg.control.structure import rebuilt
 from thalweg.control.traces import BranchTrace, here, is_argument, known_here, traced
 from thalweg.graph import nest
@@ -30,10 +30,15 @@ class Branching(Op, abstract=True):
     """The base of conditionals. The first input chooses; all branches take the others."""
 
     stateful = True  # its branches may be
+    effects = ()  # those of its branches
     chooses_gradients = True
     of_process = True
     branches: tuple[Body, ...]
     Tout: tuple[DType, ...]
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        return self.branches
 
     @property
     def blocking(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as its bodies do
@@ -65,8 +70,8 @@ class Branching(Op, abstract=True):
             self._backward(node, body, some, inner, places, lists) for body in self.branches
         ]
         sliced = [_is_sliced(row) for row in zip(*(parts for _, parts in branches), strict=True)]
-        drafts = [_gradient_draft(graph, parts, sliced) for graph, parts in branches]
-        results = iter(_join(type(self), node.inputs[0], drafts))
+        unclosed = [_gradient_body(graph, parts, sliced) for graph, parts in branches]
+        results = iter(_join(type(self), node.inputs[0], unclosed))
         for place, is_sliced in zip(places, sliced, strict=True):
             found[1 + place] = next(results)
             if is_sliced:
@@ -145,12 +150,12 @@ def _is_sliced(parts: Sequence[_Part]) -> bool:
     return any(isinstance(part.gradient, IndexedSlices) for part in parts)
 
 
-def _gradient_draft(graph: SubGraph, parts: Sequence[_Part], sliced: Sequence[bool]) -> Draft:
+def _gradient_body(graph: SubGraph, parts: Sequence[_Part], sliced: Sequence[bool]) -> TracedBody:
     outputs: list[Tensor] = []
     with graph.as_default():
         for part, is_sliced in zip(parts, sliced, strict=True):
             outputs += part.slices() if is_sliced else [part.dense()]
-        return Draft(graph, (), tuple(graph.capture(tensor) for tensor in outputs))
+        return TracedBody(graph, (), tuple(graph.capture(tensor) for tensor in outputs))
 
 
 class If(Branching):
@@ -178,10 +183,10 @@ def common_shape(shapes: Sequence[TensorShape]) -> TensorShape:
     return first
 
 
-def _join(kind: type[Branching], choice: Tensor, drafts: Sequence[Draft]) -> list[Tensor]:
-    bodies, captured = settle(drafts)
+def _join(kind: type[Branching], choice: Tensor, unclosed: Sequence[TracedBody]) -> list[Tensor]:
+    bodies, captured = close_bodies(unclosed)
     dtypes = tuple(tensor.dtype.base_dtype for tensor in bodies[0].outputs)
-    with after_outer_nodes(drafts):
+    with after_outer_nodes(unclosed):
         return kind(branches=tuple(bodies), Tout=dtypes)(choice, captured, name=kind.type_name)
 
 
@@ -210,12 +215,12 @@ def cond(
         )
     with name_scope(name, "cond", [pred]):
         predicate = _chooser(pred, "pred", boolean)
-        drafts = [draft(no, "false_fn of tf.cond"), draft(yes, "true_fn of tf.cond")]
+        unclosed = [trace_body(no, "false_fn of tf.cond"), trace_body(yes, "true_fn of tf.cond")]
         if not strict:
-            drafts = [replace(each, result=nest.single(each.result)) for each in drafts]
-        drafts = _with_wide_indices(drafts)
-        _check_alike(drafts, ("false_fn", "true_fn"))
-        return _result(drafts[1].result, _join(If, predicate, drafts), strict)
+            unclosed = [replace(each, result=nest.single(each.result)) for each in unclosed]
+        unclosed = _with_wide_indices(unclosed)
+        _check_same_structure(unclosed, ("false_fn", "true_fn"))
+        return _result(unclosed[1].result, _join(If, predicate, unclosed), strict)
 
 
 def _chooser(value: Any, name: str, dtype: DType) -> Tensor:
@@ -251,15 +256,15 @@ def _result(structure: Any, tensors: Sequence[Tensor], strict: bool) -> Any:
     return result if strict else nest.single(result)
 
 
-def _with_wide_indices(drafts: Sequence[Draft]) -> list[Draft]:
+def _with_wide_indices(unclosed: Sequence[TracedBody]) -> list[TracedBody]:
     """Where slices have indices of different dtypes, those of int64 for all."""
-    rows = zip(*(nest.flatten(each.result) for each in drafts), strict=False)
+    rows = zip(*(nest.flatten(each.result) for each in unclosed), strict=False)
     slices = [row for row in rows if all(isinstance(leaf, IndexedSlices) for leaf in row)]
     mixed = [row for row in slices if len({leaf.indices.dtype for leaf in row}) > 1]
     if not mixed:
-        return list(drafts)
-    changed: list[Draft] = []
-    for place, each in enumerate(drafts):
+        return list(unclosed)
+    changed: list[TracedBody] = []
+    for place, each in enumerate(unclosed):
         with each.graph.as_default():
             narrow = {each.graph.capture(row[place].indices) for row in mixed}
             outputs = [casting.cast(t, int64) if t in narrow else t for t in each.outputs]
@@ -267,10 +272,10 @@ def _with_wide_indices(drafts: Sequence[Draft]) -> list[Draft]:
     return changed
 
 
-def _check_alike(drafts: Sequence[Draft], names: Sequence[str]) -> None:
+def _check_same_structure(unclosed: Sequence[TracedBody], names: Sequence[str]) -> None:
     """Raise unless all branches give the same structure and dtypes."""
-    first = drafts[0]
-    for other, name in zip(drafts[1:], names[1:], strict=True):
+    first = unclosed[0]
+    for other, name in zip(unclosed[1:], names[1:], strict=True):
         both = f"{name} and {names[0]}" if len(names) == 2 else f"{names[0]} and {name}"
         try:
             nest.assert_same_structure(other.result, first.result)
@@ -308,12 +313,12 @@ def switch_case(
     with name_scope(name, "switch_case", [branch_index]):
         index = _chooser(branch_index, "branch_index", int32)
         names = [f"branch {number}" for number, _ in numbered] + ["default"] * (default is not None)
-        drafts = [
-            draft(function, f"{name} of tf.switch_case")
+        unclosed = [
+            trace_body(function, f"{name} of tf.switch_case")
             for function, name in zip(functions, names, strict=True)
         ]
-        _check_alike(drafts, names)
-        return _result(drafts[0].result, _join(Case, index, drafts), False)
+        _check_same_structure(unclosed, names)
+        return _result(unclosed[0].result, _join(Case, index, unclosed), False)
 
 
 def _numbered(functions: Any) -> list[tuple[int, Any]]:

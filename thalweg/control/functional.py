@@ -139,14 +139,14 @@ def map_fn(
         dtypes = rows.dtypes if dtype is None else [as_dtype(d) for d in nest.flatten(dtype)]
         gathered = Gathered(rows, dtypes, infer_shape)
 
-        def turn(at: Tensor, lists: Sequence[TensorArray]) -> Any:
+        def iterate(at: Tensor, lists: Sequence[TensorArray]) -> Any:
             values = fn(rows.read(at))
             nest.assert_same_structure(like, values)
             return at + 1, _write(lists, at, nest.flatten(values))
 
         _, lists = while_loop(
             rows.is_before_end,
-            turn,
+            iterate,
             (basic.constant(0, int32), gathered.lists),
             parallel_iterations=parallel_iterations or 10,
             back_prop=back_prop,
@@ -172,12 +172,12 @@ def foldl(
         start = 0 if initializer is not None else 1
         first = rows.read(0) if initializer is None else _tensors(initializer)
 
-        def turn(at: Tensor, held: Any) -> Any:
+        def iterate(at: Tensor, held: Any) -> Any:
             return at + 1, _same(held, fn(held, rows.read(at)))
 
         _, result = while_loop(
             rows.is_before_end,
-            turn,
+            iterate,
             (basic.constant(start, int32), first),
             parallel_iterations=parallel_iterations,
             back_prop=back_prop,
@@ -203,12 +203,12 @@ def foldr(
         start = rows.count - (1 if initializer is not None else 2)
         last = rows.read(rows.count - 1) if initializer is None else _tensors(initializer)
 
-        def turn(at: Tensor, held: Any) -> Any:
+        def iterate(at: Tensor, held: Any) -> Any:
             return at - 1, _same(held, fn(held, rows.read(at)))
 
         _, result = while_loop(
             _is_row,
-            turn,
+            iterate,
             (convert_to_tensor(start, int32), last),
             parallel_iterations=parallel_iterations,
             back_prop=back_prop,
@@ -244,13 +244,13 @@ def scan(
             lists = _write(lists, begin, nest.flatten(held))
             begin = begin + step
 
-        def turn(at: Tensor, held: Any, lists: Sequence[TensorArray]) -> Any:
+        def iterate(at: Tensor, held: Any, lists: Sequence[TensorArray]) -> Any:
             new = _same(held, fn(held, rows.read(at)))
             return at + step, new, _write(lists, at, nest.flatten(new))
 
         _, _, lists = while_loop(
             _is_row if reverse else rows.is_before_end,
-            turn,
+            iterate,
             (convert_to_tensor(begin, int32), held, lists),
             parallel_iterations=parallel_iterations,
             back_prop=back_prop,

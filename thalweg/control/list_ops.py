@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 class ListOp(Op, abstract=True):
-    """Acts on a list that may change at any time: never merged, never computed ahead."""
+    """Acts on a list that may change at any time: never merged, never folded."""
 
     stateful = True
     host_only = True
@@ -52,7 +52,7 @@ class ListReader(ListOp, abstract=True):
         return self.checked(entries, "requested")
 
     def of_known_shape(self, value: Any, rows: int) -> Any:
-        """A value whose shape after `rows` axes is what the graph was told."""
+        """A value whose shape after `rows` axes is the one that the graph has."""
         shape = np.shape(value)[rows:]
         if shape == self.element_shape.sizes:
             return value
@@ -77,6 +77,7 @@ class TensorArrayNew(ListOp):
     """A new list."""
 
     signature = "size: int32 -> list: variant"
+    effects = ()
     not_differentiable = True
     element_shape: TensorShape = unknown_shape()
     dynamic_size: bool = False

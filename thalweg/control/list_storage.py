@@ -129,4 +129,4 @@ class Nested:
         """The memory of an entry goes with the flat list."""
 
     def grow(self, size: int) -> None:
-        """It never does: only loops make one, for as many turns as there were."""
+        """It never does: only loops make one, for as many iterations as there were."""

@@ -1,8 +1,8 @@
-"""What a step needs of its conditionals and loops: a variable that nothing looks at is not carried.
+"""What a step needs of its conditionals and loops: a variable that nothing reads is not carried.
 
 `needed` walks back from what is wanted, as for any graph, but of a control node only to the inputs
-that matter for what is wanted of it. `thinned` is a control node without the others. As anywhere
-in a step, what a node does besides giving values is done where something wanted depends on it.
+that matter for what is wanted of it. `prune_loop_vars` gives a control node without the others. As
+anywhere in a step, a node runs for its effects where something wanted depends on it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, cast
 from thalweg.control.branches import Branching
 from thalweg.control.loops import While
 from thalweg.control.traces import Trace
-from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node import Node, Tensor, program_order
 from thalweg.graph.subgraph import Body, is_known
 
-_CONTROL = (Branching, While)  # a tuple: unions are made anew by each call, and this is asked often
+_CONTROL = (Branching, While)  # a tuple: a union would be rebuilt by each call
 
 Wanted = Collection[Tensor]  # of a control node: outputs, and tensors of its bodies that are traced
 
@@ -28,8 +28,8 @@ def is_control(node: Node) -> bool:
     return isinstance(node.op, _CONTROL)
 
 
-def looked_into(trace: Node) -> list[Tensor]:
-    """The tensors inside a control node that a trace of it tells of."""
+def traced_tensors(trace: Node) -> list[Tensor]:
+    """The tensors inside a control node that a trace of it gives."""
     tensor: Tensor | None = getattr(trace.op, "tensor", None)
     return [] if tensor is None else [tensor]
 
@@ -37,7 +37,7 @@ def looked_into(trace: Node) -> list[Tensor]:
 def needed(
     outputs: Iterable[Tensor], targets: Iterable[Node], known: Mapping[Tensor, Any]
 ) -> list[Node]:
-    """The nodes that outputs and targets need, in the order they were made."""
+    """The nodes that outputs and targets need, in the order of the program."""
     return Needs(known).run(outputs, targets)
 
 
@@ -53,7 +53,7 @@ class Needs:
         self.wanted: dict[Node, set[Tensor]] = defaultdict(set)
 
     def run(self, outputs: Iterable[Tensor], targets: Iterable[Node]) -> list[Node]:
-        """The nodes that outputs and targets need, in the order they were made."""
+        """The nodes that outputs and targets need, in the order of the program."""
         for tensor in outputs:
             self._want(tensor)
         for node in targets:
@@ -66,7 +66,7 @@ class Needs:
                 self._controls.remove(node)
                 for tensor in live_inputs(node, self.wanted[node]):
                     self._want(tensor)
-        return sorted(self._found, key=lambda node: node.index)
+        return program_order(self._found)
 
     def _want(self, tensor: Tensor) -> None:
         node = tensor.op
@@ -103,7 +103,7 @@ class Needs:
                 self._run(control)
         if isinstance(node.op, Trace):
             self._add(node.inputs[0].op)
-            self._ask(node.inputs[0].op, looked_into(node))
+            self._ask(node.inputs[0].op, traced_tensors(node))
         elif not is_control(node):
             for tensor in node.inputs:
                 self._want(tensor)
@@ -157,18 +157,18 @@ def _used(body: Body, outputs: Sequence[Tensor], wanted: Wanted) -> set[int]:
     return {place for place, tensor in enumerate(body.arguments) if tensor.op in found}
 
 
-def thinned(node: Node, wanted: Wanted) -> Node:
+def prune_loop_vars(node: Node, wanted: Wanted) -> Node:
     """A control node that carries and takes only what is wanted of it.
 
     It stands for the node in a plan: its outputs are some of those of the node itself.
     """
     op = node.op
     if isinstance(op, While):
-        return _thin_loop(node, op, wanted)
-    return _thin_branching(node, cast("Branching", op), wanted)
+        return _prune_loop(node, op, wanted)
+    return _prune_branching(node, cast("Branching", op), wanted)
 
 
-def _thin_loop(node: Node, op: While, wanted: Wanted) -> Node:
+def _prune_loop(node: Node, op: While, wanted: Wanted) -> Node:
     count = len(node.outputs)
     variables, used = _of_loop(node, op, wanted)
     kept = sorted(variables)
@@ -186,7 +186,7 @@ def _thin_loop(node: Node, op: While, wanted: Wanted) -> Node:
     return _stand_in(node, While(**attributes), places, kept, counts)
 
 
-def _thin_branching(node: Node, op: Branching, wanted: Wanted) -> Node:
+def _prune_branching(node: Node, op: Branching, wanted: Wanted) -> Node:
     kept = _kept(node, wanted)
     used = sorted(_of_branches(op, kept, wanted))
     if len(used) == len(node.inputs) - 1 and len(kept) == len(node.outputs):
@@ -194,9 +194,9 @@ def _thin_branching(node: Node, op: Branching, wanted: Wanted) -> Node:
     branches = tuple(
         _with_arguments(body, [body.outputs[p] for p in kept], used) for body in op.branches
     )
-    thin = type(op)(branches=branches, Tout=tuple(op.Tout[p] for p in kept))
+    pruned = type(op)(branches=branches, Tout=tuple(op.Tout[p] for p in kept))
     places = [0, *(1 + place for place in used)]
-    return _stand_in(node, thin, places, kept, (1, len(used)))
+    return _stand_in(node, pruned, places, kept, (1, len(used)))
 
 
 def _with_arguments(body: Body, outputs: Sequence[Tensor], places: Sequence[int]) -> Body:

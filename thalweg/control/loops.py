@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient, backward, carries, zeros
-from thalweg.control.bodies import Draft, after_outer_nodes, draft, settle
+from thalweg.control.bodies import TracedBody, after_outer_nodes, close_bodies, trace_body
 from thalweg.control.list_ops import TensorArrayRead
-from thalweg.control.sink_invariant_gradients import Hoisted, hoisted
+from thalweg.control.sink_invariant_gradients import SunkGradient, sink_gradient
 from thalweg.control.structure import rebuilt, tensors_of
 from thalweg.control.traces import LoopCount, LoopTrace, here, is_argument, known_here, traced
 from thalweg.graph import nest
@@ -41,6 +41,7 @@ class While(Op):
     """
 
     signature = "variables: [T], invariants: [Tinvariant] -> results: [Tout]"
+    effects = ()  # those of its condition and body
     stateful = True  # its body may be
     chooses_gradients = True
     of_process = True
@@ -51,6 +52,10 @@ class While(Op):
     parallel_iterations: int = 10
     back_prop: bool = True
     swap_memory: bool = False
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        return self.condition, self.body
 
     @property
     def blocking(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as its bodies do
@@ -95,7 +100,7 @@ class _BackwardLoop:
         self._invariants = [place for place in self._wanted if place >= len(node.outputs)]
 
     def _reached(self, given: Sequence[int]) -> list[int]:
-        """The variables that a gradient comes to, in whatever turn."""
+        """The variables that a gradient comes to, in whatever iteration."""
         body = self._op.body
         carrying = {place for place, tensor in enumerate(self._node.outputs) if carries(tensor)}
         found: set[int] = set()
@@ -111,48 +116,48 @@ class _BackwardLoop:
     def run(self) -> list[Any]:
         node = self._node
         count = here(traced(node, LoopCount()))
-        turn = self._turn()
-        body = turn.draft()
+        iteration = self._iteration()
+        body = iteration.traced()
         starts = [count - 1, *(here(self._dys[place]) for place in self._variables)]
-        starts += [zeros(here(node.inputs[place])) for place in turn.added]
-        starts += [kept.start(count) for each in turn.hoisted for kept in each.kept]
+        starts += [zeros(here(node.inputs[place])) for place in iteration.added]
+        starts += [kept.start(count) for each in iteration.sunk for kept in each.kept]
         shapes = [argument.shape for argument in body.arguments]
-        kinds = [(argument.dtype, argument.shape) for argument in body.arguments]
-        condition = draft(_is_left, "the gradient of a loop", kinds)
+        specs = [(argument.dtype, argument.shape) for argument in body.arguments]
+        condition = trace_body(_is_left, "the gradient of a loop", specs)
         results = loop_node(starts, condition, body, shapes, self._op.parallel_iterations)[1:]
         found: list[Any] = [None] * len(node.inputs)
         for place in self._wanted:
             if place < len(node.outputs):
                 found[place] = zeros(here(node.inputs[place]))
-        for place in (*self._variables, *turn.added):
+        for place in (*self._variables, *iteration.added):
             found[place] = results.pop(0)
-        for each in turn.hoisted:
+        for each in iteration.sunk:
             lists = [results.pop(0) for _ in each.kept]
             found[each.place] = each.total(lists, count, here(node.inputs[each.place]))
         return found
 
-    def _turn(self) -> _Turn:
+    def _iteration(self) -> _BackwardIteration:
         """One iteration backwards."""
         node = self._node
         graph = SubGraph(get_default_graph(), f"the gradient of {node.name}")
         with graph.as_default():
-            turn = _Turn(graph, graph.argument(int32, scalar(), "iteration"))
-            graph.sources[self._op.body.graph] = self._source(graph, turn.at)
+            iteration = _BackwardIteration(graph, graph.argument(int32, scalar(), "iteration"))
+            graph.sources[self._op.body.graph] = self._source(graph, iteration.at)
             of_outputs = [_gradient_of(graph, node.outputs[p]) for p in self._variables]
             of_lists = {
                 place: _gradient_of(graph, node.inputs[place])
                 for place in self._invariants
                 if node.inputs[place].dtype.base_dtype is variant
             }
-            found = self._gradients(graph, turn.at, of_outputs, of_lists)
-            turn.carry(turn.at, turn.at - 1)
+            found = self._gradients(graph, iteration.at, of_outputs, of_lists)
+            iteration.carry(iteration.at, iteration.at - 1)
             for place, argument in zip(self._variables, of_outputs, strict=True):
-                turn.carry(argument, self._dense(place, found[place]))
+                iteration.carry(argument, self._dense(place, found[place]))
             for place in self._invariants:
-                turn.add(place, found[place], of_lists.get(place), node.inputs[place])
-            for kept in [kept for each in turn.hoisted for kept in each.kept]:
-                turn.carry(kept.held, kept.written(turn.at))
-        return turn
+                iteration.add(place, found[place], of_lists.get(place), node.inputs[place])
+            for kept in [kept for each in iteration.sunk for kept in each.kept]:
+                iteration.carry(kept.held, kept.written(iteration.at))
+        return iteration
 
     def _dense(self, place: int, gradient: Any) -> Tensor:
         if gradient is None:
@@ -199,14 +204,15 @@ class _BackwardLoop:
 
 
 @dataclass
-class _Turn:
+class _BackwardIteration:
     """The body of a backward loop in the making."""
 
     graph: SubGraph
     at: Tensor  # the number of the iteration
     carried: list[tuple[Tensor, Tensor]] = field(default_factory=list[tuple[Tensor, Tensor]])
     added: list[int] = field(default_factory=list[int])  # inputs whose gradients it adds up
-    hoisted: list[Hoisted] = field(default_factory=list[Hoisted])  # what is left for after it
+    #: what is left for after the loop
+    sunk: list[SunkGradient] = field(default_factory=list[SunkGradient])
 
     def carry(self, argument: Tensor, new: Tensor) -> None:
         """Have one more loop variable."""
@@ -220,20 +226,20 @@ class _Turn:
             self.added.append(place)
             self.carry(of_list, gradient)
             return
-        left = hoisted(place, gradient, self.at, self.graph)
+        left = sink_gradient(place, gradient, self.at, self.graph)
         if left is not None:
-            self.hoisted.append(left)
+            self.sunk.append(left)
             return
         self.added.append(place)
         total = _gradient_of(self.graph, like)
         self.carry(total, AddN()([total, *_summands(convert_to_tensor(gradient))]))
 
-    def draft(self) -> Draft:
+    def traced(self) -> TracedBody:
         """The body."""
         arguments = tuple(argument for argument, _ in self.carried)
         with self.graph.as_default():
             outputs = tuple(self.graph.capture(new) for _, new in self.carried)
-        return Draft(self.graph, arguments, outputs)
+        return TracedBody(self.graph, arguments, outputs)
 
 
 def _summands(gradient: Tensor) -> Sequence[Tensor]:
@@ -257,16 +263,16 @@ def _read(values: Tensor, at: Tensor, like: Tensor) -> Tensor:
 
 def loop_node(
     variables: Sequence[Tensor],
-    condition: Draft,
-    body: Draft,
+    condition: TracedBody,
+    body: TracedBody,
     shapes: Sequence[TensorShape],
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str = "While",
 ) -> list[Tensor]:
-    """A loop over variables with a drafted condition and body; the final variables."""
-    (condition_body, loop_body), captured = settle([condition, body])
+    """A loop over variables with a traced condition and body; the final variables."""
+    (condition_body, loop_body), captured = close_bodies([condition, body])
     op = While(
         condition=condition_body,
         body=loop_body,
@@ -387,7 +393,7 @@ def _loop(
 ) -> Any:
     starts = tensors_of(loop_vars, "Loop variables")
     shapes = _shapes(loop_vars, starts, shape_invariants)
-    kinds = [(t.dtype.base_dtype, shape) for t, shape in zip(starts, shapes, strict=True)]
+    specs = [(t.dtype.base_dtype, shape) for t, shape in zip(starts, shapes, strict=True)]
 
     def pack(tensors: Sequence[Tensor]) -> Sequence[Any]:
         return _unpacked(rebuilt(loop_vars, tensors))
@@ -395,14 +401,14 @@ def _loop(
     def again(*given: Any) -> Any:
         return _like(loop_vars, body(*given))
 
-    condition = draft(cond, "cond of tf.while_loop", kinds, pack)
+    condition = trace_body(cond, "cond of tf.while_loop", specs, pack)
     _check_condition(condition)
-    drafted = draft(again, "body of tf.while_loop", kinds, pack)
-    _check_body(loop_vars, starts, shapes, drafted)
+    traced_body = trace_body(again, "body of tf.while_loop", specs, pack)
+    _check_body(loop_vars, starts, shapes, traced_body)
     results = loop_node(
-        starts, condition, drafted, shapes, parallel_iterations, back_prop, swap_memory
+        starts, condition, traced_body, shapes, parallel_iterations, back_prop, swap_memory
     )
-    return rebuilt(drafted.result, results)
+    return rebuilt(traced_body.result, results)
 
 
 def _shapes(loop_vars: Any, starts: Sequence[Tensor], invariants: Any) -> list[TensorShape]:
@@ -452,7 +458,7 @@ def is_narrower(shape: TensorShape, than: TensorShape) -> bool:
     return all(b is None or a == b for a, b in zip(shape.as_list(), than.as_list(), strict=True))
 
 
-def _check_condition(condition: Draft) -> None:
+def _check_condition(condition: TracedBody) -> None:
     if len(condition.outputs) != 1 or nest.is_sequence(condition.result):
         raise TypeError(f"cond must return a boolean: {condition.result!r} (at {user_line()})")
     (truth,) = condition.outputs
@@ -463,7 +469,7 @@ def _check_condition(condition: Draft) -> None:
 
 
 def _check_body(
-    loop_vars: Any, starts: Sequence[Tensor], shapes: Sequence[TensorShape], body: Draft
+    loop_vars: Any, starts: Sequence[Tensor], shapes: Sequence[TensorShape], body: TracedBody
 ) -> None:
     """Raise unless the body gives the structure, dtypes and shapes that it takes."""
     try:

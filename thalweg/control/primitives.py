@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from thalweg.control.branches import common_shape
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bool as boolean
+from thalweg.graph.effects import Resource, writes
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
@@ -26,6 +27,7 @@ class Primitive(Op, abstract=True):
     """The base of what only a token graph can run."""
 
     stateful = True  # whether it gives a value at all is the step's matter
+    effects = ()  # it hands a value or a reference on
     host_only = True
     step_local = True
 
@@ -132,6 +134,7 @@ class RefIdentity(Op):
     """The same reference."""
 
     signature = "input: &T -> output: &T"
+    effects = ()  # it hands a reference on
     stateful = True  # what it refers to may change
     host_only = True
     step_local = True
@@ -168,6 +171,7 @@ class Abort(Op):
     """Ends the process."""
 
     signature = "->"
+    effects = (writes(Resource.STEP),)
     stateful = True
     host_only = True
     not_differentiable = True

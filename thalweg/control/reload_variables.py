@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from thalweg.control.effects import written_references
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node_effects import body_accesses
 from thalweg.graph.subgraph import Argument, Body, SubGraph
 
 
@@ -20,7 +20,7 @@ def stale_reads(bodies: Sequence[Body]) -> dict[Tensor, Tensor]:
     and those variables."""
     written: set[Tensor] = set()
     for body in bodies:
-        inside = set(written_references(body))
+        inside = {a.state for a in body_accesses(body) if a.writes}
         written |= {outer for outer, inner in body.graph.captures.items() if inner in inside}
     captured = dict.fromkeys(tensor for body in bodies for tensor in body.graph.captures)
     pairs = [(tensor, variable) for tensor in captured for variable in written]
@@ -50,7 +50,7 @@ def _captured(tensor: Tensor) -> Tensor | None:
     return next((outer for outer, inner in graph.captures.items() if inner is tensor), None)
 
 
-def reread(body: Body, stale: Mapping[Tensor, Tensor]) -> Body:
+def reload_variables(body: Body, stale: Mapping[Tensor, Tensor]) -> Body:
     """A body that reads variables itself."""
     graph, reads = body.graph, dict[Tensor, tuple[Node, Tensor]]()
     for tensor, variable in stale.items():

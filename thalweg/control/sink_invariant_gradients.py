@@ -1,8 +1,8 @@
-"""What a backward loop leaves for after its last turn: gradients of what a loop takes unchanged.
+"""Gradients of loop invariants, sunk below the backward loop.
 
-Such a gradient is a sum over the turns. Where a turn adds a matrix product or a few rows, adding
-them up in the loop would cost the size of the whole every turn: the turns keep their parts in
-lists instead, and one product, or slices of all rows, is made of those when the loop is done.
+Such a gradient is a sum over the iterations. Where an iteration adds a matrix product or a few
+rows, a sum in the loop would cost the size of the whole every time: the iterations keep their parts
+in lists instead, and one product, or slices of all rows, is made of those when the loop is done.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from thalweg.ops.linalg.matmul import MatMul
 
 @dataclass(frozen=True)
 class Kept:
-    """A tensor of a backward body whose values of all turns are kept in a list."""
+    """A tensor of a backward body whose values of all iterations are kept in a list."""
 
     tensor: Tensor
     held: Tensor  # the list, as the body gets it
@@ -47,14 +47,14 @@ class Kept:
         return made(count)
 
     def written(self, at: Tensor) -> Tensor:
-        """The list with the value of this turn."""
+        """The list with the value of this iteration."""
         return TensorArrayWrite(dtype=self.tensor.dtype)(self.held, at, self.tensor)
 
 
 @dataclass(frozen=True)
 class Product:
-    """A sum over the turns of aᵀ b: one product of all a, which the forward loop saved, and all b,
-    which the backward loop keeps."""
+    """A sum over the iterations of aᵀ b: one product of all a, which the forward loop saved, and
+    all b, which the backward loop keeps."""
 
     place: int  # the input of the loop whose gradient it is
     values: Tensor  # all a
@@ -70,7 +70,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Slices:
-    """A sum over the turns of rows: the rows of all turns, and where they belong."""
+    """A sum over the iterations of rows: the rows of all iterations, and where they belong."""
 
     place: int  # the input of the loop whose gradient it is
     kept: tuple[Kept, Kept]  # values, indices
@@ -85,14 +85,14 @@ class Slices:
         return IndexedSlices(values, indices, shaping.shape(like))
 
 
-Hoisted = Product | Slices
+SunkGradient = Product | Slices
 
 
-def hoisted(
+def sink_gradient(
     place: int, gradient: Tensor | IndexedSlices, at: Tensor, graph: SubGraph
-) -> Hoisted | None:
-    """What a turn adds to the gradient of an input, where that can be left for after the loop.
-    Inside another body it is added up: only lists of known length are compiled there."""
+) -> SunkGradient | None:
+    """What an iteration adds to the gradient of an input, where that can be left for after the
+    loop. Inside another body it is added up: only lists of known length are compiled there."""
     if is_body(graph.outer):
         return None
     if isinstance(gradient, IndexedSlices):

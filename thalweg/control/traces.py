@@ -1,7 +1,7 @@
 """What a gradient needs from inside a branch or a loop: values that the step saves on the way.
 
-A trace is a node beside the conditional or the loop it looks into. Pruning decides whether a step
-has it; in a plan, a control node and the traces that the step needs of it are one unit.
+A trace is a node beside the conditional or the loop that it reads from. Pruning decides whether a
+step has it; in a plan, a control node and the traces that the step needs of it are one unit.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from thalweg.ops.core import basic
 class Trace(Op, abstract=True):
     """The base of all traces: `holder` is any output of the control node."""
 
-    stateful = True  # it is the holder's run that it tells of
+    stateful = True  # it takes values of its holder's run
+    effects = ()  # the holder has them
     of_process = True
 
     def kernel(self, context: Any, holder: Any) -> Any:
-        raise AssertionError(f"{context.node.name} is computed with the node it looks into")
+        raise AssertionError(f"{context.node.name} is computed with the node it reads from")
 
 
 class BranchTrace(Trace):

@@ -327,6 +327,7 @@ class Stage(Op, abstract=True):
     """The base of ops whose output is a dataset."""
 
     signature = "-> handle: variant"
+    effects = ()  # a pipeline runs when it is iterated
     stateful = True  # a new pipeline each time
     host_only = True
     not_differentiable = True

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from thalweg import errors
-from thalweg.control.bodies import draft, settle
-from thalweg.control.effects import bodies_of
+from thalweg.control.bodies import close_bodies, trace_body
 from thalweg.data import structure
 from thalweg.data.columns import as_array
 from thalweg.data.flow import Element, Pipeline, Run, Stage
@@ -55,7 +54,7 @@ class Traced:
             result = function(*(arguments if len(specs) == 1 else packed))
             return self._flat(result)
 
-        (body,), self.captured = settle([draft(call, holder, kinds)])
+        (body,), self.captured = close_bodies([trace_body(call, holder, kinds)])
         cells = tuple(_eager_cell(tensor) for tensor in self.captured)
         self.function = Lambda(body, sparse_leaves(self.spec), cells)
 
@@ -263,7 +262,7 @@ def _draws(node: Node) -> bool:
 def _bodies(node: Node) -> list[Body]:
     function = getattr(node.op, "f", None)
     inner = [function.body] if isinstance(function, Lambda) else []
-    return [*bodies_of(node), *inner]
+    return [*node.op.bodies, *inner]
 
 
 def truth(value: Any) -> bool:

@@ -12,6 +12,7 @@ from thalweg.data.functions import Function, captured_values, tensors_of
 from thalweg.data.iterator_state import SessionIterator
 from thalweg.graph.attributes import FunctionName
 from thalweg.graph.dtypes import DType
+from thalweg.graph.effects import reads, writes
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
@@ -74,6 +75,7 @@ class MakeIterator(IteratorOp):
     """Starts an iterator at the first element of a dataset."""
 
     signature = "dataset: variant, iterator: resource ->"
+    effects = (writes("iterator"),)
 
     def shape(self, *_: Tensor) -> list[TensorShape]:
         return []
@@ -107,6 +109,7 @@ class IteratorToStringHandle(IteratorOp):
     """A text by which steps can be told to use an iterator."""
 
     signature = "resource_handle: resource -> string_handle: string"
+    effects = (reads("resource_handle"),)
 
     def shape(self, resource_handle: Tensor) -> TensorShape:
         return scalar()
@@ -124,6 +127,7 @@ class IteratorFromStringHandleV2(IteratorOp):
     """The iterator of a text."""
 
     signature = "string_handle: string -> resource_handle: resource"
+    effects = ()  # it finds what it names
     output_types: tuple[DType, ...]
     output_shapes: tuple[TensorShape, ...]
 
@@ -159,6 +163,7 @@ class IteratorSaveState(IteratorOp):
     """Where an iterator is, as bytes: every stage, and all that was made ahead."""
 
     signature = "iterator: resource -> state: string"
+    effects = (reads("iterator"),)
 
     def shape(self, iterator: Tensor) -> TensorShape:
         return scalar()
@@ -216,6 +221,7 @@ class ReduceDataset(Giving):
         "input_dataset: variant, initial_state: [Tstate], other_arguments: [Targuments] "
         "-> components: [output_types]"
     )
+    effects = ()  # its pass over the dataset is its own
     f: FunctionName
 
     def kernel(
@@ -238,6 +244,7 @@ class DatasetToSingleElement(Giving):
     """The only element of a dataset."""
 
     signature = "dataset: variant -> components: [output_types]"
+    effects = ()  # its pass over the dataset is its own
 
     def kernel(self, context: Context, dataset: Pipeline) -> list[Any]:
         with Pass(dataset, context) as all_elements:

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any
 
-from thalweg.control.effects import has_host_effects, written_places
 from thalweg.functions.tensors import EagerTensor
 from thalweg.graph.collections import GraphKeys
-from thalweg.graph.dtypes import variant
 from thalweg.graph.graph import Graph, graphs
 from thalweg.graph.names import Names
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node_effects import is_visible, written_variables
 from thalweg.graph.op import Op
-from thalweg.graph.subgraph import Argument, SubGraph
-from thalweg.ops.core.basic import Identity, NoOp
-from thalweg.ops.random.random import Random
+from thalweg.graph.subgraph import SubGraph
+from thalweg.ops.core.basic import Identity
 from thalweg.variables.scope import SCOPES_KEY, STORE_KEY
 from thalweg.variables.variable import Variable, variable_of
 
@@ -36,13 +34,6 @@ _SHARED: set[Any] = {
     GraphKeys.GLOBAL_STEP,
 }
 _MAX_SEEDS = 0x3FFF_0000
-
-
-class _Draft(NamedTuple):
-    """A node that is about to be made, as far as its effects tell."""
-
-    op: Op
-    inputs: tuple[Tensor, ...]
 
 
 class FunctionGraph(SubGraph):
@@ -125,8 +116,11 @@ class FunctionGraph(SubGraph):
     def _add(
         self, op: Op, inputs: tuple[Tensor, ...], controls: tuple[Node, ...], *rest: Any
     ) -> Node:
-        draft = cast("Node", _Draft(op, inputs))
-        written, is_seen = written_places(draft), _is_seen_outside(draft)
+        if not (op.footprint or op.bodies or op.blocking):
+            return super()._add(op, inputs, controls, *rest)
+        *_, annotations, (code, lasti) = rest
+        apart = Node(self, op, "", inputs, controls, "", annotations, code, lasti, -1)
+        written, is_seen = written_variables(apart), is_visible(apart) or op.blocking
         if not written and not is_seen:
             return super()._add(op, inputs, controls, *rest)
         before = dict.fromkeys(controls)
@@ -144,20 +138,6 @@ class FunctionGraph(SubGraph):
         if is_seen:
             self._last = node
             self._writes.clear()
-
-
-def _is_seen_outside(node: Node) -> bool:
-    """Whether others may see, outside of the step, that a node ran: a file, a queue, the screen.
-
-    A list is seen only by those it flows to, and a random number only by its readers.
-    """
-    if not node.inputs and not node.op.blocking:
-        return False  # a source: an argument, a variable, the handle of a queue
-    if isinstance(node.op, Random | Argument | NoOp):
-        return False
-    if any(tensor.dtype.base_dtype is variant for tensor in node.inputs):
-        return False
-    return has_host_effects(node) or node.op.blocking
 
 
 def _is_read(tensor: Tensor) -> bool:

@@ -21,9 +21,9 @@ from thalweg.functions.trace import steps as recorded
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node_effects import reference_roots
 from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import Body, needed
-from thalweg.lower.regions import reference_roots
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation

@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.autodiff.custom import CustomGradient
-from thalweg.control.effects import has_host_effects, written_places
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, flatten_control_inputs
 from thalweg.graph.node import Node, Tensor, flatten_nodes
+from thalweg.graph.node_effects import is_visible, written_variables
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.signature import parse
-from thalweg.graph.subgraph import SubGraph, bodies_of
+from thalweg.graph.subgraph import SubGraph
 from thalweg.ops.core.basic import NoOp
 from thalweg.ops.random.random import Random
 
@@ -90,7 +90,7 @@ class TraceNode:
         self.result: Any = None  # how outputs are given back, where that is not a single tensor
         self.consulted: tuple[int, ...] = ()  # the leaves whose values decided something here
         self.randoms = tuple(node for node in nodes if isinstance(node.op, Random))
-        self.writes = any(written_places(node) for node in nodes)
+        self.writes = any(written_variables(node) for node in nodes)
         customs = sum(isinstance(node.op, CustomGradient) for node in nodes)
         self.customs: int = customs + (0 if parent is None else parent.customs)
         self.is_special = bool(self.randoms) or self.writes or customs > 0
@@ -132,8 +132,8 @@ class Guard:
 def has_effect(node: Node) -> bool:
     """Whether a node must run even if nobody looks at what it gives."""
     op = node.op
-    if bodies_of(node):
-        return bool(written_places(node)) or has_host_effects(node)
+    if node.op.bodies:
+        return bool(written_variables(node)) or is_visible(node)
     if not op.stateful or isinstance(op, NoOp | Source | Random):
         return False
     return bool(op.parsed.references) or op.host_only or op.blocking

@@ -1,7 +1,7 @@
 """Functions that ops hold by name, and how a GraphDef's library holds them.
 
 A `Lambda` is a body with a name. `function_def` writes a body as a FunctionDef; `body_of` makes it
-anew in another graph. Both leave single nodes to those who write and read NodeDefs.
+again in another graph. Both leave single nodes to those who write and read NodeDefs.
 """
 
 from __future__ import annotations

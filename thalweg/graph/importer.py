@@ -1,4 +1,4 @@
-"""`tf.import_graph_def`: the nodes of a GraphDef, made anew in the default graph.
+"""`tf.import_graph_def`: the nodes of a GraphDef, rebuilt in the default graph.
 
 Every node is built by the same call that user code makes, so dtypes and shapes are checked and
 inferred again. Nodes may come in any order; a cycle is an error, but for the way from a

@@ -3,7 +3,7 @@
 `constant_value` evaluates pure nodes whose inputs are all known with their NumPy kernels.
 `constant_elements` also follows integer vectors that are known in part, so that
 `reshape(x, [tf.shape(y)[0], -1])` keeps what is known; `constant_value_as_shape` reads the same
-as a shape. A question looks at a bounded number of nodes, and at none of them twice.
+as a shape. A query visits a bounded number of nodes, and at none of them twice.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from thalweg.public import public
 Array = NDArray[Any]
 Elements = tuple[int | None, ...]
 
-_MOST_ELEMENTS = 1024  # values worth knowing are shapes, axes and bounds, not data
-_MOST_NODES = 256
-_DEEPEST = 32
+_MAX_ELEMENTS = 1024  # values worth knowing are shapes, axes and bounds, not data
+_MAX_NODES = 256
+_MAX_DEPTH = 32
 
 
 class _Inquiry(threading.local):
@@ -43,7 +43,7 @@ class _Inquiry(threading.local):
         """Whether to go on; answers are forgotten with the outermost question."""
         self.depth += 1
         try:
-            yield self.depth <= _DEEPEST and self.visited <= _MOST_NODES
+            yield self.depth <= _MAX_DEPTH and self.visited <= _MAX_NODES
         finally:
             self.depth -= 1
             if self.depth == 0:
@@ -90,7 +90,7 @@ def _evaluated(tensor: Tensor) -> Array | None:
         node = pending[-1]
         outputs = _ready_value(node)
         if outputs is None:
-            if not _can_evaluate(node) or _inquiry.visited > _MOST_NODES:
+            if not _can_evaluate(node) or _inquiry.visited > _MAX_NODES:
                 return None
             waiting = [t for t in node.inputs if t not in known]
             if waiting:
@@ -121,7 +121,7 @@ def _can_evaluate(node: Node) -> bool:
     if op.stateful or not op.has("numpy") or not node.inputs:
         return False
     sizes = [t.shape.num_elements() for t in (*node.inputs, *node.outputs)]
-    return all(size is not None and size <= _MOST_ELEMENTS for size in sizes)
+    return all(size is not None and size <= _MAX_ELEMENTS for size in sizes)
 
 
 def _evaluate(node: Node, values: list[Any]) -> list[Any] | None:
@@ -151,7 +151,7 @@ def constant_elements(tensor: Tensor) -> Elements | None:
 
 def _elements(tensor: Tensor) -> Elements | None:
     count = tensor.shape.num_elements()
-    if count is not None and count > _MOST_ELEMENTS:
+    if count is not None and count > _MAX_ELEMENTS:
         return None
     value = _value(tensor)
     if value is not None:

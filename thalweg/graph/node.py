@@ -7,7 +7,7 @@ step runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -389,6 +389,12 @@ class Tensor:
 
     def __abs__(self) -> Tensor:
         return operators["abs"](self)
+
+
+def program_order(nodes: Iterable[Node]) -> list[Node]:
+    """Nodes of one graph in the order in which the program made them. Effects happen in this order:
+    `thalweg.graph.order` makes edges of it, and what plans a step goes by those."""
+    return sorted(nodes, key=lambda node: node.index)
 
 
 def as_node(value: Any) -> Node:

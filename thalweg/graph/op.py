@@ -12,10 +12,20 @@ from __future__ import annotations
 import inspect
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from thalweg.graph import signature as signatures
+from thalweg.graph.effects import (
+    NO_FOOTPRINT,
+    Effect,
+    Footprint,
+    declared_footprint,
+    derived_footprint,
+)
 from thalweg.graph.signature import Signature
+
+if TYPE_CHECKING:
+    from thalweg.graph.subgraph import Body
 
 _REQUIRED: Any = object()  # marks an attribute without a default
 
@@ -27,8 +37,10 @@ class Op:
     """The base of every op block."""
 
     signature: ClassVar[str] = ""
-    #: outputs depend on more than the inputs: never folded, merged or evaluated ahead
+    #: outputs depend on more than the inputs: never folded, merged or precomputed
     stateful: ClassVar[bool] = False
+    #: the state it reads and writes, where the signature does not tell (`thalweg.graph.effects`)
+    effects: ClassVar[tuple[Effect, ...] | None] = None
     #: f(x, y) = f(y, x)
     commutative: ClassVar[bool] = False
     #: one output element depends on the same element of (broadcast) inputs alone
@@ -41,7 +53,7 @@ class Op:
     step_local: ClassVar[bool] = False
     #: a gradient of None is right for every input (indices, comparisons, shapes)
     not_differentiable: ClassVar[bool] = False
-    #: its gradient is told which inputs' gradients are `wanted` and which outputs' were `given`
+    #: its gradient gets which inputs' gradients are `wanted` and which outputs' were `given`
     chooses_gradients: ClassVar[bool] = False
     #: its gradient takes IndexedSlices as they are; others get them as tensors
     passes_slices: ClassVar[bool] = False
@@ -84,6 +96,7 @@ class Op:
 
     type_name: ClassVar[str]
     parsed: ClassVar[Signature]
+    footprint: ClassVar[Footprint] = NO_FOOTPRINT
     fields: ClassVar[dict[str, Any]] = {}
     result: ClassVar[Callable[..., Any]]
 
@@ -94,6 +107,7 @@ class Op:
         cls.type_name = name or cls.__name__
         cls.parsed = signatures.parse(cls.signature)
         cls.result = _result_type(cls)
+        cls.footprint = _footprint(cls)
         _check(cls)
         REGISTRY[cls.type_name] = cls
 
@@ -117,6 +131,11 @@ class Op:
     def attributes(self) -> dict[str, Any]:
         """The attribute values by name."""
         return dict(self.__dict__)
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        """The sub-graphs that the op runs: their effects are its own."""
+        return ()
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.__dict__ == self.__dict__
@@ -152,6 +171,14 @@ def _result_type(cls: type[Op]) -> Callable[..., Any]:
     return namedtuple(cls.__name__, names)  # pyright: ignore[reportUntypedNamedTuple] - names come from the signature
 
 
+def _footprint(cls: type[Op]) -> Footprint:
+    if cls.effects:
+        return declared_footprint(cls.effects, cls.parsed)
+    if cls.effects is None and cls.stateful:
+        return derived_footprint(cls.parsed, cls.has("stream")) or NO_FOOTPRINT
+    return NO_FOOTPRINT
+
+
 def _check(cls: type[Op]) -> None:
     """The spec of a block, checked when it is defined."""
     if cls.type_name in REGISTRY:
@@ -160,6 +187,8 @@ def _check(cls: type[Op]) -> None:
         raise TypeError(f"op {cls.type_name} has no shape rule")
     if not (cls.has("numpy") or cls.has("kernel")):
         raise TypeError(f"op {cls.type_name} has no kernel")
+    if cls.stateful and cls.parsed.inputs and cls.effects is None and not cls.footprint:
+        raise TypeError(f"op {cls.type_name} is stateful: it must declare its effects, or ()")
     unbound = [
         a.type
         for a in cls.parsed.outputs

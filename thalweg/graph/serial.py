@@ -17,7 +17,7 @@ from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.protos import message
 from thalweg.graph.signature import Argument
-from thalweg.graph.subgraph import Body, bodies_of
+from thalweg.graph.subgraph import Body
 from thalweg.public import publish_lazily
 
 _LARGEST = 1 << 31  # what a protobuf can hold
@@ -73,7 +73,7 @@ def function_library(nodes: Iterable[Node]) -> dict[str, Any]:
 
 def _written(graph: Graph, start: int) -> list[Node]:
     """The nodes to write; where some hold sub-graphs, what stands for them outside."""
-    if not any(bodies_of(node) for node in graph.nodes):
+    if not any(node.op.bodies for node in graph.nodes):
         return graph.nodes[start:]
     return [node for _, group in groups(graph)[start:] for node in group]
 
@@ -90,7 +90,7 @@ def node_def(node: Node, add_shapes: bool = False) -> Any:
     proto.input.extend(input_name(tensor) for tensor in node.inputs)
     proto.input.extend(f"^{control.name}" for control in node.control_inputs)
     known, names = attributes.kinds(type(node.op)), node.op.graphdef_names
-    held = _BODIES if bodies_of(node) else frozenset[str]()
+    held = _BODIES if node.op.bodies else frozenset[str]()
     for name, value in node.attributes().items():
         if value is not None and name not in _PRIVATE and name not in held:
             written = attributes.encode(value, known.get(name))

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from thalweg.graph import nest
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, flatten_control_inputs, get_default_graph, graphs
-from thalweg.graph.node import Node, Tensor, as_node
+from thalweg.graph.node import Node, Tensor, as_node, program_order
 from thalweg.graph.op import Op
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.shapes import TensorShape
@@ -210,18 +210,6 @@ class Body:
         return f"<{len(self.graph.nodes)} nodes>"
 
 
-def bodies_of(node: Node) -> tuple[Body, ...]:
-    """The sub-graphs that a node holds."""
-    found: list[Body] = []
-    for value in node.op.__dict__.values():
-        if isinstance(value, Body):
-            found.append(value)
-        elif isinstance(value, tuple):
-            many = cast("tuple[Any, ...]", value)
-            found += [each for each in many if isinstance(each, Body)]
-    return tuple(found)
-
-
 def inline(body: Body, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Node]]:
     """Copies of a body's nodes in the current graph: its outputs and its targets there."""
     rewriter = Rewriter(get_default_graph(), dict(zip(body.arguments, inputs, strict=True)))
@@ -233,7 +221,7 @@ def inline(body: Body, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Nod
 def needed(
     outputs: Iterable[Tensor], targets: Iterable[Node], known: Mapping[Tensor, Any]
 ) -> list[Node]:
-    """The nodes that outputs and targets need, in the order they were made."""
+    """The nodes that outputs and targets need, in the order of the program."""
     pending = [tensor.op for tensor in outputs if tensor not in known] + list(targets)
     found: set[Node] = set()
     while pending:
@@ -243,7 +231,7 @@ def needed(
         found.add(node)
         pending += [tensor.op for tensor in node.inputs if tensor not in known]
         pending += [control for control in node.control_inputs if not is_known(control, known)]
-    return sorted(found, key=lambda node: node.index)
+    return program_order(found)
 
 
 def is_known(node: Node, known: Mapping[Tensor, Any]) -> bool:

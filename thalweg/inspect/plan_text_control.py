@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from thalweg.control.branches import Branching
-from thalweg.control.effects import bodies_of
 from thalweg.control.liveness import needed
 from thalweg.control.traces import LoopCount, LoopTrace
 from thalweg.graph.node import Node, Tensor
@@ -41,7 +40,7 @@ def _described(unit: ControlRegion) -> Iterator[str]:
         yield f"saves {_tensor(_traced(trace))}{often}"
     if not traces:
         yield "saves nothing"
-    for name, body in zip(_names(node), bodies_of(node), strict=True):
+    for name, body in zip(_names(node), node.op.bodies, strict=True):
         yield f"{name}:"
         wanted = [_traced(trace) for trace in traces if _traced(trace).graph is body.graph]
         yield from (f"  {line}" for line in _body_lines(body, wanted))

@@ -18,8 +18,9 @@ from thalweg.codegen.cache import Statistics, statistics
 from thalweg.device.cpu.program import Program
 from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.order import step_order
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
-from thalweg.lower.regions import compilable, ordered, regions
+from thalweg.lower.regions import compilable, regions
 from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, specialise
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.context import VariableCell
@@ -204,7 +205,7 @@ class _Walk:
 
 def _cut(region: Region, node: Node | None, device: Device) -> Sequence[Instruction]:
     """The instructions of a region of which one node runs on its NumPy kernel."""
-    order = ordered(region.nodes, region.inputs)
+    order = step_order(region.nodes, region.inputs)
     outside = [tensor for tensor in region.roots if tensor.op not in region.nodes]
     apart = () if node is None else (node,)
     units = regions(region.nodes, region.outputs, region.inputs, order, apart)

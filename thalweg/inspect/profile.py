@@ -22,10 +22,10 @@ import numpy as np
 from thalweg import errors
 from thalweg.codegen.contraction.amx_plan import on_matrix_unit
 from thalweg.codegen.machine import host
-from thalweg.control.effects import bodies_of, inner_nodes
 from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak, matrix_peak
 from thalweg.device.cpu.program import Program
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node_effects import inner_nodes
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of, snake_case
 from thalweg.inspect.plan_text import clipped, plural, table
 from thalweg.inspect.plan_walk import is_variable
@@ -506,7 +506,7 @@ def _is_host(instruction: Instruction) -> bool:
 
 def _may_run(node: Node) -> bool:
     """Whether a node, with all inside it, changes nothing but state that is fresh in a profile."""
-    bodies = bodies_of(node)
+    bodies = node.op.bodies
     if bodies:
         return all(_may_run(inner) for body in bodies for inner in inner_nodes(body))
     op = node.op

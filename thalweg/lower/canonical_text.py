@@ -1,4 +1,4 @@
-"""Ops told as text, equal for equal ops and attributes, in this process and in others."""
+"""Ops as canonical text: equal for equal ops and attributes, in this process and in others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import Dimension, TensorShape
 from thalweg.platform.caches import memoized
 
-_FEW = 8  # elements of an array that are told as they are
+_MAX_LITERAL = 8  # elements of an array that are written out; larger ones are hashed
 
 #: Where the ops are defined that mean the same in every process with the same code.
 _HOMES = tuple(f"{__name__.partition('.')[0]}.{name}." for name in ("autodiff", "control", "ops"))
@@ -24,9 +24,8 @@ class Unnamed(Exception):
     """A part of a region that has no name in other processes."""
 
 
-def told(op: Op) -> str | None:
-    """An op and its attributes in words that no other one has; None for one that only this process
-    knows."""
+def canonical_text(op: Op) -> str | None:
+    """The text of an op and its attributes; None for one that only this process knows."""
     try:
         return op_text(op)
     except Unnamed:
@@ -34,8 +33,8 @@ def told(op: Op) -> str | None:
 
 
 def op_text(op: Op) -> str:
-    """The same for an op that must be known to other processes."""
-    name, fields = _kind_of(type(op))
+    """The same; raises for an op that only this process knows."""
+    name, fields = _fields_of(type(op))
     if not fields:
         return name
     values = op.__dict__
@@ -43,27 +42,27 @@ def op_text(op: Op) -> str:
 
 
 @memoized(5_000)
-def _kind_of(kind: type[Op]) -> tuple[str, tuple[str, ...]]:
+def _fields_of(block: type[Op]) -> tuple[str, tuple[str, ...]]:
     """The name of an op and its attributes; those of users may mean something else later."""
-    if not kind.__module__.startswith(_HOMES):
+    if not block.__module__.startswith(_HOMES):
         raise Unnamed
-    return kind.type_name, tuple(kind.fields)
+    return block.type_name, tuple(block.fields)
 
 
 def _text(value: Any) -> str:
-    """An attribute in words that no other value has."""
-    tell = _TELL.get(cast("type[Any]", type(value)))
-    if tell is None:
-        tell = next((t for kind, t in _TELL.items() if isinstance(value, kind)), None)
-    if tell is None:
+    """The text of an attribute, which no other value has."""
+    write = _WRITERS.get(cast("type[Any]", type(value)))
+    if write is None:
+        write = next((t for kind, t in _WRITERS.items() if isinstance(value, kind)), None)
+    if write is None:
         raise Unnamed
-    return tell(value)
+    return write(value)
 
 
 def _array(value: Any) -> str:
     if value.dtype.hasobject:
         return f"objects{value.shape}{_sequence(value.reshape(-1).tolist())}"
-    if value.size <= _FEW:
+    if value.size <= _MAX_LITERAL:
         return f"{value.dtype}{value.shape}{value.tobytes().hex()}"
     content: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     return f"{value.dtype}{value.shape}{blake2b(content, digest_size=20).hexdigest()}"
@@ -77,8 +76,8 @@ def _mapping(values: Mapping[Any, Any]) -> str:
     return "{" + _sequence([_sequence([key, values[key]]) for key in values]) + "}"
 
 
-#: How the values of attributes are told; a type that is not here is a process's own.
-_TELL: dict[type[Any], Callable[[Any], str]] = {
+#: The text of attribute values by their type; a type that is not here is a process's own.
+_WRITERS: dict[type[Any], Callable[[Any], str]] = {
     type(None): repr,
     bool: repr,
     int: repr,

@@ -16,16 +16,16 @@ from thalweg.lower.canonical_text import Unnamed, op_text
 from thalweg.lower.specialise import Region
 
 
-def identity(region: Region) -> bytes | None:
+def fingerprint(region: Region) -> bytes | None:
     """A digest of all that lowering a region depends on, besides the shapes that come in."""
     try:
-        return _Account(region).digest()
+        return _Encoding(region).digest()
     except Unnamed:
         return None
 
 
-class _Account:
-    """A region told in numbers and words: tensors by number, in the order in which they appear,
+class _Encoding:
+    """A region as numbers and text: tensors by number, in the order in which they appear,
     and ops by the number of their text."""
 
     def __init__(self, region: Region) -> None:
@@ -45,9 +45,9 @@ class _Account:
         roots = [(self._number(t), self._number(root)) for t, root in region.roots.items()]
         outputs = [self._number(tensor) for tensor in region.outputs]
         text = f"{border}{roots}{outputs}\n" + "\n".join(self._texts)
-        told = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
-        told.update(b"\0" + flow.tobytes())  # no text has such a character
-        return told.digest()
+        digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
+        digest.update(b"\0" + flow.tobytes())  # no text has such a character
+        return digest.digest()
 
     def _enter(self, tensor: Tensor) -> str:
         return f"{self._number(tensor)} {tensor.dtype.name}"

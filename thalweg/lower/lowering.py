@@ -37,13 +37,13 @@ class Lowered:
 
 def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """Shapes made concrete, nodes drafted as loops, drafts fused, kernels finished."""
-    spec, kinds = specialise(region, shapes, {})
-    drafting = NestBuilder(spec, kinds, target)
+    spec, classes = specialise(region, shapes, {})
+    drafting = NestBuilder(spec, classes, target)
     drafting.run()
     buffers, streams, drafted = drafting.buffers, drafting.streams, len(drafting.drafts)
     pieces: Pieces = {}
     drafts = merge_reductions(alias_concat(drafting.drafts, pieces), pieces, target)
-    del drafting, kinds  # what it knows of every tensor is more than all that is kept
+    del drafting, classes  # what it knows of every tensor is more than all that is kept
     drafts = fuse(in_steps(drafts, target), target)
     drafts = hoist_consumers(rematerialize(drafts, pieces, target), target)
     drafts = pretranspose(rematerialize(drafts, pieces, target), target)

@@ -1,7 +1,7 @@
-"""Kinds of nodes: numbers that are equal where shapes and loop forms are, up to which tensors are
+"""Classes of nodes: numbers that are equal where shapes and loop forms are, up to which tensors are
 read.
 
-The steps of an unrolled loop are many nodes of few kinds: what follows from the kind is found once.
+An unrolled loop has many nodes of few classes: what follows from the class is computed once.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.lower.canonical_text import told
+from thalweg.lower.canonical_text import canonical_text
 
 Shape = tuple[int, ...]
 
-_FEW = 16  # elements of a value that is told as it is; others are told by whose they are
+_MAX_COMPARED = 16  # elements of a value that is part of a class; others go by their tensor
 
 
-class Kinds:
+class NodeClasses:
     """Numbers for what lowering sees of nodes: op, attributes, shapes and values of inputs."""
 
     def __init__(self, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Any]) -> None:
@@ -28,7 +28,7 @@ class Kinds:
         self._tensors: dict[Tensor, int] = {}
 
     def of(self, node: Node) -> int | None:
-        """The number of a node's kind; None for one that is like no other."""
+        """The number of a node's class; None for one that is like no other."""
         try:
             return self._nodes[node]
         except KeyError:
@@ -36,7 +36,7 @@ class Kinds:
             return found
 
     def _of(self, node: Node) -> int | None:
-        text = None if node.op.has("stream") else told(node.op)
+        text = None if node.op.has("stream") else canonical_text(node.op)
         if text is None:
             return None
         inputs = node.inputs
@@ -51,16 +51,16 @@ class Kinds:
     def _tensor(self, tensor: Tensor) -> int:
         found = self._tensors.get(tensor)
         if found is None:
-            kind, value = tensor.dtype.base_dtype, self._values.get(tensor)
-            key = (kind, self._shapes[tensor], _value_key(tensor, value))
+            dtype, value = tensor.dtype.base_dtype, self._values.get(tensor)
+            key = (dtype, self._shapes[tensor], _value_key(tensor, value))
             found = self._tensors[tensor] = self._number(key)
         return found
 
 
 def _value_key(tensor: Tensor, value: Any) -> Hashable:
-    """What a known value is told by, and whether it is a constant of the graph."""
+    """What stands for a known value, and whether it is a constant of the graph."""
     if value is None:
         return None
-    if value.size > _FEW or value.dtype.hasobject:
+    if value.size > _MAX_COMPARED or value.dtype.hasobject:
         return tensor
     return value.dtype.str, value.tobytes(), tensor.op.type

@@ -1,6 +1,6 @@
 """A region of a step on concrete shapes: what each tensor's shape is, and which values are known.
 
-The region's nodes are inferred anew, in order, from the shapes (and, for the few that decide
+The region's nodes are inferred again, in order, from the shapes (and, for the few that decide
 shapes, the values) that came in. What follows from shapes and constants alone is computed now.
 """
 
@@ -19,7 +19,7 @@ from thalweg.graph.dtypes import FLOATING, as_dtype
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
-from thalweg.lower.node_class import Kinds
+from thalweg.lower.node_class import NodeClasses
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.ops.state.state import VariableV2
 
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 
-_MOST_FOLDED = 1 << 16  # elements of a value that is computed once and kept with the step
+_MAX_FOLDED = 1 << 16  # elements of a value that is computed once and kept with the step
 
 
 class NotCompiled(Exception):
@@ -72,9 +72,9 @@ class Specialised:
 
 def specialise(
     region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Array]
-) -> tuple[Specialised, Kinds]:
+) -> tuple[Specialised, NodeClasses]:
     """Infer all shapes of a region from those of its inputs; `values` are inputs held fixed. The
-    kinds of its nodes are found on the way."""
+    classes of its nodes are found on the way."""
     return _Inference(region, shapes, values).run()
 
 
@@ -89,24 +89,24 @@ class _Inference:
         self._values = dict(values)
         self._graph = Graph()
         self._again: dict[Tensor, Tensor] = {}
-        self._kinds = Kinds(self._shapes, self._values)
-        self._found: dict[int, list[Shape]] = {}  # the shapes that nodes of a kind give
+        self._classes = NodeClasses(self._shapes, self._values)
+        self._found: dict[int, list[Shape]] = {}  # the shapes that nodes of a class give
 
-    def run(self) -> tuple[Specialised, Kinds]:
+    def run(self) -> tuple[Specialised, NodeClasses]:
         with self._graph.as_default():
             for tensor in self._region.inputs:
                 self._enter(tensor)
             for tensor in self._region.references:
-                kind = tensor.dtype.base_dtype
+                dtype = tensor.dtype.base_dtype
                 shape = TensorShape.of(self._shapes[tensor])
-                made = VariableV2(dtype=kind, given_shape=shape)
+                made = VariableV2(dtype=dtype, given_shape=shape)
                 self._again[tensor] = add_node(self._graph, made, (), "v", tensor.op).outputs[0]
             for tensor, root in self._region.roots.items():
                 self._again[tensor] = self._again[root]
                 self._shapes[tensor] = self._shapes[root]
             for node in self._region.nodes:
                 self._infer(node)
-        return Specialised(self._region, self._shapes, self._values), self._kinds
+        return Specialised(self._region, self._shapes, self._values), self._classes
 
     def _enter(self, tensor: Tensor) -> None:
         value = self._values.get(tensor)
@@ -125,8 +125,8 @@ class _Inference:
         self._values[tensor] = value
 
     def _infer(self, node: Node) -> None:
-        kind = self._kind(node)
-        found = None if kind is None else self._found.get(kind)
+        number = self._class_of(node)
+        found = None if number is None else self._found.get(number)
         if found is not None:
             self._shapes.update(zip(node.outputs, found, strict=True))
             return
@@ -136,18 +136,18 @@ class _Inference:
                 self._fix(tensor, value)
             return
         self._make(node)
-        if kind is not None:
-            self._found[kind] = [self._shapes[tensor] for tensor in node.outputs]
+        if number is not None:
+            self._found[number] = [self._shapes[tensor] for tensor in node.outputs]
 
-    def _kind(self, node: Node) -> int | None:
-        """The kind of a node, where that decides its shapes and that its values are not known: of
+    def _class_of(self, node: Node) -> int | None:
+        """The class of a node, where that decides its shapes and that its values are not known: of
         integers some may be known, and what waits for others is never computed now."""
         if isinstance(node.op, Const) or node.controls:
             return None
         for tensor in node.inputs:
             if tensor.dtype.base_dtype not in FLOATING and tensor not in self._values:
                 return None
-        return self._kinds.of(node)
+        return self._classes.of(node)
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         """A tensor where every shape is known."""
@@ -186,7 +186,7 @@ class _Inference:
             return None
         parts = _flat(cast("Any", result)) if isinstance(result, list | tuple) else [result]
         outputs: list[Array] = [np.asarray(part) for part in parts]
-        return outputs if sum(output.size for output in outputs) <= _MOST_FOLDED else None
+        return outputs if sum(output.size for output in outputs) <= _MAX_FOLDED else None
 
 
 def _evaluated(node: Node, values: list[Array]) -> Any:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
+from thalweg.graph.order import Order
 from thalweg.graph.rewriter import Rewriter, RewrittenGraph
 from thalweg.graph.shapes import TensorShape
-from thalweg.graph.subgraph import Argument, bodies_of
+from thalweg.graph.subgraph import Argument
 from thalweg.partition.transfers import (
     Recv,
     RecvToken,
@@ -27,8 +28,6 @@ from thalweg.partition.transfers import (
     Transfer,
 )
 from thalweg.place.placer import Placement, is_replicated, with_inner
-
-Order = Mapping[Node, Collection[Node]]  # what each node comes after
 
 
 class Slot(NamedTuple):
@@ -72,7 +71,7 @@ def _route(op: Op) -> str:
 
 def spans(node: Node, placement: Mapping[Node, Any]) -> bool:
     """Whether a conditional or a loop has nodes on other devices than its own."""
-    if not bodies_of(node):
+    if not node.op.bodies:
         return False
     inner = (each for each in with_inner(node) if not is_replicated(each))
     return any(placement.get(each, placement[node]) != placement[node] for each in inner)
@@ -191,7 +190,7 @@ class _Cut:
         source = self.part(self._placement[tensor.op])
         op, dtype, name = Send, tensor.dtype.base_dtype, tensor.name
         before: set[Node] = set()
-        if tensor.dtype.is_ref_dtype and bodies_of(reader):
+        if tensor.dtype.is_ref_dtype and reader.op.bodies:
             op, dtype = SendReference, tensor.dtype
         elif tensor.dtype.is_ref_dtype:  # read for this node: after all that it comes after
             name = f"{name}>{reader.name}"

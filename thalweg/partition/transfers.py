@@ -20,6 +20,7 @@ class Transfer(Op, abstract=True):
     """The base of both ends: `tensor_name` is a tensor's, or `^node` for a control edge."""
 
     stateful = True
+    effects = ()  # each value has a key of its own: no order between transfers is asked for
     host_only = True
     not_differentiable = True
     tensor_name: str

@@ -18,7 +18,7 @@ from thalweg import errors
 from thalweg.control.traces import Trace
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.subgraph import Argument, bodies_of
+from thalweg.graph.subgraph import Argument
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.place.devices import Devices, without_device
 from thalweg.place.groups import Group, Groups, bound_inputs
@@ -97,7 +97,7 @@ class Placer:
         """Have a node and those inside it in their groups."""
         if node not in self._groups:
             self._join_one(node)
-        for body in bodies_of(node):
+        for body in node.op.bodies:
             first = len(node.inputs) - len(body.arguments)
             self._outer.update(zip(body.arguments, node.inputs[first:], strict=True))
             for inner in _placed_nodes(body.graph.nodes):
@@ -120,7 +120,7 @@ class Placer:
 
     def _decide(self, node: Node, default: str) -> str:
         """Place a node, and those inside it."""
-        inner = [each for body in bodies_of(node) for each in _placed_nodes(body.graph.nodes)]
+        inner = [each for body in node.op.bodies for each in _placed_nodes(body.graph.nodes)]
         group = self._groups.of(node)
         if not group.device and group.asking:
             group.device = self._satisfied(group)
@@ -200,7 +200,7 @@ def _placed_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
 def with_inner(node: Node) -> Iterator[Node]:
     """A node and all nodes inside it."""
     yield node
-    for body in bodies_of(node):
+    for body in node.op.bodies:
         for inner in _placed_nodes(body.graph.nodes):
             yield from with_inner(inner)
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from thalweg.control.effects import bodies_of
 from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import ControlRegion
@@ -94,7 +93,7 @@ def controlled_call(
     homes: Homes | None = None,
 ) -> Call:
     """The call that computes a control node and its traces."""
-    first = len(unit.inputs) - len(bodies_of(unit.node)[0].arguments)
+    first = len(unit.inputs) - len(unit.node.op.bodies[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
     read = [p for p in references if p < first and unit.inputs[p] not in fed]
     given = [p for p in references if p >= first and unit.inputs[p] in fed]

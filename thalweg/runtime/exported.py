@@ -23,13 +23,11 @@ from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor, operators
+from thalweg.graph.node_effects import is_sequential
+from thalweg.graph.order import Order, step_order
 from thalweg.graph.subgraph import Argument, Body, needed
-from thalweg.lower.regions import ordered
 from thalweg.ops.core import basic
 from thalweg.ops.math import arithmetic, compare
-from thalweg.runtime.unfold import is_sequential
-
-Order = Mapping[Node, Iterable[Node]]
 
 
 def unfolded(graph: Graph) -> list[list[Node]]:
@@ -127,7 +125,7 @@ class _Exporter:
     def _body(self, body: Body, wanted: Sequence[Tensor], section: _Section) -> None:
         """The nodes of a body; what is only ordered by the program is so by control edges."""
         nodes = needed(wanted, body.targets, {})
-        order = ordered([node for node in nodes if not isinstance(node.op, Argument)], ())
+        order = step_order([node for node in nodes if not isinstance(node.op, Argument)], ())
         for node in nodes:
             self.node(node, section, order)
 

@@ -7,7 +7,8 @@ a slot, and frees each slot after its last use. Any number of threads may run a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ from typing import Any, NamedTuple
 from thalweg.control.liveness import needed
 from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
-from thalweg.lower.regions import Unit, ordered, regions, with_traces
+from thalweg.graph.order import Order, step_order, touches_state
+from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placement, Placer, is_replicated
@@ -47,7 +49,7 @@ class Plan:
     feeds: tuple[int, ...]  # the slot of each feed
     fetches: tuple[int, ...]  # the slot of each fetched tensor
     placement: Placement
-    order: Mapping[Node, Collection[Node]]  # what each node comes after
+    order: Order  # what each node comes after
     device: str = ""  # whose state it uses
     #: of a step on several devices, the plan of each: the instructions are theirs
     partitions: tuple[PartitionPlan, ...] = ()
@@ -72,8 +74,28 @@ class Plan:
     @cached_property
     def dataflow(self) -> Dataflow:
         """The step by readiness: a node that blocks does not hold up those it may wait for."""
-        graph = of_instructions(self.instructions, self.feeds, self.fetches, self.order)
-        return Dataflow(graph)
+        homes: dict[Node, list[int]] = defaultdict(list)  # constants and reads may be in several
+        for index, step in enumerate(self.instructions):
+            for node in step.nodes:
+                homes[node].append(index)
+        before = [
+            {at for node in step.nodes for at in self._homes_before(node, index, homes)}
+            for index, step in enumerate(self.instructions)
+        ]
+        return Dataflow(of_instructions(self.instructions, self.feeds, self.fetches, before))
+
+    def _homes_before(
+        self, node: Node, index: int, homes: Mapping[Node, Sequence[int]]
+    ) -> Iterator[int]:
+        """The other instructions that a node of one waits for. Of a node that several have, the
+        own copy or the first one is enough; but a write comes after all copies of a read."""
+        writes = bool(node.op.footprint or node.op.bodies)
+        for earlier in self.order.get(node, ()):
+            found = homes[earlier]
+            if writes and touches_state(earlier):
+                yield from (at for at in found if at != index)
+            elif index not in found:
+                yield from found[:1]
 
     def __str__(self) -> str:
         lines = [f"{len(self.instructions)} nodes, {self.slot_count} slots"]
@@ -113,7 +135,7 @@ def plan(
     placer = placer or Placer([device.name for device in devices], soft=True)
     nodes = prune(step.fetches, step.targets, step.feeds)
     placement = placer.place(nodes)
-    order = ordered(nodes, step.feeds)
+    order = step_order(nodes, step.feeds)
     used = _used(placement, devices)
     if len(used) == 1 or has_primitives(nodes):
         homes = homes_of(placement, devices) if len(used) > 1 else None
@@ -135,7 +157,7 @@ def _plan_one(
     step: Step,
     nodes: Sequence[Node],
     placement: Placement,
-    order: Mapping[Node, Collection[Node]],
+    order: Order,
     device: Device,
     homes: Homes | None,
     compiled: bool,
@@ -178,7 +200,7 @@ def _units(
     nodes: Sequence[Node],
     wanted: Collection[Tensor],
     feeds: Collection[Tensor],
-    order: Mapping[Node, Collection[Node]],
+    order: Order,
 ) -> Sequence[_Unit]:
     """Nodes to run one by one and what runs as one."""
     joined = restorings(nodes, wanted, feeds, order)
@@ -193,10 +215,7 @@ def _units(
 def prune(
     fetches: Iterable[Tensor], targets: Iterable[Node], feeds: Iterable[Tensor]
 ) -> list[Node]:
-    """The nodes the step needs, in an order that runs.
-
-    A node is made after everything it depends on, so the order of creation is such an order.
-    """
+    """The nodes the step needs, in the order of the program."""
     return needed(fetches, targets, dict.fromkeys(feeds))
 
 
@@ -206,7 +225,7 @@ def schedule(
     feeds: Sequence[Tensor],
     placement: Placement,
     device: Device,
-    order: Mapping[Node, Collection[Node]] | None = None,
+    order: Order | None = None,
     compiled: bool = True,
     homes: Homes | None = None,
 ) -> Plan:
@@ -293,7 +312,7 @@ def _fallback(region: Region, on_host: Node | None, device: Device) -> Callable[
     feeds = [*region.inputs, *outside]
     units: Sequence[Unit] = region.nodes
     if on_host is not None:
-        order = ordered(region.nodes, region.inputs)
+        order = step_order(region.nodes, region.inputs)
         units = regions(region.nodes, region.outputs, region.inputs, order, {on_host})
     step = schedule(units, region.outputs, feeds, {}, device)
     places = [region.references.index(region.roots[tensor]) for tensor in outside]

@@ -28,7 +28,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
 from thalweg.lower import lowering
 from thalweg.lower.dynamic_shapes import Form
-from thalweg.lower.fingerprint import identity
+from thalweg.lower.fingerprint import fingerprint
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import NotCompiled, Region, Shape
 from thalweg.runtime.program_format import UNREADABLE, Unwritable, decode, encode
@@ -97,13 +97,13 @@ class ProgramCache:
 
     @cached_property
     def _fingerprint(self) -> bytes | None:
-        return identity(self._region)
+        return fingerprint(self._region)
 
 
 def cached_lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
     """A region on concrete shapes, lowered now or in an earlier process."""
     sizes = [shapes[tensor] for tensor in (*region.inputs, *region.references)]
-    name = _entry_name(identity(region), f"lowering {target} {sizes}")
+    name = _entry_name(fingerprint(region), f"lowering {target} {sizes}")
     found = _read(name, region)
     if not isinstance(found, Lowered):
         made = found = lowering.lower(region, shapes, target)
@@ -114,12 +114,12 @@ def cached_lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target)
 # Entries
 
 
-def _entry_name(fingerprint: bytes | None, dependencies: str) -> str | None:
+def _entry_name(content: bytes | None, dependencies: str) -> str | None:
     """What an entry is called; None where nothing is kept."""
-    if fingerprint is None or shared_disk() is None:
+    if content is None or shared_disk() is None:
         return None
     text = f"{environment_key()} {dependencies}"
-    return blake2b(fingerprint + text.encode(), digest_size=32).hexdigest()
+    return blake2b(content + text.encode(), digest_size=32).hexdigest()
 
 
 @cache

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.order import Order
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.io.saving import RestoreV2
 from thalweg.ops.state.state import Assign, VariableV2
 from thalweg.runtime.calls import Call
-
-Order = Mapping[Node, Collection[Node]]
 
 
 @dataclass(frozen=True)

@@ -92,22 +92,19 @@ def of_instructions(
     instructions: Sequence[Instruction],
     feeds: Sequence[int],
     fetches: Sequence[int],
-    order: Mapping[Node, Collection[Node]],
+    before: Sequence[Collection[int]],
 ) -> TokenGraph:
     """Instructions over slots as a graph without frames: each runs after those it takes values from
-    and those that have a node which must come before one of its own."""
+    and those that come `before` it."""
+    count = len(feeds)
     sources = {slot: Source(number) for number, slot in enumerate(feeds)}
-    vertex_of: dict[Node, int] = {}
-    for vertex, step in enumerate(instructions, len(feeds)):
-        for node in step.nodes:
-            vertex_of.setdefault(node, vertex)  # a constant may be in several
+    for vertex, step in enumerate(instructions, count):
         for output in range(step.output_count):
             sources.setdefault(step.output + output, Source(vertex, output))
     vertices = [Vertex(VertexKind.PASS) for _ in feeds]
-    for vertex, step in enumerate(instructions, len(feeds)):
-        before = {vertex_of.get(n, vertex) for node in step.nodes for n in order.get(node, ())}
+    for step, earlier in zip(instructions, before, strict=True):
         inputs = tuple(sources[slot] for slot in step.inputs)
-        controls = before - {vertex} - {source.vertex for source in inputs}
+        controls = {count + at for at in earlier} - {source.vertex for source in inputs}
         call = Call(step.call, step.takes_context, step.references, step.node, step.nodes)
         vertices.append(
             Vertex(
@@ -121,7 +118,7 @@ def of_instructions(
                 is_async=step.node.op.asynchronous,
             )
         )
-    return TokenGraph(tuple(vertices), len(feeds), tuple(sources[slot] for slot in fetches))
+    return TokenGraph(tuple(vertices), count, tuple(sources[slot] for slot in fetches))
 
 
 def _line(place: int, vertex: Vertex) -> str:

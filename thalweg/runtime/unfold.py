@@ -14,24 +14,22 @@ from typing import Any, cast
 import numpy as np
 
 from thalweg.control.branches import Branching
-from thalweg.control.effects import bodies_of, has_host_effects, inner_nodes, written_places
 from thalweg.control.lists import ListValue
 from thalweg.control.liveness import needed
 from thalweg.control.loops import While
 from thalweg.control.primitives import Enter, Merging, Primitive
 from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
 from thalweg.device.device import Device
-from thalweg.graph import dtypes
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.node_effects import has_state, is_sequential
+from thalweg.graph.order import Order, step_order
 from thalweg.graph.subgraph import Argument, Body
-from thalweg.lower.regions import Unit, ordered, regions, with_traces
+from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.basic import Const
 from thalweg.runtime.calls import Call, call_of, dereferenced
 from thalweg.runtime.compiled import Fallback
 from thalweg.runtime.tokens import Input, Known, Loop, Source, TokenGraph, Vertex, VertexKind
-
-Order = Mapping[Node, Iterable[Node]]
 
 _KINDS = {
     "Switch": VertexKind.SWITCH,
@@ -83,7 +81,7 @@ def unfold_step(
     around = Section()
     for tensor in feeds:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
-    order = {node: node.control_inputs for node in nodes}
+    order = {node: set(node.controls) for node in nodes}
     for unit in with_traces(nodes, fetches):
         unfolder.unit(unit, around, order)
     unfolder.close_loops(nodes, around)
@@ -171,7 +169,7 @@ class Unfolder:
         """What tensors of a body need, whose arguments the section has as values."""
         nodes = [n for n in _needed(body, wanted) if not isinstance(n.op, Argument)]
         feeds = [t for t in section.values if not t.dtype.is_ref_dtype]
-        order = ordered(nodes, feeds)
+        order = step_order(nodes, feeds)
         if self._compiled and not has_primitives(nodes):
             units = regions(nodes, wanted, feeds, order, devices=self._names(nodes))
         else:
@@ -562,20 +560,4 @@ def _by_argument(body: Body, count: int, invariants: Mapping[int, Input]) -> dic
 
 def _goes_on_after(node: Node) -> bool:
     """Whether a node may still do something when its values are there."""
-    return bool(bodies_of(node)) and (bool(written_places(node)) or _has_effects(node))
-
-
-def is_sequential(node: Node) -> bool:
-    """Whether the iterations of a loop must come one after the other: what one does must be seen
-    by the next. Where nodes may wait for each other, only what is asked for orders them."""
-    return bool(written_places(node)) or (not node.op.blocking and _has_effects(node))
-
-
-def _has_effects(node: Node) -> bool:
-    """Whether something other than the values that flow orders the runs of a node."""
-    bodies = bodies_of(node)
-    if bodies:
-        return any(_has_effects(inner) for body in bodies for inner in inner_nodes(body))
-    if any(t.dtype is dtypes.variant for t in (*node.inputs, *node.outputs)):
-        return False  # a list is ordered by its flow
-    return node.op.has("stream") or has_host_effects(node)  # random numbers are taken in turn
+    return bool(node.op.bodies) and has_state(node)

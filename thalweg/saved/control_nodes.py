@@ -15,7 +15,6 @@ from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node
 from thalweg.graph.protos import message
 from thalweg.graph.serial import function_library, groups, inner_def, input_name
-from thalweg.graph.subgraph import bodies_of
 
 COLLECTION = "thalweg_control_nodes"
 
@@ -26,7 +25,7 @@ def described(graph: Graph, graph_def: Any) -> list[bytes]:
     Not for those with traces, nor those that use traces: outside, a trace is among the nodes that
     stand for what it looks into.
     """
-    if not any(bodies_of(node) for node in graph.nodes):
+    if not any(node.op.bodies for node in graph.nodes):
         return []
     names = {node.name for node in graph_def.node}
     parts = groups(graph)
@@ -35,7 +34,7 @@ def described(graph: Graph, graph_def: Any) -> list[bytes]:
     return [
         _description(node, part).SerializeToString()
         for node, part in parts
-        if bodies_of(node)
+        if node.op.bodies
         and node not in traced
         and not any(tensor.op in traces for tensor in node.inputs)
         and all(inner.name in names for inner in part)

@@ -18,7 +18,7 @@ from thalweg.variables.variable import Variable
 
 
 class PartitionInfo:
-    """Where a part lies in the whole: initializers that depend on it are told."""
+    """Where a part lies in the whole: what initializers that depend on it get."""
 
     def __init__(self, full_shape: Sequence[int], var_offset: Sequence[int]) -> None:
         _check_sequence("full_shape", full_shape)

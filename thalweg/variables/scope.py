@@ -116,7 +116,7 @@ class VariableScope:
         self.dtype = dtype
 
     def set_use_resource(self, use_resource: bool | None) -> None:
-        """Set whether resource variables are asked for; both kinds behave alike."""
+        """Set whether resource variables are asked for; both behave the same."""
         self.use_resource = use_resource
 
     def get_collection(self, name: Any) -> list[Any]:

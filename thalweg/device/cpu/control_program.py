@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.codegen.machine import CpuTarget
-from thalweg.control.effects import locks_updates
 from thalweg.control.lists import ListValue
 from thalweg.device.cpu.control_inputs import FIRST_ROOM, given, kind, levels, rooms_for
 from thalweg.device.cpu.control_parts import PlacedPart, placed_parts, threads_for
 from thalweg.device.cpu.invocation import address_of
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
+from thalweg.graph.node_effects import locks_updates
 from thalweg.lower.control.builder import Lower, lower_control
 from thalweg.lower.control.program import (
     LISTS,

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
-from thalweg.control.effects import locks_updates
 from thalweg.device.cpu.invocation import Invocation, address_of
 from thalweg.device.cpu.listing import Call, Listing
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program_template import ProgramTemplate
 from thalweg.device.device import DeviceProgram
+from thalweg.graph.node_effects import locks_updates
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import Arena
 from thalweg.lower.specialise import Region

@@ -1,9 +1,10 @@
 """Loops and conditionals as native programs: lowered regions with jumps between them.
 
 A loop variable is memory that the body updates in place, as it would a variable's. What enters a
-loop is one region (first values, and whether to begin), a turn is another (the body, new values,
-whether to go on): a small loop is one kernel and one jump a turn. Lists become arrays that are read
-and written by rows. What cannot be done so raises `NotCompiled`; the executor then runs the loop.
+loop is one region (first values, and whether to begin), an iteration is another (the body, new
+values, whether to go on): a small loop is one kernel and one jump an iteration. Lists become arrays
+that are read and written by rows. What cannot be done so raises `NotCompiled`; the executor then
+runs the loop.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
 from thalweg.graph.dtypes import DType, variant
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
+from thalweg.graph.order import step_order
 from thalweg.graph.subgraph import Body
 from thalweg.ir.target import Target
 from thalweg.lower.control.inlining import Bound, Inlining, first_of, is_changed, list_source
@@ -42,7 +44,7 @@ from thalweg.lower.control.program import (
 from thalweg.lower.control.scratch import Keeper, Scratch
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.nests.inline_producers import STREAM_WORDS
-from thalweg.lower.regions import ordered, regions
+from thalweg.lower.regions import regions
 from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, Shape
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.ops.math.arithmetic import Add, Mul
@@ -58,27 +60,27 @@ Lower = Callable[[Region, Mapping[Tensor, Shape], Target], Lowered]
 def lower_control(
     unit: ControlRegion, given: Sequence[Given], rooms: Capacity, target: Target, lower: Lower
 ) -> ControlProgram:
-    """A control node on inputs of known shapes; traces have room for so many turns."""
+    """A control node on inputs of known shapes; traces have room for so many iterations."""
     return _Lowering(rooms, target, lower).program(unit, given)
 
 
 @dataclass(eq=False)
 class _Keeping:
-    """What a loop keeps of its turns."""
+    """What a loop keeps of its iterations."""
 
     room: int
     where: Storage
     traces: dict[Tensor, ListBuffer | None]
-    count: BufferView | None = None  # the number of turns
-    next: BufferView | None = None  # the row that this turn's values go to
+    count: BufferView | None = None  # the number of iterations
+    next: BufferView | None = None  # the row that this iteration's values go to
     start: BufferView | None = (
-        None  # the row of the first turn, where a loop around keeps the traces
+        None  # the row of the first iteration, where a loop around keeps the traces
     )
 
     def new_list(
         self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
     ) -> ListBuffer:
-        """A list that a turn makes and the loop keeps: after those of the turns before."""
+        """A list that an iteration makes and the loop keeps, after those of earlier ones."""
         rows = ListBuffer(dtype, self.room * count, element, self.where, each=count)
         rows.home = BufferView(self.where, np.dtype(dtype.as_numpy_dtype), rows.shape)
         number = scratch.reference(cast("BufferView", self.next))
@@ -162,8 +164,8 @@ class _Lowering:
         where: Storage,
         kept: Mapping[Tensor, Keeper] | None = None,
     ) -> list[Given]:
-        """A loop. Where a loop around it keeps its traces, those of all turns come one after the
-        other."""
+        """A loop. Where a loop around it keeps its traces, those of all iterations follow one
+        another."""
         node, op = unit.node, cast("While", unit.node.op)
         total = len(node.outputs)
         begin = len(self._items)
@@ -266,26 +268,26 @@ class _Lowering:
         return found
 
     def _turn(self, cycle: _Cycle) -> None:
-        """One turn: the body, what is kept of it, new values, and whether to go on."""
-        turn, body, keeping = Scratch(), cycle.op.body, cycle.keeping
-        arguments = self._arguments(turn, body, cycle.variables, cycle.invariants)
+        """One iteration: the body, what is kept of it, new values, and whether to go on."""
+        scratch, body, keeping = Scratch(), cycle.op.body, cycle.keeping
+        arguments = self._arguments(scratch, body, cycle.variables, cycle.invariants)
         made = [first_of(t).op for t in keeping.traces if t.dtype.base_dtype is variant]
-        inlining = Inlining(turn, body, arguments, keepers=dict.fromkeys(made, keeping))
+        inlining = Inlining(scratch, body, arguments, keepers=dict.fromkeys(made, keeping))
         results = inlining.run([*body.outputs, *keeping.traces])
         total = len(cycle.variables)
         values = dict(zip(keeping.traces, results[total:], strict=True))
         for tensor, value in values.items():
-            keeping.traces[tensor] = self._keep(turn, tensor, value, keeping)
-        self._renew(turn, cycle, arguments, results[:total])
+            keeping.traces[tensor] = self._keep(scratch, tensor, value, keeping)
+        self._renew(scratch, cycle, arguments, results[:total])
         for number in dict.fromkeys((keeping.count, keeping.next)):
             if number is not None:
-                more = turn.node(Add(), (turn.reference(number), np.int32(1)), cycle.node)
-                turn.assign(number, more.outputs[0], cycle.node)
-        self._condition(turn, cycle)
-        self._keep_lists(turn, values, keeping)
+                more = scratch.node(Add(), (scratch.reference(number), np.int32(1)), cycle.node)
+                scratch.assign(number, more.outputs[0], cycle.node)
+        self._condition(scratch, cycle)
+        self._keep_lists(scratch, values, keeping)
 
     def _renew(
-        self, turn: Scratch, cycle: _Cycle, before: Sequence[Bound], after: Sequence[Bound]
+        self, scratch: Scratch, cycle: _Cycle, before: Sequence[Bound], after: Sequence[Bound]
     ) -> None:
         """Give the variables their new values."""
         # All new values are there before the first is written: one may be another's old one.
@@ -296,27 +298,29 @@ class _Lowering:
                     raise NotCompiled(cycle.node, "a list takes the place of another one")
             elif value is not before[place]:
                 like = cycle.op.body.outputs[place].op
-                new = turn.node(Identity(), (value,), like).outputs[0]
+                new = scratch.node(Identity(), (value,), like).outputs[0]
                 changed.append((one, new, like))
         for home, value, like in changed:
-            turn.assign(home, value, like)
+            scratch.assign(home, value, like)
 
-    def _keep(self, turn: Scratch, tensor: Tensor, value: Bound, keeping: _Keeping) -> ListBuffer:
-        """Write a value of this turn into its row of a trace; of a list, where it starts."""
+    def _keep(
+        self, scratch: Scratch, tensor: Tensor, value: Bound, keeping: _Keeping
+    ) -> ListBuffer:
+        """Write a value of this iteration into its row of a trace; of a list, where it starts."""
         assert keeping.next is not None
         if isinstance(value, ListBuffer):
             rows = self._list_of_lists(keeping)
             rows.entries = _lasting(value, tensor.op)
-            turn.write(rows, turn.reference(keeping.next), turn.offset(value), tensor.op)
+            scratch.write(rows, scratch.reference(keeping.next), scratch.offset(value), tensor.op)
             return rows
         if value.dtype.base_dtype is variant:
-            turn.kept[value] = keeping  # a loop or a branch inside leaves it
+            scratch.kept[value] = keeping  # a loop or a branch inside leaves it
             return self._list_of_lists(keeping)
         rows = ListBuffer(tensor.dtype.base_dtype, keeping.room, None, keeping.where)
         if not tensor.dtype.is_floating:
             rows.value = constant_value(value)
         if rows.value is None:
-            turn.write(rows, turn.reference(keeping.next), value, tensor.op)
+            scratch.write(rows, scratch.reference(keeping.next), value, tensor.op)
         return rows
 
     def _list_of_lists(self, keeping: _Keeping) -> ListBuffer:
@@ -324,15 +328,17 @@ class _Lowering:
         rows.home = BufferView(keeping.where, np.dtype(np.int32), rows.shape)
         return rows
 
-    def _keep_lists(self, turn: Scratch, values: Mapping[Tensor, Bound], keeping: _Keeping) -> None:
+    def _keep_lists(
+        self, scratch: Scratch, values: Mapping[Tensor, Bound], keeping: _Keeping
+    ) -> None:
         """Note where lists start that loops and branches inside have left. The loop has counted
-        this turn: where its rows end is where those of the next one start."""
+        this iteration: where its rows end is where those of the next one start."""
         after = Scratch()
         for tensor, value in values.items():
             rows = keeping.traces[tensor]
-            if isinstance(value, ListBuffer) or value not in turn.kept or rows is None:
+            if isinstance(value, ListBuffer) or value not in scratch.kept or rows is None:
                 continue
-            left = turn.lists[value]
+            left = scratch.lists[value]
             rows.entries = _lasting(left, tensor.op)
             index: Any = after.value(cast("BufferView", keeping.next))
             if left.end is None:
@@ -340,7 +346,7 @@ class _Lowering:
             start = after.offset(left) if left.end is None else after.value(left.end)
             after.write(rows, index, start, tensor.op)
             self._first.append(cast("BufferView", rows.home))
-            if left.end is None and left.offset is not None:  # only turns of its branch give it
+            if left.end is None and left.offset is not None:  # only its branch gives it
                 self._first.append(left.offset)
         if after.targets:
             self._emit(after, {})
@@ -438,7 +444,7 @@ class _Lowering:
         wanted = [*fetches, *lists, *_changed_lists(scratch)]
         nodes = needed(wanted, scratch.targets, dict.fromkeys(scratch.inputs))
         nodes = [node for node in nodes if node not in scratch.sources]
-        order = ordered(nodes, scratch.inputs)
+        order = step_order(nodes, scratch.inputs)
         for unit in regions(nodes, wanted, scratch.inputs, order):
             if isinstance(unit, Region):
                 self._region(unit, scratch, fetches)
@@ -525,9 +531,9 @@ def _changed_lists(scratch: Scratch) -> list[Tensor]:
 
 
 def _lasting(rows: ListBuffer, node: Node) -> ListBuffer:
-    """All of a list that is kept, which has to be there after the turn."""
+    """All of a list that is kept, which has to be there after the iteration."""
     if rows.root.is_new:
-        raise NotCompiled(node, "a list that was made in the turn is kept")
+        raise NotCompiled(node, "a list that was made in the iteration is kept")
     return rows.root
 
 

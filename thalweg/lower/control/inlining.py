@@ -14,7 +14,6 @@ from typing import Any, cast
 import numpy as np
 
 from thalweg.control.branches import Branching
-from thalweg.control.effects import bodies_of
 from thalweg.control.list_ops import (
     TensorArrayAdd,
     TensorArrayGradient,
@@ -26,7 +25,7 @@ from thalweg.control.list_ops import (
     TensorArrayUnstack,
     TensorArrayWrite,
 )
-from thalweg.control.liveness import Needs, is_control, thinned
+from thalweg.control.liveness import Needs, is_control, prune_loop_vars
 from thalweg.control.loops import While
 from thalweg.control.traces import Trace
 from thalweg.graph.dtypes import DType, int32, variant
@@ -77,7 +76,7 @@ class Inlining:
             if node in self._nodes:
                 continue
             if is_control(node):
-                self._add_control(node, thinned(node, needs.wanted[node]))
+                self._add_control(node, prune_loop_vars(node, needs.wanted[node]))
             else:
                 self._add(node)
         self._scratch.targets += [self._nodes[n] for n in self._body.targets if n in self._nodes]
@@ -266,7 +265,7 @@ class Inlining:
         return rows
 
     def _require(self, node: Node) -> None:
-        """Have a node before its turn."""
+        """Have a node before the others that are to come."""
         if not self._found.keys() >= set(node.outputs):
             for tensor in node.inputs:
                 self._require(tensor.op)
@@ -306,23 +305,23 @@ class Inlining:
 
     # Control nodes
 
-    def _add_control(self, node: Node, thin: Node) -> None:
+    def _add_control(self, node: Node, pruned: Node) -> None:
         """A control node, without what nothing needs of it."""
         scratch = self._scratch
-        inputs = [self._found[tensor] for tensor in thin.inputs]
+        inputs = [self._found[tensor] for tensor in pruned.inputs]
         lists = [one for one in inputs if isinstance(one, ListBuffer)]
         if any(rows.is_new and rows.home is None for rows in lists):
             raise NotCompiled(node, "the shape of a list's elements is known only inside")
         flat = [scratch.stand_in(one) if isinstance(one, ListBuffer) else one for one in inputs]
-        grouped = thin.op.parsed.group(flat, thin.input_counts())
-        made = scratch.node(thin.op, grouped, node, lists, self._after(node))
+        grouped = pruned.op.parsed.group(flat, pruned.input_counts())
+        made = scratch.node(pruned.op, grouped, node, lists, self._after(node))
         self._nodes[node] = made
         scratch.targets.append(made)
-        for place, (tensor, again) in enumerate(zip(thin.outputs, made.outputs, strict=True)):
+        for place, (tensor, again) in enumerate(zip(pruned.outputs, made.outputs, strict=True)):
             if tensor.dtype.base_dtype is variant:
-                self._found[tensor] = cast("ListBuffer", inputs[list_source(thin, place)])
+                self._found[tensor] = cast("ListBuffer", inputs[list_source(pruned, place)])
             else:
-                if isinstance(thin.op, While):
+                if isinstance(pruned.op, While):
                     again.set_shape(flat[place].shape)
                 self._found[tensor] = again
 
@@ -372,7 +371,7 @@ def _uses(tensor: Tensor) -> Iterator[Node]:
     for node in tensor.graph.consumers(tensor):
         places = [place for place, given in enumerate(node.inputs) if given is tensor]
         if is_control(node):
-            bodies = bodies_of(node)
+            bodies = node.op.bodies
             first = len(node.inputs) - len(bodies[0].arguments)
             for argument in [body.arguments[place - first] for body in bodies for place in places]:
                 yield from _uses(argument)
@@ -394,7 +393,7 @@ def list_source(node: Node, place: int) -> int:
     """The input of a control node that is the list it gives back."""
     if isinstance(node.op, While):
         return place
-    found = {_root(body, body.outputs[place]) for body in bodies_of(node)}
+    found = {_root(body, body.outputs[place]) for body in node.op.bodies}
     if len(found) != 1 or None in found:
         raise NotCompiled(node, "its branches give different lists")
     return 1 + cast("int", found.pop())
@@ -411,7 +410,7 @@ def _list_and_rest(node: Node, inputs: Sequence[Bound]) -> tuple[ListBuffer, Seq
 
 
 def is_changed(body: Body, place: int) -> bool:
-    """Whether a list that goes around a loop may be another one after a turn."""
+    """Whether a list that goes around a loop may be another one after an iteration."""
     tensor = body.outputs[place]
     while isinstance(tensor.op.op, Identity):
         (tensor,) = tensor.op.inputs

@@ -103,10 +103,10 @@ LISTS = -1  # the number under which lists that grow have their room
 
 @dataclass(frozen=True)
 class Capacity:
-    """How many turns traces have room for: at first, and of loops that needed more."""
+    """How many iterations traces have room for: at first, and of loops that needed more."""
 
     outer: int  # of a loop that is in no other one
-    inner: int  # of all turns of one whose traces a loop around it keeps
+    inner: int  # of all iterations of one whose traces a loop around it keeps
     grown: tuple[tuple[int, int], ...] = ()  # by the number of the loop
 
     def of(self, number: int, is_inner: bool = False) -> int:
@@ -116,7 +116,7 @@ class Capacity:
 
 @dataclass(frozen=True, eq=False)
 class Count:
-    """The turns of a loop with traces, of which there is room for so many."""
+    """The iterations of a loop with traces, of which there is room for so many."""
 
     home: BufferView
     room: int
@@ -124,10 +124,10 @@ class Count:
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A random op inside a program: the place in its stream moves on with every turn."""
+    """A random op inside a program: the place in its stream moves on with every iteration."""
 
     node: Node
-    blocks: int  # that a turn takes
+    blocks: int  # that an iteration takes
     home: BufferView
 
 

@@ -28,7 +28,7 @@ from thalweg.ops.state.state import Assign, VariableV2
 
 
 class Keeper(Protocol):
-    """A loop that keeps lists of its turns: gives memory to those that a turn makes."""
+    """A loop that keeps lists of its iterations: gives memory to those that an iteration makes."""
 
     @property
     def where(self) -> Storage:
@@ -38,7 +38,7 @@ class Keeper(Protocol):
     def new_list(
         self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
     ) -> ListBuffer:
-        """A list of this turn."""
+        """A list of this iteration."""
         ...
 
 
@@ -54,7 +54,7 @@ class Scratch:
         self.sources: set[Node] = set()
         self.targets: list[Node] = []
         self.origins: dict[Node, Node] = {}
-        self.kept: dict[Tensor, Keeper] = {}  # lists that are left for after the turn
+        self.kept: dict[Tensor, Keeper] = {}  # lists that are left for after the iteration
         self._references: dict[BufferView, Tensor] = {}
         self._touched: dict[ListBuffer, Node] = {}  # the last node that read or wrote a list
         self._offsets: dict[BufferView, Tensor] = {}  # rows that lists start at
@@ -179,7 +179,7 @@ def written_home(rows: ListBuffer, value: Tensor, node: Node) -> BufferView:
 
 
 def element_of(value: Tensor, node: Node) -> Shape:
-    """The shape of what is written to a list, which has to be known ahead."""
+    """The shape of what is written to a list, which has to be known when the program is built."""
     shape = value.shape.whole
     if shape is None:
         raise NotCompiled(node, "the shape of the list's elements is known only when it ran")

@@ -38,7 +38,7 @@ from thalweg.lower.nests.loop_nest import SUM, LoopNest, Renaming, Write, free_v
 from thalweg.lower.nests.match_contraction import product_of, splits_of
 from thalweg.lower.nests.output_summary import OutputSummary, look_at, own_place
 from thalweg.lower.nests.scans import as_scan
-from thalweg.lower.node_class import Kinds
+from thalweg.lower.node_class import NodeClasses
 from thalweg.lower.passes.outline import Cones, Templates
 from thalweg.lower.passes.split_strided import is_nothing, phases, strides_of
 from thalweg.lower.specialise import NotCompiled, Specialised
@@ -71,9 +71,9 @@ class _Drafted(NamedTuple):
 class NestBuilder:
     """The drafts of a region, in the order of its nodes."""
 
-    def __init__(self, spec: Specialised, kinds: Kinds, target: Target) -> None:
+    def __init__(self, spec: Specialised, classes: NodeClasses, target: Target) -> None:
         self._spec, self._target = spec, target
-        self._kinds = kinds
+        self._classes = classes
         self._operands = Operands(spec)
         self._resolver = Resolver(spec, self._operands)
         self._costs = Costs(target)
@@ -95,7 +95,7 @@ class NestBuilder:
         self.drafts: list[LoopNest] = []
         self.buffers: dict[Tensor, Buffer] = self._resolver.buffers
         self.streams: dict[Node, Buffer] = self._resolver.stream_buffers
-        self._cones = Cones(spec, kinds, self.buffers, self._views)
+        self._cones = Cones(spec, classes, self.buffers, self._views)
 
     def run(self) -> None:
         """LoopNest everything."""
@@ -180,7 +180,7 @@ class NestBuilder:
 
     def _look(self, node: Node, output: int, shape: tuple[int, ...]) -> OutputSummary:
         """What an output is like, looked at once for all nodes of a kind."""
-        kind = self._kinds.of(node)
+        kind = self._classes.of(node)
         found = None if kind is None else self._looks.get((kind, output))
         if found is None:
             at = IndexTuple.over(shape, output)

@@ -14,7 +14,7 @@ from math import lcm, prod
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.loop_nest import Home, LoopNest, NestTemplate
-from thalweg.lower.node_class import Kinds
+from thalweg.lower.node_class import NodeClasses
 from thalweg.lower.specialise import Specialised
 
 #: For each tensor that lies within another one: in which, and from which element on.
@@ -33,17 +33,21 @@ class Subgraph:
 
 
 class Cones:
-    """The cones of a region's tensors, as far as their kinds are known.
+    """The cones of a region's tensors, as far as their classes are known.
 
     A piece of a tensor (a step of a sequence) is followed to where the whole comes from: pieces
     are alike wherever they begin.
     """
 
     def __init__(
-        self, spec: Specialised, kinds: Kinds, buffers: Mapping[Tensor, Buffer], views: Views
+        self,
+        spec: Specialised,
+        classes: NodeClasses,
+        buffers: Mapping[Tensor, Buffer],
+        views: Views,
     ) -> None:
         self._spec = spec
-        self._kinds = kinds
+        self._classes = classes
         self._buffers = buffers
         self._views = views
         self._grains: dict[Tensor, int] = {}
@@ -69,7 +73,7 @@ class Cones:
                 number, first = homes.setdefault(buffer, (len(homes), start))
                 key.append((number, start - first, self._sort(buffer)))
                 continue
-            kind = self._kinds.of(part.op)
+            kind = self._classes.of(part.op)
             if kind is None:
                 return None
             key += (kind, part.value_index)

@@ -146,6 +146,7 @@ class PlaceholderWithDefault(Op):
     """A value that a step may feed, and its default."""
 
     signature = "input: T -> output: T"
+    effects = ()
     stateful = True
     given_shape: TensorShape
 

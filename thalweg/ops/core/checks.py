@@ -18,6 +18,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.effects import Resource, writes
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
@@ -36,6 +37,7 @@ class AssertOp(Op, name="Assert"):
     """Fails the step, showing `data`, unless `condition` is true."""
 
     signature = "condition: bool, data: [T] ->"
+    effects = (writes(Resource.STEP),)
     stateful = True
     host_only = True
     not_differentiable = True

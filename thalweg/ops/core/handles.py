@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.effects import Resource, reads, writes
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -86,6 +87,7 @@ class GetSessionHandle(Op):
     """Keeps a value in the session and gives its handle."""
 
     signature = "value: T -> handle: string"
+    effects = (writes(Resource.SESSION),)
     stateful = True
     host_only = True
     not_differentiable = True
@@ -118,6 +120,7 @@ class GetSessionTensor(Op):
     """The value kept under a handle."""
 
     signature = "handle: string -> value: dtype"
+    effects = (reads(Resource.SESSION),)
     stateful = True
     host_only = True
     not_differentiable = True
@@ -158,6 +161,7 @@ class DeleteSessionTensor(Op):
     """Drops the value kept under a handle."""
 
     signature = "handle: string ->"
+    effects = (writes(Resource.SESSION),)
     stateful = True
     host_only = True
     not_differentiable = True

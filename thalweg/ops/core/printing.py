@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.effects import Resource, writes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar
@@ -71,6 +72,7 @@ class PrintOp(Op, name="Print"):
     """y = input; writes `data` to standard error each time (the first `first_n` times)."""
 
     signature = "input: T, data: [U] -> output: T"
+    effects = (writes(Resource.CONSOLE),)
     stateful = True
     host_only = True
     message: str = ""
@@ -171,6 +173,7 @@ class PrintV2(Op):
     """Writes a string to a stream: stdout, stderr, a log level, or a file to append to."""
 
     signature = "input: string ->"
+    effects = (writes(Resource.CONSOLE), writes(Resource.FILES))
     stateful = True
     host_only = True
     not_differentiable = True

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.effects import Resource, writes
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
@@ -76,6 +77,7 @@ class PyFunc(Op):
     """output = function(*input), computed by Python; the function may have effects."""
 
     signature = "input: [Tin] -> output: [Tout]"
+    effects = (writes(Resource.PYTHON),)
     stateful = True
     blocking = True  # the function may wait for another one of its step
     host_only = True
@@ -128,6 +130,7 @@ class PyFuncStateless(PyFunc, name="PyFuncStateless"):
     """output = function(*input), computed by Python from its inputs alone."""
 
     stateful = False
+    effects = ()
 
     def kernel(self, context: Context, input: list[Array]) -> list[Array]:
         if input:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.effects import Resource, writes
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import get_seed
@@ -25,6 +26,7 @@ class SampleDistortedBoundingBoxV2(Op):
         "image_size: T, bounding_boxes: float32, min_object_covered: float32 "
         "-> begin: T, size: T, bboxes: float32; T: integer"
     )
+    effects = (writes(Resource.STREAM),)
     stateful = True
     host_only = True
     not_differentiable = True

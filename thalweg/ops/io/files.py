@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.graph.effects import Resource, reads, writes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, vector
@@ -27,6 +28,7 @@ class ReadFile(Op):
     """The contents of a file."""
 
     signature = "filename: string -> contents: string"
+    effects = (reads(Resource.FILES),)
     stateful = True
     host_only = True
     not_differentiable = True
@@ -51,6 +53,7 @@ class WriteFile(Op):
     """Writes a string to a file, making its folders."""
 
     signature = "filename: string, contents: string ->"
+    effects = (writes(Resource.FILES),)
     stateful = True
     host_only = True
     not_differentiable = True
@@ -78,6 +81,7 @@ class MatchingFiles(Op):
     """The names of the files that match glob patterns, sorted."""
 
     signature = "pattern: string -> filenames: string"
+    effects = (reads(Resource.FILES),)
     stateful = True
     host_only = True
     not_differentiable = True

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int64
+from thalweg.graph.effects import Resource, reads, writes
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -186,6 +187,7 @@ class ReaderRead(ReaderOp):
     """The next record."""
 
     signature = "reader_handle: &string, queue_handle: &string -> key: string, value: string"
+    effects = (writes("reader_handle"), writes("queue_handle"), reads(Resource.FILES))
     blocking = True
 
     def shape(self, *_: Tensor) -> list[TensorShape]:
@@ -203,6 +205,7 @@ class ReaderReadUpTo(ReaderOp):
         "reader_handle: &string, queue_handle: &string, num_records: int64 "
         "-> keys: string, values: string"
     )
+    effects = (writes("reader_handle"), writes("queue_handle"), reads(Resource.FILES))
     blocking = True
 
     def shape(self, reader: Tensor, queue: Tensor, num_records: Tensor) -> list[TensorShape]:
@@ -225,6 +228,7 @@ class ReaderNumRecordsProduced(ReaderOp):
     """How many records a reader has given."""
 
     signature = "reader_handle: &string -> records_produced: int64"
+    effects = (reads("reader_handle"),)
 
     def shape(self, reader: Tensor) -> TensorShape:
         return scalar()
@@ -237,6 +241,7 @@ class ReaderNumWorkUnitsCompleted(ReaderOp):
     """How many works a reader is done with."""
 
     signature = "reader_handle: &string -> units_completed: int64"
+    effects = (reads("reader_handle"),)
 
     def shape(self, reader: Tensor) -> TensorShape:
         return scalar()
@@ -249,6 +254,7 @@ class ReaderSerializeState(ReaderOp):
     """How far a reader got, as bytes."""
 
     signature = "reader_handle: &string -> state: string"
+    effects = (reads("reader_handle"),)
 
     def shape(self, reader: Tensor) -> TensorShape:
         return scalar()

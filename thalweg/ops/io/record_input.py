@@ -17,6 +17,7 @@ from typing import Any
 
 from thalweg import errors
 from thalweg.graph import dtypes
+from thalweg.graph.effects import Resource, reads, writes
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -153,6 +154,7 @@ class RecordInputOp(Op, name="RecordInput"):
     """Records of the files that match a pattern, in random order."""
 
     signature = "-> records: string"
+    effects = (reads(Resource.FILES), writes(Resource.STREAM))
     stateful = True
     blocking = True
     host_only = True

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.dtypes import DType
+from thalweg.graph.effects import Resource, reads, writes
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -41,6 +42,7 @@ class FileOp(Op, abstract=True):
     """Reads or writes files."""
 
     stateful = True
+    effects = (writes(Resource.FILES),)
     host_only = True
     not_differentiable = True
 
@@ -200,6 +202,7 @@ class ShardedFilename(FileOp):
     """`base-00004-of-00100`"""
 
     signature = "basename: string, shard: int32, num_shards: int32 -> filename: string"
+    effects = ()
 
     def shape(self, *inputs: Tensor) -> TensorShape:
         for tensor in inputs:
@@ -215,6 +218,7 @@ class ShardedFilespec(FileOp):
     """`base-?????-of-00100`: what matches all parts"""
 
     signature = "basename: string, num_shards: int32 -> filename: string"
+    effects = ()
 
     def shape(self, *inputs: Tensor) -> TensorShape:
         for tensor in inputs:
@@ -294,6 +298,7 @@ class RestoreV2(FileOp):
     signature = (
         "prefix: string, tensor_names: string, shape_and_slices: string -> tensors: [dtypes]"
     )
+    effects = (reads(Resource.FILES),)
     dtypes: tuple[DType, ...]
 
     def shape(self, prefix: Tensor, names: Tensor, slices: Tensor) -> list[TensorShape]:
@@ -328,6 +333,7 @@ class Restore(FileOp):
     """A tensor from the files that match a pattern."""
 
     signature = "file_pattern: string, tensor_name: string -> tensor: dt"
+    effects = (reads(Resource.FILES),)
     dt: DType
     preferred_shard: int = -1
 
@@ -344,6 +350,7 @@ class RestoreSlice(FileOp):
     """A slice of a tensor from the files that match a pattern."""
 
     signature = "file_pattern: string, tensor_name: string, shape_and_slice: string -> tensor: dt"
+    effects = (reads(Resource.FILES),)
     dt: DType
     preferred_shard: int = -1
 

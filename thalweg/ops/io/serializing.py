@@ -16,6 +16,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.effects import Resource, writes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, matrix, scalar, unknown_shape, vector
@@ -266,6 +267,7 @@ class TensorsMapOp(Op, abstract=True):
     """An op on the map of sparse tensors under (container, shared_name or the node's name)."""
 
     stateful = True
+    effects = (writes(Resource.SESSION),)
     host_only = True
     not_differentiable = True
     container: str = ""

@@ -17,6 +17,7 @@ from thalweg import errors
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.effects import Resource, writes
 from thalweg.graph.known import constant_value, constant_value_as_shape
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
@@ -43,6 +44,7 @@ class Random(Op, abstract=True):
     """An op with a stream of random numbers."""
 
     stateful = True
+    effects = (writes(Resource.STREAM),)
     not_differentiable = True
     seed: int = 0
     seed2: int = 0

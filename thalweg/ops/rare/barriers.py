@@ -16,6 +16,7 @@ from thalweg import errors
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
+from thalweg.graph.effects import reads
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
@@ -269,6 +270,7 @@ class BarrierReadySize(BarrierOp):
     """How many rows are complete."""
 
     signature = "handle: &string -> size: int32"
+    effects = (reads("handle"),)
 
     def shape(self, handle: Tensor) -> TensorShape:
         return scalar()
@@ -281,6 +283,7 @@ class BarrierIncompleteSize(BarrierOp):
     """How many rows lack a component."""
 
     signature = "handle: &string -> size: int32"
+    effects = (reads("handle"),)
 
     def shape(self, handle: Tensor) -> TensorShape:
         return scalar()

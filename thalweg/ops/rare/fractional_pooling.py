@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
+from thalweg.graph.effects import Resource, writes
 from thalweg.graph.known import constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -115,6 +116,7 @@ class FractionalPooling(Op, abstract=True):
     """What fractional poolings share: the regions, drawn again in each step."""
 
     stateful = True
+    effects = (writes(Resource.STREAM),)
     host_only = True  # the regions are drawn without replacement
     pooling_ratio: tuple[float, ...]
     pseudo_random: bool = False

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.dtypes import float32, int32
+from thalweg.graph.effects import Resource, writes
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
@@ -27,6 +28,7 @@ class ExtractGlimpse(Op):
     """y[b] = the window of x[b] of a size, centred at offsets[b] = (row, column)"""
 
     signature = "input: float32, size: int32, offsets: float32 -> glimpse: float32"
+    effects = (writes(Resource.STREAM),)
     stateful = True  # the noise
     host_only = True  # how much noise is drawn depends on data
     not_differentiable = True

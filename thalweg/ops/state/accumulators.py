@@ -18,6 +18,7 @@ from thalweg import errors
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int64
+from thalweg.graph.effects import reads
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -306,6 +307,7 @@ class AccumulatorNumAccumulated(AccumulatorOp):
     """How many gradients there are now."""
 
     signature = "handle: &string -> num_accumulated: int32"
+    effects = (reads("handle"),)
 
     def shape(self, *_: Tensor) -> TensorShape:
         return scalar()

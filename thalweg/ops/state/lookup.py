@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.dtypes import DType, string
+from thalweg.graph.effects import Resource, reads, writes
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, unknown_shape
@@ -110,6 +111,7 @@ class MutableDenseHashTableV2(TableHandle):
     """A handle of a table that two of its keys are set apart for."""
 
     signature = "empty_key: key_dtype, deleted_key: key_dtype -> table_handle: resource"
+    effects = ()  # it makes what it names
     key_dtype: DType
     value_shape: TensorShape = TensorShape([])
     initial_num_buckets: int = 131072
@@ -130,6 +132,7 @@ class LookupTableFindV2(TableOp):
     """The values of keys; the default where a key is missing."""
 
     signature = "table_handle: resource, keys: Tin, default_value: Tout -> values: Tout"
+    effects = (reads("table_handle"),)
 
     def shape(self, table_handle: Tensor, keys: Tensor, default_value: Tensor) -> TensorShape:
         # Keys of one shape and values of another: only scalars say how the result comes out.
@@ -185,6 +188,7 @@ class LookupTableSizeV2(TableOp):
     """How many keys there are."""
 
     signature = "table_handle: resource -> size: int64"
+    effects = (reads("table_handle"),)
 
     def shape(self, table_handle: Tensor) -> TensorShape:
         return scalar()
@@ -197,6 +201,7 @@ class LookupTableExportV2(TableOp):
     """All keys and their values."""
 
     signature = "table_handle: resource -> keys: Tkeys, values: Tvalues"
+    effects = (reads("table_handle"),)
     Tkeys: DType
     Tvalues: DType
 
@@ -225,6 +230,7 @@ class InitializeTableFromTextFileV2(Updating):
     """Fills a static table from the lines of a file: numbers, whole lines or columns."""
 
     signature = "table_handle: resource, filename: string ->"
+    effects = (writes("table_handle"), reads(Resource.FILES))
     key_index: int
     value_index: int
     vocab_size: int = -1

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.graph.dtypes import DType, int64
+from thalweg.graph.effects import reads
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -311,6 +312,7 @@ class QueueIsClosed(QueueOp):
     """Whether a queue is closed."""
 
     signature = "handle: &string -> is_closed: bool"
+    effects = (reads("handle"),)
 
     def shape(self, handle: Tensor) -> TensorShape:
         return scalar()
@@ -329,6 +331,7 @@ class QueueSize(QueueOp):
     """How many elements a queue has."""
 
     signature = "handle: &string -> size: int32"
+    effects = (reads("handle"),)
 
     def shape(self, handle: Tensor) -> TensorShape:
         return scalar()
@@ -360,6 +363,7 @@ class RefSelect(Op):
     """One of several references."""
 
     signature = "index: int32, inputs: N*&T -> output: &T"
+    effects = ()  # it hands a reference on
     stateful = True
     not_differentiable = True
     host_only = True

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.effects import reads
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -88,6 +89,7 @@ class IsVariableInitialized(Op):
     """Whether a variable has a value."""
 
     signature = "ref: &dtype -> is_initialized: bool"
+    effects = (reads("ref"),)
     stateful = True
     host_only = True
     not_differentiable = True
@@ -109,6 +111,7 @@ class ValueOrInitial(Op):
     """A variable's value, or `initial` while it has none."""
 
     signature = "ref: &T, initial: T -> output: T"
+    effects = (reads("ref"),)
     stateful = True
     host_only = True
 
