@@ -11,10 +11,9 @@ import numpy as np
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Value, constant
 from thalweg.codegen.machine import named
 from thalweg.codegen.math.elements import Evaluator, from_memory, storage_type, to_memory
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Expr, Load
 from thalweg.ir.kernel import Argument, Offset
 from thalweg.ir.loop import Variable
-from thalweg.ir.types import dtype_of
 
 TRIPLES = {"aarch64": "aarch64-unknown-linux-gnu"}
 
@@ -23,8 +22,7 @@ def variable_loads(*arrays: Any) -> list[Expr]:
     """An expression for the element of each array at the loop's place."""
     place = Variable.fresh(len(arrays[0]))
     return [
-        Expr("load", (Argument(i, a.dtype, a.size), Offset(0, ((1, place),))))
-        for i, a in enumerate(arrays)
+        Load(Argument(i, a.dtype, a.size), Offset(0, ((1, place),))) for i, a in enumerate(arrays)
     ]
 
 
@@ -36,7 +34,7 @@ def module_text(expr: Any, count: int, lanes: int, faults: bool = False, fp16: b
     with b.loop(constant(I64, 0), size, constant(I64, lanes)) as loop:
         report = _report(fault) if faults else None
         evaluator = Evaluator(b, lanes, _leaf(b, inputs, loop.index, lanes), report)
-        dtype = dtype_of(expr)
+        dtype = expr.dtype
         stored = to_memory(b, evaluator.value(expr), dtype)
         b.store(stored, b.element(output, stored.type.scalar, loop.index))
     b.ret()
@@ -53,7 +51,8 @@ def _report(word: Value) -> Any:
 
 def _leaf(b: Builder, inputs: list[Value], index: Value, lanes: int) -> Any:
     def leaf(expr: Expr, mask: Value | None) -> Value:
-        argument, offset = expr.arguments
+        assert isinstance(expr, Load)
+        argument, offset = expr.buffer, expr.offset
         width = lanes if offset.terms else 1
         place = index if offset.terms else constant(I64, offset.constant)
         kind = storage_type(argument.dtype, width)
@@ -103,7 +102,7 @@ def run(
     module = optimised(module_text(expr, len(arrays), lanes, faults, fp16), cpu)
     engine = llvm.create_mcjit_compiler(module, machine(cpu))
     engine.finalize_object()
-    output = np.zeros(len(padded[0]), dtype_of(expr))
+    output = np.zeros(len(padded[0]), expr.dtype)
     word = np.zeros(1, np.int64)
     places = [a.ctypes.data for a in (*padded, output, word)]
     signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(places), ctypes.c_int64)

@@ -12,10 +12,24 @@ import numpy as np
 from thalweg.codegen.cache import load
 from thalweg.codegen.loops.kernel import emit_loops
 from thalweg.codegen.machine import named, runs_here
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import (
+    Bitcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Reduce,
+    Scan,
+    Select,
+    Word,
+    as_expr,
+)
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Argument, Dynamic, Loops, Offset
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import postorder
 from thalweg.platform.dtype_traits import bounds, compute_dtype, is_float, is_narrow_float
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -38,21 +52,15 @@ class Oracle:
         self.before = [a.copy() for a in self.arrays]
         self.axes: dict[Variable, int] = {v: i for i, v in enumerate(kernel.variables)}
         for store in kernel.stores:
-            self.find([store.value, store.inside, *(t for _, t in store.offset.terms)])
+            self.find([store.value, store.inside, *store.offset.parts])
         for check in kernel.checks:
             self.find([check.condition])
         self.known: dict[Expr, Any] = {}
 
-    def find(self, parts: Sequence[Any]) -> None:
-        for part in parts:
-            if isinstance(part, Variable):
-                self.axes.setdefault(part, len(self.axes))
-            elif isinstance(part, Expr):
-                self.find(part.arguments)
-            elif isinstance(part, Offset):
-                self.find([term for _, term in part.terms])
-            elif isinstance(part, tuple):
-                self.find(part)
+    def find(self, roots: Sequence[Expr | None]) -> None:
+        for part in postorder(roots):
+            for variable in part.variables if isinstance(part, Reduce) else ():
+                self.axes.setdefault(variable, len(self.axes))
 
     def run(self) -> int:
         fault = 0
@@ -94,30 +102,41 @@ class Oracle:
         return total
 
     def value(self, part: Any) -> Any:
-        if not isinstance(part, Expr):
-            return int(part) if isinstance(part, Dynamic) else part
-        if part not in self.known:
-            with np.errstate(all="ignore"):
-                self.known[part] = self.compute(part)
+        with np.errstate(all="ignore"):
+            for each in postorder([part], self.known):
+                self.known[each] = self.compute(each)
         return self.known[part]
 
     def compute(self, part: Expr) -> Any:
-        match part.function:
-            case "index":
-                return self.axis(part.arguments[0])
-            case "load":
-                argument, offset = part.arguments
-                array = self.before[argument.position]
-                place = self.place(offset)
-                if not array.size:
-                    return np.zeros(place.shape, array.dtype)
-                return array[np.clip(place, 0, array.size - 1)]
-            case "reduce":
-                return self.reduce(*part.arguments)
-            case "scan":
-                return self.scan(*part.arguments)
-            case function:
-                return FUNCTIONS[function].numpy(*(self.value(a) for a in part.arguments))
+        values = [self.known[inner] for inner in part.parts]
+        match part:
+            case Const():
+                return part.value
+            case Word():
+                return np.asarray(int(part.number)).astype(part.dtype)[()]
+            case Index():
+                return self.axis(part.variable)
+            case Load():
+                return self.load(self.before[part.buffer.position], self.place(part.offset))
+            case Reduce():
+                return self.reduce(part.combine, part.variables, part.body)
+            case Scan():
+                return self.scan(
+                    part.combine, part.variable, part.body, part.exclusive, part.reverse
+                )
+            case Select():
+                return np.where(*values)
+            case Cast() | Bitcast():
+                return FUNCTIONS[type(part).__name__.lower()].numpy(*values, part.target)
+            case Call():
+                return FUNCTIONS[part.function].numpy(*values)
+            case _:
+                raise TypeError(type(part))
+
+    def load(self, array: np.ndarray, place: np.ndarray) -> np.ndarray:
+        if not array.size:
+            return np.zeros(place.shape, array.dtype)
+        return array[np.clip(place, 0, array.size - 1)]
 
     def full(self, body: Any, variables: Sequence[Variable]) -> np.ndarray:
         value = np.asarray(self.value(body))
@@ -229,16 +248,16 @@ def close(found: np.ndarray, expected: np.ndarray, tolerance: float, message: st
 
 
 def at(argument: Argument, *terms: Any, constant: int = 0) -> Expr:
-    return Expr("load", (argument, Offset(constant, terms)))
+    return Load(argument, Offset(constant, terms))
 
 
 def over(kind: str, variables: Variable | tuple[Variable, ...], body: Any) -> Expr:
     several = variables if isinstance(variables, tuple) else (variables,)
-    return Expr("reduce", (kind, several, body))
+    return Reduce(kind, several, as_expr(body))
 
 
 def index(variable: Variable) -> Expr:
-    return Expr("index", (variable,))
+    return Index(variable)
 
 
 def numbers(size: Any, dtype: Any, seed: int = 0) -> np.ndarray:

@@ -24,7 +24,7 @@ from thalweg.codegen.llvm.compile import object_code
 from thalweg.codegen.llvm.emitted import Emitted, Request
 from thalweg.codegen.llvm.object_file import ObjectFile
 from thalweg.codegen.machine import named
-from thalweg.ir.expr import Expr, call
+from thalweg.ir.expr import Load, call
 from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.kernel import Argument, Loops, Offset, Store
 from thalweg.ir.loop import Variable
@@ -55,7 +55,7 @@ def scaled(dtype: type = np.float32, size: int = 40) -> Loops:
     """y[i] = 2 x[i + 3]."""
     i = Variable(size, "i")
     x, y = Argument(0, np.dtype(dtype), size + 3), Argument(1, np.dtype(dtype), size, True)
-    value = call("mul", Expr("load", (x, Offset(3, ((1, i),)))), 2)
+    value = call("mul", Load(x, Offset(3, ((1, i),))), 2)
     return Loops((x, y), (i,), (Store(y, (i,), Offset(0, ((1, i),)), value),))
 
 

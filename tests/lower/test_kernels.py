@@ -10,7 +10,9 @@ import pytest
 
 import thalweg as tf
 from tests.lower.programs import kernels, lowered, native
+from thalweg.ir.expr import Reduce
 from thalweg.ir.kernel import Contraction, Loops
+from thalweg.ir.rewrite import walk
 from thalweg.lower.memory.buffers import BufferKind
 
 
@@ -230,13 +232,8 @@ def test_a_reduction_that_many_read_is_computed_once() -> None:
 def reductions(kernel: Any) -> int:
     """How many reductions the stores of loops hold."""
     assert isinstance(kernel, Loops)
-    found, pending = 0, [store.value for store in kernel.stores]
-    while pending:
-        part = pending.pop()
-        if hasattr(part, "arguments"):
-            found += part.function == "reduce"
-            pending += part.arguments
-    return found
+    values = [store.value for store in kernel.stores]
+    return sum(isinstance(part, Reduce) for part in walk(values))
 
 
 def test_long_reductions_are_cut_into_parts_that_do_not_depend_on_threads() -> None:

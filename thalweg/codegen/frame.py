@@ -11,18 +11,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from thalweg.codegen.contraction.form import Product, loads_of, offsets_of
+from thalweg.codegen.contraction.form import Product, loads_of, offsets_of, words_of
 from thalweg.codegen.llvm.builder import I64, POINTER, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.math.elements import (
     Evaluator,
+    converted,
     from_memory,
     register_type,
     storage_type,
     to_memory,
 )
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Accumulated, Cast, Expr, Index, Load, Word
 from thalweg.ir.kernel import Argument, Contraction, Dynamic, Offset
 from thalweg.ir.loop import Variable
+from thalweg.ir.types import INT64
 from thalweg.platform.caches import memoized
 
 At = Mapping[Variable, Value]
@@ -174,24 +176,28 @@ class Leaves:
     whole: Value | None = None
     sum: Value | None = None
     beyond: Mapping[Variable, int] = field(default_factory=dict[Variable, int])
-    known: dict[tuple[Argument, int], Value] = field(
-        default_factory=dict[tuple[Argument, int], Value]
+    known: dict[tuple[Argument, Offset], Value] = field(
+        default_factory=dict[tuple[Argument, Offset], Value]
     )
 
-    def evaluator(self, sum_dtype: Any) -> Evaluator:
+    def evaluator(self) -> Evaluator:
         """An evaluator with these leaves."""
-        return Evaluator(self.frame.b, self.lanes, self, None, sum_dtype)
+        return Evaluator(self.frame.b, self.lanes, self)
 
     def __call__(self, expr: Expr, mask: Value | None) -> Value:
         """The value of a leaf."""
-        if expr.function == "sum":
-            assert self.sum is not None
-            return self.sum
-        if expr.function == "index":
-            return self._index(expr.arguments[0])
-        assert expr.function == "load"
-        argument, offset = expr.arguments
-        return self.load(argument, offset, mask)
+        match expr:
+            case Accumulated() if self.sum is not None:
+                return self.sum
+            case Index():
+                return self._index(expr.variable)
+            case Word():
+                whole = self.frame.integer(expr.number)
+                return converted(self.frame.b, whole, INT64, expr.dtype)
+            case Load():
+                return self.load(expr.buffer, expr.offset, mask)
+            case _:
+                raise ValueError(f"a {type(expr).__name__} in a contraction")
 
     def _index(self, variable: Variable) -> Value:
         frame, b = self.frame, self.frame.b
@@ -208,11 +214,10 @@ class Leaves:
         """An expression per lane as it would lie in memory: as it does, where it is short and
         lies there, with no way through registers of another type."""
         b, is_short = self.frame.b, storage_type(dtype) != register_type(dtype)
-        if is_short and value.function == "load" and value.arguments[0].dtype == dtype:
-            argument, offset = value.arguments
-            raw = self._stored(argument, offset, mask)
+        if is_short and isinstance(value, Load) and value.dtype == dtype:
+            raw = self._stored(value.buffer, value.offset, mask)
             return raw if raw.type.lanes == self.lanes else b.splat(raw, self.lanes)
-        return to_memory(b, self.evaluator(dtype).value_as(value, dtype, mask), dtype)
+        return to_memory(b, self.evaluator().value_as(value, dtype, mask), dtype)
 
     def _stored(self, argument: Argument, offset: Offset, mask: Value | None) -> Value:
         address, spread = self.address(argument, offset, mask)
@@ -270,7 +275,7 @@ class Leaves:
 
     def _common(self, argument: Argument, offset: Offset, scalar: str) -> Value:
         """The address of an element at the common point, as far as variables decide about it."""
-        key = argument, id(offset)
+        key = argument, offset
         if key not in self.known:
             frame, start = self.frame, self.frame.integer(offset.constant)
             for factor, term in offset.terms:
@@ -286,8 +291,7 @@ class Leaves:
 
     def _computed(self, term: Expr, mask: Value | None) -> Value:
         """An integer expression as 64 bits."""
-        evaluator = self.evaluator("float32")
-        return evaluator.narrow(Expr("cast", (term, "int64")), mask)
+        return self.evaluator().narrow(Cast(term, INT64), mask)
 
 
 @memoized(4_096)
@@ -308,9 +312,9 @@ def _integers(kernel: Contraction) -> Iterable[int]:
     for offset in offsets_of(kernel):
         yield offset.constant
         yield from (factor for factor, _ in offset.terms)
-        inner = [load.arguments[1] for _, term in offset.terms for load in loads_of(term)]
-        for nested in inner:
+        for nested in [load.offset for term in offset.parts for load in loads_of(term)]:
             yield from (nested.constant, *(factor for factor, _ in nested.terms))
+    yield from (word.number for word in words_of(kernel))
 
 
 def _words(integers: Iterable[int]) -> Iterable[int]:

@@ -6,6 +6,7 @@ made before is found without being emitted again.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 
 from thalweg.codegen.contraction.form import NotContraction
@@ -17,10 +18,12 @@ from thalweg.codegen.loops.kernel import Iteration, emit_iteration, emit_loops
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.winograd.plan import ENABLED
-from thalweg.ir.expr import Expr, call
-from thalweg.ir.kernel import Access, Contraction, Dynamic, Kernel, Loops, Offset, Store
+from thalweg.ir.expr import Accumulated, Expr, Index, Reduce, Word, constant, select
+from thalweg.ir.fingerprint import fingerprint
+from thalweg.ir.kernel import Access, Contraction, Dynamic, Kernel, Loops, Offset
 from thalweg.ir.loop import Variable
-from thalweg.ir.parametric import integers, shape_of
+from thalweg.ir.parametric import integers
+from thalweg.ir.rewrite import Replace
 
 #: About what a kernel takes to make and compile, measured.
 _SECONDS = {Contraction: 20e-3, Loops: 8e-3}
@@ -59,7 +62,7 @@ def keep_schedule(kernel: Contraction, target: CpuTarget, schedule: Schedule) ->
 def key_of(kernel: Kernel) -> str:
     """What a kernel is: its structure and its integers, and who makes code of it."""
     words = [f"w{n.word}" if isinstance(n, Dynamic) else n for n in integers(kernel)]
-    return f"{_generators()} {shape_of(kernel).hex()} {words}"
+    return f"{_generators()} {fingerprint(kernel).hex()} {words}"
 
 
 @cache
@@ -81,12 +84,10 @@ def emit(kernel: Kernel, target: CpuTarget, schedule: Schedule | None = None) ->
 
 def as_loops(kernel: Contraction) -> Loops:
     """A contraction as a plain nest with a reduction."""
-    product = call("mul", _guarded(kernel.a), _guarded(kernel.b))
-    total = Expr("reduce", ("sum", kernel.reduced, product))
-    stores = tuple(
-        Store(s.argument, s.variables, s.offset, _with_sum(s.value, total, {}), s.combine, s.inside)
-        for s in kernel.stores
-    )
+    product = _guarded(kernel.a) * _guarded(kernel.b)
+    total = Reduce("sum", kernel.reduced, product)
+    finished = Replace(lambda part: total if isinstance(part, Accumulated) else None)
+    stores = tuple(replace(store, value=finished.of(store.value)) for store in kernel.stores)
     return Loops(kernel.arguments, kernel.stores[0].variables, stores)
 
 
@@ -94,28 +95,18 @@ def _guarded(access: Access) -> Expr:
     value = access.value
     for low, place, high in access.bounds:
         index = _expressed(place)
-        inside = call("and", call("ge", index, low), call("lt", index, high))
-        value = call("select", inside, value, 0)
+        inside = (index >= _number(low)) & (index < _number(high))
+        value = select(inside, value, 0)
     return value
 
 
-def _expressed(offset: Offset) -> Expr | int:
-    total: Expr | int = offset.constant
+def _expressed(offset: Offset) -> Expr:
+    total = _number(offset.constant)
     for factor, term in offset.terms:
-        index = Expr("index", (term,)) if isinstance(term, Variable) else term
-        total = call("add", total, call("mul", index, factor))
+        index = Index(term) if isinstance(term, Variable) else term
+        total = total + index * _number(factor)
     return total
 
 
-def _with_sum(value: object, total: Expr, known: dict[int, Expr]) -> object:
-    """A store's value with the sum put in its place."""
-    if not isinstance(value, Expr):
-        return value
-    if value.function == "sum":
-        return total
-    if value.function == "load":
-        return value
-    if id(value) not in known:
-        parts = tuple(_with_sum(part, total, known) for part in value.arguments)
-        known[id(value)] = Expr(value.function, parts)
-    return known[id(value)]
+def _number(number: int) -> Expr:
+    return Word(number) if isinstance(number, Dynamic) else constant(number)

@@ -1,4 +1,4 @@
-"""From one thread to another: elements that are made ahead, in a thread of their own.
+"""From one thread to another: elements that a thread of their own prefetches.
 
 The maker waits for room, the taker for an item; neither holds a lock meanwhile. A maker stops when
 its channel is closed, and a channel closes when the flow that takes from it is dropped.

@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import Any
 
 from thalweg.data import arguments, structure
-from thalweg.data.ahead import PrefetchDataset
 from thalweg.data.batching import BatchDatasetV2, PaddedBatchDatasetV2, UnbatchDataset
 from thalweg.data.caching import CacheDataset
 from thalweg.data.eager_iterator import EagerIterator
@@ -36,6 +35,7 @@ from thalweg.data.ordering import (
     TakeDataset,
     ZipDataset,
 )
+from thalweg.data.prefetch import PrefetchDataset
 from thalweg.data.shuffling import ShuffleDataset
 from thalweg.data.sources import (
     GeneratorDataset,
@@ -319,7 +319,7 @@ class Dataset(Described):
     # Keeping
 
     def prefetch(self, buffer_size: Any) -> Dataset:
-        """The same elements, up to `buffer_size` of them made ahead by a thread."""
+        """The same elements, up to `buffer_size` of them prefetched by a thread."""
         return self._staged(PrefetchDataset, arguments.long(buffer_size))
 
     def cache(self, filename: Any = "") -> Dataset:

@@ -111,7 +111,7 @@ def parallel_interleave(
 
 @public(*_names("prefetch_to_device"))
 def prefetch_to_device(device: str, buffer_size: Any = None) -> Transformation:
-    """Elements made ahead, where the device finds them."""
+    """Elements prefetched to where the device finds them."""
     return lambda dataset: dataset.prefetch(1 if buffer_size is None else buffer_size)
 
 

@@ -160,7 +160,7 @@ class IteratorFromStringHandleV2(IteratorOp):
 
 
 class IteratorSaveState(IteratorOp):
-    """Where an iterator is, as bytes: every stage, and all that was made ahead."""
+    """Where an iterator is, as bytes: every stage, and all that was prefetched."""
 
     signature = "iterator: resource -> state: string"
     effects = (reads("iterator"),)

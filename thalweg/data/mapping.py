@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from thalweg.data.ahead import Ahead, packed_items, unpacked_items
 from thalweg.data.channels import Failure, Item, attempt
 from thalweg.data.columns import invalid, joined
 from thalweg.data.flow import Element, Flow, Pipeline, Rows, Staged
 from thalweg.data.functions import Function, FunctionStage, is_random, truth
+from thalweg.data.prefetch import PrefetchedPipeline, packed_items, unpacked_items
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.data.vectorise import vectorised
 from thalweg.graph.node import Node
@@ -295,7 +295,7 @@ class FilterDataset(FunctionStage):
 class _Open:
     """A dataset that is being read: what the function made of an element."""
 
-    def __init__(self, element: Element, flow: Flow | Ahead) -> None:
+    def __init__(self, element: Element, flow: Flow | PrefetchedPipeline) -> None:
         self.element = element
         self.flow = flow
 
@@ -368,9 +368,9 @@ class InterleaveFlow(Staged):
         except Exception as error:
             raise self.failed(error) from error
 
-    def _started(self, pipeline: Pipeline) -> Flow | Ahead:
+    def _started(self, pipeline: Pipeline) -> Flow | PrefetchedPipeline:
         if self._is_parallel:
-            return Ahead(self.pipeline.node, pipeline, self.puller, 2 * self._block)
+            return PrefetchedPipeline(self.pipeline.node, pipeline, self.puller, 2 * self._block)
         return pipeline.start(self.puller)
 
     def own(self) -> dict[str, Any]:
@@ -415,7 +415,7 @@ class InterleaveDataset(FunctionStage):
 
 
 class ParallelInterleaveDatasetV2(FunctionStage):
-    """As InterleaveDataset, each dataset read ahead by a thread of its own."""
+    """As InterleaveDataset, each dataset prefetched by a thread of its own."""
 
     signature = (
         "input_dataset: variant, other_arguments: [Targuments], cycle_length: int64, "

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
 from thalweg.codegen.llvm.compile import assembly, optimised
 from thalweg.codegen.llvm.emitted import Emitted
@@ -20,8 +19,9 @@ from thalweg.device.cpu.listing import Call
 from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Program
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Expr, Reduce
 from thalweg.ir.kernel import Contraction, Kernel, Loops
+from thalweg.ir.rewrite import walk
 from thalweg.lower.flops_bytes import moved_bytes, operations, touched_bytes
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.nests.bufferize import Launch
@@ -191,15 +191,9 @@ def _extents(kernel: Loops) -> str:
     return loops + (f" Σ {'×'.join(map(str, reduced))}" if reduced else "")
 
 
-def _reduced(roots: Sequence[Any]) -> list[int]:
+def _reduced(roots: Sequence[Expr]) -> list[int]:
     """The extents of the first reduction among expressions."""
-    pending, seen = list(roots), set[int]()
-    while pending:
-        part = pending.pop()
-        if not isinstance(part, Expr) or id(part) in seen or part.function == "load":
-            continue
-        seen.add(id(part))
-        if part.function == "reduce":
-            return [int(v.extent) for v in part.arguments[1]]
-        pending += part.arguments
+    for part in walk(roots):
+        if isinstance(part, Reduce):
+            return [int(v.extent) for v in part.variables]
     return []

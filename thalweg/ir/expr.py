@@ -1,84 +1,194 @@
 """Expressions over elements: what one element of an output is.
 
-An op's block builds an `Expr` from `Expr`s of its inputs (`element`) or from loads at computed
-indices and reductions over index variables (`loop`, see `thalweg.ir.loop`). Code generators walk
-it; `thalweg.ir.interpret` runs it on NumPy arrays, which is how tests hold lowerings to the
-reference kernels.
+An op's block builds them from the elements of its inputs (`element`), or from loads at computed
+indices and reductions over index variables (`loop`, see `thalweg.ir.loop`); lowering turns loads of
+operands into loads of buffers; code generators write what is left. `thalweg.ir.interpret` runs them
+on NumPy arrays, which is how tests hold lowerings to the reference kernels.
+
+Every expression knows its dtype, and equal expressions are one object: nodes are hash-consed in a
+table that holds them weakly, so `is` compares structure and a dictionary keyed by nodes is a memo.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from threading import RLock
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from weakref import ref
 
+import numpy as np
+
+from thalweg.ir.functions.dtypes import BOOL, Dtype, common_dtype
 from thalweg.ir.functions.table import FUNCTIONS
+from thalweg.ir.types import INT64, loop_dtypes, weak_dtype
+
+if TYPE_CHECKING:
+    from thalweg.ir.kernel import Dynamic
+    from thalweg.ir.loop import Operand
+    from thalweg.ir.rewrite import Rewriter
+
+_ARITHMETIC = frozenset({"add", "sub", "neg", "mul", "floor_div", "remainder"})
+
+COMPARISONS = {name: row.comparison for name, row in FUNCTIONS.items() if row.comparison}
+
+#: Functions whose result has the dtype of all arguments, where these are numbers.
+_KEEPS_DTYPE = _ARITHMETIC | {"max", "min"}
+
+#: Functions of int64 and a Python integer that are computed in int64.
+_KEEPS_INT64 = _KEEPS_DTYPE | COMPARISONS.keys()
+
+#: Every node that lives, by what it is made of. A key holds the ids of objects that its node holds,
+#: so it means them as long as the node lives, and keeps nothing alive when the node is gone.
+_NODES: dict[tuple[Any, ...], ref[Any]] = {}
+_LOCK = RLock()  # held to drop or replace an entry, not to find or to add one
+_MIN_SWEPT = 1 << 14
+_set = object.__setattr__
+
+Node = TypeVar("Node", bound="Expr")
+
+_names = itertools.count()
 
 
 @dataclass(frozen=True, eq=False)
-class Expr:
-    """A call of a function of the table, or one of the leaves and binders:
+class Variable:
+    """An index variable: it takes the values 0 … extent - 1."""
 
-    `input` (k): the element of input k at the place of the output element.
-    `index` (variable): the value of an index variable.
-    `load` (operand, indices): an element of an operand. Outside its range only under a `select`
-    that does not choose it.
-    `reduce` (kind, variables, body): the body combined over all values of the variables.
+    extent: int
+    name: str
+
+    @classmethod
+    def fresh(cls, extent: int) -> Variable:
+        """A variable of its own."""
+        return cls(int(extent), f"i{next(_names)}")
+
+
+def _found(key: tuple[Any, ...]) -> Any:
+    entry = _NODES.get(key)
+    return None if entry is None else entry()
+
+
+def _added(key: tuple[Any, ...], node: Node, dtype: Dtype, is_index: bool = False) -> Node:
+    """A new node of a key, or the one that another thread was faster to add."""
+    _set(node, "dtype", dtype)
+    _set(node, "is_index", is_index)
+    _set(node, "normal_form", None)
+    _set(node, "free", None)
+    entry = ref(node)
+    before = _NODES.setdefault(key, entry)
+    if before is entry:
+        if len(_NODES) > _limit[0]:
+            _sweep()
+        return node
+    return before() or _replaced(key, node, entry)
+
+
+def _replaced(key: tuple[Any, ...], node: Node, entry: ref[Any]) -> Node:
+    """A node in the place of one that is gone, unless another thread was faster."""
+    with _LOCK:
+        other = _found(key)
+        if other is None:
+            _NODES[key] = entry
+        return other or node
+
+
+_limit = [_MIN_SWEPT]
+
+
+def _sweep() -> None:
+    """Drop the entries of nodes that are gone; how many there may be grows with those that live."""
+    with _LOCK:
+        for key, entry in list(_NODES.items()):
+            if entry() is None:
+                del _NODES[key]
+        _limit[0] = max(_MIN_SWEPT, 2 * len(_NODES))
+
+
+class Expr:
+    """An expression. `parts` are the expressions that it is made of, those in its place included.
+
+    `is_index` says that it is made of index variables and whole numbers alone.
     """
 
-    function: str
-    arguments: tuple[Any, ...]
+    __slots__ = ("__weakref__", "dtype", "free", "is_index", "normal_form")
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+
+    dtype: Dtype
+    is_index: bool
+    normal_form: Any  # what `thalweg.ir.index.affine` found
+    free: frozenset[Variable] | None  # what `thalweg.ir.rewrite.free_variables` found
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        """The expressions that this one is made of."""
+        return ()
+
+    def rebuild(self, to: Rewriter) -> Expr:
+        """This with what a rewriter has made of its parts."""
+        return to.leaf(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen")
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        return type(self), tuple(getattr(self, name) for name in self.__match_args__)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(repr(getattr(self, name)) for name in self.__match_args__)
+        return f"{type(self).__name__}({fields})"
 
     def __add__(self, other: Any) -> Expr:
-        return call("add", self, other)
+        return _applied("add", (self, other))
 
     def __radd__(self, other: Any) -> Expr:
-        return call("add", other, self)
+        return _applied("add", (other, self))
 
     def __sub__(self, other: Any) -> Expr:
-        return call("sub", self, other)
+        return _applied("sub", (self, other))
 
     def __rsub__(self, other: Any) -> Expr:
-        return call("sub", other, self)
+        return _applied("sub", (other, self))
 
     def __mul__(self, other: Any) -> Expr:
-        return call("mul", self, other)
+        return _applied("mul", (self, other))
 
     def __rmul__(self, other: Any) -> Expr:
-        return call("mul", other, self)
+        return _applied("mul", (other, self))
 
     def __truediv__(self, other: Any) -> Expr:
-        return call("div", self, other)
+        return _applied("div", (self, other))
 
     def __rtruediv__(self, other: Any) -> Expr:
-        return call("div", other, self)
+        return _applied("div", (other, self))
 
     def __floordiv__(self, other: Any) -> Expr:
-        return call("floor_div", self, other)
+        return _applied("floor_div", (self, other))
 
     def __mod__(self, other: Any) -> Expr:
-        return call("remainder", self, other)
+        return _applied("remainder", (self, other))
 
     def __neg__(self) -> Expr:
         return call("neg", self)
 
     def __lt__(self, other: Any) -> Expr:
-        return call("lt", self, other)
+        return _applied("lt", (self, other))
 
     def __le__(self, other: Any) -> Expr:
-        return call("le", self, other)
+        return _applied("le", (self, other))
 
     def __gt__(self, other: Any) -> Expr:
-        return call("gt", self, other)
+        return _applied("gt", (self, other))
 
     def __ge__(self, other: Any) -> Expr:
-        return call("ge", self, other)
+        return _applied("ge", (self, other))
 
     def __and__(self, other: Any) -> Expr:
-        return call("and", self, other)
+        return _applied("and", (self, other))
 
     def __or__(self, other: Any) -> Expr:
-        return call("or", self, other)
+        return _applied("or", (self, other))
 
     def __invert__(self) -> Expr:
         return call("not", self)
@@ -90,16 +200,459 @@ class Expr:
         return lambda *others: call(function, self, *others)
 
 
+class Const(Expr):
+    """A number of a dtype."""
+
+    __slots__ = __match_args__ = ("value",)
+    value: Any  # a NumPy scalar
+
+    def __new__(cls, value: Any) -> Const:
+        dtype: Dtype = value.dtype
+        key = cls, dtype, value.tobytes()
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "value", value)
+            found = _added(key, found, dtype, dtype.kind in "iu")
+        return found
+
+
+class Word(Expr):
+    """An integer of a dtype that is read from the kernel's argument words when it runs."""
+
+    __slots__ = ("dtype_name", "number")
+    __match_args__ = ("number", "dtype_name")
+    number: Dynamic
+    dtype_name: str
+
+    def __new__(cls, number: Dynamic, dtype_name: str = "int64") -> Word:
+        key = cls, number, dtype_name
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "number", number)
+            _set(found, "dtype_name", dtype_name)
+            found = _added(key, found, np.dtype(dtype_name))
+        return found
+
+
+class Index(Expr):
+    """The value of an index variable, an int64."""
+
+    __slots__ = __match_args__ = ("variable",)
+    variable: Variable
+
+    def __new__(cls, variable: Variable) -> Index:
+        key = cls, id(variable)
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "variable", variable)
+            found = _added(key, found, INT64, True)
+        return found
+
+    def rebuild(self, to: Rewriter) -> Expr:
+        return to.index(self.variable)
+
+
+class Input(Expr):
+    """In an op's `element`: the element of an input at the place of the output's element."""
+
+    __slots__ = ("dtype_name", "position")
+    __match_args__ = ("position", "dtype_name")
+    position: int
+    dtype_name: Any
+
+    def __new__(cls, position: int, dtype_name: Any) -> Input:
+        key = cls, position, dtype_name
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "position", position)
+            _set(found, "dtype_name", dtype_name)
+            found = _added(key, found, np.dtype(dtype_name))
+        return found
+
+
+class OperandLoad(Expr):
+    """In an op's loop form: an element of an operand. Its indices are outside the range only under
+    a `Select` that does not choose it."""
+
+    __slots__ = ("indices", "operand")
+    __match_args__ = ("operand", "indices")
+    operand: Operand
+    indices: tuple[Expr, ...]
+
+    def __new__(cls, operand: Operand, indices: tuple[Expr, ...]) -> OperandLoad:
+        key = cls, id(operand), *map(id, indices)
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "operand", operand)
+            _set(found, "indices", indices)
+            found = _added(key, found, np.dtype(operand.dtype))
+        return found
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return self.indices
+
+    def rebuild(self, to: Rewriter) -> Expr:
+        return OperandLoad(self.operand, tuple(map(to.new, self.indices)))
+
+
+class Load(Expr):
+    """In nests and kernels: the element of a buffer at an offset."""
+
+    __slots__ = __match_args__ = ("buffer", "offset")
+    buffer: Any  # a `Buffer` of `thalweg.lower`; in a kernel, its `Argument`
+    offset: Any
+
+    def __new__(cls, buffer: Any, offset: Any) -> Load:
+        key = cls, id(buffer), offset.key
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "buffer", buffer)
+            _set(found, "offset", offset)
+            found = _added(key, found, np.dtype(buffer.dtype))
+        return found
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return self.offset.parts
+
+    def rebuild(self, to: Rewriter) -> Expr:
+        return to.load(self.buffer, to.offset(self.offset))
+
+
+class Call(Expr):
+    """A function of the table. Its arguments are converted to the dtypes of NumPy's loop."""
+
+    __slots__ = ("arguments", "function")
+    __match_args__ = ("function", "arguments")
+    function: str
+    arguments: tuple[Expr, ...]
+
+    def __new__(cls, function: str, arguments: tuple[Expr, ...]) -> Call:
+        key = cls, function, *map(id, arguments)
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "function", function)
+            _set(found, "arguments", arguments)
+            is_index = function in _ARITHMETIC and _are_indices(arguments)
+            found = _added(key, found, _called_dtype(function, arguments), is_index)
+        return found
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return self.arguments
+
+    @property
+    def loop(self) -> tuple[Dtype, ...]:
+        """The dtypes that the arguments are converted to, and that of the result."""
+        return loop_dtypes(self.function, tuple([part.dtype for part in self.arguments]))
+
+    def rebuild(self, to: Rewriter) -> Expr:
+        return to.call(self.function, tuple([to.new(part) for part in self.arguments]))
+
+
+class Cast(Expr):
+    """A value as one of another dtype, by NumPy's rules."""
+
+    __slots__ = ("target", "value")
+    __match_args__ = ("value", "target")
+    value: Expr
+    target: Dtype
+
+    def __new__(cls, value: Expr, target: Any) -> Cast:
+        dtype: Dtype = np.dtype(target)
+        key = cls, id(value), dtype
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "value", value)
+            _set(found, "target", dtype)
+            found = _added(key, found, dtype)
+        return found
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+    def rebuild(self, to: Rewriter) -> Expr:
+        return to.cast(to.new(self.value), self.target)
+
+
+class Bitcast(Expr):
+    """The bits of a value as those of another dtype."""
+
+    __slots__ = ("target", "value")
+    __match_args__ = ("value", "target")
+    value: Expr
+    target: Dtype
+
+    def __new__(cls, value: Expr, target: Any) -> Bitcast:
+        dtype: Dtype = np.dtype(target)
+        key = cls, id(value), dtype
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "value", value)
+            _set(found, "target", dtype)
+            found = _added(key, found, dtype)
+        return found
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+    def rebuild(self, to: Rewriter) -> Expr:
+        return Bitcast(to.new(self.value), self.target)
+
+
+class Select(Expr):
+    """`chosen` where the condition holds, else `otherwise`; the other one is not computed."""
+
+    __slots__ = ("chosen", "condition", "otherwise")
+    __match_args__ = ("condition", "chosen", "otherwise")
+    condition: Expr
+    chosen: Expr
+    otherwise: Expr
+
+    def __new__(cls, condition: Expr, chosen: Expr, otherwise: Expr) -> Select:
+        key = cls, id(condition), id(chosen), id(otherwise)
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "condition", condition)
+            _set(found, "chosen", chosen)
+            _set(found, "otherwise", otherwise)
+            found = _added(key, found, common_dtype((chosen.dtype, otherwise.dtype)))
+        return found
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return self.condition, self.chosen, self.otherwise
+
+    def rebuild(self, to: Rewriter) -> Expr:
+        return to.select(*map(to.new, self.parts))
+
+
+class Reduce(Expr):
+    """The body combined over all values of variables that are bound here."""
+
+    __slots__ = ("body", "combine", "variables")
+    __match_args__ = ("combine", "variables", "body")
+    combine: str
+    variables: tuple[Variable, ...]
+    body: Expr
+
+    def __new__(cls, combine: str, variables: tuple[Variable, ...], body: Expr) -> Reduce:
+        key = cls, combine, id(body), *map(id, variables)
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "combine", combine)
+            _set(found, "variables", variables)
+            _set(found, "body", body)
+            found = _added(key, found, _combined_dtype(combine, body))
+        return found
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return (self.body,)
+
+    def rebuild(self, to: Rewriter) -> Expr:
+        return Reduce(self.combine, to.variables(self.variables), to.new(self.body))
+
+
+class Scan(Expr):
+    """The body combined up to the value of a serial loop's variable, which the body depends on."""
+
+    __slots__ = ("body", "combine", "exclusive", "reverse", "variable")
+    __match_args__ = ("combine", "variable", "body", "exclusive", "reverse")
+    combine: str
+    variable: Variable
+    body: Expr
+    exclusive: bool
+    reverse: bool
+
+    def __new__(
+        cls, combine: str, variable: Variable, body: Expr, exclusive: bool, reverse: bool
+    ) -> Scan:
+        key = cls, combine, id(variable), id(body), exclusive, reverse
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "combine", combine)
+            _set(found, "variable", variable)
+            _set(found, "body", body)
+            _set(found, "exclusive", exclusive)
+            _set(found, "reverse", reverse)
+            found = _added(key, found, _combined_dtype(combine, body))
+        return found
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return (self.body,)
+
+    def rebuild(self, to: Rewriter) -> Expr:
+        variable = to.scanned(self.variable)
+        return Scan(self.combine, variable, to.new(self.body), self.exclusive, self.reverse)
+
+
+class Accumulated(Expr):
+    """In the stores of a contraction: the finished sum."""
+
+    __slots__ = __match_args__ = ("dtype_name",)
+    dtype_name: str
+
+    def __new__(cls, dtype_name: Any) -> Accumulated:
+        dtype: Dtype = np.dtype(dtype_name)
+        key = cls, dtype.name
+        found = _found(key)
+        if found is None:
+            found = object.__new__(cls)
+            _set(found, "dtype_name", dtype.name)
+            found = _added(key, found, dtype)
+        return found
+
+
+def _are_indices(parts: tuple[Expr, ...]) -> bool:
+    return parts[0].is_index and parts[-1].is_index
+
+
+def _called_dtype(function: str, arguments: tuple[Expr, ...]) -> Dtype:
+    first = arguments[0].dtype
+    if first is arguments[-1].dtype and function in _KEEPS_DTYPE and first is not BOOL:
+        return first
+    return loop_dtypes(function, tuple([part.dtype for part in arguments]))[-1]
+
+
+TRUE, FALSE = Const(np.bool_(True)), Const(np.bool_(False))
+
+
+def _combined_dtype(combine: str, body: Expr) -> Dtype:
+    if combine in ("argmax", "argmin"):
+        return INT64
+    return BOOL if combine in ("all", "any") else body.dtype
+
+
+def constant(value: Any, dtype: Any = None) -> Const:
+    """A number as a constant of a dtype: if none is given, of that which it has by itself."""
+    if type(value) is int:
+        return _integer(value, INT64 if dtype is None else np.dtype(dtype))
+    array = np.asarray(value)
+    with np.errstate(all="ignore"):
+        return Const(array[()] if dtype is None else array.astype(dtype)[()])
+
+
+@lru_cache(4_096)
+def _integer(value: int, dtype: Dtype) -> Const:
+    with np.errstate(all="ignore"):
+        return Const(np.asarray(value).astype(dtype)[()])
+
+
+def argument(position: int, dtype: Any) -> Input:
+    """The element of input number `position`."""
+    return Input(position, np.dtype(dtype))
+
+
+def as_expr(value: Any) -> Expr:
+    """An expression, or a number as one."""
+    return value if isinstance(value, Expr) else constant(value)
+
+
 def call(function: str, *arguments: Any) -> Expr:
     """A function of the table applied to expressions, numbers and (for casts) a dtype."""
-    return Expr(function, arguments)
+    match function:
+        case "select":
+            return select(*arguments)
+        case "cast":
+            return Cast(as_expr(arguments[0]), arguments[1])
+        case "bitcast":
+            return Bitcast(as_expr(arguments[0]), arguments[1])
+        case _:
+            return _applied(function, arguments)
+
+
+def _applied(function: str, arguments: tuple[Any, ...]) -> Expr:
+    for part in arguments:
+        if not isinstance(part, Expr):
+            return _applied_to_numbers(function, arguments)
+    return Call(function, arguments)
+
+
+def _applied_to_numbers(function: str, arguments: tuple[Any, ...]) -> Expr:
+    left, right = arguments[0], arguments[-1]
+    if type(right) is int and function in _KEEPS_INT64 and _is_int64(left, right):
+        return Call(function, (left, _integer(right, INT64)))
+    if not any(isinstance(part, Expr) for part in arguments):
+        return Call(function, tuple(map(constant, arguments)))
+    kinds = [part.dtype if isinstance(part, Expr) else weak_dtype(part) for part in arguments]
+    dtypes = loop_dtypes(function, tuple(kinds))
+    if function in COMPARISONS:
+        settled = _beyond(function, arguments, dtypes)
+        if settled is not None:
+            return TRUE if settled else FALSE
+    typed = [
+        part if isinstance(part, Expr) else constant(part, dtype)
+        for part, dtype in zip(arguments, dtypes, strict=False)
+    ]
+    return Call(function, tuple(typed))
+
+
+def _is_int64(left: Any, right: int) -> bool:
+    return isinstance(left, Expr) and left.dtype is INT64 and abs(right) < 1 << 62
+
+
+def _beyond(function: str, sides: tuple[Any, ...], dtypes: tuple[Dtype, ...]) -> bool | None:
+    """A comparison with a Python integer that the other side's dtype cannot hold, if it is one."""
+    for side, dtype in zip((0, 1), dtypes, strict=False):
+        part = sides[side]
+        if isinstance(part, int) and dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            if not limits.min <= part <= limits.max:
+                where, left_is_less = COMPARISONS[function], (part < limits.min) == (side == 0)
+                return where.if_less if left_is_less else where.if_greater
+    return None
 
 
 def select(condition: Any, chosen: Any, otherwise: Any) -> Expr:
     """`chosen` where the condition holds, else `otherwise`; the other one is not computed."""
-    return call("select", condition, chosen, otherwise)
+    sides = chosen, otherwise
+    if not all(isinstance(side, Expr) for side in sides):
+        kinds = [side.dtype if isinstance(side, Expr) else weak_dtype(side) for side in sides]
+        dtype = common_dtype(tuple(kinds))
+        sides = tuple(s if isinstance(s, Expr) else constant(s, dtype) for s in sides)
+    return Select(as_expr(condition), *sides)
 
 
-def argument(position: int) -> Expr:
-    """The element of input number `position`."""
-    return Expr("input", (position,))
+def converted(value: Expr, dtype: Any) -> Expr:
+    """An expression as one of a dtype: itself if it is; a number is converted now."""
+    if value.dtype == dtype:
+        return value
+    return constant(value.value, dtype) if isinstance(value, Const) else Cast(value, dtype)
+
+
+def logical(function: str, arguments: tuple[Expr, ...]) -> Expr:
+    """`and`, `or` or `not` without what is known by now."""
+    if not all(part.dtype == BOOL for part in arguments):
+        return Call(function, arguments)
+    known = [bool(part.value) for part in arguments if isinstance(part, Const)]
+    left = [part for part in arguments if not isinstance(part, Const)]
+    if function == "not":
+        return Call(function, arguments) if left else (FALSE if known[0] else TRUE)
+    absorbing = function == "or"
+    if absorbing in known:
+        return TRUE if absorbing else FALSE
+    if not left:
+        return FALSE if absorbing else TRUE
+    return left[0] if len(left) == 1 else Call(function, tuple(left))
+
+
+def is_zero(value: Expr) -> bool:
+    """Whether an expression is the number 0."""
+    return isinstance(value, Const) and bool(value.value == 0)

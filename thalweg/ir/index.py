@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from thalweg.ir.expr import Expr, call
+from thalweg.ir.expr import Call, Cast, Const, Expr, Index, Reduce, as_expr, call
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import Rewriter
 
 Bounds = tuple[float, float]
 _ANY: Bounds = (-math.inf, math.inf)
@@ -46,12 +45,14 @@ Term = Variable | FloorMod | Expr
 class Affine:
     """constant + Σ factor · atom, as a value: equal sums are equal and hash alike."""
 
-    __slots__ = ("_bounds", "_hash", "constant", "terms")
+    __slots__ = ("_bounds", "_hash", "_key", "_parts", "constant", "terms")
 
     def __init__(self, constant: int, terms: dict[Term, int]) -> None:
         self.constant = constant
         self.terms = terms
         self._hash: int | None = None
+        self._key: Any = None
+        self._parts: tuple[Expr, ...] | None = None
         self._bounds: Bounds | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -69,6 +70,14 @@ class Affine:
     def __repr__(self) -> str:
         parts = [f"{factor}*{_name(atom)}" for atom, factor in self.terms.items()]
         return " + ".join([*parts, str(self.constant)])
+
+    @property
+    def key(self) -> Any:
+        """What tells it from other sums, without keeping anything of it alive."""
+        if self._key is None:
+            terms = [(_atom_key(atom), factor) for atom, factor in self.terms.items()]
+            self._key = self.constant, frozenset(terms)
+        return self._key
 
     @property
     def bounds(self) -> Bounds:
@@ -90,6 +99,39 @@ class Affine:
         """Whether it is a number."""
         return not self.terms
 
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        """The opaque integers in it, those inside digits among them."""
+        if self._parts is None:
+            self._parts = tuple([part for atom in self.terms for part in _parts_of(atom)])
+        return self._parts
+
+    @property
+    def variables(self) -> frozenset[Variable]:
+        """The variables in it, those inside digits among them."""
+        own = [atom for atom in self.terms if isinstance(atom, Variable)]
+        inner = [atom.number.variables for atom in self.terms if isinstance(atom, FloorMod)]
+        return frozenset(own).union(*inner)
+
+    def rebuild(self, to: Rewriter) -> Affine:
+        """This with what a rewriter has made of the opaque integers in it."""
+        if not self.parts:
+            return self
+
+        def new(atom: Variable | Expr) -> Affine | None:
+            made = to.new(atom) if isinstance(atom, Expr) else atom
+            return affine(made) if isinstance(made, Expr) and made is not atom else None
+
+        return self.replaced(new)
+
+    def replaced(self, new: Callable[[Variable | Expr], Affine | None]) -> Affine:
+        """This with sums in place of those variables and opaque integers that `new` gives one."""
+        made = {atom: _instead(atom, new) for atom in self.terms}
+        if not any(made.values()):
+            return self
+        parts = [(made[atom] or Affine(0, {atom: 1})).scaled(f) for atom, f in self.terms.items()]
+        return total([Affine(self.constant, {}), *parts])
+
     def __add__(self, other: Affine) -> Affine:
         return total([self, other])
 
@@ -102,6 +144,25 @@ class Affine:
         return Affine(self.constant * factor, {a: f * factor for a, f in self.terms.items()})
 
 
+def _parts_of(atom: Term) -> tuple[Expr, ...]:
+    if isinstance(atom, Variable):
+        return ()
+    return atom.number.parts if isinstance(atom, FloorMod) else (atom,)
+
+
+def _atom_key(atom: Term) -> Any:
+    if isinstance(atom, FloorMod):
+        return atom.number.key, atom.divisor, atom.modulus
+    return id(atom)
+
+
+def _instead(atom: Term, new: Callable[[Variable | Expr], Affine | None]) -> Affine | None:
+    if not isinstance(atom, FloorMod):
+        return new(atom)
+    inner = atom.number.replaced(new)
+    return None if inner is atom.number else floor_mod(inner, atom.divisor, atom.modulus)
+
+
 def bounds_of(atom: Term) -> Bounds:
     """The range of an atom."""
     if isinstance(atom, Variable):
@@ -111,13 +172,17 @@ def bounds_of(atom: Term) -> Bounds:
 
 def _range_of(expression: Expr) -> Bounds:
     """What is known of an opaque integer: clamps have limits, and places of extremes too."""
-    if expression.function == "reduce" and expression.arguments[0] in ("argmax", "argmin"):
-        return 0, max(math.prod(v.extent for v in expression.arguments[1]) - 1, 0)
-    if expression.function not in ("min", "max"):
-        return _ANY
-    parts = [_range_of(p) if isinstance(p, Expr) else (p, p) for p in expression.arguments]
-    choose = min if expression.function == "min" else max
-    return choose(p[0] for p in parts), choose(p[1] for p in parts)
+    match expression:
+        case Const():
+            return int(expression.value), int(expression.value)
+        case Reduce(combine="argmax" | "argmin"):
+            return 0, max(math.prod(v.extent for v in expression.variables) - 1, 0)
+        case Call(function="min" | "max"):
+            parts = [_range_of(part) for part in expression.arguments]
+            choose = min if expression.function == "min" else max
+            return choose(p[0] for p in parts), choose(p[1] for p in parts)
+        case _:
+            return _ANY
 
 
 def _name(atom: Term) -> str:
@@ -125,7 +190,7 @@ def _name(atom: Term) -> str:
         return atom.name
     if isinstance(atom, FloorMod):
         return f"(({atom.number!r}) // {atom.divisor} % {atom.modulus})"
-    return f"<{atom.function}>"
+    return f"<{atom.function if isinstance(atom, Call) else type(atom).__name__}>"
 
 
 def _floor(value: float, divisor: int) -> float:
@@ -242,75 +307,76 @@ def _remainder(value: Affine, modulus: int) -> Affine:
 # From expressions and back
 
 
-def affine(expression: Any) -> Affine:
+def affine(expression: Expr) -> Affine:
     """An integer expression over indices in normal form."""
-    if not isinstance(expression, Expr):
-        return number(int(expression))
-    rule = _RULES.get(expression.function)
-    return Affine(0, {expression: 1}) if rule is None else rule(expression, *expression.arguments)
+    found: Affine | None = expression.normal_form
+    if found is None:
+        found = _normal_form(expression)
+        object.__setattr__(expression, "normal_form", found)
+    return found
 
 
-def _cast(expression: Expr, value: Any, dtype: Any) -> Affine:
-    if np.dtype(dtype).kind in "iu" and is_index(value):
-        return affine(value)
+def _normal_form(expression: Expr) -> Affine:
+    match expression:
+        case Const():
+            return number(int(expression.value))
+        case Index():
+            return variable(expression.variable)
+        case Cast() if expression.target.kind in "iu" and expression.value.is_index:
+            return affine(expression.value)
+        case Call() if expression.function in _RULES:
+            sides = [affine(part) for part in expression.arguments]
+            return _RULES[expression.function](expression, *sides)
+        case _:
+            return _opaque(expression)
+
+
+def _opaque(expression: Expr) -> Affine:
     return Affine(0, {expression: 1})
 
 
-def _itself(_: Expr, value: Affine) -> Affine:
-    return value
+def _sum(_: Call, left: Affine, right: Affine) -> Affine:
+    return left + right
 
 
-def _index(_: Expr, index: Variable) -> Affine:
-    return variable(index)
+def _difference(_: Call, left: Affine, right: Affine) -> Affine:
+    return left + right.scaled(-1)
 
 
-def _sum(_: Expr, left: Any, right: Any) -> Affine:
-    return affine(left) + affine(right)
+def _negated(_: Call, value: Affine) -> Affine:
+    return value.scaled(-1)
 
 
-def _difference(_: Expr, left: Any, right: Any) -> Affine:
-    return affine(left) + affine(right).scaled(-1)
-
-
-def _negated(_: Expr, value: Any) -> Affine:
-    return affine(value).scaled(-1)
-
-
-def _product(expression: Expr, *factors: Any) -> Affine:
-    left, right = map(affine, factors)
+def _product(expression: Call, left: Affine, right: Affine) -> Affine:
     if right.is_constant:
         return left.scaled(right.constant)
     if left.is_constant:
         return right.scaled(left.constant)
-    return Affine(0, {_plain(expression, left, right): 1})
+    return _plain(expression, left, right)
 
 
-def _division(expression: Expr, *parts: Any) -> Affine:
-    left, right = map(affine, parts)
+def _division(expression: Call, left: Affine, right: Affine) -> Affine:
     if right.is_constant and right.constant > 0:
         if expression.function == "floor_div":
             return _quotient(left, right.constant)
         return _remainder(left, right.constant)
-    return Affine(0, {_plain(expression, left, right): 1})
+    return _plain(expression, left, right)
 
 
-def _extreme(expression: Expr, *parts: Any) -> Affine:
-    left, right = map(affine, parts)
+def _extreme(expression: Call, left: Affine, right: Affine) -> Affine:
     wants_least = expression.function == "min"
     if left.bounds[1] <= right.bounds[0]:
         return left if wants_least else right
     if right.bounds[1] <= left.bounds[0]:
         return right if wants_least else left
-    return Affine(0, {_plain(expression, left, right): 1})
+    return _plain(expression, left, right)
 
 
-def _plain(expression: Expr, left: Affine, right: Affine) -> Expr:
-    return call(expression.function, expressed(left), expressed(right))
+def _plain(expression: Call, left: Affine, right: Affine) -> Affine:
+    return _opaque(call(expression.function, expressed(left), expressed(right)))
 
 
 _RULES: dict[str, Callable[..., Affine]] = {
-    "affine": _itself,
-    "index": _index,
     "add": _sum,
     "sub": _difference,
     "neg": _negated,
@@ -319,56 +385,39 @@ _RULES: dict[str, Callable[..., Affine]] = {
     "remainder": _division,
     "max": _extreme,
     "min": _extreme,
-    "cast": _cast,
 }
 
 
-_ARITHMETIC = frozenset({"add", "sub", "neg", "mul", "floor_div", "remainder"})
-
-
-def is_index(expression: Any) -> bool:
-    """Whether an expression is made of indices and whole numbers alone."""
-    pending = [expression]
-    while pending:  # the last argument first: of a long sum of elements that is one of them
-        part = pending.pop()
-        if not isinstance(part, Expr):
-            if not isinstance(part, int | np.integer) or isinstance(part, bool):
-                return False
-        elif part.function in _ARITHMETIC:
-            pending += part.arguments
-        elif part.function not in ("index", "affine"):
-            return False
-    return True
-
-
-def upper_border(condition: Any) -> tuple[Term, int] | None:
+def upper_border(condition: Expr) -> tuple[Term, int] | None:
     """The index that must be below a number for a condition to hold, and that number."""
-    if not isinstance(condition, Expr) or condition.function != "lt":
-        return None
-    left, border = condition.arguments
-    if not is_index(left) or not isinstance(border, int):
-        return None
-    place = affine(left)
+    match condition:
+        case Call(function="lt", arguments=(left, Const() as border)) if left.is_index:
+            place = affine(left)
+        case _:
+            return None
     if place.constant or list(place.terms.values()) != [1]:
         return None
     (atom,) = place.terms
-    return atom, border
+    return atom, int(border.value)
 
 
-def expressed(value: Affine) -> Any:
+def expressed(value: Affine) -> Expr:
     """A sum as an expression over indices that code generators know."""
     result: Any = value.constant if value.constant or not value.terms else None
     for atom, factor in value.terms.items():
         term = atom_expression(atom)
         term = term if factor == 1 else call("mul", term, factor)
         result = term if result is None else call("add", term, result)
-    return result
+    made = as_expr(result)
+    if made.normal_form is None:
+        object.__setattr__(made, "normal_form", value)
+    return made
 
 
 def atom_expression(atom: Term) -> Expr:
     """An atom as an expression."""
     if isinstance(atom, Variable):
-        return Expr("index", (atom,))
+        return Index(atom)
     if isinstance(atom, Expr):
         return atom
     result = expressed(atom.number)

@@ -13,9 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import (
+    Bitcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    OperandLoad,
+    Reduce,
+    Select,
+)
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.loop import IndexTuple, Operand, Scatter, Variable, lowered
+from thalweg.ir.loop import IndexTuple, Scatter, Variable, lowered
+from thalweg.ir.rewrite import postorder
 from thalweg.platform.dtype_traits import bounds, compute_dtype
 
 Array = NDArray[Any]
@@ -36,16 +47,6 @@ _UPDATES: dict[str, Any] = {
 }
 
 
-def evaluate(expression: Any, inputs: Sequence[Any]) -> Any:
-    """The value of an elementwise expression over whole arrays."""
-    if not isinstance(expression, Expr):
-        return expression
-    if expression.function == "input":
-        return inputs[expression.arguments[0]]
-    values = [evaluate(part, inputs) for part in expression.arguments]
-    return FUNCTIONS[expression.function].numpy(*values)
-
-
 def run_loop(
     op: Any, operands: Sequence[Any], arrays: Sequence[Any], shape: Sequence[int], output: int = 0
 ) -> Array:
@@ -54,62 +55,73 @@ def run_loop(
     form = lowered(op, at, operands)
     if isinstance(form, Scatter):
         return _scattered(form, at, arrays)
-    value = _Evaluation(form, at.variables, arrays).value(form)
+    value = _Evaluation([form], at.variables, arrays).value(form)
     return _over(value, at.variables)
 
 
 class _Evaluation:
-    """One expression: an axis for each of its variables, and the values found so far."""
+    """Some expressions: an axis for each of their variables, and the values found so far."""
 
-    def __init__(self, root: Any, outer: Sequence[Variable], arrays: Sequence[Any]) -> None:
+    def __init__(
+        self, roots: Sequence[Expr], outer: Sequence[Variable], arrays: Sequence[Any]
+    ) -> None:
         self._arrays = arrays
         self._axes = {variable: axis for axis, variable in enumerate(outer)}
-        for variable in _variables(root):
+        for variable in _variables(roots):
             self._axes.setdefault(variable, len(self._axes))
-        self._known: dict[int, Any] = {}
+        self._known: dict[Expr, Any] = {}
 
-    def value(self, part: Any) -> Any:
-        """The value of a part, with every variable it does not depend on as an axis of size 1."""
-        if not isinstance(part, Expr):
-            return part
-        if id(part) not in self._known:
-            self._known[id(part)] = self._compute(part)
-        return self._known[id(part)]
+    def value(self, root: Expr) -> Any:
+        """Its value, with every variable it does not depend on as an axis of size 1."""
+        for part in postorder([root], self._known):
+            self._known[part] = self._compute(part)
+        return self._known[root]
 
     def _compute(self, part: Expr) -> Any:
-        match part.function:
-            case "index":
-                return self._axis(part.arguments[0])
-            case "load":
-                return self._load(*part.arguments)
-            case "reduce":
-                return self._reduce(*part.arguments)
-            case function:
-                return FUNCTIONS[function].numpy(*(self.value(a) for a in part.arguments))
+        values = [self._known[inner] for inner in part.parts]
+        match part:
+            case Const():
+                return part.value
+            case Index():
+                return self._axis(part.variable)
+            case OperandLoad():
+                return self._load(part, values)
+            case Reduce():
+                return self._reduce(part, *values)
+            case Select():
+                return FUNCTIONS["select"].numpy(*values)
+            case Cast():
+                return FUNCTIONS["cast"].numpy(*values, part.target)
+            case Bitcast():
+                return FUNCTIONS["bitcast"].numpy(*values, part.target)
+            case Call():
+                return FUNCTIONS[part.function].numpy(*values)
+            case _:
+                raise TypeError(f"{type(part).__name__} is not part of a loop form")
 
     def _axis(self, variable: Variable) -> Array:
         shape = [1] * len(self._axes)
         shape[self._axes[variable]] = variable.extent
         return np.arange(variable.extent).reshape(shape)
 
-    def _load(self, operand: Operand, indices: tuple[Any, ...]) -> Any:
-        array = np.asarray(self._arrays[operand.position])
+    def _load(self, load: OperandLoad, indices: Sequence[Any]) -> Any:
+        array = np.asarray(self._arrays[load.operand.position])
         if not indices:
             return array.reshape([1] * len(self._axes)) if self._axes else array
         # A load outside its range is under a select that does not choose it: any element will do.
         places = [
-            np.clip(self.value(index), 0, max(size - 1, 0))
+            np.clip(index, 0, max(size - 1, 0))
             for index, size in zip(indices, array.shape, strict=True)
         ]
         if array.size == 0:
             return np.zeros(np.broadcast_shapes(*(np.shape(p) for p in places)), array.dtype)
         return array[tuple(places)]
 
-    def _reduce(self, kind: str, variables: tuple[Variable, ...], body: Any) -> Array:
-        axes = tuple(self._axes[variable] for variable in variables)
-        value = np.asarray(self.value(body))
+    def _reduce(self, part: Reduce, body: Any) -> Array:
+        kind, axes = part.combine, tuple(self._axes[variable] for variable in part.variables)
+        value = np.asarray(body)
         shape = list(value.shape or [1] * len(self._axes))
-        for variable, axis in zip(variables, axes, strict=True):
+        for variable, axis in zip(part.variables, axes, strict=True):
             shape[axis] = variable.extent
         full = np.broadcast_to(value, shape)
         if kind in ("argmax", "argmin"):
@@ -134,19 +146,14 @@ def _worst(kind: str, dtype: Any) -> Any:
     return bounds(dtype)[kind in ("min", "argmin")]
 
 
-def _variables(root: Any) -> list[Variable]:
-    """The variables an expression binds or mentions."""
+def _variables(roots: Sequence[Expr]) -> list[Variable]:
+    """The variables that expressions bind or mention."""
     found: dict[Variable, None] = {}
-    pending, seen = [root], set[int]()
-    while pending:
-        part = pending.pop()
-        if isinstance(part, tuple | list):
-            pending += part
-        elif isinstance(part, Variable):
-            found[part] = None
-        elif isinstance(part, Expr) and id(part) not in seen:
-            seen.add(id(part))
-            pending += part.arguments
+    for part in postorder(roots):
+        if isinstance(part, Index):
+            found[part.variable] = None
+        elif isinstance(part, Reduce):
+            found |= dict.fromkeys(part.variables)
     return list(found)
 
 
@@ -160,8 +167,8 @@ def _over(value: Any, variables: Sequence[Variable]) -> Array:
 
 
 def _scattered(form: Scatter, at: IndexTuple, arrays: Sequence[Any]) -> Array:
-    start = _Evaluation(form.initial, at.variables, arrays).value(form.initial)
-    inner = _Evaluation((form.index, form.value), form.variables, arrays)
+    start = _Evaluation([form.initial], at.variables, arrays).value(form.initial)
+    inner = _Evaluation([*form.index, form.value], form.variables, arrays)
     value = _over(inner.value(form.value), form.variables)
     result = np.array(_over(start, at.variables)).astype(value.dtype)
     places = [np.asarray(_over(inner.value(index), form.variables)) for index in form.index]

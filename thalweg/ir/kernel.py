@@ -3,24 +3,19 @@
 This is the form between `thalweg.lower`, which fuses a step's ops into kernels, and
 `thalweg.codegen`, which makes machine code of them. Shapes are gone: an element of a buffer is
 found at an `Offset`, a sum of index variables times strides. Values are the expressions of
-`thalweg.ir.expr`, with
-
-    Expr("load", (argument, offset))           an element of a buffer
-    Expr("index", (variable,))                 the value of a variable, an int64
-    Expr("reduce", (kind, variables, body))    the body combined over variables bound here
-    Expr("scan", (kind, variable, body, exclusive, reverse))   combined up to here, in a serial loop
-    Expr("sum", ())                            in a contraction's stores: the finished sum
-
-and Python numbers for constants, which take the type of what they meet, as in NumPy.
+`thalweg.ir.expr`, with loads of arguments (`Load`), and in the stores of a contraction the finished
+sum (`Accumulated`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from thalweg.ir.expr import Expr
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import Rewriter
 
 
 class Dynamic(int):
@@ -31,6 +26,16 @@ class Dynamic(int):
     """
 
     word: int  # where the kernel finds it among its argument words
+
+    def __eq__(self, other: object) -> bool:
+        """No number equals it but itself: its value is a hint."""
+        return self is other or (
+            type(other) is type(self)
+            and vars(self) == vars(other) != {}
+            and int(self) == int(other)
+        )
+
+    __hash__ = int.__hash__
 
     def _refuse(self, *_: object) -> Any:
         raise TypeError("arithmetic on an integer that is known only at run time")
@@ -63,6 +68,28 @@ class Offset:
         """By how much the offset grows when a variable grows by one (if it is a plain term)."""
         return next((factor for factor, term in self.terms if term is variable), 0)
 
+    @cached_property
+    def key(self) -> Any:
+        """What tells it from other offsets, without keeping anything of it alive."""
+        return self.constant, *((factor, id(term)) for factor, term in self.terms)
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        """The terms that are computed."""
+        return tuple([term for _, term in self.terms if isinstance(term, Expr)])
+
+    @cached_property
+    def variables(self) -> frozenset[Variable]:
+        """The variables that are terms themselves."""
+        return frozenset([term for _, term in self.terms if isinstance(term, Variable)])
+
+    def rebuild(self, to: Rewriter) -> Offset:
+        """This with what a rewriter has made of its computed terms."""
+        if not self.parts:
+            return self
+        terms = [(f, to.new(term) if isinstance(term, Expr) else term) for f, term in self.terms]
+        return Offset(self.constant, tuple(terms))
+
 
 @dataclass(frozen=True, eq=False)
 class Store:
@@ -76,9 +103,9 @@ class Store:
     argument: Argument
     variables: tuple[Variable, ...]
     offset: Offset
-    value: Any
+    value: Expr
     combine: str = "set"
-    inside: Any = None
+    inside: Expr | None = None
     distinct: frozenset[Variable] = frozenset()
 
 

@@ -16,7 +16,6 @@ are concrete here: a step is specialised on the shapes that were fed.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, cast, overload
@@ -24,7 +23,17 @@ from typing import Any, SupportsIndex, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.ir.expr import Expr, argument, select
+from thalweg.ir.expr import (
+    Expr,
+    Index,
+    OperandLoad,
+    Reduce,
+    Variable,
+    argument,
+    as_expr,
+    constant,
+    select,
+)
 from thalweg.platform.dtype_traits import compute_dtype
 
 Array = NDArray[Any]
@@ -34,24 +43,9 @@ Array = NDArray[Any]
 #: what is not a number.
 COMBINES = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "set")
 
-_names = itertools.count()
-
 
 class NotLowered(Exception):
     """This node has no loop form here: a value it needs is not known before the step runs."""
-
-
-@dataclass(frozen=True, eq=False)
-class Variable:
-    """An index variable: it takes the values 0 … extent - 1."""
-
-    extent: int
-    name: str
-
-    @classmethod
-    def fresh(cls, extent: int) -> Variable:
-        """A variable of its own."""
-        return cls(int(extent), f"i{next(_names)}")
 
 
 class IndexTuple(Sequence[Expr]):
@@ -61,7 +55,7 @@ class IndexTuple(Sequence[Expr]):
         self.variables = tuple(variables)
         self.shape = tuple(variable.extent for variable in variables)
         self.output = output  # which output, for ops that have several
-        self._indices = tuple(Expr("index", (variable,)) for variable in variables)
+        self._indices = tuple(map(Index, variables))
 
     @classmethod
     def over(cls, shape: Sequence[int], output: int = 0) -> IndexTuple:
@@ -129,7 +123,7 @@ class Operand:
         given = tuple(cast("Sequence[Any]", indices)) if several else (indices,)
         if len(given) != self.rank:
             raise ValueError(f"{len(given)} indices into an operand of rank {self.rank}")
-        return Expr("load", (self, given))
+        return OperandLoad(self, tuple([as_expr(index) for index in given]))
 
     def broadcast(self, at: IndexTuple | Sequence[Expr]) -> Expr:
         """The element that broadcasting puts at a place: aligned right, size 1 stretched."""
@@ -164,7 +158,7 @@ class Scatter:
     variables: tuple[Variable, ...]
     index: tuple[Any, ...]
     value: Expr
-    initial: Any
+    initial: Expr
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +172,7 @@ class RuntimeCheck:
 def runtime_check(extents: Sequence[int], body: Callable[..., Any]) -> RuntimeCheck:
     """A `RuntimeCheck` over a domain: `body` gives the condition for one index per extent."""
     variables = tuple(Variable.fresh(extent) for extent in extents)
-    return RuntimeCheck(variables, body(*(Expr("index", (variable,)) for variable in variables)))
+    return RuntimeCheck(variables, body(*map(Index, variables)))
 
 
 def reduce(kind: str, extents: Sequence[Any], body: Callable[..., Any]) -> Expr:
@@ -186,8 +180,8 @@ def reduce(kind: str, extents: Sequence[Any], body: Callable[..., Any]) -> Expr:
     if kind not in COMBINES:
         raise ValueError(f"no reduction '{kind}'")
     variables = tuple(Variable.fresh(extent) for extent in extents)
-    inner = body(*(Expr("index", (variable,)) for variable in variables))
-    return Expr("reduce", (kind, variables, inner))
+    inner = body(*map(Index, variables))
+    return Reduce(kind, variables, as_expr(inner))
 
 
 _IDENTITY = {"sum": 0, "prod": 1, "max": -np.inf, "min": np.inf, "all": True, "any": False}
@@ -226,8 +220,10 @@ def scatter(
 ) -> Scatter:
     """A `Scatter` over a domain: `body` gives (indices, value) for one index per extent."""
     variables = tuple(Variable.fresh(extent) for extent in extents)
-    index, value = body(*(Expr("index", (variable,)) for variable in variables))
-    return Scatter(combine, variables, tuple(index), value, initial)
+    index, value = body(*map(Index, variables))
+    made = as_expr(value)
+    start = initial if isinstance(initial, Expr) else constant(initial, made.dtype)
+    return Scatter(combine, variables, tuple(map(as_expr, index)), made, start)
 
 
 def ravel(indices: Sequence[Any], shape: Sequence[int]) -> Any:
@@ -269,16 +265,11 @@ def widened(x: Expr, dtype: Any) -> Expr:
 def lowered(op: Any, at: IndexTuple, operands: Sequence[Any]) -> Expr | Scatter:
     """The loop form of an op at a place: its `loop`, or its `element` over broadcast operands."""
     if op.has("loop"):
-        return op.loop(at, *operands)
-    return substitute(op.element(*(argument(i) for i in range(len(operands)))), at, operands)
+        form = op.loop(at, *operands)
+        return form if isinstance(form, Scatter) else as_expr(form)
+    return as_expr(op.element(*[_element(operand, at) for operand in operands]))
 
 
-def substitute(expression: Any, at: IndexTuple, operands: Sequence[Operand]) -> Any:
-    """An elementwise expression with its inputs replaced by loads at a place."""
-    if not isinstance(expression, Expr):
-        return expression
-    if expression.function == "input":
-        position: int = expression.arguments[0]
-        return operands[position].broadcast(at)
-    parts = tuple(substitute(part, at, operands) for part in expression.arguments)
-    return Expr(expression.function, parts)
+def _element(operand: Operand, at: IndexTuple) -> Expr:
+    """What an elementwise op sees of an operand; one that has none there is not looked at."""
+    return operand.broadcast(at) if operand.rank <= at.rank else argument(-1, operand.dtype)

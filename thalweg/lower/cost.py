@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.graph.node import Tensor
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Call, Cast, Const, Expr, Index, Load, OperandLoad, Reduce, Word
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.loop import Operand, Scatter
+from thalweg.ir.rewrite import Fold, walk
 from thalweg.ir.target import Target
 from thalweg.platform.dtype_traits import compute_dtype, is_narrow_float
 
-_FREE = frozenset({"index", "affine", "load"})
-_DATA = frozenset({"load", "reduce", "cast", "input"})
+_FREE = Const | Word | Index | OperandLoad
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,11 @@ def analysed(raw: Any) -> Form:
 
 
 def _widens(raw: Any) -> bool:
-    if not isinstance(raw, Expr) or raw.function != "cast":
-        return False
-    source, target = raw.arguments
-    if not isinstance(source, Expr) or source.function != "load":
-        return False
-    narrow = source.arguments[0].dtype
-    return is_narrow_float(narrow) and compute_dtype(narrow) == target
+    match raw:
+        case Cast(value=OperandLoad(dtype=narrow), target=target):
+            return is_narrow_float(narrow) and compute_dtype(narrow) == target
+        case _:
+            return False
 
 
 class _Count:
@@ -74,51 +72,45 @@ class _Count:
         self.loads: dict[Operand, float] = {}
         self.parts = 0
         self.reduces = False
-        self._seen: set[int] = set()
+        self._seen: set[Expr] = set()
+        self._data = Fold(_is_data)
 
-    def add(self, root: Any, times: float) -> None:
+    def add(self, root: Expr, times: float) -> None:
         pending = [(root, times)]
         while pending:
             part, count = pending.pop()
-            if not isinstance(part, Expr) or id(part) in self._seen:
+            if part in self._seen or isinstance(part, Const):
                 continue
-            self._seen.add(id(part))
+            self._seen.add(part)
             self.parts += 1
             pending += self._visit(part, count)
 
-    def _visit(self, part: Expr, count: float) -> list[tuple[Any, float]]:
-        arguments = part.arguments
-        if part.function == "load":
-            operand, indices = arguments
-            self.loads[operand] = self.loads.get(operand, 0.0) + count
-            return [(index, count) for index in indices if self._is_data(index)]
-        if part.function == "reduce":
-            self.reduces = True
-            for variable in arguments[1]:
-                count *= max(variable.extent, 1)
-            arguments = arguments[2:]
-        if self._is_data(part):
-            self.cost += _cost(part.function) * count
-        return [(argument, count) for argument in arguments]
-
-    def _is_data(self, part: Any) -> bool:
-        """Whether it is more than arithmetic on indices, which is done once per row or not at all:
-        it reads memory, or makes numbers of indices."""
-        pending = [part]
-        while pending:  # the last argument first: of a long sum of elements that is one of them
-            part = pending.pop()
-            if isinstance(part, Expr):
-                if part.function in _DATA:
-                    return True
-                pending += part.arguments
-        return False
+    def _visit(self, part: Expr, count: float) -> list[tuple[Expr, float]]:
+        match part:
+            case OperandLoad():
+                self.loads[part.operand] = self.loads.get(part.operand, 0.0) + count
+                return [(index, count) for index in part.indices if self._data.of(index)]
+            case Reduce():
+                self.reduces = True
+                for variable in part.variables:
+                    count *= max(variable.extent, 1)
+            case _:
+                pass
+        if self._data.of(part):
+            self.cost += _cost(part) * count
+        return [(inner, count) for inner in part.parts]
 
 
-def _cost(function: str) -> float:
-    if function in _FREE:
-        return 0.0
-    row = FUNCTIONS.get(function)
-    return 1.0 if row is None else row.cost
+def _cost(part: Expr) -> float:
+    if isinstance(part, Call):
+        return FUNCTIONS[part.function].cost
+    return 0.0 if isinstance(part, _FREE) else 1.0
+
+
+def _is_data(part: Expr, known: Fold[bool]) -> bool:
+    """Whether it is more than arithmetic on indices, which is done once per row or not at all: it
+    reads memory, or makes numbers of indices."""
+    return isinstance(part, OperandLoad | Reduce | Cast) or any(known.parts(part))
 
 
 def worth_inlining(size: int, cost: float, reads: float, target: Target) -> bool:
@@ -133,17 +125,8 @@ def worth_rematerializing(cost: float, readers: int, target: Target) -> bool:
 
 def element_cost(value: Expr, target: Target) -> float:
     """What an expression over buffers costs, each of its parts once."""
-    pending: list[Any] = [value]
-    seen: set[int] = set()
-    cost = 0.0
-    while pending:
-        part = pending.pop()
-        if not isinstance(part, Expr) or id(part) in seen:
-            continue
-        seen.add(id(part))
-        cost += target.load_cost if part.function == "load" else _cost(part.function)
-        pending += part.arguments
-    return cost
+    load = target.load_cost
+    return sum([load if isinstance(part, Load) else _cost(part) for part in walk([value])], 0.0)
 
 
 class Costs:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from thalweg.ir.fingerprint import fingerprint
 from thalweg.ir.kernel import Kernel
-from thalweg.ir.parametric import integers, places_of_offsets, shape_of, with_dynamic
+from thalweg.ir.parametric import integers, places_of_offsets, with_dynamic
 from thalweg.lower.nests.bufferize import Launch
 from thalweg.platform.caches import Bounded
 
@@ -55,7 +56,7 @@ class Varying:
 
     def see(self, launches: Sequence[Launch]) -> Form:
         """Take note of a new lowering."""
-        family = tuple(shape_of(launch.kernel) for launch in launches)
+        family = tuple(fingerprint(launch.kernel) for launch in launches)
         found = _alike([launch.kernel for launch in launches], family)
         before = self._families.get(family)
         if before is not None:

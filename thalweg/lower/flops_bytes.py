@@ -15,14 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thalweg.ir.expr import Expr
-from thalweg.ir.kernel import Argument, Contraction, Kernel, Offset
+from thalweg.ir.expr import Accumulated, Cast, Const, Expr, Index, Load, Reduce, Word
+from thalweg.ir.fingerprint import fingerprint
+from thalweg.ir.kernel import Argument, Contraction, Kernel
 from thalweg.ir.loop import Variable
-from thalweg.ir.parametric import integers, shape_of
+from thalweg.ir.parametric import integers
+from thalweg.ir.rewrite import Fold, free_variables
 from thalweg.platform.caches import Bounded
 
 _NOTHING: frozenset[Variable] = frozenset()
-_FREE = {"load", "index", "sum", "cast"}
+_FREE = Const | Word | Index | Load | Accumulated | Cast
 
 
 class Amounts(NamedTuple):
@@ -53,7 +55,7 @@ def touched_bytes(kernel: Kernel) -> tuple[int, ...]:
 
 
 def _amounts(kernel: Kernel) -> Amounts:
-    key = shape_of(kernel), integers(kernel)
+    key = fingerprint(kernel), integers(kernel)
     found = _known.get(key)
     if found is None:
         found = _known[key] = Amounts(_operations(kernel), *_traffic(kernel))
@@ -72,7 +74,9 @@ def _operations(kernel: Kernel) -> float:
 def _traffic(kernel: Kernel) -> tuple[tuple[int, ...], int]:
     """The bytes of each argument that are touched, and all that are read and written."""
     count = _Count(_NOTHING)
-    roots: list[Any] = [part for s in kernel.stores for part in (s.value, s.offset, s.inside)]
+    roots: list[Expr | None] = []
+    for store in kernel.stores:
+        roots += store.value, *store.offset.parts, store.inside
     if isinstance(kernel, Contraction):
         roots += [kernel.a.value, kernel.b.value]
     else:
@@ -101,47 +105,39 @@ class _Count:
 
     def __init__(self, of_sum: frozenset[Variable]) -> None:
         self._of_sum = of_sum  # what the sum of a contraction depends on
-        self._known: dict[int, tuple[frozenset[Variable], bool]] = {}
+        self._fold = Fold(self._expression)
         self._total = 0.0
         self.touched: dict[Argument, int] = {}  # how often elements are loaded
 
-    def all(self, roots: Iterable[Any]) -> float:
+    def all(self, roots: Iterable[Expr | None]) -> float:
         """The operations of some expressions."""
         for root in roots:
-            self._visit(root)
+            if root is not None:
+                self._fold.of(root)
         return self._total
 
-    def _visit(self, part: Any) -> tuple[frozenset[Variable], bool]:
-        if isinstance(part, Variable):
-            return frozenset([part]), False
-        if isinstance(part, Offset):
-            return self._together(term for _, term in part.terms)
-        if not isinstance(part, Expr):
-            return _NOTHING, False
-        if id(part) not in self._known:
-            self._known[id(part)] = self._expression(part)
-        return self._known[id(part)]
-
-    def _together(self, parts: Iterable[Any]) -> tuple[frozenset[Variable], bool]:
-        seen = [self._visit(part) for part in parts]
-        return _NOTHING.union(*(variables for variables, _ in seen)), any(d for _, d in seen)
-
-    def _expression(self, part: Expr) -> tuple[frozenset[Variable], bool]:
-        if part.function == "sum":
-            return self._of_sum, True
-        if part.function == "load":
-            argument, offset = part.arguments
-            variables, _ = self._visit(offset)
-            self.touched[argument] = self.touched.get(argument, 0) + _times(variables)
-            return variables, True
-        if part.function == "reduce":
-            _, bound, body = part.arguments
-            variables, data = self._visit(body)
-            self._add(variables.union(bound), data)
-            return variables.difference(bound), data
-        variables, data = self._together(part.arguments)
-        if part.function not in _FREE:
-            self._add(variables, data)
+    def _expression(
+        self, part: Expr, known: Fold[tuple[frozenset[Variable], bool]]
+    ) -> tuple[frozenset[Variable], bool]:
+        seen = known.parts(part)
+        variables = _NOTHING.union(*(variables for variables, _ in seen))
+        data = any(is_data for _, is_data in seen)
+        match part:
+            case Accumulated():
+                return self._of_sum, True
+            case Load():
+                found = free_variables(part)
+                self.touched[part.buffer] = self.touched.get(part.buffer, 0) + _times(found)
+                return found, True
+            case Reduce():
+                self._add(variables.union(part.variables), data)
+                return variables.difference(part.variables), data
+            case Index():
+                return frozenset([part.variable]), False
+            case _ if not isinstance(part, _FREE):
+                self._add(variables, data)
+            case _:
+                pass
         return variables, data
 
     def _add(self, variables: frozenset[Variable], data: bool) -> None:

@@ -21,6 +21,7 @@ from thalweg import errors
 from thalweg.graph.attributes import shape_from_proto
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.protos import message
+from thalweg.platform.dtype_traits import is_float, widened
 from thalweg.platform.files.checkpoint_files import exists
 from thalweg.platform.files.checkpoints import open_checkpoint
 from thalweg.platform.files.safetensors import NUMPY
@@ -88,8 +89,9 @@ def _value(checkpoint: Checkpoint, name: str) -> Iterator[str]:
     entry = checkpoint.entry(name)
     yield f"{name}  {_described(entry)}"
     value = checkpoint.read(name)
-    if NUMPY[entry.dtype].kind == "f" and prod(entry.shape):
-        yield f"  min {value.min():g}  max {value.max():g}  mean {value.mean(dtype=float):g}"
+    if is_float(NUMPY[entry.dtype]) and prod(entry.shape):
+        wide = widened(value)
+        yield f"  min {wide.min():g}  max {wide.max():g}  mean {wide.mean(dtype=float):g}"
     yield from np.array2string(value).splitlines()
 
 

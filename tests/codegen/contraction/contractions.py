@@ -8,12 +8,12 @@ import numpy as np
 
 from thalweg.codegen.cache import load
 from thalweg.codegen.contraction.kernel import emit_contraction
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Accumulated, Bitcast, Call, Cast, Const, Index, Load, Select
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Access, Argument, Contraction, Dynamic, Offset, Store
 from thalweg.ir.loop import Variable
 
-SUM = Expr("sum", ())
+SUM = Accumulated(np.float32)
 
 
 def variables(**extents):
@@ -38,7 +38,7 @@ def at(shape, *indices):
 
 
 def element(argument, offset):
-    return Expr("load", (argument, offset))
+    return Load(argument, offset)
 
 
 def argument(position, dtype, shape, written=False):
@@ -54,7 +54,7 @@ def matmul(m, n, k, batch=(), ta=False, tb=False, dtype=np.float32, epilogue=Non
     target = argument(2, dtype, (*batch, m, n), True)
     a = at(shapes[0], *outer, *((kk, i) if ta else (i, kk)))
     b = at(shapes[1], *outer, *((j, kk) if tb else (kk, j)))
-    extra, value = [], SUM
+    extra, value = [], Accumulated(dtype)
     if epilogue:
         value, extra = epilogue(i, j, outer, (*batch, m, n))
     return Contraction(
@@ -98,7 +98,7 @@ class Conv:
         y = argument(2, self.dtype, self.y, True)
         rows, columns = (v["n"], v["p"], v["q"]), (v["o"],)
         place = at(self.y, *rows, v["o"])
-        value, extra = epilogue(rows, v["o"], place) if epilogue else (SUM, [])
+        value, extra = epilogue(rows, v["o"], place) if epilogue else (Accumulated(self.dtype), [])
         return Contraction(
             (x, f, y, *extra), (), rows, columns, (v["r"], v["s"], v["c"]), self._input(x),
             Access(element(f, at(self.f, v["r"], v["s"], v["c"], v["o"]))), self.dtype,
@@ -113,7 +113,7 @@ class Conv:
         return Contraction(
             (x, dy, df), (), rows, (v["o"],), (v["n"], v["p"], v["q"]), self._input(x),
             Access(element(dy, at(self.y, v["n"], v["p"], v["q"], v["o"]))), self.dtype,
-            (Store(df, (*rows, v["o"]), at(self.f, *rows, v["o"]), SUM),),
+            (Store(df, (*rows, v["o"]), at(self.f, *rows, v["o"]), Accumulated(self.dtype)),),
         )  # fmt: skip
 
     def input_gradient(self):
@@ -131,7 +131,7 @@ class Conv:
         return Contraction(
             (dy, f, dx), (), rows, (v["c"],), reduced, a,
             Access(element(f, at(self.f, v["r"], v["s"], v["c"], v["o"]))), self.dtype,
-            (Store(dx, (*rows, v["c"]), at(self.x, *rows, v["c"]), SUM),),
+            (Store(dx, (*rows, v["c"]), at(self.x, *rows, v["c"]), Accumulated(self.dtype)),),
         )  # fmt: skip
 
 
@@ -188,19 +188,25 @@ class Oracle:
         return np.where(self.inside, self.value(access.value), 0)
 
     def value(self, expr):
-        if not isinstance(expr, Expr):
-            return expr
-        if expr.function == "sum":
+        if isinstance(expr, Const):
+            return expr.value
+        if isinstance(expr, Accumulated):
             return self.total
-        if expr.function == "index":
-            return self.indices[expr.arguments[0]]
-        if expr.function == "load":
-            buffer = self.arrays[expr.arguments[0].position].reshape(-1)
-            place = self.place(expr.arguments[1])
+        if isinstance(expr, Index):
+            return self.indices[expr.variable]
+        if isinstance(expr, Load):
+            buffer = self.arrays[expr.buffer.position].reshape(-1)
+            place = self.place(expr.offset)
             if not buffer.size:
                 return np.zeros(place.shape, buffer.dtype)
             return buffer[np.clip(place, 0, buffer.size - 1)]
-        return FUNCTIONS[expr.function].numpy(*map(self.value, expr.arguments))
+        values = list(map(self.value, expr.parts))
+        if isinstance(expr, Select):
+            return np.where(*values)
+        if isinstance(expr, Cast | Bitcast):
+            return FUNCTIONS[type(expr).__name__.lower()].numpy(*values, expr.target)
+        assert isinstance(expr, Call)
+        return FUNCTIONS[expr.function].numpy(*values)
 
     def store(self, store, value):
         place = np.broadcast_arrays(

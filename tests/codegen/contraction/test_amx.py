@@ -36,7 +36,7 @@ def shortened(kernel, cast=False):
     arguments = list(kernel.arguments)
 
     def side(access):
-        old, offset = access.value.arguments
+        old, offset = access.value.buffer, access.value.offset
         new = arguments[old.position] = replace(old, dtype=BFLOAT)
         value = element(new, offset)
         return Access(value.cast(np.float32) if cast else value, access.bounds)

@@ -25,7 +25,7 @@ from thalweg.codegen.contraction.form import form_of
 from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Setting
 from thalweg.codegen.machine import named
-from thalweg.ir.expr import Expr, select
+from thalweg.ir.expr import Index, select
 from thalweg.ir.expr import call as expr
 from thalweg.ir.kernel import Access, Contraction, Offset, Store
 from thalweg.ir.loop import Variable
@@ -284,7 +284,7 @@ def test_epilogue_reads_a_transposed_operand_and_indices(native, terms):
     def epilogue(i, j, _outer, shape):
         m, n = shape
         other = argument(3, np.float32, (n, m))
-        index = Expr("index", (j,)) + Expr("index", (i,))
+        index = Index(j) + Index(i)
         masked = select(index < 20, element(other, at((n, m), j, i)), 0.5)
         return SUM * masked + index.cast(np.float32), [other]
 
@@ -353,7 +353,7 @@ def test_narrow_floats(native, dtype):
     kernel = matmul(21, 35, 19)
     short = [argument(p, dtype, (kernel.arguments[p].size,)) for p in range(2)]
     sides = [
-        Access(element(new, side.value.arguments[1]).cast(np.float32))
+        Access(element(new, side.value.offset).cast(np.float32))
         for new, side in zip(short, (kernel.a, kernel.b), strict=True)
     ]
     check(with_sides(kernel, *sides, (*short, kernel.arguments[2])), native)

@@ -90,5 +90,5 @@ def test_what_is_no_turn() -> None:
     more = Store(store.argument, store.variables, store.offset, store.value * 2.0)
     assert not turns(Loops(plain.arguments, plain.variables, (more,)))
     x = store.argument
-    inside = Store(x, store.variables, store.offset, at(x, *store.value.arguments[1].terms))
+    inside = Store(x, store.variables, store.offset, at(x, *store.value.offset.terms))
     assert not turns(Loops((x,), plain.variables, (inside,)))

@@ -30,8 +30,8 @@ from thalweg.codegen.winograd.filter import filtering
 from thalweg.codegen.winograd.form import window_of
 from thalweg.codegen.winograd.kernel import emit_winograd
 from thalweg.codegen.winograd.plan import Blocks
+from thalweg.ir.expr import Index, select
 from thalweg.ir.expr import call as expr
-from thalweg.ir.expr import select
 from thalweg.ir.kernel import Access, Offset, Store
 from thalweg.ir.loop import Variable
 
@@ -144,7 +144,7 @@ def test_what_becomes_of_the_sums(target, epilogue, outputs):
 def test_stores_that_fold_and_stores_with_a_condition(native):
     kernel = Conv(1, 9, 9, 24, 30, 3, 3, pad=(1, 1)).forward()
     (store,) = kernel.stores
-    rows = [expr("lt", expr("index", variable), 5) for variable in kernel.rows[1:2]]
+    rows = [Index(variable) < 5 for variable in kernel.rows[1:2]]
     folded = replace(kernel, stores=(replace(store, combine="sum", inside=rows[0]),))
     held(folded, native, blocks(native))
 

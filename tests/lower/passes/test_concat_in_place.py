@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import thalweg as tf
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine, floor_mod, total
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
@@ -90,7 +90,7 @@ def test_steps_of_a_copy(copy: Any, parts: int, number: int) -> None:
         Buffer(BufferKind.TEMPORARY, np.dtype(np.float32), n) for n in (parts * size, size)
     )
     offset = total([index_of(outer).scaled(parts * fast), index_of(inner)])
-    write = Write(whole, (outer, inner), offset, Expr("load", (part, place)))
+    write = Write(whole, (outer, inner), offset, Load(part, place))
     steps = steps_of(write, write.value, limits)
     assert steps is not None
     layout = Layout(tuple(steps), first_place(offset, limits))
@@ -126,7 +126,7 @@ def test_steps_of_a_copy_from_anywhere(
     whole, part = (
         Buffer(BufferKind.TEMPORARY, np.dtype(np.float32), n) for n in (low + length, length)
     )
-    write = Write(whole, (index,), index_of(index), Expr("load", (part, begun)))
+    write = Write(whole, (index,), index_of(index), Load(part, begun))
     steps = steps_of(write, write.value, {index: (low, low + length)})
     if steps is not None:
         for number in range(low, low + length):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from tests.ops.harness import check_loop
+from tests.ops.harness import NARROW_FLOATS, check_loop
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.state import state
 
@@ -23,7 +23,7 @@ def variable(value):
     return made
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.float16, np.float32, np.complex64, np.uint8])
+@pytest.mark.parametrize("dtype", [np.int32, *NARROW_FLOATS, np.float32, np.complex64])
 def test_dense_updates(dtype, session):
     w = variable(np.array([1, 2, 3], dtype))
     delta = np.array([3, 1, 2], dtype)

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from thalweg.codegen.contraction.amx_plan import BFLOAT16, DEPTH, SIDE, roles_of
-from thalweg.codegen.contraction.form import is_static, variables_of
+from thalweg.codegen.contraction.form import argument_of, is_static, variables_of
 from thalweg.codegen.contraction.gemm import store_sums
 from thalweg.codegen.contraction.packing import Bound, Copy, Span, dense, tiled, transposed
 from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, spans_of_rows
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import I64, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.ir.expr import Load
 from thalweg.ir.loop import Variable
 
 _ITEM = 2  # the bytes of an element
@@ -131,16 +132,16 @@ class _Columns:
     def _lies_across(self) -> bool:
         """Whether the numbers of a sum lie side by side: squares of pairs are then transposed."""
         value = self.access.value
-        if value.function != "load" or self.access.bounds:
+        if not isinstance(value, Load) or self.access.bounds:
             return False
-        offset = value.arguments[1]
+        offset = value.offset
         is_plain = all(isinstance(term, Variable) for _, term in offset.terms)
         return is_plain and offset.factor(self.hot) == 1
 
     def _transposed(self, at: At, start: Value, base: Value) -> None:
         """Pairs of 16 columns at a time, as numbers of 32 bits."""
         frame, b = self.frame, self.b
-        argument, offset = self.access.value.arguments
+        argument, offset = argument_of(self.access)
         whole = self.hot.extent % DEPTH == 0
         mask = None if whole else frame.below(start, frame.integer(self.hot.extent), DEPTH)
         step, last = offset.factor(self.lane), frame.integer(self.lane.extent - 1)
@@ -315,7 +316,7 @@ class _Multiply:
         if made.copy_a:
             self._copy(at, rows)
             return _Rows(at, rows, count, self.copy_a, DEPTH)
-        argument, offset = self.roles.a.value.arguments
+        argument, offset = argument_of(self.roles.a)
         place = frame.place(offset, {**at, self.roles.hot: frame.integer(0)})
         base = self.b.element(frame.pointers[argument], "i16", place)
         return _Rows(at, rows, count, base, offset.factor(rows[0]))

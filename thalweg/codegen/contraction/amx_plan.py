@@ -16,9 +16,9 @@ from thalweg.codegen.contraction.cost import CORES
 from thalweg.codegen.contraction.form import Form, form_of, is_static, loads_of, plain
 from thalweg.codegen.contraction.schedule import Schedule, Setting, even, last_dynamic, uses
 from thalweg.codegen.machine import CpuTarget
+from thalweg.ir.expr import Cast, Load
 from thalweg.ir.kernel import Access, Contraction
 from thalweg.ir.loop import Variable
-from thalweg.ir.types import dtype_of
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # what the unit multiplies
 SIDE = 16  # rows and columns of a tile
@@ -63,14 +63,14 @@ def roles_of(form: Form) -> Roles | None:
 def _shortened(access: Access) -> Access | None:
     """The factor as a bfloat16 number, if it is one."""
     value = access.value
-    if value.function == "cast" and np.dtype(value.arguments[1]) == np.float32:
-        value = value.arguments[0]
-    return replace(access, value=value) if dtype_of(value) == BFLOAT16 else None
+    if isinstance(value, Cast) and value.target == np.float32:
+        value = value.value
+    return replace(access, value=value) if value.dtype == BFLOAT16 else None
 
 
 def _hot(form: Form) -> Variable:
     """The variable that fills steps best; of equals one along which the rows' factor lies."""
-    places = [load.arguments[1] for load in loads_of(form.kernel.a.value)]
+    places = [load.offset for load in loads_of(form.kernel.a.value)]
 
     def worth(variable: Variable) -> tuple[float, bool]:
         filled = variable.extent / (ceil(variable.extent / DEPTH) * DEPTH)
@@ -102,11 +102,11 @@ def _copy_of_b(form: Form) -> str:
 def _lies(roles: Roles, tile: int) -> bool:
     """Whether the rows' factor can be read where it lies: by whole tiles of it."""
     form, access = roles.form, roles.a
-    if access.value.function != "load" or access.bounds or len(form.reduced) != 1:
+    if not isinstance(access.value, Load) or access.bounds or len(form.reduced) != 1:
         return False
     if len(form.rows) != 1 or form.reduced[0].extent % DEPTH or not is_static(form.rows[0].extent):
         return False
-    offset = access.value.arguments[1]
+    offset = access.value.offset
     if not plain(offset) or not is_static(offset.factor(form.rows[0])):
         return False
     return offset.factor(form.reduced[0]) == 1 and form.rows[0].extent % tile == 0

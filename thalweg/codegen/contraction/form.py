@@ -7,16 +7,17 @@ its factors swapped where the rows are what lies contiguously in the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
-from thalweg.ir.expr import Expr, call
+from thalweg.ir.expr import Expr, Index, Load, Word, call
 from thalweg.ir.kernel import Access, Argument, Contraction, Dynamic, Offset, Store
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import Rewriter, postorder
 
 
 class NotContraction(Exception):
@@ -43,31 +44,14 @@ def is_static(number: int) -> bool:
     return not isinstance(number, Dynamic)
 
 
-def loads_of(expression: Any) -> Iterator[Expr]:
+def loads_of(expression: Expr | None) -> list[Load]:
     """The loads in an expression, those in computed places included."""
-    if not isinstance(expression, Expr):
-        return
-    if expression.function == "load":
-        yield expression
-        for _, term in expression.arguments[1].terms:
-            yield from loads_of(term)
-        return
-    for part in expression.arguments:
-        yield from loads_of(part)
+    return [part for part in postorder([expression]) if isinstance(part, Load)]
 
 
-def pinned_in(expression: Any) -> Iterator[Variable]:
+def pinned_in(expression: Expr | None) -> set[Variable]:
     """The variables whose own value an expression uses."""
-    if not isinstance(expression, Expr):
-        return
-    if expression.function == "index":
-        yield expression.arguments[0]
-        return
-    parts = expression.arguments
-    if expression.function == "load":
-        parts = [term for _, term in parts[1].terms]
-    for part in parts:
-        yield from pinned_in(part)
+    return {part.variable for part in postorder([expression]) if isinstance(part, Index)}
 
 
 def plain(offset: Offset) -> bool:
@@ -81,31 +65,26 @@ def variables_of(offset: Offset) -> list[Variable]:
 
 
 def map_offsets(
-    expression: Any,
+    expression: Expr,
     change: Callable[[Offset], Offset],
-    index: Callable[[Expr], Expr] = lambda index: index,
-) -> Any:
-    """The expression with every place it loads from changed (and indices); shared parts stay so."""
-    done: dict[int, Any] = {}
+    index: Callable[[Variable], Expr] = Index,
+) -> Expr:
+    """The expression with every place it loads from changed (and indices)."""
+    return _Places(change, index).of(expression)
 
-    def walk(part: Any) -> Any:
-        if not isinstance(part, Expr):
-            return part
-        if id(part) not in done:
-            done[id(part)] = rebuilt(part)
-        return done[id(part)]
 
-    def rebuilt(part: Expr) -> Expr:
-        if part.function == "index":
-            return index(part)
-        if part.function != "load":
-            return Expr(part.function, tuple(walk(inner) for inner in part.arguments))
-        argument, offset = part.arguments
-        moved = change(cast("Offset", offset))
-        terms = tuple((factor, walk(term)) for factor, term in moved.terms)
-        return Expr("load", (argument, Offset(moved.constant, terms)))
+class _Places(Rewriter):
+    def __init__(
+        self, change: Callable[[Offset], Offset], index: Callable[[Variable], Expr]
+    ) -> None:
+        super().__init__()
+        self._change, self._index = change, index
 
-    return walk(expression)
+    def index(self, variable: Variable) -> Expr:
+        return self._index(variable)
+
+    def offset(self, offset: Offset) -> Offset:
+        return self._change(offset).rebuild(self)
 
 
 def map_kernel(kernel: Contraction, change: Callable[[Offset], Offset]) -> Contraction:
@@ -116,7 +95,8 @@ def map_kernel(kernel: Contraction, change: Callable[[Offset], Offset]) -> Contr
         return Access(map_offsets(old.value, change), bounds)
 
     def store(old: Store) -> Store:
-        value, inside = (map_offsets(part, change) for part in (old.value, old.inside))
+        inside = None if old.inside is None else map_offsets(old.inside, change)
+        value = map_offsets(old.value, change)
         return replace(old, offset=change(old.offset), value=value, inside=inside)
 
     stores = tuple(store(old) for old in kernel.stores)
@@ -125,19 +105,29 @@ def map_kernel(kernel: Contraction, change: Callable[[Offset], Offset]) -> Contr
 
 def offsets_of(kernel: Contraction) -> list[Offset]:
     """Every place that the kernel reads, writes or compares."""
-    values = [kernel.a.value, kernel.b.value]
+    values: list[Expr | None] = [kernel.a.value, kernel.b.value]
     for store in kernel.stores:
         values += [store.value, store.inside]
-    found = [load.arguments[1] for value in values for load in loads_of(value)]
+    found: list[Offset] = [load.offset for value in values for load in loads_of(value)]
     found += [offset for access in (kernel.a, kernel.b) for _, offset, _ in access.bounds]
     return found + [store.offset for store in kernel.stores]
 
 
 def _pinned(kernel: Contraction) -> set[Variable]:
-    values = [kernel.a.value, kernel.b.value]
+    return {variable for value in _values(kernel) for variable in pinned_in(value)}
+
+
+def words_of(kernel: Contraction) -> list[Word]:
+    """The run-time integers that the kernel computes with."""
+    return [part for part in postorder(_values(kernel)) if isinstance(part, Word)]
+
+
+def _values(kernel: Contraction) -> list[Expr | None]:
+    """All expressions of a kernel."""
+    values: list[Expr | None] = [kernel.a.value, kernel.b.value]
     for store in kernel.stores:
-        values += [store.value, store.inside, *(term for _, term in store.offset.terms)]
-    return {variable for value in values for variable in pinned_in(value)}
+        values += [store.value, store.inside, *store.offset.parts]
+    return values
 
 
 def simplified(kernel: Contraction) -> Contraction:
@@ -152,7 +142,7 @@ def settled(kernel: Contraction) -> Contraction:
     def settle(store: Store) -> Store:
         value = store.value
         if store.combine != "set":
-            there = Expr("load", (store.argument, store.offset))
+            there = Load(store.argument, store.offset)
             function = {"sum": "add", "prod": "mul"}.get(store.combine, store.combine)
             value = call(function, there, value)
         return replace(store, value=value, combine="set")
@@ -261,7 +251,7 @@ def _fits_lanes(kernel: Contraction) -> bool:
         return False
     if row.extent not in (16, 32, 48) or column.extent < 4 * row.extent:
         return False
-    if kernel.b.value.function != "load" or argument_of(kernel.b)[1].factor(summed) != 1:
+    if not isinstance(kernel.b.value, Load) or argument_of(kernel.b)[1].factor(summed) != 1:
         return False
     values = [part for store in kernel.stores for part in (store.value, store.inside)]
     scattered = len(kernel.stores) + sum(1 for value in values for _ in loads_of(value))
@@ -278,7 +268,7 @@ def _swapped(kernel: Contraction) -> Contraction:
 
 def batch_lane(kernel: Contraction) -> Variable | None:
     """The batch variable along which both factors and the result are contiguous (depthwise)."""
-    offsets = [load.arguments[1] for side in (kernel.a, kernel.b) for load in loads_of(side.value)]
+    offsets = [load.offset for side in (kernel.a, kernel.b) for load in loads_of(side.value)]
     offsets += [store.offset for store in kernel.stores]
     return next((v for v in kernel.batch if all(o.factor(v) == 1 for o in offsets)), None)
 
@@ -314,7 +304,7 @@ def form_of(kernel: Contraction) -> Form:
 def _column_lane(kernel: Contraction) -> Variable | None:
     if not kernel.columns:
         return None
-    loads = [load.arguments[1] for load in loads_of(kernel.b.value)]
+    loads = [load.offset for load in loads_of(kernel.b.value)]
 
     def worth(variable: Variable) -> tuple[bool, bool]:
         stored = any(store.offset.factor(variable) == 1 for store in kernel.stores)
@@ -334,4 +324,5 @@ def substituted(offset: Offset, change: Mapping[Variable, tuple[int, Variable]])
 
 def argument_of(access: Access) -> tuple[Argument, Offset]:
     """What a factor that is a plain load reads, and where."""
-    return access.value.arguments
+    assert isinstance(access.value, Load)
+    return access.value.buffer, access.value.offset

@@ -28,10 +28,11 @@ from thalweg.codegen.contraction.schedule import SLOTS, range_of, spans_of_rows
 from thalweg.codegen.contraction.scratch import GROUP, Scratch
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import Type, Value, constant
-from thalweg.codegen.loops.facts import postorder
 from thalweg.codegen.math.elements import register_type, storage_type, to_memory
+from thalweg.ir.expr import Load
 from thalweg.ir.kernel import Argument, Contraction, Offset, Store
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import postorder
 
 _SHORT = 64  # a sum that is over before memory answers
 _LONG = 12  # parts of what is done with finished sums
@@ -476,8 +477,9 @@ class GemmEmitter:
         stores = self.form.kernel.stores
         if any(is_static(v.extent) and v.extent < _SHORT for v in self.form.reduced[-1:]):
             return []
-        loads = [p for p in postorder([s.value for s in stores]) if p.function == "load"]
-        places = [*(load.arguments for load in loads), *((s.argument, s.offset) for s in stores)]
+        loads = [p for p in postorder([s.value for s in stores]) if isinstance(p, Load)]
+        places: list[tuple[Argument, Offset]] = [(load.buffer, load.offset) for load in loads]
+        places += [(store.argument, store.offset) for store in stores]
         streams = [place for place in dict.fromkeys(places) if self._is_stream(place[1])]
         return streams if len(streams) > 1 else []
 
@@ -582,7 +584,7 @@ class GemmEmitter:
 def store_sums(kernel: Contraction, leaves: Leaves) -> None:
     """Every store of a contraction at one place of the result, whose sum is known."""
     mask, b = leaves.whole, leaves.frame.b
-    evaluator = leaves.evaluator(kernel.dtype)
+    evaluator = leaves.evaluator()
     values = [
         evaluator.value_as(store.value, store.argument.dtype, mask) for store in kernel.stores
     ]

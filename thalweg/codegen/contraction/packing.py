@@ -28,7 +28,7 @@ from thalweg.codegen.contraction.form import (
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
 from thalweg.codegen.math.elements import from_memory, register_type, storage_type
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Cast, Expr, Index, Load
 from thalweg.ir.kernel import Access, Argument, Offset
 from thalweg.ir.loop import Variable
 
@@ -140,10 +140,10 @@ def _cut(offset: Offset, cut: Tiling) -> Offset:
     return Offset(offset.constant, (*kept, (times(factor, cut.size), cut.high), (factor, cut.low)))
 
 
-def _index(index: Expr, cut: Tiling) -> Expr:
-    if index.arguments[0] is not cut.variable:
-        return index
-    return Expr("index", (cut.high,)) * cut.size + Expr("index", (cut.low,))
+def _index(variable: Variable, cut: Tiling) -> Expr:
+    if variable is not cut.variable:
+        return Index(variable)
+    return Index(cut.high) * cut.size + Index(cut.low)
 
 
 def dense(access: Access, order: Sequence[Variable]) -> Packing:
@@ -158,7 +158,7 @@ def windowed(access: Access, variables: Sequence[Variable]) -> Packing | None:
     There is none where places do not move along with the bounds.
     """
     windows = _windows(access)
-    loads = [load.arguments[1] for load in loads_of(access.value)]
+    loads = [load.offset for load in loads_of(access.value)]
     if windows is None or not loads or not all(plain(offset) for offset in loads):
         return None
     moved = {v: (factor, axis.coordinate) for axis in windows for factor, v in axis.parts}
@@ -170,7 +170,7 @@ def windowed(access: Access, variables: Sequence[Variable]) -> Packing | None:
     axes = [*windows, *(Axis(v, ((1, v),)) for v in rest)]
     value = map_offsets(access.value, lambda offset: substituted(offset, moved))
     bounds = tuple((low, substituted(o, moved), high) for low, o, high in access.bounds)
-    places = [load.arguments[1] for load in loads_of(value)]
+    places = [load.offset for load in loads_of(value)]
     axes.sort(key=lambda axis: -max(abs(int(o.factor(axis.coordinate))) for o in places))
     return Packing(tuple(axes), value, bounds)
 
@@ -315,11 +315,11 @@ class Copy:
     def _source(self) -> tuple[Argument, Offset] | None:
         """What is copied and from where, if that needs no more than to widen it."""
         value = self.packing.value
-        if value.function == "cast" and np.dtype(value.arguments[1]) == np.dtype(self.dtype):
-            value = value.arguments[0]
-        if not isinstance(value, Expr) or value.function != "load":
+        if isinstance(value, Cast) and value.target == np.dtype(self.dtype):
+            value = value.value
+        if not isinstance(value, Load):
             return None
-        argument, offset = value.arguments
+        argument, offset = value.buffer, value.offset
         is_wide = register_type(argument.dtype) == storage_type(self.dtype)
         is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
         return (argument, offset) if plain(offset) and (is_same or is_wide) else None

@@ -323,7 +323,7 @@ def _copies_of_a(setting: Setting, made: Schedule) -> list[str]:
     tiles = []
     if form.rows and not inner and not form.depthwise and made.tile > 1:
         packing = setting.packing_of_a(replace(made, copy_a="tiles"))
-        loads = [load.arguments[1] for load in loads_of(form.kernel.a.value)]
+        loads = [load.offset for load in loads_of(form.kernel.a.value)]
         near = any(o.factor(form.rows[made.tile_at]) == 1 for o in loads)
         tiles = ["tiles"] if packing and near and not _has_dynamic_window(packing) else []
     if tiles and crowded(setting, form.reduced[-1:]):

@@ -26,6 +26,7 @@ from thalweg.codegen.contraction.form import (
 )
 from thalweg.codegen.contraction.packing import Packing, dense, tiled, windowed
 from thalweg.codegen.machine import CpuTarget
+from thalweg.ir.expr import Load
 from thalweg.ir.kernel import Access, Offset
 from thalweg.ir.loop import Variable
 
@@ -189,7 +190,7 @@ def even(count: int, parts: int) -> int:
 
 def uses(access: Access) -> set[Variable]:
     """The variables that a factor depends on."""
-    places = [load.arguments[1] for load in loads_of(access.value)]
+    places = [load.offset for load in loads_of(access.value)]
     places += [offset for _, offset, _ in access.bounds]
     return {v for o in places for v in variables_of(o)} | set(pinned_in(access.value))
 
@@ -222,15 +223,14 @@ def _used_in(access: Access) -> set[Variable]:
     """The variables a factor depends on, in computed places too."""
     found = uses(access)
     for load in loads_of(access.value):
-        for _, term in load.arguments[1].terms:
-            if not isinstance(term, Variable):
-                found |= uses(Access(term))
+        for part in load.offset.parts:
+            found |= uses(Access(part))
     return found
 
 
 def is_plain(access: Access, dtype: Any) -> bool:
     """Whether a factor is an element of its own type at an affine place."""
-    if access.value.function != "load":
+    if not isinstance(access.value, Load):
         return False
     argument, offset = argument_of(access)
     return plain(offset) and np.dtype(argument.dtype) == np.dtype(dtype)
@@ -274,4 +274,4 @@ def direct_b(setting: Setting) -> bool:
 def along_columns(setting: Setting) -> bool:
     """Whether columns lie side by side in their factor."""
     loads = loads_of(setting.form.kernel.b.value)
-    return all(load.arguments[1].factor(setting.form.lane) == 1 for load in loads)
+    return all(load.offset.factor(setting.form.lane) == 1 for load in loads)

@@ -15,7 +15,7 @@ import numpy as np
 from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.codegen.loops.lanes import Slots
 from thalweg.codegen.math.reductions import Fold, State, fold_of
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Reduce
 from thalweg.platform.dtype_traits import is_float
 
 
@@ -44,7 +44,7 @@ class Totals:
     """The states of reductions over blocks: of a sum of floats, what rounding lost goes along."""
 
     b: Builder
-    group: Sequence[Expr]
+    group: Sequence[Reduce]
 
     @property
     def rounds(self) -> bool:

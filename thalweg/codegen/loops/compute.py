@@ -15,15 +15,15 @@ from typing import Any
 
 from thalweg.codegen.llvm.builder import I64, Builder, Loop, Value, constant
 from thalweg.codegen.loops.blocks import Cut, Totals, cut_of
-from thalweg.codegen.loops.facts import extent_of, outside_reductions, parts, postorder
+from thalweg.codegen.loops.facts import extent_of, outside_reductions
 from thalweg.codegen.loops.lanes import Body, Lanes, Slots, flat, like
 from thalweg.codegen.loops.plan import BLOCK, Plan, is_long
 from thalweg.codegen.loops.scope import Frame, LaneScope, Scope, Spill
 from thalweg.codegen.math.elements import register_type
 from thalweg.codegen.math.reductions import Fold, State, fold_of
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Const, Expr, Reduce, Select
 from thalweg.ir.loop import Variable
-from thalweg.ir.types import dtype_of
+from thalweg.ir.rewrite import free_variables, postorder
 
 _STAGED_ELEMENTS, _PADDED = 1 << 13, 64  # in the first cache; whole vectors
 _REDUCED_COPIES = 4  # accumulators side by side: an addition takes four cycles
@@ -43,7 +43,7 @@ class _Nest:
     is reduced, `inside` takes the elements of a turn."""
 
     variables: tuple[Variable, ...]
-    bodies: Sequence[Any]
+    bodies: Sequence[Expr]
     inside: Body
     lanes: Lanes | None = None
 
@@ -71,9 +71,9 @@ class Computation:
     """Writes the values of a kernel's expressions."""
 
     def __init__(self, plan: Plan, builder: Builder, frame: Frame) -> None:
-        self._plan, self._b, self._frame, self._facts = plan, builder, frame, plan.form.facts
+        self._plan, self._b, self._frame, self._safe = plan, builder, frame, plan.form.safe
         everything = list(postorder(plan.form.roots))
-        self._reduced = [expr for expr in everything if expr.function == "reduce"]
+        self._reduced = [expr for expr in everything if isinstance(expr, Reduce)]
         self._outside = outside_reductions(plan.form.roots)
         self._long = _long(everything)
 
@@ -88,7 +88,7 @@ class Computation:
             first = self._b.binary("mul", first, other)
         return first
 
-    def ready(self, scope: Scope, certain: Sequence[Any], perhaps: Sequence[Any] = ()) -> None:
+    def ready(self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr] = ()) -> None:
         """Compute all parts of expressions that depend on nothing further in."""
         found = self._independent(scope, certain, perhaps)
         for group in self._groups(scope, found):
@@ -98,35 +98,35 @@ class Computation:
                 copy.narrow(expr, copy.tail)
 
     def _independent(
-        self, scope: Scope, certain: Sequence[Any], perhaps: Sequence[Any]
+        self, scope: Scope, certain: Sequence[Expr], perhaps: Sequence[Expr]
     ) -> list[Expr]:
         """The largest parts that can be computed in a scope and may be, whatever is selected."""
         names, found = scope.names, dict[Expr, None]()
         pending = [(r, True) for r in certain] + [(r, False) for r in perhaps]
-        pending = [(root, sure) for root, sure in reversed(pending) if isinstance(root, Expr)]
+        pending.reverse()
         seen = set[tuple[Expr, bool]]()
         while pending:
             expr, sure = pending.pop()
-            if (expr, sure) in seen:
+            if (expr, sure) in seen or isinstance(expr, Const):
                 continue
             seen.add((expr, sure))
-            if not self._facts.free(expr) <= names:
+            if not free_variables(expr) <= names:
                 pending += reversed(_inner(expr, sure))
-            elif sure or self._facts.safe(expr):
+            elif sure or self._safe.of(expr):
                 found[expr] = None
         return list(found)
 
-    def _groups(self, scope: Scope, found: Sequence[Expr]) -> list[list[Expr]]:
+    def _groups(self, scope: Scope, found: Sequence[Expr]) -> list[list[Reduce]]:
         """The reductions to be done here: those that share a loop, in an order that works."""
         depths: dict[Expr, int] = {}
-        groups: dict[Any, list[Expr]] = {}
+        groups: dict[Any, list[Reduce]] = {}
         for expr in self._reductions(scope, found):
-            inner = [depths[part] for part in postorder(parts(expr)) if part in depths]
+            inner = [depths[part] for part in postorder([expr.body]) if part in depths]
             depths[expr] = 1 + max(inner, default=0)
-            groups.setdefault((depths[expr], expr.arguments[1]), []).append(expr)
+            groups.setdefault((depths[expr], expr.variables), []).append(expr)
         return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
-    def _reductions(self, scope: Scope, found: Sequence[Expr]) -> list[Expr]:
+    def _reductions(self, scope: Scope, found: Sequence[Expr]) -> list[Reduce]:
         names, wanted = scope.names, set[tuple[Expr, bool]]()
         pending = [(expr, True) for expr in found]
         while pending:
@@ -137,24 +137,24 @@ class Computation:
         chosen = {
             expr
             for expr, sure in wanted
-            if expr.function == "reduce"
-            and self._facts.free(expr) <= names
-            and (sure or self._facts.safe(expr))
+            if isinstance(expr, Reduce)
+            and free_variables(expr) <= names
+            and (sure or self._safe.of(expr))
         }
-        return [expr for expr in postorder(found) if expr in chosen]
+        return [expr for expr in postorder(found) if isinstance(expr, Reduce) and expr in chosen]
 
     # Reductions
 
-    def alone(self, copy: LaneScope, expr: Expr, mask: Value | None) -> Value:
+    def alone(self, copy: LaneScope, expr: Reduce, mask: Value | None) -> Value:
         """A reduction that is wanted only in some lanes."""
         inner = LaneScope(copy.frame, copy.lanes, copy, {}, copy.vector, mask)
         self._reduce(Scope((inner,)), [expr])
         return inner.narrow(expr, mask)
 
-    def _reduce(self, scope: Scope, group: Sequence[Expr]) -> None:
+    def _reduce(self, scope: Scope, group: Sequence[Reduce]) -> None:
         """Do reductions over the same variables in one loop; the copies then know their values."""
-        variables: tuple[Variable, ...] = group[0].arguments[1]
-        self.ready(scope, [expr.arguments[2] for expr in group])
+        variables = group[0].variables
+        self.ready(scope, _bodies(group))
         lane = self._plan.lanes.get(variables)
         in_lanes = lane is not None and scope.is_scalar and self._worth(lane)
         staged = self._to_stage(scope, group)
@@ -168,9 +168,9 @@ class Computation:
         for copy, memory in zip(scope.copies, staged, strict=True):
             copy.staged |= memory
 
-    def _to_stage(self, scope: Scope, group: Sequence[Expr]) -> list[dict[Expr, Spill]]:
+    def _to_stage(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
         """Memory, for each copy, for what a reduction computes at length and others need again."""
-        variable, *others = group[0].arguments[1]
+        variable, *others = group[0].variables
         count = extent_of(variable)
         if not self._long or others or count is None or count * scope.lanes > _STAGED_ELEMENTS:
             return [{} for _ in scope.copies]
@@ -181,7 +181,7 @@ class Computation:
         ]
 
     def _reused(
-        self, group: Sequence[Expr], variable: Variable, names: frozenset[Variable]
+        self, group: Sequence[Reduce], variable: Variable, names: frozenset[Variable]
     ) -> list[Expr]:
         """The largest long parts of a group of reductions that are computed elsewhere too."""
         others = [expr for expr in self._reduced if expr not in group]
@@ -189,15 +189,15 @@ class Computation:
         pending, found = _bodies(group), dict[Expr, None]()
         while pending:
             expr = pending.pop()
-            free = self._facts.free(expr)
+            free = free_variables(expr)
             if expr in again and variable in free and free <= names and _is_number(expr):
                 found[expr] = None
-            elif expr in self._long and expr.function != "reduce":
-                pending += parts(expr)
+            elif expr in self._long and not isinstance(expr, Reduce):
+                pending += expr.parts
         return list(found)
 
     def _memory(self, expr: Expr, variable: Variable, count: int, copy: LaneScope) -> Spill:
-        kind = register_type(dtype_of(expr), copy.lanes)
+        kind = register_type(expr.dtype, copy.lanes)
         padded = -(-count // _PADDED) * _PADDED
         return Spill(self._b.stack(kind, padded), variable, kind)
 
@@ -206,7 +206,7 @@ class Computation:
         return count is None or count >= 4
 
     def _fold(
-        self, scope: Scope, group: Sequence[Expr], staged: Sequence[dict[Expr, Spill]]
+        self, scope: Scope, group: Sequence[Reduce], staged: Sequence[dict[Expr, Spill]]
     ) -> Slots:
         """A loop over each variable, with a state for each reduction and copy."""
 
@@ -214,11 +214,11 @@ class Computation:
             return self._take(inner, group, slots, staged)
 
         start = [_starts(group, copy.lanes) for copy in scope.copies]
-        nest = _Nest(group[0].arguments[1], _bodies(group), inside)
+        nest = _Nest(group[0].variables, _bodies(group), inside)
         return self._summed(scope, group, nest, start, _COLUMN_BLOCK)
 
     def _summed(
-        self, scope: Scope, group: Sequence[Expr], nest: _Nest, start: Slots, block: int
+        self, scope: Scope, group: Sequence[Reduce], nest: _Nest, start: Slots, block: int
     ) -> Slots:
         """The states after all loops of a nest, in blocks where sums are long."""
         totals = Totals(self._b, group)
@@ -240,7 +240,7 @@ class Computation:
         return totals.states(self._nest(scope, outside, kept))
 
     def _perhaps_in_blocks(
-        self, scope: Scope, group: Sequence[Expr], nest: _Nest, start: Slots, cut: Cut
+        self, scope: Scope, group: Sequence[Reduce], nest: _Nest, start: Slots, cut: Cut
     ) -> Slots:
         """The same where there may be but one block, which then costs no more than ever."""
         b, totals = self._b, Totals(self._b, group)
@@ -296,7 +296,7 @@ class Computation:
     def _take(
         self,
         scope: Scope,
-        group: Sequence[Expr],
+        group: Sequence[Reduce],
         slots: Slots,
         staged: Sequence[dict[Expr, Spill]],
     ) -> Slots:
@@ -314,10 +314,10 @@ class Computation:
             for copy, slot in zip(scope.copies, slots, strict=True)
         ]
 
-    def _taken(self, copy: LaneScope, expr: Expr, state: State) -> State:
-        variables: tuple[Variable, ...] = expr.arguments[1]
+    def _taken(self, copy: LaneScope, expr: Reduce, state: State) -> State:
+        variables = expr.variables
         b, fold = self._b, fold_of(expr)
-        element = copy.value_as(expr.arguments[2], fold.dtype, copy.tail)
+        element = copy.value_as(expr.body, fold.dtype, copy.tail)
         place = b.splat(copy.index(variables[0]), copy.lanes) if fold.finds_place else element
         after = fold.take(b, state, element, place)
         if copy.tail is None or copy.vector not in variables:
@@ -327,7 +327,7 @@ class Computation:
     def _fold_in_lanes(
         self,
         scope: Scope,
-        group: Sequence[Expr],
+        group: Sequence[Reduce],
         lane: Variable,
         staged: Sequence[dict[Expr, Spill]],
     ) -> Slots:
@@ -338,12 +338,12 @@ class Computation:
         def take(inner: Scope, slots: Slots) -> Slots:
             return self._take(inner, group, slots, staged)
 
-        others = [v for v in group[0].arguments[1] if v is not lane]
+        others = [v for v in group[0].variables if v is not lane]
         start = [_starts(group, lanes) for lanes in loop.kept]
         nest = _Nest((*others, lane), _bodies(group), take, loop)
         return [self._merged(group, self._summed(scope, group, nest, start, _LANE_BLOCK))]
 
-    def _joined(self, group: Sequence[Expr], nest: _Nest, slots: Slots) -> Slots:
+    def _joined(self, group: Sequence[Reduce], nest: _Nest, slots: Slots) -> Slots:
         """The vectors side by side as one, where they have parts of the same reductions."""
         vectors = [slot for slot in slots if slot[0].type.lanes > 1]
         if nest.lanes is None or not vectors:
@@ -351,7 +351,7 @@ class Computation:
         single = [slot for slot in slots if slot[0].type.lanes == 1]
         return [self._one_of(group, vectors), *single]
 
-    def _one_of(self, group: Sequence[Expr], slots: Slots) -> list[Value]:
+    def _one_of(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
         """The states of several slots in one."""
         columns = zip(*(_states(group, slot) for slot in slots), strict=True)
         return [
@@ -360,7 +360,7 @@ class Computation:
             for value in _pairwise([s for _, s in column], self._merge_of(fold_of(column[0][0])))
         ]
 
-    def _merged(self, group: Sequence[Expr], slots: Slots) -> list[Value]:
+    def _merged(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
         """The states of slots and all their lanes in one."""
         across = [
             [
@@ -379,7 +379,7 @@ class Computation:
         count, lanes = extent_of(lane), self._plan.target.lanes
         return lanes if count is None else min(lanes, 1 << (count - 1).bit_length())
 
-    def _lane_copies(self, lane: Variable, group: Sequence[Expr]) -> int:
+    def _lane_copies(self, lane: Variable, group: Sequence[Reduce]) -> int:
         count, width = extent_of(lane), self._lane_width(lane)
         side_by_side = max(_REDUCED_COPIES, _REDUCED_PARTS // self._plan.target.lanes)
         most = max(side_by_side // len(group), 1)
@@ -388,29 +388,27 @@ class Computation:
 
 def _inner(expr: Expr, sure: bool) -> list[tuple[Expr, bool]]:
     """The parts of an expression, and whether they are computed in any case."""
-    if expr.function != "select":
-        return [(part, sure) for part in parts(expr)]
-    condition, *branches = expr.arguments
-    known = not isinstance(condition, Expr)
-    pairs = [(condition, sure), *((branch, sure and known) for branch in branches)]
-    return [(part, certain) for part, certain in pairs if isinstance(part, Expr)]
+    if not isinstance(expr, Select):
+        return [(part, sure) for part in expr.parts]
+    known = sure and isinstance(expr.condition, Const)
+    return [(expr.condition, sure), (expr.chosen, known), (expr.otherwise, known)]
 
 
-def _bodies(group: Sequence[Expr]) -> list[Any]:
-    return [expr.arguments[2] for expr in group]
+def _bodies(group: Sequence[Reduce]) -> list[Expr]:
+    return [expr.body for expr in group]
 
 
 def _long(exprs: Sequence[Expr]) -> set[Expr]:
     """Those of some expressions (parts first) that take many instructions."""
     found = set[Expr]()
     for expr in exprs:
-        if is_long(expr.function) or not found.isdisjoint(parts(expr)):
+        if is_long(expr) or not found.isdisjoint(expr.parts):
             found.add(expr)
     return found
 
 
 def _is_number(expr: Expr) -> bool:
-    return dtype_of(expr).kind != "b"
+    return expr.dtype.kind != "b"
 
 
 def _joined_like(nest: _Nest, slots: Slots) -> Slots:
@@ -427,12 +425,12 @@ def _apart(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots,
     return like(first, values[:count]), like(second, values[count:])
 
 
-def _starts(group: Sequence[Expr], lanes: int) -> list[Value]:
+def _starts(group: Sequence[Reduce], lanes: int) -> list[Value]:
     """The states of several reductions before any element."""
     return [value for expr in group for value in fold_of(expr).start(lanes)]
 
 
-def _states(group: Sequence[Expr], slot: Sequence[Value]) -> Iterator[tuple[Expr, State]]:
+def _states(group: Sequence[Reduce], slot: Sequence[Value]) -> Iterator[tuple[Reduce, State]]:
     """The states of several reductions in one copy."""
     first = 0
     for expr in group:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 
 from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
 from thalweg.codegen.loops.compute import Computation
-from thalweg.codegen.loops.facts import extent_of, postorder, roots_of
+from thalweg.codegen.loops.facts import extent_of, roots_of
 from thalweg.codegen.loops.lanes import Lanes, Slots
 from thalweg.codegen.loops.plan import BLOCK, Plan
 from thalweg.codegen.loops.scope import Address, Frame, LaneScope, Scope, any_of
 from thalweg.codegen.math.reductions import combine, fold_of
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Expr, Reduce, Scan
 from thalweg.ir.kernel import Argument, Check, Store
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import postorder
 
 _MANY = 64  # blocks of a loop that threads may share block by block
 
@@ -44,11 +44,11 @@ class Emission:
         self._fault_word, self._threads = fault, threads
         self._division_fault = division_fault
         self._frame = Frame(
-            builder, pointers, words, plan.form.facts, self._divides_by_zero, self._alone
+            builder, pointers, words, plan.form.safe, self._divides_by_zero, self._alone
         )
         self._computation = Computation(plan, builder, self._frame)
         self._works: list[Check | Store] = [*plan.form.checks, *plan.form.stores]
-        self._scans = [expr for expr in postorder(plan.form.roots) if expr.function == "scan"]
+        self._scans = [expr for expr in postorder(plan.form.roots) if isinstance(expr, Scan)]
 
     def write(self) -> None:
         """The whole kernel."""
@@ -61,7 +61,7 @@ class Emission:
 
     # Small things
 
-    def _alone(self, copy: LaneScope, expr: Expr, mask: Value | None) -> Value:
+    def _alone(self, copy: LaneScope, expr: Reduce, mask: Value | None) -> Value:
         return self._computation.alone(copy, expr, mask)
 
     def _extent(self, variable: Variable) -> Value:
@@ -132,7 +132,7 @@ class Emission:
         first, last = self._bounds(depth, count, 1)
         if variable in self._plan.blocks:
             first, last = self._block(scope, variable, count)
-        scans = [scan for scan in self._scans if scan.arguments[1] is variable]
+        scans = [scan for scan in self._scans if scan.variable is variable]
         carried = self._scan_starts(scope, scans)
         with self._b.loop(first, last, constant(I64, 1), carried) as loop:
             index = loop.index
@@ -182,7 +182,7 @@ class Emission:
 
     # Scans
 
-    def _scan_starts(self, scope: Scope, scans: Sequence[Expr]) -> list[Value]:
+    def _scan_starts(self, scope: Scope, scans: Sequence[Scan]) -> list[Value]:
         return [
             value
             for copy in scope.copies
@@ -190,11 +190,11 @@ class Emission:
             for value in fold_of(scan).start(copy.lanes)
         ]
 
-    def _scanned(self, scope: Scope, scans: Sequence[Expr], carried: list[Value]) -> list[Value]:
+    def _scanned(self, scope: Scope, scans: Sequence[Scan], carried: list[Value]) -> list[Value]:
         """Take one more element into each scan; its value is that before or after it."""
         states = dict(zip([(c, s) for c in scope.copies for s in scans], carried, strict=True))
         for scan in scans:
-            fold, body, exclusive = fold_of(scan), scan.arguments[2], scan.arguments[3]
+            fold, body, exclusive = fold_of(scan), scan.body, scan.exclusive
             self._computation.ready(scope, [body])
             for copy in scope.copies:
                 before = states[copy, scan]
@@ -258,7 +258,7 @@ class Emission:
         copy.write(store.argument, place, value, mask)
 
 
-def _certain(work: Check | Store) -> list[Any]:
+def _certain(work: Check | Store) -> list[Expr]:
     """The expressions of a work that are computed in any case."""
     if isinstance(work, Check):
         return [work.condition]

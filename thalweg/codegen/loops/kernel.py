@@ -13,13 +13,14 @@ from typing import Any
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.emit import Emission
-from thalweg.codegen.loops.facts import postorder
 from thalweg.codegen.loops.form import Form
 from thalweg.codegen.loops.plan import Plan, plan
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.codegen.loops.transpose_kernel import emit_transpose, transpose_of
 from thalweg.codegen.machine import CpuTarget
+from thalweg.ir.expr import Reduce, Word
 from thalweg.ir.kernel import Dynamic, Loops
+from thalweg.ir.rewrite import postorder
 
 #: What goes into the fault word when an integer is divided by zero.
 DIVISION_FAULT = 1
@@ -192,15 +193,15 @@ def _words(form: Form) -> list[int]:
     return sorted({number.word for number in _integers(form) if isinstance(number, Dynamic)})
 
 
-def _integers(form: Form) -> Iterator[Any]:
+def _integers(form: Form) -> Iterator[int]:
     for offset in form.offsets():
         yield offset.constant
         yield from (factor for factor, _ in offset.terms)
     for variable in form.variables:
         yield from form.factors(variable)
     for expr in postorder(form.roots):
-        if expr.function == "reduce":
-            for variable in expr.arguments[1]:
+        if isinstance(expr, Reduce):
+            for variable in expr.variables:
                 yield from form.factors(variable)
-        elif expr.function == "index":
-            yield expr.arguments[0]
+        elif isinstance(expr, Word):
+            yield expr.number

@@ -11,19 +11,12 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from thalweg.codegen.loops.facts import (
-    Facts,
-    extent_of,
-    identity,
-    plain_variables,
-    postorder,
-    stride,
-)
-from thalweg.codegen.loops.form import Form, Rebuild, rebuild_form
-from thalweg.ir.expr import Expr
+from thalweg.codegen.loops.facts import extent_of, identity, stride
+from thalweg.codegen.loops.form import Form, rebuild_form
+from thalweg.ir.expr import Expr, Index, Reduce, Scan, constant, select
 from thalweg.ir.kernel import Dynamic, Offset
 from thalweg.ir.loop import Variable
-from thalweg.ir.types import dtype_of
+from thalweg.ir.rewrite import Rewriter, postorder
 
 
 def collapse(form: Form) -> None:
@@ -32,10 +25,9 @@ def collapse(form: Form) -> None:
     if merge.find():
         rebuild_form(form, merge)
         form.extents |= merge.extents
-        form.facts = Facts()
 
 
-class _Merge(Rebuild):
+class _Merge(Rewriter):
     """Replaces the inner of two variables by one for both, and drops the outer."""
 
     def __init__(self, form: Form) -> None:
@@ -46,14 +38,13 @@ class _Merge(Rebuild):
         self._used = set[Variable]()
         self._nests = [form.variables]
         for expr in postorder(form.roots):
-            if expr.function in ("index", "scan"):
-                self._used |= {a for a in expr.arguments if isinstance(a, Variable)}
-            elif expr.function == "reduce":
-                variables: tuple[Variable, ...] = expr.arguments[1]
-                self._nests.append(variables)
-                self._used |= set(variables) if expr.arguments[0][:3] == "arg" else set()
+            if isinstance(expr, Index | Scan):
+                self._used.add(expr.variable)
+            elif isinstance(expr, Reduce):
+                self._nests.append(expr.variables)
+                self._used |= set(expr.variables) if expr.combine[:3] == "arg" else set()
         self._strides = [
-            {v: stride(offset, v) for v in plain_variables(offset)} for offset in form.offsets()
+            {v: stride(offset, v) for v in offset.variables} for offset in form.offsets()
         ]
 
     def find(self) -> bool:
@@ -113,16 +104,16 @@ class _Merge(Rebuild):
         self.extents[made] = factors
         return made
 
-    def variables(self, old: tuple[Variable, ...]) -> tuple[Variable, ...]:
-        return tuple(v for v in map(self._final, old) if v is not None)
+    def variables(self, variables: tuple[Variable, ...]) -> tuple[Variable, ...]:
+        return tuple(v for v in map(self._final, variables) if v is not None)
 
-    def offset(self, old: Offset) -> Offset:
+    def offset(self, offset: Offset) -> Offset:
         terms = list[tuple[int, Any]]()
-        for factor, term in old.terms:
+        for factor, term in offset.terms:
             new = self._final(term) if isinstance(term, Variable) else self.new(term)
             if new is not None:
                 terms.append((factor, new))
-        return Offset(old.constant, tuple(terms))
+        return Offset(offset.constant, tuple(terms))
 
 
 def _neighbours(nest: Sequence[Variable]) -> list[tuple[Variable, Variable]]:
@@ -138,7 +129,7 @@ def _merged(
 # Scans that are not done in one pass
 
 
-def without_scans(form: Form, slow: set[Expr]) -> Form:
+def without_scans(form: Form, slow: set[Scan]) -> Form:
     """Some scans as reductions over all values of their variable, of which the earlier count."""
     made = Form(
         form.arguments, form.variables, form.stores, form.checks, form.serial, dict(form.extents)
@@ -147,53 +138,45 @@ def without_scans(form: Form, slow: set[Expr]) -> Form:
     return made
 
 
-class _Guard(Rebuild):
+class _Guard(Rewriter):
     """Replaces scans by reductions over a guarded body."""
 
     def __init__(
         self,
-        slow: set[Expr],
+        slow: set[Scan],
         old: dict[Variable, tuple[int, ...]],
         extents: dict[Variable, tuple[int, ...]],
     ) -> None:
         super().__init__()
         self._slow, self._old, self._extents = slow, old, extents
 
-    def rebuilt(self, expr: Expr) -> Any:
-        if expr not in self._slow:
-            return super().rebuilt(expr)
-        kind, here, body, exclusive, reverse = expr.arguments
+    def rebuilt(self, node: Expr) -> Expr:
+        if not isinstance(node, Scan) or node not in self._slow:
+            return super().rebuilt(node)
+        here = node.variable
         there = Variable(here.extent, f"{here.name}.scan")
         if here in self._old:
             self._extents[there] = self._old[here]
-        function = ("gt" if exclusive else "ge") if reverse else ("lt" if exclusive else "le")
-        counts = self.make(function, self.make("index", there), self.make("index", here))
-        moved = _moved(self.new(body), here, there)
-        start = identity(kind, dtype_of(expr))
-        return self.make("reduce", kind, (there,), self.make("select", counts, moved, start))
+        earlier, later = (Index(there), Index(here))[:: -1 if node.reverse else 1]
+        counts = earlier < later if node.exclusive else earlier <= later
+        moved = _Substitute({here: there}).of(self.new(node.body))
+        start = constant(identity(node.combine, node.dtype))
+        return Reduce(node.combine, (there,), select(counts, moved, start))
 
 
-def _moved(body: Any, here: Variable, there: Variable) -> Any:
-    """A body with another variable in the place of one."""
-    rebuild = _Substitute({here: there})
-    for expr in postorder([body]):
-        rebuild.add(expr)
-    return rebuild.new(body)
-
-
-class _Substitute(Rebuild):
+class _Substitute(Rewriter):
     """Replaces variables by others."""
 
     def __init__(self, new: dict[Variable, Variable]) -> None:
         super().__init__()
         self._variables = new
 
-    def index(self, variable: Variable) -> Any:
-        return self.make("index", self._variables.get(variable, variable))
+    def index(self, variable: Variable) -> Expr:
+        return Index(self._variables.get(variable, variable))
 
-    def offset(self, old: Offset) -> Offset:
+    def offset(self, offset: Offset) -> Offset:
         terms = [
             (f, self._variables.get(t, t) if isinstance(t, Variable) else self.new(t))
-            for f, t in old.terms
+            for f, t in offset.terms
         ]
-        return Offset(old.constant, tuple(terms))
+        return Offset(offset.constant, tuple(terms))

@@ -16,23 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.loops.facts import (
-    Facts,
-    extent_of,
-    outside_reductions,
-    plain_variables,
-    postorder,
-    stride,
-)
+from thalweg.codegen.loops.facts import extent_of, outside_reductions, stride
 from thalweg.codegen.loops.form import Form
 from thalweg.codegen.loops.merge import without_scans
 from thalweg.codegen.machine import CpuTarget
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Word
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Check, Dynamic, Offset, Store
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import free_variables, postorder
 
-#: Functions that are a polynomial, not an instruction.
 _LONG_COST, _PLAIN_COST = 12.0, 1.0
 _GATHER_COST, _SCATTER_COST = 0.8, 5.0  # of a lane
 _ACROSS_COST = 12.0  # to combine the lanes of a vector
@@ -108,17 +101,15 @@ def _ordered(form: Form) -> frozenset[Variable]:
     """The variables whose iterations may meet at one element, or were said to be serial."""
     found = set(form.serial)
     for store in form.stores:
-        found |= _meeting(store, form.facts)
+        found |= _meeting(store)
     return frozenset(found)
 
 
-def _meeting(store: Store, facts: Facts) -> set[Variable]:
+def _meeting(store: Store) -> set[Variable]:
     """The variables of a store that do not lead to places of their own."""
     offset = store.offset
-    computed = frozenset[Variable]().union(
-        *(facts.free(term) for _, term in offset.terms if isinstance(term, Expr))
-    )
-    apart = plain_variables(offset) - computed
+    computed = frozenset[Variable]().union(*map(free_variables, offset.parts))
+    apart = offset.variables - computed
     meeting = {v for v in store.variables if v not in apart} | (apart & _overlapping(store))
     return meeting - store.distinct
 
@@ -155,10 +146,10 @@ def _extended(reach: int | None, factor: int, count: int | None, trusting: bool)
 
 def _reduced_lanes(form: Form, lanes: int) -> dict[tuple[Variable, ...], Variable]:
     """For each group of reduced variables, the one whose loads are best in lanes."""
-    bodies: dict[tuple[Variable, ...], list[Any]] = {}
+    bodies: dict[tuple[Variable, ...], list[Expr]] = {}
     for expr in postorder(form.roots):
-        if expr.function == "reduce" and expr.arguments[1]:
-            bodies.setdefault(expr.arguments[1], []).append(expr.arguments[2])
+        if isinstance(expr, Reduce) and expr.variables:
+            bodies.setdefault(expr.variables, []).append(expr.body)
     chosen: dict[tuple[Variable, ...], Variable] = {}
     for variables, roots in bodies.items():
         costs = {v: _load_cost(roots, v, lanes) for v in variables if int(v.extent) > 2}
@@ -169,39 +160,28 @@ def _reduced_lanes(form: Form, lanes: int) -> dict[tuple[Variable, ...], Variabl
     return chosen
 
 
-def _load_cost(roots: Sequence[Any], variable: Variable, lanes: int) -> float:
+def _load_cost(roots: Sequence[Expr], variable: Variable, lanes: int) -> float:
     total = 0.0
     for expr in postorder(roots):
-        if expr.function == "load":
-            total += _place_cost(expr.arguments[1], variable, lanes)
+        if isinstance(expr, Load):
+            total += _place_cost(expr.offset, variable, lanes)
     return total / max(len(roots), 1)
 
 
-def is_long(function: str) -> bool:
-    """Whether a function takes many instructions."""
-    row = FUNCTIONS.get(function)
-    return row is not None and row.is_long
+def is_long(expr: Expr) -> bool:
+    """Whether an expression by itself takes many instructions."""
+    return isinstance(expr, Call) and FUNCTIONS[expr.function].is_long
 
 
-def _is_heavy(roots: Sequence[Any]) -> bool:
-    return any(is_long(expr.function) for expr in postorder(roots))
+def _is_heavy(roots: Sequence[Expr]) -> bool:
+    return any(map(is_long, postorder(roots)))
 
 
 def _place_cost(offset: Offset, variable: Variable, lanes: int) -> float:
     """What it costs to reach `lanes` elements along a variable."""
-    step = stride(offset, variable)
-    computed = any(isinstance(term, Expr) for _, term in offset.terms)
-    if computed and any(_mentions(t, variable) for _, t in offset.terms if isinstance(t, Expr)):
+    if any(variable in free_variables(part) for part in offset.parts):
         return _GATHER_COST * lanes
-    return 1.0 if step in (0, 1) else _GATHER_COST * lanes
-
-
-def _mentions(expr: Expr, variable: Variable) -> bool:
-    return any(
-        variable in part.arguments
-        or (part.function == "load" and variable in plain_variables(part.arguments[1]))
-        for part in postorder([expr])
-    )
+    return 1.0 if stride(offset, variable) in (0, 1) else _GATHER_COST * lanes
 
 
 def _vector(
@@ -227,8 +207,8 @@ class _Costs:
     def __init__(self, form: Form, lanes: dict[tuple[Variable, ...], Variable], width: int) -> None:
         self._form, self._width, self._lanes = form, width, lanes
         self._outer = list(outside_reductions(form.roots))
-        reductions = [expr for expr in postorder(form.roots) if expr.function == "reduce"]
-        self._inner = list(postorder(expr.arguments[2] for expr in reductions))
+        reductions = [expr for expr in postorder(form.roots) if isinstance(expr, Reduce)]
+        self._inner = list(postorder(expr.body for expr in reductions))
         self._reduced = frozenset(lanes.values())
 
     def total(self, vector: Variable | None) -> float:
@@ -238,19 +218,19 @@ class _Costs:
         return total + sum(self._stored(store, vector) for store in self._form.stores)
 
     def _cost(self, expr: Expr, vector: Variable | None, reduced: frozenset[Variable]) -> float:
-        free = self._form.facts.free(expr)
+        free = free_variables(expr)
         lane = vector if vector in free else next(iter(free & reduced), None)
         turns = _turns(free, lane, self._width)
-        match expr.function:
-            case "load" if lane is not None:
-                return turns * _place_cost(expr.arguments[1], lane, self._width)
-            case "reduce":
-                across = vector not in free and expr.arguments[1] in self._lanes
+        match expr:
+            case Load() if lane is not None:
+                return turns * _place_cost(expr.offset, lane, self._width)
+            case Reduce():
+                across = vector not in free and expr.variables in self._lanes
                 return turns * (_ACROSS_COST if across else 1.0)
-            case "index":
+            case Index() | Const() | Word():
                 return 0.0
-            case function:
-                return turns * (_LONG_COST if is_long(function) else _PLAIN_COST)
+            case _:
+                return turns * (_LONG_COST if is_long(expr) else _PLAIN_COST)
 
     def _stored(self, store: Store, vector: Variable | None) -> float:
         lane = vector if vector in store.variables else None
@@ -278,9 +258,9 @@ def _copies(form: Form, vector: Variable | None, width: int, target: CpuTarget) 
         return 1
     size, folds = 0, False
     for expr in postorder(form.roots):
-        if vector in form.facts.free(expr):
-            size += 8 if is_long(expr.function) else 1
-            folds |= expr.function in ("reduce", "scan")
+        if vector in free_variables(expr):
+            size += 8 if is_long(expr) else 1
+            folds |= isinstance(expr, Reduce | Scan)
     copies = 4 if size <= 12 else 2 if size <= 30 else 1
     if folds and size <= 6 and target.registers >= 32:
         copies = 8
@@ -297,7 +277,7 @@ def _order(form: Form, vector: Variable | None) -> tuple[Variable, ...]:
     Loops of scans go inside it, so that each lane has a scan of its own. A variable may move as
     long as that of every store and check remain the outer ones.
     """
-    scanned = {e.arguments[1] for e in postorder(form.roots) if e.function == "scan"}
+    scanned = {expr.variable for expr in postorder(form.roots) if isinstance(expr, Scan)}
     borders = {0, len(form.variables)}
     borders |= {len(work.variables) for work in (*form.stores, *form.checks)}
     cuts = sorted(borders)
@@ -312,26 +292,23 @@ def _scans(
     form: Form, variables: tuple[Variable, ...], ordered: frozenset[Variable]
 ) -> tuple[Form, frozenset[Variable]]:
     """Which serial loops run backward. Scans that no single pass can do become reductions."""
-    scans = [e for e in postorder(form.roots) if e.function == "scan"]
+    scans = [expr for expr in postorder(form.roots) if isinstance(expr, Scan)]
     if not scans:
         return form, frozenset()
     backward = {v for v in variables if _all_backward(v, scans, form)}
-    slow = {scan for scan in scans if not _in_one_pass(scan, variables, backward, form.facts)}
+    slow = {scan for scan in scans if not _in_one_pass(scan, variables, backward)}
     return (without_scans(form, slow) if slow else form), frozenset(backward)
 
 
-def _all_backward(variable: Variable, scans: Sequence[Expr], form: Form) -> bool:
-    directions = {bool(scan.arguments[4]) for scan in scans if scan.arguments[1] is variable}
-    free = all(variable not in _meeting(store, form.facts) for store in form.stores)
+def _all_backward(variable: Variable, scans: Sequence[Scan], form: Form) -> bool:
+    directions = {scan.reverse for scan in scans if scan.variable is variable}
+    free = all(variable not in _meeting(store) for store in form.stores)
     return directions == {True} and free
 
 
-def _in_one_pass(
-    scan: Expr, variables: tuple[Variable, ...], backward: set[Variable], facts: Facts
-) -> bool:
-    variable, reverse = scan.arguments[1], bool(scan.arguments[4])
-    outer = frozenset(variables[: variables.index(variable) + 1])
-    return reverse == (variable in backward) and facts.free(scan) <= outer
+def _in_one_pass(scan: Scan, variables: tuple[Variable, ...], backward: set[Variable]) -> bool:
+    outer = frozenset(variables[: variables.index(scan.variable) + 1])
+    return scan.reverse == (scan.variable in backward) and free_variables(scan) <= outer
 
 
 def _blocks(
@@ -349,8 +326,8 @@ def _blocks(
         return {}
     found = list[Variable]()
     for expr in postorder(form.roots):
-        if expr.function == "load" and stride(expr.arguments[1], vector) not in (0, 1):
-            found += [v for v in variables if stride(expr.arguments[1], v) == 1]
+        if isinstance(expr, Load) and stride(expr.offset, vector) not in (0, 1):
+            found += [v for v in variables if stride(expr.offset, v) == 1]
     for variable in found:
         if variable not in ordered and int(variable.extent) >= 2 * BLOCK:
             count = -(-int(variable.extent) // BLOCK)
@@ -397,7 +374,7 @@ def _ranges(
     folds = {
         1 + max(variables.index(v) for v in free)
         for expr in postorder(form.roots)
-        if expr.function == "reduce" and (free := form.facts.free(expr) & frozenset(variables))
+        if isinstance(expr, Reduce) and (free := free_variables(expr) & frozenset(variables))
     }
     works = {len(work.variables) for work in (*form.stores, *form.checks)}
     works -= {len(form.variables)}

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from thalweg.codegen.llvm.builder import I1, I32, I64, Builder, Type, Value, constant, suffix
-from thalweg.codegen.loops.facts import Facts, always_inside, harmless, postorder
+from thalweg.codegen.loops.facts import always_inside, harmless
 from thalweg.codegen.math.elements import Evaluator, converted, from_memory, storage_type, to_memory
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Const, Expr, Index, Load, Reduce, Scan, Select, Word
 from thalweg.ir.functions.dtypes import BOOL
 from thalweg.ir.kernel import Argument, Dynamic, Offset
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import Fold, free_variables, postorder
 from thalweg.platform.dtype_traits import is_narrow_float
 
 _NARROW = 1 << 31
@@ -36,9 +37,9 @@ class Frame:
     builder: Builder
     pointers: dict[Argument, Value]
     words: dict[int, Value]
-    facts: Facts
+    safe: Fold[bool]
     fault: Callable[[Builder, Value], None]
-    reduce: Callable[[LaneScope, Expr, Value | None], Value]
+    reduce: Callable[[LaneScope, Reduce, Value | None], Value]
 
     def integer(self, number: int) -> Value:
         """An integer as a value, be it known now or at run time."""
@@ -98,7 +99,7 @@ class LaneScope(Evaluator):
         found = super()._found(expr, mask)
         if found is not None or self.parent is None:
             return found
-        if self.frame.facts.free(expr) & self._bound.keys():
+        if free_variables(expr) & self._bound.keys():
             return self._unstaged(expr)
         return self.parent._found(expr, self.parent.tail)
 
@@ -132,55 +133,54 @@ class LaneScope(Evaluator):
         self._values[self._key(expr, self.tail)] = value
 
     def _reads_or_faults(self, expr: Expr) -> bool:
-        if expr.function in ("reduce", "scan"):
-            return not self.frame.facts.safe(expr)
+        if isinstance(expr, Reduce | Scan):
+            return not self.frame.safe.of(expr)
         return not harmless(expr)
 
     # Selections of which only one side runs
 
     def _missing(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
-        if self._forks(expr):
-            return self._unknown([(expr.arguments[0], mask)])
+        if isinstance(expr, Select) and self._forks(expr):
+            return self._unknown([(expr.condition, mask)])
         return super()._missing(expr, mask)
 
-    def _selected(self, expr: Expr, mask: Value | None) -> Value:
+    def _selected(self, expr: Select, mask: Value | None) -> Value:
         if not self._forks(expr):
             return super()._selected(expr, mask)
-        condition, chosen, otherwise = expr.arguments
-        dtype = self.dtype(expr)
 
-        def side(part: Any) -> Value:
+        def side(part: Expr) -> Value:
             tail = self.tail if mask is None else mask
             inner = LaneScope(self.frame, self.lanes, self, {}, self.vector, tail)
             inner._forked = self._forked + 1
-            return inner.value_as(part, dtype, mask)
+            return inner.value_as(part, expr.dtype, mask)
 
-        truth = self._as(condition, BOOL, mask)
-        return self.builder.choose(truth, lambda: side(chosen), lambda: side(otherwise))
+        truth = self._as(expr.condition, BOOL, mask)
+        return self.builder.choose(truth, lambda: side(expr.chosen), lambda: side(expr.otherwise))
 
-    def _forks(self, expr: Expr) -> bool:
+    def _forks(self, expr: Select) -> bool:
         """Whether a selection is one for all lanes, among so many loads that a jump costs less."""
-        if expr.function != "select" or self.lanes == 1 or self._forked >= _MOST_FORKS:
+        if self.lanes == 1 or self._forked >= _MOST_FORKS:
             return False
-        condition, *sides = expr.arguments
-        if not isinstance(condition, Expr) or self.vector in self.frame.facts.free(condition):
+        if isinstance(expr.condition, Const) or self.vector in free_variables(expr.condition):
             return False
-        loads = [_count_loads(side, _FORKING_LOADS) for side in sides]
+        loads = [_count_loads(side, _FORKING_LOADS) for side in (expr.chosen, expr.otherwise)]
         return min(loads) > 0 and sum(loads) >= _FORKING_LOADS
 
     # Leaves
 
     def _leaf_value(self, expr: Expr, mask: Value | None) -> Value:
-        match expr.function:
-            case "index":
-                return self._index_value(expr.arguments[0])
-            case "load":
-                argument, offset = expr.arguments
-                return self._load(argument, offset, mask)
-            case "reduce":
+        match expr:
+            case Index():
+                return self.index(expr.variable)
+            case Word():
+                whole = self.frame.integer(expr.number)
+                return converted(self.builder, whole, _INT64, expr.dtype)
+            case Load():
+                return self._load(expr.buffer, expr.offset, mask)
+            case Reduce():
                 return self.frame.reduce(self, expr, mask)
-            case function:
-                raise ValueError(f"a {function} where no loop carries it")
+            case _:
+                raise ValueError(f"a {type(expr).__name__} where no loop carries it")
 
     def at(self, variable: Variable) -> Value:
         """The value of a variable, in the first lane if it is the vector variable."""
@@ -198,11 +198,6 @@ class LaneScope(Evaluator):
             return value
         b, kind = self.builder, I64.of(self.lanes)
         return b.binary("add", b.splat(value, self.lanes), b.lanes(kind))
-
-    def _index_value(self, variable: Variable | Dynamic) -> Value:
-        if isinstance(variable, Dynamic):
-            return self.frame.integer(variable)
-        return self.index(variable)
 
     def _load(self, argument: Argument, offset: Offset, mask: Value | None) -> Value:
         if always_inside(argument, offset):
@@ -245,7 +240,7 @@ class LaneScope(Evaluator):
     def _term(self, term: Variable | Expr, mask: Value | None) -> Value:
         if isinstance(term, Variable):
             return self.at(term)
-        return converted(self.builder, self.narrow(term, mask), self.dtype(term), _INT64)
+        return converted(self.builder, self.narrow(term, mask), term.dtype, _INT64)
 
     def _resized(self, value: Value, kind: Type) -> Value:
         if value.type.scalar == kind.scalar:
@@ -323,9 +318,9 @@ class LaneScope(Evaluator):
         return pointer if place.lanes is None else b.element(pointer, scalar, place.lanes)
 
 
-def _count_loads(root: Any, most: int) -> int:
+def _count_loads(root: Expr, most: int) -> int:
     """How many loads there are in an expression, counted up to a number."""
-    return len(list(islice((part for part in postorder([root]) if part.function == "load"), most)))
+    return len(list(islice((part for part in postorder([root]) if isinstance(part, Load)), most)))
 
 
 def _unless(variable: Variable | None, bound: dict[Variable, Value]) -> Variable | None:

@@ -14,13 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.loops.facts import Facts, extent_of, limits, parts, postorder
-from thalweg.codegen.loops.form import Form, Rebuild, key_of, rebuild_form
+from thalweg.codegen.loops.facts import extent_of, limits
+from thalweg.codegen.loops.form import Form, rebuild_form
 from thalweg.codegen.loops.merge import collapse
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import (
+    FALSE,
+    TRUE,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Reduce,
+    Select,
+    constant,
+    converted,
+    logical,
+)
 from thalweg.ir.kernel import Check, Dynamic, Loops, Offset, Store
 from thalweg.ir.loop import Variable
-from thalweg.ir.types import dtype_of
+from thalweg.ir.rewrite import Rewriter, free_variables, postorder
 
 _WHOLE = frozenset({np.dtype(np.int32), np.dtype(np.int64)})
 
@@ -72,31 +85,31 @@ class Affine:
         return Offset(self.constant, (*terms, *self.others))
 
 
-def affine(number: Any) -> Affine:
+def affine(number: Expr) -> Affine:
     """An integer expression as an affine one; what is not affine in it is a term of its own."""
-    if not isinstance(number, Expr):
-        return Affine(int(number))
-    if number.function == "index" and isinstance(number.arguments[0], Variable):
-        return Affine(0, {number.arguments[0]: 1})
-    if dtype_of(number) in _WHOLE and (found := _affine_call(number)) is not None:
+    if isinstance(number, Const):
+        return Affine(int(number.value))
+    if isinstance(number, Index):
+        return Affine(0, {number.variable: 1})
+    if number.dtype in _WHOLE and (found := _affine_call(number)) is not None:
         return found
     return Affine(0, {}, [(1, number)])
 
 
 def _affine_call(number: Expr) -> Affine | None:
-    match number.function, number.arguments:
-        case "add", (a, b):
+    match number:
+        case Call(function="add", arguments=(a, b)):
             return affine(a).add(affine(b))
-        case "sub", (a, b):
+        case Call(function="sub", arguments=(a, b)):
             return affine(a).add(affine(b), -1)
-        case "neg", (a,):
+        case Call(function="neg", arguments=(a,)):
             return Affine().add(affine(a), -1)
-        case ("mul", (a, int(b))) | ("mul", (int(b), a)):
+        case Call(function="mul", arguments=(a, Const(value=b)) | (Const(value=b), a)):
             return Affine().add(affine(a), int(b))
-        case "cast", (Expr() as a, _):
+        case Cast(value=a):
             inner = affine(a)
             return inner if inner.range() is not None else None
-        case "floor_div" | "remainder", (a, int(b)):
+        case Call(function="floor_div" | "remainder", arguments=(a, Const(value=b))):
             return _divided(number.function, affine(a), int(b))
         case _:
             return None
@@ -129,44 +142,40 @@ _ORDERS: dict[str, Callable[[int, int], bool | None]] = {
 # Simplification
 
 
-class _Simplify(Rebuild):
+class _Simplify(Rewriter):
     """Affine places, decided comparisons, no variables of one value, shared reductions."""
 
     def __init__(self, form: Form) -> None:
         super().__init__()
         self._renamed = _shared_variables(form)
 
-    def variables(self, old: tuple[Variable, ...]) -> tuple[Variable, ...]:
-        return tuple(self._renamed.get(v, v) for v in old if extent_of(v) != 1)
+    def variables(self, variables: tuple[Variable, ...]) -> tuple[Variable, ...]:
+        return tuple(self._renamed.get(v, v) for v in variables if extent_of(v) != 1)
 
-    def index(self, variable: Variable) -> Any:
+    def index(self, variable: Variable) -> Expr:
         if extent_of(variable) == 1:
-            return np.int64(0)
-        return self.make("index", self._renamed.get(variable, variable))
+            return constant(0)
+        return Index(self._renamed.get(variable, variable))
 
-    def rebuilt(self, expr: Expr) -> Any:
-        if expr.function == "reduce" and expr.arguments[0] not in ("argmax", "argmin"):
-            kind, variables, body = expr.arguments
-            typed = isinstance(body, Expr | np.generic | bool)
-            if typed and all(extent_of(v) == 1 for v in variables):
-                return self._alone(kind, self.new(body))
-        return super().rebuilt(expr)
+    def rebuilt(self, node: Expr) -> Expr:
+        if not isinstance(node, Reduce) or node.combine in ("argmax", "argmin"):
+            return super().rebuilt(node)
+        if not all(extent_of(v) == 1 for v in node.variables):
+            return super().rebuilt(node)
+        return converted(self.new(node.body), node.dtype)
 
-    def _alone(self, kind: str, body: Any) -> Any:
-        return self.call("cast", body, np.dtype(np.bool_)) if kind in ("all", "any") else body
-
-    def offset(self, old: Offset) -> Offset:
+    def offset(self, offset: Offset) -> Offset:
         total, fixed = Affine(), list[tuple[int, Any]]()
-        for factor, term in old.terms:
+        for factor, term in offset.terms:
             number = self.index(term) if isinstance(term, Variable) else self.new(term)
-            if isinstance(factor, Dynamic) or isinstance(old.constant, Dynamic):
+            if isinstance(factor, Dynamic) or isinstance(offset.constant, Dynamic):
                 fixed += self._unchanged(factor, term, number)
             else:
                 total = total.add(affine(number), factor)
         place = total.offset()
-        if isinstance(old.constant, Dynamic):
-            return Offset(old.constant, tuple(fixed))
-        return Offset(old.constant + place.constant, (*place.terms, *fixed))
+        if isinstance(offset.constant, Dynamic):
+            return Offset(offset.constant, tuple(fixed))
+        return Offset(offset.constant + place.constant, (*place.terms, *fixed))
 
     def _unchanged(self, factor: int, term: Any, number: Any) -> list[tuple[int, Any]]:
         if not isinstance(term, Variable):
@@ -175,52 +184,28 @@ class _Simplify(Rebuild):
             return []
         return [(factor, self._renamed.get(term, term))]
 
-    def call(self, function: str, *arguments: Any) -> Any:
-        match function, arguments:
-            case (("lt" | "le" | "gt" | "ge"), (a, b)):
-                decided = _decided(function, a, b)
-                return self.make(function, a, b) if decided is None else decided
-            case ("and", (True, other)) | ("and", (other, True)) if _is_bool(other):
-                return other
-            case ("or", (False, other)) | ("or", (other, False)) if _is_bool(other):
-                return other
-            case ("and", (False, _)) | ("and", (_, False)):
-                return False
-            case ("or", (True, _)) | ("or", (_, True)):
-                return True
-            case "not", (bool() as known,):
-                return not known
-            case "select", (bool() as known, chosen, otherwise):
-                return self._selected(chosen if known else otherwise, chosen, otherwise)
-            case _:
-                return self.make(function, *arguments)
+    def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
+        if function in _ORDERS:
+            decided = _decided(function, *arguments)
+            if decided is not None:
+                return TRUE if decided else FALSE
+        if function in ("and", "or", "not"):
+            return logical(function, arguments)
+        return super().call(function, arguments)
 
-    def _selected(self, kept: Any, chosen: Any, otherwise: Any) -> Any:
-        """A branch of a select, of the dtype that both had together."""
-        dtype = dtype_of(self.make("select", False, chosen, otherwise))
-        if isinstance(kept, Expr) and dtype_of(kept) == dtype:
-            return kept
-        return self.make("cast", kept, dtype)
+    def select(self, condition: Expr, chosen: Expr, otherwise: Expr) -> Expr:
+        made = Select(condition, chosen, otherwise)
+        if not isinstance(condition, Const):
+            return made
+        return converted(chosen if condition.value else otherwise, made.dtype)
 
 
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool) or (
-        isinstance(value, Expr) and dtype_of(value) == np.dtype(np.bool_)
-    )
-
-
-def _decided(function: str, a: Any, b: Any) -> bool | None:
+def _decided(function: str, a: Expr, b: Expr) -> bool | None:
     """A comparison of indices that is the same everywhere."""
-    if not all(_is_index(side) for side in (a, b)):
+    if a.dtype not in _WHOLE or b.dtype not in _WHOLE:
         return None
     reach = affine(a).add(affine(b), -1).range()
     return None if reach is None else _ORDERS[function](*reach)
-
-
-def _is_index(side: Any) -> bool:
-    if isinstance(side, Expr):
-        return dtype_of(side) in _WHOLE
-    return isinstance(side, int | np.integer) and not isinstance(side, bool)
 
 
 def _shared_variables(form: Form) -> dict[Variable, Variable]:
@@ -231,41 +216,40 @@ def _shared_variables(form: Form) -> dict[Variable, Variable]:
     those inside it that use its variables.
     """
     heights: dict[Expr, int] = {}
-    binders: dict[Variable, list[Expr]] = {}
+    binders: dict[Variable, list[Reduce]] = {}
     for expr in postorder(form.roots):
-        if expr.function == "reduce":
-            heights[expr] = _height(expr, heights, form.facts)
-            for variable in reversed(expr.arguments[1]):
+        if isinstance(expr, Reduce):
+            heights[expr] = _height(expr, heights)
+            for variable in reversed(expr.variables):
                 binders.setdefault(variable, []).append(expr)
     shared: dict[Any, Variable] = {}
     renamed: dict[Variable, Variable] = {}
     for variable, exprs in binders.items():
         height = {heights[expr] for expr in exprs}
         if len(height) == 1 and extent_of(variable) != 1:
-            taken = {renamed.get(v) for expr in exprs for v in expr.arguments[1]}
+            taken = {renamed.get(v) for expr in exprs for v in expr.variables}
             own = _own_variable(form, variable, exprs, taken) if height == {1} else None
-            key = height.pop(), exprs[0].arguments[1].index(variable), key_of(variable.extent)
+            key = height.pop(), exprs[0].variables.index(variable), variable.extent
             renamed[variable] = own or shared.setdefault(key, variable)
     return renamed
 
 
 def _own_variable(
-    form: Form, variable: Variable, exprs: Sequence[Expr], taken: set[Variable | None]
+    form: Form, variable: Variable, exprs: Sequence[Reduce], taken: set[Variable | None]
 ) -> Variable | None:
     """The innermost variable of the kernel that a reduced one may be, if there is one."""
-    extent = key_of(variable.extent)
     for own in reversed(form.variables):
-        used = own in taken or own in form.serial or key_of(own.extent) != extent
-        if not used and not any(own in form.facts.free(expr) for expr in exprs):
+        used = own in taken or own in form.serial or own.extent != variable.extent
+        if not used and not any(own in free_variables(expr) for expr in exprs):
             return own
     return None
 
 
-def _height(expr: Expr, heights: dict[Expr, int], facts: Facts) -> int:
-    own = frozenset(expr.arguments[1])
+def _height(expr: Reduce, heights: dict[Expr, int]) -> int:
+    own = frozenset(expr.variables)
     inner = [
         heights[part]
-        for part in postorder(parts(expr))
-        if part.function == "reduce" and facts.free(part) & own
+        for part in postorder([expr.body])
+        if isinstance(part, Reduce) and free_variables(part) & own
     ]
     return 1 + max(inner, default=0)

@@ -20,7 +20,7 @@ from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.form import Form
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.elements import storage_type
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Load
 from thalweg.ir.kernel import Argument, Dynamic, Offset
 from thalweg.ir.loop import Variable
 
@@ -53,11 +53,9 @@ def transpose_of(form: Form, target: CpuTarget) -> Transpose | None:
         return None
     (store,) = form.stores
     value = store.value
-    if store.combine != "set" or store.inside is not None or not isinstance(value, Expr):
+    if store.combine != "set" or store.inside is not None or not isinstance(value, Load):
         return None
-    if value.function != "load":
-        return None
-    argument, offset = value.arguments
+    argument, offset = value.buffer, value.offset
     if argument is store.argument or argument.dtype != store.argument.dtype:
         return None
     if not (plain(offset) and plain(store.offset)):

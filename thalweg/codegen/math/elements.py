@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from thalweg.codegen.llvm.builder import Builder, Type, Value, constant
+from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.codegen.llvm.register import LlvmRegister
 from thalweg.codegen.math.conversion import (
     converted,
@@ -21,13 +21,25 @@ from thalweg.codegen.math.conversion import (
     storage_type,
     to_memory,
 )
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import (
+    Accumulated,
+    Bitcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Reduce,
+    Scan,
+    Select,
+    Word,
+)
 from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported
-from thalweg.ir.functions.function import Comparison, Site
+from thalweg.ir.functions.function import Site
 from thalweg.ir.functions.register import Register
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.kernel import Dynamic
-from thalweg.ir.types import dtype_of, loop_dtypes, weak_dtype
 
 __all__ = [
     "Evaluator",
@@ -46,9 +58,7 @@ Leaf = Callable[[Expr, Value | None], Value]
 #: Told of a scalar condition that must not be: some lane divides by zero.
 Fault = Callable[[Builder, Value], None]
 
-LEAVES = frozenset({"load", "index", "reduce", "scan", "sum", "input"})
-_FLOAT32: Dtype = np.dtype(np.float32)
-_INT64: Dtype = np.dtype(np.int64)
+LEAVES = Load | Index | Word | Reduce | Scan | Accumulated
 
 
 def constant_of(number: Any, dtype: Any, lanes: int = 1) -> Value:
@@ -76,31 +86,26 @@ class Evaluator:
         lanes: int,
         leaf: Leaf,
         fault: Fault | None = None,
-        sum_dtype: Any = _FLOAT32,
     ) -> None:
         self.builder, self.lanes = builder, lanes
-        self._leaf, self._fault, self._sum_dtype = leaf, fault, np.dtype(sum_dtype)
+        self._leaf, self._fault = leaf, fault
         self._values: dict[tuple[Expr, str], Value] = {}
         self._masks: dict[tuple[str, str, bool], Value] = {}
         self._wider: dict[str, str] = {}  # a mask → the mask it was narrowed from
         self._sensitive: dict[Expr, bool] = {}
 
-    def dtype(self, expr: Any) -> Dtype:
-        """The dtype of an expression here."""
-        return dtype_of(expr, self._sum_dtype)
-
-    def value(self, expr: Any, mask: Value | None = None) -> Value:
+    def value(self, expr: Expr, mask: Value | None = None) -> Value:
         """The register value of an expression in all lanes; lanes off the mask hold anything."""
         return _spread(self.builder, self.narrow(expr, mask), self.lanes)
 
-    def value_as(self, expr: Any, dtype: Any, mask: Value | None = None) -> Value:
-        """The value of an expression (or a Python number) converted to a dtype, in all lanes."""
+    def value_as(self, expr: Expr, dtype: Any, mask: Value | None = None) -> Value:
+        """The value of an expression converted to a dtype, in all lanes."""
         return _spread(self.builder, self._as(expr, np.dtype(dtype), mask), self.lanes)
 
-    def narrow(self, expr: Any, mask: Value | None = None) -> Value:
+    def narrow(self, expr: Expr, mask: Value | None = None) -> Value:
         """The value of an expression in one lane if it is the same in all, else in all lanes."""
-        if not isinstance(expr, Expr):
-            return constant_of(expr, dtype_of(expr))
+        if isinstance(expr, Const):
+            return constant_of(expr.value, expr.dtype)
         found = self._found(expr, mask)
         if found is None:
             self._compute(expr, mask)
@@ -138,13 +143,13 @@ class Evaluator:
 
     def _missing(self, expr: Expr, mask: Value | None) -> list[tuple[Expr, Value | None]]:
         """The parts that must be computed before an expression (for a select, in two rounds)."""
-        if expr.function in LEAVES:
+        if isinstance(expr, LEAVES):
             return []
-        if expr.function != "select":
-            return self._unknown([(part, mask) for part in expr.arguments])
-        condition, chosen, otherwise = expr.arguments
-        if not isinstance(condition, Expr):
-            return self._unknown([(chosen if condition else otherwise, mask)])
+        if not isinstance(expr, Select):
+            return self._unknown([(part, mask) for part in expr.parts])
+        condition, chosen, otherwise = expr.parts
+        if isinstance(condition, Const):
+            return self._unknown([(chosen if condition.value else otherwise, mask)])
         if missing := self._unknown([(condition, mask)]):
             return missing
         return self._unknown(
@@ -155,19 +160,19 @@ class Evaluator:
         )
 
     def _unknown(
-        self, parts: Sequence[tuple[Any, Value | None]]
+        self, parts: Sequence[tuple[Expr, Value | None]]
     ) -> list[tuple[Expr, Value | None]]:
         return [
             (part, mask)
             for part, mask in parts
-            if isinstance(part, Expr) and self._found(part, mask) is None
+            if not isinstance(part, Const) and self._found(part, mask) is None
         ]
 
     def _narrowed(
-        self, branch: Any, condition: Expr, mask: Value | None, holds: bool
+        self, branch: Expr, condition: Expr, mask: Value | None, holds: bool
     ) -> Value | None:
         """The mask under which a branch of a select is computed."""
-        if not (isinstance(branch, Expr) and self._is_sensitive(branch)):
+        if not self._is_sensitive(branch):
             return mask
         truth = self._as(condition, BOOL, mask)
         key = ("" if mask is None else mask.text), truth.text, holds
@@ -184,60 +189,54 @@ class Evaluator:
         pending = [expr]
         while expr not in self._sensitive:
             part = pending[-1]
-            parts = [a for a in part.arguments if isinstance(a, Expr)]
+            parts = () if isinstance(part, LEAVES) else part.parts
             missing = [p for p in parts if p not in self._sensitive]
-            if missing and part.function not in LEAVES:
+            if missing:
                 pending += missing
                 continue
-            self._sensitive[part] = self._reads_or_faults(part) or (
-                part.function not in LEAVES and any(self._sensitive[p] for p in parts)
-            )
+            inner = any(self._sensitive[p] for p in parts)
+            self._sensitive[part] = inner or self._reads_or_faults(part)
             pending.pop()
         return self._sensitive[expr]
 
     def _reads_or_faults(self, expr: Expr) -> bool:
-        match expr.function:
-            case "load":
-                return not _always_inside(*expr.arguments)
-            case "reduce" | "scan":
+        match expr:
+            case Load():
+                return not _always_inside(expr.buffer, expr.offset)
+            case Reduce() | Scan():
                 return True
-            case function if (row := FUNCTIONS.get(function)) and row.divides:
-                divisor = expr.arguments[1]
-                return isinstance(divisor, Expr) and self.dtype(expr).kind in "iu"
+            case Call() if FUNCTIONS[expr.function].divides:
+                return not isinstance(expr.arguments[1], Const) and expr.dtype.kind in "iu"
             case _:
                 return False
 
     # What is written
 
-    def _as(self, expr: Any, dtype: Dtype, mask: Value | None) -> Value:
-        if not isinstance(expr, Expr):
-            return constant_of(expr, dtype)
-        value = self.narrow(expr, mask)
-        return converted(self.builder, value, self.dtype(expr), dtype)
+    def _as(self, expr: Expr, dtype: Dtype, mask: Value | None) -> Value:
+        if isinstance(expr, Const):
+            with np.errstate(all="ignore"):
+                return constant_of(np.asarray(expr.value).astype(dtype)[()], dtype)
+        return converted(self.builder, self.narrow(expr, mask), expr.dtype, dtype)
 
     def _computed(self, expr: Expr, mask: Value | None) -> Value:
-        match expr.function:
-            case function if function in LEAVES:
-                return self._leaf(expr, mask)
-            case "select":
+        match expr:
+            case Select():
                 return self._selected(expr, mask)
-            case "cast":
-                part, target = expr.arguments
-                return self._as(_as_cast(part, target), np.dtype(target), mask)
-            case "bitcast":
-                part, target = expr.arguments
-                return self._reinterpreted(part, target, mask)
-            case _:
+            case Cast():
+                return self._as(expr.value, expr.dtype, mask)
+            case Bitcast():
+                return self._reinterpreted(expr, mask)
+            case Call():
                 return self._called(expr, mask)
+            case _:
+                return self._leaf(expr, mask)
 
-    def _called(self, expr: Expr, mask: Value | None) -> Value:
-        row, parts = FUNCTIONS[expr.function], expr.arguments
-        kinds = tuple(self.dtype(p) if isinstance(p, Expr) else weak_dtype(p) for p in parts)
-        dtypes = loop_dtypes(expr.function, kinds)
-        if row.comparison and (known := _decided(row.comparison, parts, dtypes)) is not None:
-            return constant(Type("i1"), known)
+    def _called(self, expr: Call, mask: Value | None) -> Value:
+        parts, dtypes = expr.arguments, expr.loop
         values = self._level([self._as(p, d, mask) for p, d in zip(parts, dtypes, strict=False)])
-        assert row.emit is not None
+        row = FUNCTIONS[expr.function]
+        if row.emit is None:
+            raise Unsupported(f"code of {expr.function}")
         fault = None if self._fault is None else partial(self._report, self._fault, mask)
         result = row.emit(Site(dtypes, fault), *(LlvmRegister(self.builder, v) for v in values))
         return cast("LlvmRegister", result).value
@@ -250,11 +249,10 @@ class Evaluator:
             found = spread & LlvmRegister(self.builder, mask)
         fault(self.builder, found.any().value)
 
-    def _selected(self, expr: Expr, mask: Value | None) -> Value:
-        condition, chosen, otherwise = expr.arguments
-        dtype = self.dtype(expr)
-        if not isinstance(condition, Expr):
-            return self._as(chosen if condition else otherwise, dtype, mask)
+    def _selected(self, expr: Select, mask: Value | None) -> Value:
+        condition, chosen, otherwise, dtype = *expr.parts, expr.dtype
+        if isinstance(condition, Const):
+            return self._as(chosen if condition.value else otherwise, dtype, mask)
         truth = self._as(condition, BOOL, mask)
         yes = self._as(chosen, dtype, self._narrowed(chosen, condition, mask, True))
         no = self._as(otherwise, dtype, self._narrowed(otherwise, condition, mask, False))
@@ -262,8 +260,8 @@ class Evaluator:
             yes, no = (_spread(self.builder, value, self.lanes) for value in (yes, no))
         return self.builder.select(truth, *self._level([yes, no]))
 
-    def _reinterpreted(self, part: Any, target: Any, mask: Value | None) -> Value:
-        old, new = self.dtype(part), np.dtype(target)
+    def _reinterpreted(self, expr: Bitcast, mask: Value | None) -> Value:
+        part, old, new = expr.value, expr.value.dtype, expr.dtype
         if old.itemsize != new.itemsize:
             raise Unsupported(f"the bits of {old} as {new}")
         raw = to_memory(self.builder, self._as(part, old, mask), old)
@@ -284,30 +282,9 @@ def _spread(b: Builder, value: Value, lanes: int) -> Value:
     return Value(value.type.of(lanes), f"splat ({value})")
 
 
-def _as_cast(part: Any, target: Any) -> Any:
-    """A number under a cast first becomes what it is by itself; then it is cast."""
-    if isinstance(part, Expr):
-        return part
-    with np.errstate(all="ignore"):
-        return cast("Any", np.asarray(part).astype(target)[()])
-
-
 def _always_inside(argument: Any, offset: Any) -> bool:
     """Whether a load is at a fixed place within its buffer."""
     numbers = offset.constant, argument.size
     if offset.terms or any(isinstance(number, Dynamic) for number in numbers):
         return False
     return 0 <= offset.constant < argument.size
-
-
-def _decided(
-    comparison: Comparison, parts: Sequence[Any], dtypes: tuple[Dtype, ...]
-) -> bool | None:
-    """A comparison with a Python integer that the other side's dtype cannot hold, if it is one."""
-    for side, (part, dtype) in enumerate(zip(parts, dtypes, strict=False)):
-        if isinstance(part, int) and dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            if not limits.min <= part <= limits.max:
-                left_is_less = (part < limits.min) == (side == 0)
-                return comparison.if_less if left_is_less else comparison.if_greater
-    return None

@@ -21,9 +21,8 @@ from thalweg.codegen.math.conversion import (
     to_memory,
 )
 from thalweg.codegen.math.elements import constant_of
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Reduce, Scan
 from thalweg.ir.functions.dtypes import BOOL
-from thalweg.ir.types import dtype_of
 from thalweg.platform.dtype_traits import is_float
 
 State = list[Value]
@@ -97,12 +96,9 @@ class Fold:
         return found
 
 
-def fold_of(expr: Expr) -> Fold:
-    """The fold of a `reduce` or `scan` expression."""
-    kind, body = expr.arguments[0], expr.arguments[2]
-    if kind in ("all", "any"):
-        return Fold(kind, BOOL)
-    return Fold(kind, dtype_of(body if kind in ("argmax", "argmin") else expr))
+def fold_of(expr: Reduce | Scan) -> Fold:
+    """The fold of a reduction or a scan."""
+    return Fold(expr.combine, BOOL if expr.combine in ("all", "any") else expr.body.dtype)
 
 
 def combine(b: Builder, kind: str, dtype: Any, one: Value, other: Value) -> Value:

@@ -17,8 +17,8 @@ from thalweg.device.cpu.pool import Pool
 from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.program_template import Border, Layout, PlacedCall, ProgramTemplate
 from thalweg.device.cpu.tuner import TUNES, tune_new
+from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.kernel import Kernel
-from thalweg.ir.types import Unsupported
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.barriers import threads_for, work_of

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.graph.node import Tensor
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Load
 from thalweg.ir.kernel import Argument, Contraction
+from thalweg.ir.rewrite import walk
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -194,17 +195,7 @@ def _is_read(launch: Launch, argument: Argument) -> bool:
     kernel = launch.kernel
     if any(s.combine != "set" for s in kernel.stores if s.argument is argument):
         return True
-    pending: list[Any] = [store.value for store in kernel.stores]
+    values = [store.value for store in kernel.stores]
     if isinstance(kernel, Contraction):
-        pending += [kernel.a.value, kernel.b.value]
-    while pending:
-        part = pending.pop()
-        if not isinstance(part, Expr):
-            continue
-        if part.function != "load":
-            pending += part.arguments
-        elif part.arguments[0] is argument:
-            return True
-        else:
-            pending += [term for _, term in part.arguments[1].terms]
-    return False
+        values += [kernel.a.value, kernel.b.value]
+    return any(isinstance(part, Load) and part.buffer is argument for part in walk(values))

@@ -42,8 +42,13 @@ def of_truths(numpy: Any, inputs: tuple[Any, ...]) -> tuple[Dtype, ...]:
 
 
 def of_complex(numpy: Any, inputs: tuple[Any, ...]) -> tuple[Dtype, ...]:
-    """No code is made for complex numbers."""
-    raise Unsupported("complex elements")
+    """The complex number of two real ones."""
+    return *inputs, np.result_type(np.complex64, common_dtype(inputs))
+
+
+def of_component(numpy: Any, inputs: tuple[Any, ...]) -> tuple[Dtype, ...]:
+    """A real number from a complex one."""
+    return *inputs, np.zeros((), inputs[0]).real.dtype
 
 
 def common_dtype(inputs: tuple[Any, ...]) -> Dtype:

@@ -27,7 +27,7 @@ from thalweg.ir.functions.arithmetic import (
     instruction,
     rounding,
 )
-from thalweg.ir.functions.dtypes import of_common, of_complex, of_truths
+from thalweg.ir.functions.dtypes import of_common, of_complex, of_component, of_truths
 from thalweg.ir.functions.function import Comparison, Function
 from thalweg.ir.functions.register import Register
 
@@ -120,8 +120,8 @@ _ROWS = (
     # Complex numbers, of which none is made into code
     Function("complex", conversion.complex_number, dtypes=of_complex),
     Function("conj", np.conj, arithmetic.unchanged),
-    Function("real", np.real, arithmetic.unchanged, of_common),
-    Function("imag", np.imag, arithmetic.zero, of_common),
+    Function("real", np.real, arithmetic.unchanged, of_component),
+    Function("imag", np.imag, arithmetic.zero, of_component),
     # Special forms
     Function("select", np.where, dtypes=of_common),
     Function("cast", conversion.cast),

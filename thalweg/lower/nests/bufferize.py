@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Expr
-from thalweg.ir.index import Affine, atom_expression, expressed, number
+from thalweg.ir.expr import Expr, Load
+from thalweg.ir.index import Affine, atom_expression, number
 from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Offset, Store
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import Rewriter, free_variables, walk
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.inline_producers import PendingCheck, walk
+from thalweg.lower.nests.inline_producers import PendingCheck
 from thalweg.lower.nests.loop_nest import (
     Factor,
     Home,
     LoopNest,
     Product,
     Span,
-    free_variables,
     spans_of,
 )
 from thalweg.lower.specialise import NotCompiled
@@ -79,8 +79,8 @@ def finish(
     return launches, checked
 
 
-class _Arguments:
-    """Buffers as the arguments of one kernel."""
+class _Arguments(Rewriter):
+    """Buffers as the arguments of one kernel, and expressions over them."""
 
     def __init__(
         self,
@@ -88,6 +88,7 @@ class _Arguments:
         written: frozenset[Buffer],
         memory: Mapping[Buffer, Buffer],
     ) -> None:
+        super().__init__()
         self._memory = memory
         homes = {memory.get(buffer, buffer) for buffer in written}
         touched: dict[Buffer, Span] = {}
@@ -101,9 +102,6 @@ class _Arguments:
             buffer: Argument(place, buffer.dtype, self._reach(buffer, high), buffer in homes)
             for place, (buffer, (_, high)) in enumerate(touched.items())
         }
-        self._known: dict[
-            int, tuple[Expr, Any]
-        ] = {}  # an id means something while its object lives
 
     def _reach(self, buffer: Buffer, last: float) -> int:
         """How many elements of a buffer the kernel may touch, from where its argument begins."""
@@ -129,40 +127,31 @@ class _Arguments:
             found.append((argument.position, self._starts[home] - shift, argument.size))
         return tuple(found)
 
-    def of(self, buffer: Buffer) -> Argument:
+    def argument(self, buffer: Buffer) -> Argument:
         """The argument that stands for a buffer."""
         return self._of[self._memory.get(buffer, buffer)]
 
-    def value(self, part: Any) -> Any:
-        """An expression over buffers as one over arguments."""
-        if isinstance(part, tuple):
-            return tuple(self.value(piece) for piece in part)  # pyright: ignore[reportUnknownVariableType] - of a tree of any parts
-        if not isinstance(part, Expr):
-            return part
-        if id(part) not in self._known:
-            self._known[id(part)] = part, self._converted(part)
-        return self._known[id(part)][1]
-
-    def _converted(self, part: Expr) -> Expr:
-        if part.function == "load":
-            buffer, offset = part.arguments
-            return Expr("load", (self.of(buffer), self.place(buffer, offset)))
-        if part.function == "affine":
-            return self.value(expressed(part.arguments[0]))
-        return Expr(part.function, tuple(self.value(piece) for piece in part.arguments))
+    def load(self, buffer: Buffer, offset: Offset) -> Expr:
+        start = self._starts[self._memory.get(buffer, buffer)]
+        return Load(self.argument(buffer), Offset(offset.constant - start, offset.terms))
 
     def place(self, buffer: Buffer, offset: Affine) -> Offset:
         """An element of a buffer, counted from where the argument begins."""
         start = self._starts[self._memory.get(buffer, buffer)]
-        return self.offset(offset + number(-start))
+        return self.bound(offset + number(-start))
 
-    def offset(self, place: Affine) -> Offset:
+    def bound(self, place: Affine) -> Offset:
         """A sum as an offset."""
+        for part in place.parts:
+            self.of(part)
+        return self.offset(place)
+
+    def offset(self, offset: Affine) -> Offset:
         terms = [
-            (factor, atom if isinstance(atom, Variable) else self.value(atom_expression(atom)))
-            for atom, factor in place.terms.items()
+            (factor, atom if isinstance(atom, Variable) else self.of(atom_expression(atom)))
+            for atom, factor in offset.terms.items()
         ]
-        return Offset(place.constant, tuple(terms))
+        return Offset(offset.constant, tuple(terms))
 
 
 def _finished(
@@ -180,12 +169,12 @@ def _finished(
 def _kernel(draft: LoopNest, arguments: _Arguments) -> Kernel:
     stores = tuple(
         Store(
-            arguments.of(write.buffer),
+            arguments.argument(write.buffer),
             write.variables,
             arguments.place(write.buffer, write.offset),
-            arguments.value(write.value),
+            arguments.of(write.value),
             write.combine,
-            arguments.value(write.inside),
+            arguments.unless_none(write.inside),
             write.distinct,
         )
         for write in draft.writes
@@ -197,8 +186,8 @@ def _kernel(draft: LoopNest, arguments: _Arguments) -> Kernel:
 
 def _contraction(product: Product, arguments: _Arguments, stores: tuple[Store, ...]) -> Contraction:
     def access(factor: Factor) -> Access:
-        bounds = [(low, arguments.offset(place), high) for low, place, high in factor.bounds]
-        return Access(arguments.value(factor.value), tuple(bounds))
+        bounds = [(low, arguments.bound(place), high) for low, place, high in factor.bounds]
+        return Access(arguments.of(factor.value), tuple(bounds))
 
     return Contraction(
         arguments.all,
@@ -215,14 +204,7 @@ def _contraction(product: Product, arguments: _Arguments, stores: tuple[Store, .
 
 def _loads(conditions: Sequence[Expr]) -> list[tuple[Buffer, Affine]]:
     """What conditions look at."""
-    used: list[tuple[Buffer, Affine]] = []
-
-    def visit(part: Expr) -> None:
-        if part.function == "load":
-            used.append(part.arguments)
-
-    walk(conditions, visit)
-    return used
+    return [(part.buffer, part.offset) for part in walk(conditions) if isinstance(part, Load)]
 
 
 def _checks(needed: Sequence[_Numbered], memory: Mapping[Buffer, Buffer]) -> list[Launch]:
@@ -235,7 +217,7 @@ def _checks(needed: Sequence[_Numbered], memory: Mapping[Buffer, Buffer]) -> lis
 
 
 def _variables(condition: Expr) -> tuple[Variable, ...]:
-    free = free_variables(condition, {})
+    free = free_variables(condition)
     return tuple(sorted(free, key=lambda variable: int(variable.name[1:])))
 
 
@@ -244,9 +226,7 @@ def _check(
 ) -> Launch:
     used = _loads([need.condition for need, _ in needed])
     arguments = _Arguments(spans_of(used), frozenset(), memory)
-    checks = tuple(
-        Check(variables, arguments.value(need.condition), fault) for need, fault in needed
-    )
+    checks = tuple(Check(variables, arguments.of(need.condition), fault) for need, fault in needed)
     kernel = Loops(arguments.all, variables, (), checks)
     nodes = tuple(need.node for need, _ in needed)
     return Launch(kernel, arguments.buffers, nodes, arguments.starts)

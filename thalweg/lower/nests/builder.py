@@ -17,12 +17,13 @@ import numpy as np
 
 from thalweg.errors import OpError
 from thalweg.graph.node import Node, Tensor
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
+from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.index import Affine, expressed
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import IndexTuple, NotLowered, Scatter, Variable, lowered
+from thalweg.ir.rewrite import Replace, free_variables
 from thalweg.ir.target import Target
-from thalweg.ir.types import dtype_of
 from thalweg.lower.cost import Costs, Form, worth_inlining
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests import reductions
@@ -34,7 +35,7 @@ from thalweg.lower.nests.inline_producers import (
     flat,
     is_from_data,
 )
-from thalweg.lower.nests.loop_nest import SUM, LoopNest, Renaming, Write, free_variables, renaming
+from thalweg.lower.nests.loop_nest import LoopNest, Renaming, Write, renaming
 from thalweg.lower.nests.match_contraction import product_of, splits_of
 from thalweg.lower.nests.output_summary import OutputSummary, look_at, own_place
 from thalweg.lower.nests.scans import as_scan
@@ -202,7 +203,7 @@ class NestBuilder:
             return lowered(node.op, at, self._operands.of(node))
         except NotLowered as error:
             raise NotCompiled(node, str(error)) from error
-        except (ValueError, TypeError, IndexError, OpError) as error:
+        except (ValueError, TypeError, IndexError, OpError, Unsupported) as error:
             # An input the op does not take: its NumPy kernel says so in the right words.
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
 
@@ -294,7 +295,7 @@ class NestBuilder:
         """A known value that leaves the region: a copy of it."""
         size = self.buffers[tensor].size
         (index,) = variables = (Variable.fresh(size),)
-        value = self._resolver.load(self.buffers[tensor], index_of(index))
+        value = Load(self.buffers[tensor], index_of(index))
         buffer = self._buffer(BufferKind.OUTPUT, tensor, tensor)
         self._add(tensor.op, variables, [Write(buffer, variables, index_of(index), value)])
         self.buffers[tensor] = buffer
@@ -374,7 +375,7 @@ class NestBuilder:
         form = self._resolver.form(tensor.op, at)
         is_output = tensor in self._outputs
         if not is_output and self._is_alias(form, at):
-            self.buffers[tensor] = form.arguments[0]
+            self.buffers[tensor] = form.buffer
             return
         buffer = self._buffer(
             BufferKind.OUTPUT if is_output else BufferKind.TEMPORARY, tensor, tensor
@@ -392,17 +393,17 @@ class NestBuilder:
         for place, loops in phases(at, strides):
             form = self._resolver.form(node, place)
             if is_nothing(form):
-                form = np.dtype(buffer.dtype).type(0)
+                form = constant(0, buffer.dtype)
             self._add(node, loops, [Write(buffer, loops, own_place(place), form)])
 
     def _is_alias(self, form: Any, at: IndexTuple) -> bool:
         """Whether a tensor is another one's memory under another shape."""
-        if not isinstance(form, Expr) or form.function != "load":
+        if not isinstance(form, Load):
             return False
-        buffer, offset = form.arguments
+        buffer = form.buffer
         if buffer.kind in (BufferKind.VARIABLE, BufferKind.CARRIED):
             return False
-        return buffer.size == math.prod(at.shape) and offset == own_place(at)
+        return buffer.size == math.prod(at.shape) and form.offset == own_place(at)
 
     def _draft_update(self, node: Node) -> None:
         """New values of variables. All are computed before any is written where one reads another
@@ -447,7 +448,7 @@ class NestBuilder:
         for write in writes:
             fresh = Buffer(BufferKind.TEMPORARY, write.buffer.dtype, write.buffer.size, node)
             self._add(node, variables, [Write(fresh, variables, write.offset, write.value)])
-            copied = self._resolver.load(fresh, write.offset)
+            copied = Load(fresh, write.offset)
             self._add(node, variables, [Write(write.buffer, variables, write.offset, copied)])
 
     def _write(self, node: Node, buffer: Buffer, at: IndexTuple, form: Any) -> None:
@@ -461,17 +462,17 @@ class NestBuilder:
         """First the initial values, unless they are there, then what is combined into them."""
         identity = own_place(at)
         initial = form.initial
-        if not (isinstance(initial, Expr) and initial.arguments == (buffer, identity)):
+        if initial is not Load(buffer, identity):
             self._write(node, buffer, at, initial)
-        condition: Any = None
+        condition: Expr | None = None
         for place, size in zip(form.index, at.shape, strict=True):
             low, high = place.bounds
             if low < 0 or high >= size:
                 if place.is_constant:
                     raise NotCompiled(node, f"the index {place.constant} is out of range")
                 index = expressed(place)
-                within = Expr("and", (Expr("ge", (index, 0)), Expr("lt", (index, size))))
-                condition = within if condition is None else Expr("and", (condition, within))
+                within = (index >= 0) & (index < size)
+                condition = within if condition is None else condition & within
                 if is_from_data(place):
                     self._resolver.need_within(place, size, node)
         variables = tuple(v for v in form.variables if v.extent != 1)
@@ -513,7 +514,7 @@ def _taken_back(made: dict[Key, Buffer], count: int) -> dict[Key, Buffer]:
     return dict(reversed(taken))
 
 
-def _with_value(write: Write, value: Any) -> Write:
+def _with_value(write: Write, value: Expr) -> Write:
     if value is write.value:
         return write
     return replace(write, value=value)
@@ -531,24 +532,23 @@ def _contracted(
     found = reductions.outermost([write.value for write in writes])
     if len(found) != 1:
         return plain
-    known: dict[int, frozenset[Variable]] = {}
-    if free_variables(found[0], known) - frozenset(variables):
+    if free_variables(found[0]) - frozenset(variables):
         return plain
     product = product_of(found[0], variables, target)
     if product is None:
         again = _split(variables, writes, found[0], target)
         return plain if again is None else _contracted(*again, node, needed, target)
-    total = SUM if dtype_of(found[0]) == product.dtype else Expr("cast", (SUM, dtype_of(found[0])))
-    taken = Renaming({}, lambda part: total if part is found[0] else None)
+    total = converted(Accumulated(product.dtype), found[0].dtype)
+    taken = Replace(lambda part: total if part is found[0] else None)
     kept = tuple(_with_value(write, taken.of(write.value)) for write in writes)
     return LoopNest.of(variables, kept, (node,), product, needed)
 
 
 def _split(
-    variables: tuple[Variable, ...], writes: Sequence[Write], total: Expr, target: Target
+    variables: tuple[Variable, ...], writes: Sequence[Write], total: Reduce, target: Target
 ) -> tuple[tuple[Variable, ...], list[Write]] | None:
     """The same writes with some variables split, if that makes a contraction of them."""
-    if total.arguments[0] != "sum":
+    if total.combine != "sum":
         return None
     places = splits_of(total, variables)
     if not places:
@@ -558,9 +558,7 @@ def _split(
         v: index_of(outer).scaled(places[v]) + index_of(inner)
         for v, (outer, inner) in parts.items()
     }
-    kind, reduced, body = total.arguments
-    renamed = Renaming(sums)
-    again = Expr("reduce", (kind, _opened(reduced, parts), renamed.of(body)))
+    again = Reduce("sum", _opened(total.variables, parts), Renaming(sums).of(total.body))
     loops = _opened(variables, parts)
     if product_of(again, loops, target) is None:
         return None

@@ -8,27 +8,38 @@ load leaves its buffer, and noted to be checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from thalweg.errors import OpError
 from thalweg.graph.node import Node, Tensor
-from thalweg.ir.expr import Expr
-from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.index import Affine, FloorMod, affine, compared, expressed, is_index, number, total
-from thalweg.ir.loop import IndexTuple, NotLowered, Operand, Scatter, Variable, lowered
+from thalweg.ir.expr import (
+    COMPARISONS,
+    FALSE,
+    TRUE,
+    Const,
+    Expr,
+    Load,
+    OperandLoad,
+    Reduce,
+    Select,
+    as_expr,
+    constant,
+    converted,
+    logical,
+)
+from thalweg.ir.functions.dtypes import Unsupported
+from thalweg.ir.index import Affine, affine, compared, expressed, number, total
+from thalweg.ir.loop import IndexTuple, NotLowered, Operand, Scatter, lowered
+from thalweg.ir.rewrite import Rewriter
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.specialise import NotCompiled, Specialised
-from thalweg.ops.core.basic import Const
+from thalweg.ops.core import basic
 
 STREAM_WORDS = 6  # the place in a random stream that an op takes: key and counter
-_MANY_TERMS = 32  # of a sum; those of fewer are resolved by recursion
-_INDEX_ARITHMETIC = frozenset(
-    {"index", "affine", "add", "sub", "neg", "mul", "floor_div", "remainder"}
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,164 +93,75 @@ class Resolver:
         self.buffers: dict[Tensor, Buffer] = {}
         self.stream_buffers: dict[Node, Buffer] = {}
         self.needed: list[PendingCheck] = []
-        self._interned: dict[Any, Expr] = {}
-        self._elements: dict[tuple[Tensor, tuple[Affine, ...]], Any] = {}
+        self._elements: dict[tuple[Tensor, tuple[Affine, ...]], Expr] = {}
         self._node: Node | None = None
-        self._guards = 0
+        self.guards = 0  # selects around what is resolved: what they do not choose is not read
 
     def forget(self) -> None:
         """Let go of what was made: another nest has variables of its own, and shares nothing."""
-        self._interned.clear()
         self._elements.clear()
 
     def form(self, node: Node, at: IndexTuple) -> Any:
         """An output of a node at a place: an expression over buffers, or a Scatter of them."""
         outer, self._node = self._node, node
-        raw = lowered(node.op, at, self._operands.of(node))
-        known: dict[int, Any] = {}
+        raw = self._raw(node, at)
+        resolution = _Resolution(self)
         if not isinstance(raw, Scatter):
-            result = self._resolved(raw, known)
+            result = _typed(resolution.of(raw), node, at.output)
         else:
             result = Scatter(
                 raw.combine,
                 raw.variables,
-                tuple(affine(self._resolved(index, known)) for index in raw.index),
-                self._resolved(raw.value, known),
-                self._resolved(raw.initial, known),
+                tuple(affine(resolution.of(index)) for index in raw.index),
+                resolution.of(raw.value),
+                resolution.of(raw.initial),
             )
         self._node = outer
         return result
 
-    def element(self, tensor: Tensor, indices: tuple[Affine, ...]) -> Any:
+    def _raw(self, node: Node, at: IndexTuple) -> Expr | Scatter:
+        try:
+            return lowered(node.op, at, self._operands.of(node))
+        except Unsupported as error:
+            raise NotCompiled(node, str(error)) from error
+
+    def element(self, tensor: Tensor, indices: tuple[Affine, ...]) -> Expr:
         """An element of a tensor."""
         key = (tensor, indices)
         if key not in self._elements:
             self._elements[key] = self._element(tensor, indices)
         return self._elements[key]
 
-    def _element(self, tensor: Tensor, indices: tuple[Affine, ...]) -> Any:
+    def _element(self, tensor: Tensor, indices: tuple[Affine, ...]) -> Expr:
         shape = self._spec.shapes[tensor]
         value = self._spec.values.get(tensor)
         if value is not None and _is_literal(tensor, value, indices):
-            return value[tuple(index.constant for index in indices)]
+            return constant(value[tuple(index.constant for index in indices)])
         buffer = self.buffers.get(tensor)
         if buffer is not None:
-            return self.load(buffer, flat(indices, shape))
-        places = [Expr("affine", (index,)) for index in indices]
+            return Load(buffer, flat(indices, shape))
+        places = [expressed(index) for index in indices]
         return self.form(tensor.op, IndexTuple.of(places, shape, tensor.value_index))
 
-    def load(self, buffer: Buffer, offset: Affine) -> Expr:
-        """An element of a buffer; asked for twice, it is the same object."""
-        return self._intern(("load", buffer, offset), "load", (buffer, offset))
-
-    def make(self, function: str, *arguments: Any) -> Expr:
-        """A call of a function; made twice of the same parts, it is the same object."""
-        return self._intern((function, *map(part_key, arguments)), function, arguments)
-
-    def _intern(self, key: Any, function: str, arguments: tuple[Any, ...]) -> Expr:
-        found = self._interned.get(key)
-        if found is None:
-            found = self._interned[key] = Expr(function, arguments)
-        return found
-
-    # The walk
-
-    def _resolved(self, raw: Any, known: dict[int, Any]) -> Any:
-        if not isinstance(raw, Expr):
-            return raw
-        result = known.get(id(raw))
-        if result is None:
-            for part in first_sums(raw, known):
-                known[id(part)] = self._walk(part, known)
-            result = known[id(raw)] = self._walk(raw, known)
-        return result
-
-    def _walk(self, raw: Expr, known: dict[int, Any]) -> Any:
-        function, arguments = raw.function, raw.arguments
-        if function == "load":
-            operand, indices = arguments
-            return self._loaded(operand, indices, known)
-        if function in _INDEX_ARITHMETIC and is_index(raw):
-            return self._plain(affine(raw))
-        if function == "reduce":
-            kind, variables, body = arguments
-            return self._reduced(kind, variables, body, known)
-        if function == "select":
-            return self._selected(arguments, known)
-        parts = [self._resolved(part, known) for part in arguments]
-        if _is_comparison(function) and all(is_index(part) for part in parts):
-            settled = compared(function, affine(parts[0]), affine(parts[1]))
-            if settled is not None:
-                return settled
-        if function in ("and", "or", "not"):
-            return self._logical(function, parts)
-        return self.make(function, *parts)
-
-    def _plain(self, value: Affine) -> Any:
-        result = expressed(value)
-        if not isinstance(result, Expr):
-            return result
-        return self._intern(("affine", value), result.function, result.arguments)
-
-    def _selected(self, arguments: tuple[Any, ...], known: dict[int, Any]) -> Any:
-        condition = self._resolved(arguments[0], known)
-        if isinstance(condition, bool | np.bool_):
-            return self._resolved(arguments[1 if condition else 2], known)
-        self._guards += 1  # what is read here may be left out, whatever its index is
-        chosen, otherwise = (self._resolved(part, known) for part in arguments[1:])
-        self._guards -= 1
-        return self.make("select", condition, chosen, otherwise)
-
-    def _logical(self, function: str, parts: list[Any]) -> Any:
-        if function == "not":
-            (only,) = parts
-            settled = isinstance(only, bool | np.bool_)
-            return (not only) if settled else self.make("not", only)
-        absorbing = function == "or"
-        settled = [bool(cast("Any", p)) for p in parts if isinstance(p, bool | np.bool_)]
-        if absorbing in settled:
-            return absorbing
-        left = [part for part in parts if not isinstance(part, bool | np.bool_)]
-        if not left:
-            return not absorbing
-        return left[0] if len(left) == 1 else self.make(function, *left)
-
-    def _reduced(
-        self, kind: str, variables: tuple[Variable, ...], body: Any, known: dict[int, Any]
-    ) -> Any:
-        inner = self._resolved(body, known)
-        kept = tuple(variable for variable in variables if variable.extent != 1)
-        if not kept and kind in ("argmax", "argmin"):
-            return 0
-        if not kept and kind in ("sum", "prod", "max", "min"):
-            return inner
-        # A reduction binds its variables: two are never the same object unless their parts are.
-        return self.make("reduce", kind, kept or variables[:1], inner)
-
-    def _loaded(self, operand: Operand, indices: Sequence[Any], known: dict[int, Any]) -> Any:
+    def loaded(self, operand: Operand, places: Sequence[Affine], indices: Sequence[Expr]) -> Expr:
+        """The element of an operand at some places, which its indices are in normal form."""
         node = self._operands.streams.get(operand)
-        places = [self._index(index, known) for index in indices]
         if node is not None:
-            return self.load(self.stream_buffers[node], places[0])
+            return Load(self.stream_buffers[node], places[0])
         inside = [
             self._within(place, size, index)
             for place, size, index in zip(places, operand.shape, indices, strict=True)
         ]
         if 0 in operand.shape:  # nothing is there, and nobody asks: places in it mean nothing
-            return np.dtype(operand.dtype).type(0)
+            return constant(0, operand.dtype)
         return self.element(self._operands.tensors[operand], tuple(inside))
 
-    def _index(self, index: Any, known: dict[int, Any]) -> Affine:
-        if is_index(index):
-            return affine(index)
-        return affine(self._resolved(index, known))
-
-    def _within(self, place: Affine, size: int, index: Any) -> Affine:
+    def _within(self, place: Affine, size: int, index: Expr) -> Affine:
         """An index that comes from data, brought into its range; others are right by construction,
         or under a guard that keeps them from being read."""
-        if all(not isinstance(atom, Expr) for atom in _atoms(place)):
+        if not place.parts:
             outside = place.is_constant and not 0 <= place.constant < size
-            if outside and not is_index(index):
+            if outside and not index.is_index:
                 assert self._node is not None
                 raise NotCompiled(self._node, f"the index {place.constant} is out of range")
             return place
@@ -247,66 +169,107 @@ class Resolver:
         if low >= 0 and high < size:
             return place
         assert self._node is not None
-        if not self._guards:
+        if not self.guards:
             self.need_within(place, size, self._node)
-        above = self.make("max", self._plain(place), 0)
-        return Affine(0, {self.make("min", above, max(size - 1, 0)): 1})
+        return Affine(0, {expressed(place).max(0).min(max(size - 1, 0)): 1})
 
     def need_within(self, place: Affine, size: int, node: Node) -> None:
         """Note that an index from data must lie in [0, size)."""
-        index = self._plain(place)
-        inside = self.make("and", self.make("ge", index, 0), self.make("lt", index, size))
-        self.needed.append(PendingCheck(inside, node))
+        index = expressed(place)
+        self.needed.append(PendingCheck((index >= 0) & (index < size), node))
 
     def need(self, node: Node) -> None:
         """Note what a node says of its inputs' values."""
         try:
             required = list(node.op.requires(*self._operands.of(node)))
-        except (ValueError, TypeError, IndexError, NotLowered, OpError) as error:
+        except (ValueError, TypeError, IndexError, NotLowered, OpError, Unsupported) as error:
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
         for requirement in required:
-            condition = self._resolved(requirement.condition, {})
-            if isinstance(condition, Expr):
+            condition = _Resolution(self).of(as_expr(requirement.condition))
+            if not isinstance(condition, Const):
                 self.needed.append(PendingCheck(condition, node))
-            elif not condition and all(v.extent for v in requirement.variables):
+            elif not condition.value and all(v.extent for v in requirement.variables):
                 raise NotCompiled(node, "its inputs are not what it requires")
 
 
-def reads_data(place: Affine) -> bool:
-    """Whether an index is more than sums of variables and their digits."""
-    return any(isinstance(atom, Expr) for atom in _atoms(place))
+class _Resolution(Rewriter):
+    """An op's loop form over buffers."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        super().__init__()
+        self._resolver = resolver
+
+    def early(self, node: Expr) -> Expr | None:
+        return expressed(affine(node)) if node.is_index and not isinstance(node, Const) else None
+
+    def needed(self, node: Expr) -> Iterable[Expr]:
+        if isinstance(node, Select):
+            return (node.condition,)
+        if isinstance(node, OperandLoad):
+            return [index for index in node.indices if not index.is_index]
+        return node.parts
+
+    def rebuilt(self, node: Expr) -> Expr:
+        match node:
+            case Select():
+                return self._selected(node)
+            case OperandLoad():
+                places = [affine(i if i.is_index else self.new(i)) for i in node.indices]
+                return self._resolver.loaded(node.operand, places, node.indices)
+            case Reduce():
+                return _reduced(node, self.new(node.body))
+            case _:
+                return super().rebuilt(node)
+
+    def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
+        if function in COMPARISONS and all(part.is_index for part in arguments):
+            settled = compared(function, *map(affine, arguments))
+            if settled is not None:
+                return TRUE if settled else FALSE
+        if function in ("and", "or", "not"):
+            return logical(function, arguments)
+        return super().call(function, arguments)
+
+    def _selected(self, node: Select) -> Expr:
+        condition = self.new(node.condition)
+        if isinstance(condition, Const):
+            return converted(
+                self.of(node.chosen if condition.value else node.otherwise), node.dtype
+            )
+        self._resolver.guards += 1
+        chosen, otherwise = self.of(node.chosen), self.of(node.otherwise)
+        self._resolver.guards -= 1
+        return Select(condition, chosen, otherwise)
+
+
+def _typed(result: Expr, node: Node, output: int) -> Expr:
+    """A number that an op gives is one of its output's dtype."""
+    if not isinstance(result, Const):
+        return result
+    references = [node.inputs[place] for place in node.op.parsed.references]
+    tensor = (references or node.outputs)[output]
+    return constant(result.value, tensor.dtype.base_dtype.as_numpy_dtype)
+
+
+def _reduced(node: Reduce, body: Expr) -> Expr:
+    kept = tuple(variable for variable in node.variables if variable.extent != 1)
+    if not kept and node.combine in ("argmax", "argmin"):
+        return constant(0)
+    if not kept and node.combine in ("sum", "prod", "max", "min"):
+        return body
+    return Reduce(node.combine, kept or node.variables[:1], body)
 
 
 def is_from_data(place: Affine) -> bool:
     """Whether an index was read from memory; one that is the place of an extreme was not."""
-    found = [atom for atom in _atoms(place) if isinstance(atom, Expr)]
-    return any(atom.function != "reduce" for atom in found)
+    return any(not isinstance(part, Reduce) for part in place.parts)
 
 
 def _is_literal(tensor: Tensor, value: Any, indices: tuple[Affine, ...]) -> bool:
     """Whether a known element goes into the code as a number. One that follows from sizes is read
     from memory: other sizes, the same code."""
-    fixed = isinstance(tensor.op.op, Const) or value.dtype.kind in "iub"
+    fixed = isinstance(tensor.op.op, basic.Const) or value.dtype.kind in "iub"
     return fixed and all(index.is_constant for index in indices)
-
-
-def _atoms(value: Affine) -> list[Any]:
-    """The atoms of a sum, those inside digits among them."""
-    found: list[Any] = []
-    for atom in value.terms:
-        found += _atoms(atom.number) if isinstance(atom, FloorMod) else [atom]
-    return found
-
-
-def part_key(part: Any) -> Any:
-    """What an argument of an expression is told by; of an expression, its identity."""
-    if isinstance(part, Expr):
-        return id(part)
-    if isinstance(part, tuple):
-        return cast("Any", part)
-    if isinstance(part, int | float | np.generic):
-        return type(cast("Any", part)).__name__, repr(cast("Any", part))
-    return str(part)
 
 
 def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
@@ -317,37 +280,3 @@ def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
         parts.append(index.scaled(stride))
         stride *= size
     return total(parts) if parts else number(0)
-
-
-def first_sums(part: Expr, known: Container[int]) -> list[Expr]:
-    """The sums that a long sum begins with, the innermost first and without known ones: what makes
-    a sum of thousands of terms again goes by them, as calls of Python do not go that deep."""
-    found: list[Expr] = []
-    first = part.arguments[0] if part.function == "add" else None
-    while isinstance(first, Expr) and first.function == "add" and id(first) not in known:
-        found.append(first)
-        first = first.arguments[0]
-    return found[::-1] if len(found) > _MANY_TERMS else []
-
-
-def walk(roots: Sequence[Any], visit: Callable[[Expr], None]) -> None:
-    """Call `visit` on every expression once, those inside offsets among them."""
-    pending, seen = list(roots), set[int]()
-    while pending:
-        part = pending.pop()
-        # Far quicker than asking for instances, and none is of a subclass.
-        kind = part.__class__
-        if kind is Expr:
-            if id(part) not in seen:
-                seen.add(id(part))
-                visit(part)
-                pending += part.arguments
-        elif kind is Affine:
-            pending += _atoms(part)
-        elif kind is tuple:
-            pending += part
-
-
-def _is_comparison(function: str) -> bool:
-    row = FUNCTIONS.get(function)
-    return row is not None and row.comparison is not None

@@ -18,20 +18,18 @@ from typing import Any
 import numpy as np
 
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Expr
-from thalweg.ir.index import Affine, FloorMod, expressed, floor_mod, number, total
+from thalweg.ir.expr import Cast, Const, Expr, Load, Reduce, Scan
+from thalweg.ir.index import Affine, expressed, number
 from thalweg.ir.index import affine as as_sum
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import Rewriter, walk
 from thalweg.lower.memory.buffers import Buffer
-from thalweg.lower.nests.inline_producers import PendingCheck, first_sums, reads_data, walk
+from thalweg.lower.nests.inline_producers import PendingCheck
 
 Bound = tuple[int, Affine, int]
 Positions = defaultdict[Buffer, list[int]]  # of drafts that use a buffer, in order
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-
-#: the sum of a contraction, inside the writes that take it
-SUM = Expr("sum", ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,17 +40,18 @@ class Factor:
     bounds: tuple[Bound, ...]
 
     @property
-    def load(self) -> Expr:
+    def load(self) -> Load:
         """The load itself, without casts."""
         value = self.value
-        while value.function == "cast":
-            value = value.arguments[0]
+        while isinstance(value, Cast):
+            value = value.value
+        assert isinstance(value, Load)
         return value
 
     @property
     def buffer(self) -> Buffer:
         """What is read."""
-        return self.load.arguments[0]
+        return self.load.buffer
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +74,9 @@ class Write:
     buffer: Buffer
     variables: tuple[Variable, ...]
     offset: Affine
-    value: Any
+    value: Expr
     combine: str = "set"
-    inside: Any = None
+    inside: Expr | None = None
     distinct: frozenset[Variable] = frozenset()
 
 
@@ -116,9 +115,11 @@ class NestTemplate:
         return _loads_and_parts(self.roots)
 
     @property
-    def roots(self) -> list[Any]:
+    def roots(self) -> list[Expr | None]:
         """All its expressions."""
-        roots: list[Any] = [w for write in self.writes for w in (write.value, write.offset)]
+        roots: list[Expr | None] = []
+        for write in self.writes:
+            roots += write.value, *write.offset.parts
         roots += [write.inside for write in self.writes]
         if self.product is not None:
             roots += [self.product.a.value, self.product.b.value]
@@ -154,14 +155,8 @@ class NestTemplate:
     @cached_property
     def has_reductions(self) -> bool:
         """Whether its writes hold reductions (a product's own sum aside)."""
-        found = False
-
-        def visit(part: Expr) -> None:
-            nonlocal found
-            found = found or part.function in ("reduce", "scan")
-
-        walk([write.value for write in self.writes], visit)
-        return found
+        values = [write.value for write in self.writes]
+        return any(isinstance(part, Reduce | Scan) for part in walk(values))
 
     @cached_property
     def can_move(self) -> bool:
@@ -169,7 +164,7 @@ class NestTemplate:
         stay: two in one nest must not count with the same variables."""
         places = [place for offsets in self.loads.values() for place in offsets]
         places += [write.offset for write in self.writes]
-        return not self.has_reductions and not any(map(reads_data, places))
+        return not self.has_reductions and not any(place.parts for place in places)
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +282,7 @@ class LoopNest:
         """How large its expressions are."""
         return _loads_and_parts(self._roots())[1] if self.needed else self.nest.parts
 
-    def _roots(self) -> list[Any]:
+    def _roots(self) -> list[Expr | None]:
         return [*self.nest.roots, *(need.condition for need in self.needed)]
 
     @property
@@ -340,31 +335,27 @@ def _span(places: Sequence[Affine]) -> Span:
     return min(place.constant for place in places), max(place.bounds[1] for place in places)
 
 
-def _loads_and_parts(roots: list[Any]) -> tuple[dict[Buffer, list[Affine]], int]:
+def _loads_and_parts(roots: list[Expr | None]) -> tuple[dict[Buffer, list[Affine]], int]:
     found: dict[Buffer, list[Affine]] = {}
     count = 0
-
-    def visit(part: Expr) -> None:
-        nonlocal count
-        count += 1
-        if part.function == "load":
-            found.setdefault(part.arguments[0], []).append(part.arguments[1])
-
-    walk(roots, visit)
+    for part in walk(roots):
+        count += not isinstance(part, Const)
+        if isinstance(part, Load):
+            found.setdefault(part.buffer, []).append(part.offset)
     return found, count
 
 
-class Moving:
+class Moving(Rewriter):
     """Parts of a nest on other memory."""
 
     def __init__(self, homes: Mapping[Buffer, Home]) -> None:
+        super().__init__()
         self._homes = homes
-        self._known: dict[int, Expr] = {}  # by parts of the nest, which live as long as it does
 
     def write(self, write: Write) -> Write:
         """A write."""
         buffer, offset = self.place(write.buffer, write.offset)
-        value, inside = self.of(write.value), self.of(write.inside)
+        value, inside = self.of(write.value), self.unless_none(write.inside)
         return replace(write, buffer=buffer, offset=offset, value=value, inside=inside)
 
     def place(self, buffer: Buffer, offset: Affine) -> tuple[Buffer, Affine]:
@@ -377,108 +368,50 @@ class Moving:
         home, shift = self._homes[buffer]
         return home, [offset + number(shift) for offset in offsets] if shift else offsets
 
-    def of(self, part: Any) -> Any:
-        """An expression. All of it is made anew: a part that two nests shared would be computed
-        once where they become one, or not, by whether they were one nest before."""
-        if not isinstance(part, Expr) or part is SUM:
-            return part
-        made = self._known.get(id(part))
-        if made is None:
-            for inner in first_sums(part, self._known):
-                self._known[id(inner)] = self._made(inner)
-            made = self._known[id(part)] = self._made(part)
-        return made
-
-    def _made(self, part: Expr) -> Expr:
-        if part.function == "load":
-            return Expr("load", self.place(*part.arguments))
-        return Expr(part.function, tuple([self.of(argument) for argument in part.arguments]))
+    def load(self, buffer: Buffer, offset: Affine) -> Expr:
+        return Load(*self.place(buffer, offset))
 
 
-class Renaming:
+class Renaming(Rewriter):
     """Expressions with sums of other variables, and other parts, put in place of some."""
 
     def __init__(
         self,
         variables: Mapping[Variable, Affine],
-        replace: Callable[[Expr], Any] = lambda part: None,
+        replace: Callable[[Expr], Expr | None] = lambda part: None,
     ) -> None:
+        super().__init__()
         self._variables = variables
         self._replace = replace
-        self._known: dict[int, Any] = {}
-        self._kept: list[Any] = []
 
-    def of(self, part: Any) -> Any:
-        """A part with everything in it replaced."""
-        if isinstance(part, Affine):
-            return self.affine(part)
-        if isinstance(part, tuple):
-            return tuple(self.of(piece) for piece in part)  # pyright: ignore[reportUnknownVariableType] - of a tree of any parts
-        if not isinstance(part, Expr):
-            return part
-        if id(part) not in self._known:
-            self._kept.append(part)
-            for inner in first_sums(part, self._known):
-                self._known[id(inner)] = self._expression(inner)
-            self._known[id(part)] = self._expression(part)
-        return self._known[id(part)]
+    def early(self, node: Expr) -> Expr | None:
+        return self._replace(node)
 
-    def _expression(self, part: Expr) -> Any:
-        replaced = self._replace(part)
-        if replaced is not None:
-            return replaced
-        if part.function == "index":
-            new = self._variables.get(part.arguments[0])
-            return part if new is None else expressed(new)
-        arguments = tuple(self.of(argument) for argument in part.arguments)
-        same = all(a is b for a, b in zip(arguments, part.arguments, strict=True))
-        return part if same else Expr(part.function, arguments)
+    def index(self, variable: Variable) -> Expr:
+        new = self._variables.get(variable)
+        return super().index(variable) if new is None else expressed(new)
+
+    def offset(self, offset: Affine) -> Affine:
+        """A sum with its variables replaced, whose opaque integers were made anew."""
+        return offset.replaced(self._sum)
 
     def affine(self, value: Affine) -> Affine:
         """A sum with its variables replaced."""
-        parts = [Affine(value.constant, {})]
-        changed = False
-        for atom, factor in value.terms.items():
-            if isinstance(atom, Variable):
-                new = self._variables.get(atom) or Affine(0, {atom: 1})
-            elif isinstance(atom, FloorMod):
-                new = floor_mod(self.affine(atom.number), atom.divisor, atom.modulus)
-            else:
-                new = as_sum(self.of(atom))
-            changed = changed or atom not in new.terms
-            parts.append(new.scaled(factor))
-        return total(parts) if changed else value
+        for part in value.parts:
+            self.of(part)
+        return self.offset(value)
+
+    def _sum(self, atom: Variable | Expr) -> Affine | None:
+        if isinstance(atom, Variable):
+            return self._variables.get(atom)
+        made = self.new(atom)
+        return None if made is atom else as_sum(made)
 
 
 def renaming(old: Sequence[Variable], new: Sequence[Variable]) -> dict[Variable, Affine]:
     """Variables in place of others, one by one."""
     pairs = zip(old, new, strict=True)
     return {before: index_of(after) for before, after in pairs if before is not after}
-
-
-def free_variables(part: Any, known: dict[int, frozenset[Variable]]) -> frozenset[Variable]:
-    """The variables an expression depends on and does not bind."""
-    if isinstance(part, Variable):
-        return frozenset([part])
-    if isinstance(part, Affine):
-        return _union([free_variables(atom, known) for atom in part.terms])
-    if isinstance(part, FloorMod):
-        return free_variables(part.number, known)
-    if isinstance(part, tuple):
-        return _union([free_variables(piece, known) for piece in part])  # pyright: ignore[reportUnknownVariableType] - of a tree of any parts
-    if not isinstance(part, Expr):
-        return frozenset()
-    if id(part) not in known:
-        if part.function == "reduce":
-            _, bound, body = part.arguments
-            known[id(part)] = free_variables(body, known) - frozenset(bound)
-        else:
-            known[id(part)] = free_variables(part.arguments, known)
-    return known[id(part)]
-
-
-def _union(sets: Sequence[frozenset[Variable]]) -> frozenset[Variable]:
-    return frozenset[Variable]().union(*sets)
 
 
 def is_float(dtype: Any) -> bool:

@@ -9,32 +9,38 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
-from thalweg.ir.expr import Expr
-from thalweg.ir.index import Affine, FloorMod, affine, is_index
+from thalweg.ir.expr import Call, Cast, Expr, Load, Reduce, Select, is_zero
+from thalweg.ir.index import Affine, FloorMod, affine
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer
-from thalweg.lower.nests.inline_producers import walk
 from thalweg.lower.nests.loop_nest import Bound, Factor, Product
 from thalweg.platform.dtype_traits import compute_dtype, is_float, is_narrow_float
 
 
-def product_of(part: Any, variables: tuple[Variable, ...], target: Target) -> Product | None:
+def summed_product(part: Expr) -> Call | None:
+    """The product that an expression is the sum of, perhaps cast."""
+    while isinstance(part, Cast):
+        part = part.value
+    match part:
+        case Reduce(combine="sum", body=Call(function="mul") as product):
+            return product
+        case _:
+            return None
+
+
+def product_of(part: Expr, variables: tuple[Variable, ...], target: Target) -> Product | None:
     """The roles of a reduction's parts if it is a contraction over a nest of these variables."""
-    if not isinstance(part, Expr) or part.function != "reduce" or part.arguments[0] != "sum":
-        return None
-    _, reduced, body = part.arguments
-    if not isinstance(body, Expr) or body.function != "mul":
+    body = summed_product(part) if isinstance(part, Reduce) else None
+    if body is None or not isinstance(part, Reduce):
         return None
     first, second = (_factor(side) for side in body.arguments)
     if first is None or second is None:
         return None
-    dtype = _dtype(first)
-    if dtype != _dtype(second) or not is_float(dtype):
+    dtype = first.value.dtype
+    if dtype != second.value.dtype or not is_float(dtype):
         return None
-    return _roles(first, second, variables, reduced, compute_dtype(dtype), target)
+    return _roles(first, second, variables, part.variables, compute_dtype(dtype), target)
 
 
 def _roles(
@@ -59,30 +65,27 @@ def _roles(
     if math.prod(v.extent for v in reduced) <= 2 or set(variables) - set(batch + rows + columns):
         return None
     rows_count = math.prod(v.extent for v in rows)
-    if is_narrow_float(_dtype(first)) and rows_count < target.min_narrow_rows:
+    if is_narrow_float(first.value.dtype) and rows_count < target.min_narrow_rows:
         return None
     return Product(batch, rows, columns, reduced, first, second, dtype)
 
 
-def splits_of(part: Expr, variables: tuple[Variable, ...]) -> dict[Variable, int]:
+def splits_of(part: Reduce, variables: tuple[Variable, ...]) -> dict[Variable, int]:
     """Where variables of a sum of products must be split in two for its places to be plain sums.
 
     Heads of attention that were merged into one axis are read at `k // 64` and `k % 64`: split at
     64, both are variables.
     """
-    _, reduced, body = part.arguments
     found: dict[Variable, int] = {}
-    fits = True
-
-    def visit(piece: Expr) -> None:
-        nonlocal fits
-        if piece.function == "load":
-            for atom in piece.arguments[1].terms:
-                if isinstance(atom, FloorMod):
-                    fits = fits and _note_split(atom, (*variables, *reduced), found)
-
-    walk([body], visit)
+    loops = (*variables, *part.variables)
+    fits = all(_note_split(digit, loops, found) for digit in digits_of(part.body))
     return found if fits else {}
+
+
+def digits_of(value: Expr) -> list[FloorMod]:
+    """The digits of numbers that an expression loads at."""
+    loads = [part for part in walk([value]) if isinstance(part, Load)]
+    return [atom for load in loads for atom in load.offset.terms if isinstance(atom, FloorMod)]
 
 
 def _note_split(
@@ -101,34 +104,30 @@ def _note_split(
     return variable.extent % at == 0 and found.setdefault(variable, at) == at
 
 
-def _factor(part: Any) -> Factor | None:
+def _factor(part: Expr) -> Factor | None:
     """A load, perhaps cast, perhaps zero outside bounds."""
-    if not isinstance(part, Expr):
-        return None
-    if part.function == "load":
-        return Factor(part, ())
-    if part.function == "cast":
-        inner = _factor(part.arguments[0])
-        if inner is None:
+    match part:
+        case Load():
+            return Factor(part, ())
+        case Cast():
+            inner = _factor(part.value)
+            if inner is None:
+                return None
+            if isinstance(inner.value, Load) and inner.value.dtype == part.target:
+                return inner
+            return Factor(Cast(inner.value, part.target), inner.bounds)
+        case Select() if is_zero(part.otherwise):
+            inner, bounds = _factor(part.chosen), bounds_of(part.condition)
+            if inner is None or bounds is None:
+                return None
+            return Factor(inner.value, (*bounds, *inner.bounds))
+        case _:
             return None
-        if inner.value.function == "load" and _dtype(inner) == np.dtype(part.arguments[1]):
-            return inner
-        return Factor(Expr("cast", (inner.value, part.arguments[1])), inner.bounds)
-    if part.function != "select" or not _is_zero(part.arguments[2]):
-        return None
-    inner, bounds = _factor(part.arguments[1]), bounds_of(part.arguments[0])
-    if inner is None or bounds is None:
-        return None
-    return Factor(inner.value, (*bounds, *inner.bounds))
 
 
-def _is_zero(part: Any) -> bool:
-    return not isinstance(part, Expr) and part == 0
-
-
-def bounds_of(condition: Any) -> tuple[Bound, ...] | None:
+def bounds_of(condition: Expr) -> tuple[Bound, ...] | None:
     """A conjunction of comparisons of indices as ranges, if it is one."""
-    if not isinstance(condition, Expr):
+    if not isinstance(condition, Call):
         return None
     if condition.function == "and":
         found: list[Bound] = []
@@ -141,7 +140,7 @@ def bounds_of(condition: Any) -> tuple[Bound, ...] | None:
     if condition.function not in ("lt", "le", "gt", "ge"):
         return None
     left, right = condition.arguments
-    if not is_index(left) or not is_index(right):
+    if not left.is_index or not right.is_index:
         return None
     difference = affine(left) + affine(right).scaled(-1)
     if any(math.isinf(bound) for bound in difference.bounds):
@@ -174,18 +173,10 @@ def _joined(found: list[Bound]) -> tuple[Bound, ...]:
     return tuple((low, value, high) for value, (low, high) in ranges.items())
 
 
-def _dtype(factor: Factor) -> Any:
-    value = factor.value
-    if value.function == "cast":
-        return np.dtype(value.arguments[1])
-    buffer: Buffer = value.arguments[0]
-    return np.dtype(buffer.dtype)
-
-
 def _variables(factor: Factor) -> set[Variable] | None:
     """The variables of a factor, or None where a place is more than a sum of variables."""
     found: set[Variable] = set()
-    for place in [factor.load.arguments[1], *(bound[1] for bound in factor.bounds)]:
+    for place in [factor.load.offset, *(bound[1] for bound in factor.bounds)]:
         for atom in place.terms:
             if not isinstance(atom, Variable):
                 return None

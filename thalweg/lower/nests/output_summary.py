@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from thalweg.graph.node import Node, Tensor
-from thalweg.ir.expr import Expr
-from thalweg.ir.index import Affine, affine, is_index
+from thalweg.ir.expr import Cast, OperandLoad, Reduce
+from thalweg.ir.index import Affine, affine
 from thalweg.ir.loop import IndexTuple, Operand
 from thalweg.lower.cost import Form, analysed
 from thalweg.lower.nests.inline_producers import flat
+from thalweg.lower.nests.match_contraction import summed_product
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,15 @@ def own_place(at: IndexTuple) -> Affine:
 
 def _start(raw: Any, at: IndexTuple) -> int | None:
     """From which element on an operand is the output, element by element."""
-    if not isinstance(raw, Expr) or raw.function != "load" or not all(map(is_index, at)):
+    if not isinstance(raw, OperandLoad) or not all(index.is_index for index in (*at, *raw.indices)):
         return None
-    operand, indices = raw.arguments
-    if not all(map(is_index, indices)):
-        return None
-    own, place = own_place(at), flat([affine(index) for index in indices], operand.shape)
+    own, place = own_place(at), flat([affine(index) for index in raw.indices], raw.operand.shape)
     return place.constant - own.constant if place.terms == own.terms else None
 
 
 def _contracted_axes(raw: Any) -> int:
     """Over how many axes a sum of products goes, whose factors are best read from memory; or 0."""
-    while isinstance(raw, Expr) and raw.function == "cast":
-        raw = raw.arguments[0]
-    if not isinstance(raw, Expr) or raw.function != "reduce" or raw.arguments[0] != "sum":
-        return 0
-    _, variables, body = raw.arguments
-    return len(variables) if isinstance(body, Expr) and body.function == "mul" else 0
+    while isinstance(raw, Cast):
+        raw = raw.value
+    is_sum = isinstance(raw, Reduce) and summed_product(raw) is not None
+    return len(raw.variables) if isinstance(raw, Reduce) and is_sum else 0

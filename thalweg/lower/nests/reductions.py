@@ -17,16 +17,15 @@ from weakref import WeakSet
 import numpy as np
 
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Expr, select
+from thalweg.ir.expr import Expr, Index, Load, Reduce, select
+from thalweg.ir.fingerprint import structure
 from thalweg.ir.index import Affine, row_major, total
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import Replace, free_variables, postorder, walk
 from thalweg.ir.target import Target
-from thalweg.ir.types import dtype_of
-from thalweg.lower.key import structure
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.inline_producers import walk
-from thalweg.lower.nests.loop_nest import Renaming, Write, free_variables
+from thalweg.lower.nests.loop_nest import Renaming, Write
 from thalweg.lower.nests.match_contraction import product_of
 from thalweg.platform.dtype_traits import bounds
 
@@ -36,21 +35,19 @@ _parts: WeakSet[Variable] = WeakSet()
 Add = Callable[[Node, tuple[Variable, ...], Sequence[Write]], None]
 
 
-def outermost(values: Sequence[Any]) -> list[Expr]:
+def outermost(values: Sequence[Expr]) -> list[Reduce]:
     """The reductions of expressions that are not inside other ones."""
-    found: list[Expr] = []
-    pending, seen = list(values), set[int]()
+    found: list[Reduce] = []
+    pending, seen = list(values), set[Expr]()
     while pending:
         part = pending.pop()
-        if isinstance(part, tuple):
-            pending += part
-        if not isinstance(part, Expr) or id(part) in seen:
+        if part in seen:
             continue
-        seen.add(id(part))
-        if part.function == "reduce":
+        seen.add(part)
+        if isinstance(part, Reduce):
             found.append(part)
-        else:
-            pending += part.arguments
+        elif not isinstance(part, Load):
+            pending += part.parts
     return found
 
 
@@ -67,58 +64,53 @@ class Apart:
         self._variables, self._target = variables, target
         self._stored = stored
         self._add = add
-        self._known: dict[int, frozenset[Variable]] = {}
-        self._kept: list[Expr] = []  # what `_known` tells of must stay the object it was
 
-    def of(self, node: Node, value: Any) -> Any:
+    def of(self, node: Node, value: Expr) -> Expr:
         """The value, with what has to be stored stored: inner reductions before outer ones."""
-        replaced: dict[int, Any] = {}
-        for part in _inner_first(value):
-            kind, bound, body = part.arguments
-            inner = _with(replaced, body)
-            again = part if inner is body else Expr("reduce", (kind, bound, inner))
-            stays = free_variables(again, self._known) - frozenset(self._variables)
+        replaced: dict[Expr, Expr] = {}
+        for part in [part for part in postorder([value]) if isinstance(part, Reduce)]:
+            again = Reduce(part.combine, part.variables, _with(replaced, part.body))
+            stays = free_variables(again) - frozenset(self._variables)
             new = None if stays else self._replacement(node, again)
-            self._kept.append(again)
             if new is not None or again is not part:
-                replaced[id(part)] = again if new is None else new
+                replaced[part] = again if new is None else new
         return _with(replaced, value)
 
-    def _replacement(self, node: Node, part: Expr) -> Expr | None:
-        free = free_variables(part, self._known)
+    def _replacement(self, node: Node, part: Reduce) -> Expr | None:
+        free = free_variables(part)
         level = tuple(v for v in self._variables if v in free)
         if self._fits(level, part):
             if len(level) == len(self._variables):
                 return self._cut(node, part, level)
             return None
-        key = structure(part, level)
+        key = structure([part], level)
         buffer = self._stored.get(key)
         place = row_major(level)
         if buffer is None:
             buffer = Buffer(
-                BufferKind.TEMPORARY, dtype_of(part), math.prod(v.extent for v in level), node
+                BufferKind.TEMPORARY, part.dtype, math.prod(v.extent for v in level), node
             )
             self._stored[key] = buffer
             self._add(node, level, [Write(buffer, level, place, part)])
-        return Expr("load", (buffer, place))
+        return Load(buffer, place)
 
-    def _fits(self, level: tuple[Variable, ...], part: Expr) -> bool:
+    def _fits(self, level: tuple[Variable, ...], part: Reduce) -> bool:
         """Whether it is found once per row of this nest, and rows are enough to share."""
         if level != self._variables[: len(level)]:
             return False
         if len(level) == len(self._variables):
             return True
         rows = math.prod(v.extent for v in level)
-        work = math.prod(v.extent for v in part.arguments[1])
+        work = math.prod(v.extent for v in part.variables)
         few = rows < self._target.min_rows_with_reduction
         return not few or rows * work < self._target.min_split_elements
 
-    def _cut(self, node: Node, part: Expr, level: tuple[Variable, ...]) -> Expr | None:
+    def _cut(self, node: Node, part: Reduce, level: tuple[Variable, ...]) -> Expr | None:
         """A long reduction to few results in two stages: parts, then their combination."""
-        kind, variables, body = part.arguments
+        kind, variables, body = part.combine, part.variables, part.body
         results = math.prod(v.extent for v in level)
         length = math.prod(v.extent for v in variables)
-        dtype = np.dtype(dtype_of(part))
+        dtype = part.dtype
         if any(v in _parts for v in level):
             return None  # a part of one that was cut already
         target, along_rows = self._target, _goes_along_rows(body, variables)
@@ -139,52 +131,23 @@ class Apart:
         if guard is not None:
             renamed = select(guard, renamed, _identity(kind, dtype))
         rest = tuple(inner if v is longest else v for v in variables)
-        partial = Expr("reduce", (kind, rest, renamed))
+        partial = Reduce(kind, rest, renamed)
         nest = (outer, *level)
         size = math.prod(v.extent for v in nest)
         buffer = Buffer(BufferKind.TEMPORARY, dtype, size, node)
         place = row_major(nest)
         self._add(node, nest, [Write(buffer, nest, place, partial)])
-        return Expr("reduce", (kind, (outer,), Expr("load", (buffer, place))))
+        return Reduce(kind, (outer,), Load(buffer, place))
 
 
-def _goes_along_rows(body: Any, variables: Sequence[Variable]) -> bool:
+def _goes_along_rows(body: Expr, variables: Sequence[Variable]) -> bool:
     """Whether a reduction takes elements that lie one after the other."""
-    found = False
-
-    def visit(part: Expr) -> None:
-        nonlocal found
-        if part.function == "load":
-            found = found or any(part.arguments[1].terms.get(v) == 1 for v in variables)
-
-    walk([body], visit)
-    return found
+    loads = [part for part in walk([body]) if isinstance(part, Load)]
+    return any(load.offset.terms.get(v) == 1 for load in loads for v in variables)
 
 
-def _with(replaced: dict[int, Any], value: Any) -> Any:
-    if not replaced:
-        return value
-    return Renaming({}, lambda part: replaced.get(id(part))).of(value)
-
-
-def _inner_first(value: Any) -> list[Expr]:
-    """All reductions of an expression, those inside others before them."""
-    found: list[Expr] = []
-    seen: set[int] = set()
-    pending: list[tuple[Any, bool]] = [(value, False)]
-    while pending:
-        part, is_done = pending.pop()
-        if is_done:
-            found.append(part)
-        elif isinstance(part, Expr) and id(part) not in seen:
-            seen.add(id(part))
-            if part.function == "reduce":
-                pending += [(part, True), (part.arguments[2], False)]
-            elif part.function == "load":
-                pending += [(atom, False) for atom in part.arguments[1].terms]
-            else:
-                pending += [(piece, False) for piece in part.arguments]
-    return found
+def _with(replaced: dict[Expr, Expr], value: Expr) -> Expr:
+    return Replace(replaced.get).of(value) if replaced else value
 
 
 def _split(variable: Variable, splits: int) -> tuple[Variable, Variable, Affine, Expr | None]:
@@ -197,8 +160,8 @@ def _split(variable: Variable, splits: int) -> tuple[Variable, Variable, Affine,
     index = total([index_of(outer).scaled(each), index_of(inner)])
     if parts:
         return outer, inner, index, None
-    place = Expr("add", (Expr("mul", (Expr("index", (outer,)), each)), Expr("index", (inner,))))
-    return outer, inner, index, Expr("lt", (place, variable.extent))
+    place = Index(outer) * each + Index(inner)
+    return outer, inner, index, place < variable.extent
 
 
 def _identity(kind: str, dtype: Any) -> Any:

@@ -7,12 +7,12 @@ the nest and the rest does not depend on it, the loop runs in order and carries 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Call, Cast, Expr, Index, Reduce, Scan, Select
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
-from thalweg.lower.nests.loop_nest import Renaming, free_variables
+from thalweg.ir.rewrite import free_variables
+from thalweg.lower.nests.loop_nest import Renaming
 
 #: comparison of the summed index with the place -> (exclusive, reverse)
 _DIRECTIONS = {
@@ -23,34 +23,28 @@ _DIRECTIONS = {
 }
 
 
-def as_scan(value: Any, variables: Sequence[Variable]) -> tuple[Any, Variable] | None:
+def as_scan(value: Expr, variables: Sequence[Variable]) -> tuple[Expr, Variable] | None:
     """The value with its one reduction as a scan, and the variable that it runs along."""
-    if not isinstance(value, Expr):
+    match value:
+        case Cast():
+            inner = as_scan(value.value, variables)
+            return None if inner is None else (Cast(inner[0], value.target), inner[1])
+        case Reduce(variables=(summed,), body=Select(condition=Call() as guard, chosen=chosen)):
+            along = _along(guard, summed, variables)
+        case _:
+            return None
+    if along is None or value.combine.startswith("arg") or along in free_variables(chosen):
         return None
-    if value.function == "cast":
-        inner = as_scan(value.arguments[0], variables)
-        return None if inner is None else (Expr("cast", (inner[0], value.arguments[1])), inner[1])
-    if value.function != "reduce" or len(value.arguments[1]) != 1:
-        return None
-    kind, (summed,), body = value.arguments
-    if not isinstance(body, Expr) or body.function != "select" or kind.startswith("arg"):
-        return None
-    condition, chosen, _ = body.arguments
-    along = _along(condition, summed, variables)
-    if along is None or along in free_variables(chosen, {}):
-        return None
-    exclusive, reverse = _DIRECTIONS[condition.function]
-    inner = Renaming({summed: index_of(along)}).of(chosen)
-    return Expr("scan", (kind, along, inner, exclusive, reverse)), along
+    moved = Renaming({summed: index_of(along)}).of(chosen)
+    return Scan(value.combine, along, moved, *_DIRECTIONS[guard.function]), along
 
 
-def _along(condition: Any, summed: Variable, variables: Sequence[Variable]) -> Variable | None:
+def _along(guard: Call, summed: Variable, variables: Sequence[Variable]) -> Variable | None:
     """The loop variable that a summed index is compared with, if that is the guard."""
-    if not isinstance(condition, Expr) or condition.function not in _DIRECTIONS:
-        return None
-    left, right = condition.arguments
-    if not all(isinstance(side, Expr) and side.function == "index" for side in (left, right)):
-        return None
-    along = right.arguments[0]
-    fits = left.arguments[0] is summed and along in variables and along.extent == summed.extent
-    return along if fits else None
+    match guard:
+        case Call(arguments=(Index(variable=counted), Index(variable=along))) if (
+            guard.function in _DIRECTIONS and counted is summed
+        ):
+            return along if along in variables and along.extent == summed.extent else None
+        case _:
+            return None

@@ -10,24 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
 
-from thalweg.ir.expr import Expr, select
+from thalweg.ir.expr import Bitcast, Call, Cast, Const, Expr, Index, Load, Select, select
 from thalweg.ir.index import number, row_major, upper_border
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import Rewriter, walk
 from thalweg.ir.target import Target
-from thalweg.ir.types import dtype_of
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.inline_producers import walk
 from thalweg.lower.nests.loop_nest import Home, LoopNest, NestTemplate, Renaming, Write
 
-_Range = tuple[Any, int, int]  # a value for an index from a number up to another
-
-#: What stands whole in a kernel: its parts count with variables of its own, or may not be computed
-#: where they are not chosen.
-_WHOLE = frozenset({"load", "reduce", "scan", "select", "index", "affine"})
-
+_Range = tuple[Expr, int, int]  # a value for an index from a number up to another
 
 # Values in steps
 
@@ -43,7 +36,7 @@ def in_steps(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
             continue
         if nest not in known:
             known[nest] = _Steps(nest, target)
-        result += known[nest].of(draft)
+        result += known[nest].of_nest(draft)
     return result
 
 
@@ -76,85 +69,68 @@ class _Amount:
         return self.parts < target.max_expressions and streams <= target.max_streams
 
 
-def _amount(part: Any) -> _Amount:
+def _amount(part: Expr) -> _Amount:
     found = _Amount()
-
-    def visit(one: Expr) -> None:
-        found.parts += 1
-        if one.function == "load":
-            found.buffers.add(one.arguments[0])
-
-    walk([part], visit)
+    for one in walk([part]):
+        found.parts += not isinstance(one, Const)
+        if isinstance(one, Load):
+            found.buffers.add(one.buffer)
     return found
 
 
-class _Steps:
+class _Steps(Rewriter):
     """The nests of one that was too large. The values are made again from their leaves on, and what
     has grown too large is stored."""
 
     def __init__(self, nest: NestTemplate, target: Target) -> None:
+        super().__init__()
         self._nest, self._target = nest, target
-        self._made: dict[int, Any] = {}
-        self._amounts: dict[int, _Amount] = {}  # of what nobody counted yet
+        self._amounts: dict[Expr, _Amount] = {}  # of what nobody counted yet
         self._stored: list[Buffer] = []
         self._nests: list[NestTemplate] = []
-        values = [self._value(write, write.value) for write in nest.writes]
-        pairs = zip(nest.writes, values, strict=True)
-        writes = tuple([replace(write, value=value) for write, value in pairs])
+        writes = tuple([replace(write, value=self._value(write)) for write in nest.writes])
         self._nests.append(replace(nest, writes=writes) if self._nests else nest)
 
-    def of(self, draft: LoopNest) -> list[LoopNest]:
+    def of_nest(self, draft: LoopNest) -> list[LoopNest]:
         """What does the work of a draft."""
         fresh: dict[Buffer, Home] = {buffer: (replace(buffer), 0) for buffer in self._stored}
         first, *others = [draft.changed(nest, fresh) for nest in self._nests]
         return [first, *(replace(other, needed=()) for other in others)]
 
-    def _value(self, write: Write, root: Any) -> Any:
-        if not isinstance(root, Expr):
-            return root
-        for part in _leaves_first(root, self._made):
-            self._made[id(part)] = self._again(write, part)
-        return self._made[id(root)]
+    def _value(self, write: Write) -> Expr:
+        self._write = write
+        return self.of(write.value)
 
-    def _again(self, write: Write, part: Expr) -> Expr:
-        if part.function in _WHOLE:
-            self._amounts[id(part)] = _amount(part)
-            return part
-        inner = [p for p in dict.fromkeys(part.arguments) if isinstance(p, Expr)]
-        amounts = {p: self._amounts.pop(id(p), _Amount()) for p in inner}  # each counts once
-        for largest in sorted(inner, key=lambda p: amounts[p].parts, reverse=True):
+    def early(self, node: Expr) -> Expr | None:
+        if isinstance(node, Call | Cast | Bitcast):
+            return None
+        # It stands whole in a kernel: its parts count with variables of its own, or may not be
+        # computed where they are not chosen.
+        self._amounts[node] = _amount(node)
+        return node
+
+    def rebuilt(self, node: Expr) -> Expr:
+        inner = list(dict.fromkeys(node.parts))
+        amounts = {part: self._amounts.pop(part, _Amount()) for part in inner}  # each counts once
+        for largest in sorted(inner, key=lambda part: amounts[part].parts, reverse=True):
             if _Amount(1).of(*amounts.values()).fits(self._target):
                 break
-            if largest.function not in _WHOLE:
-                again = self._made[id(largest)] = self._store(write, self._made[id(largest)])
-                amounts[largest] = _Amount(1, {again.arguments[0]})
-        self._amounts[id(part)] = _Amount(1).of(*amounts.values())
-        arguments = [self._made[id(p)] if isinstance(p, Expr) else p for p in part.arguments]
-        same = all(new is old for new, old in zip(arguments, part.arguments, strict=True))
-        return part if same else Expr(part.function, tuple(arguments))
+            if isinstance(largest, Call | Cast | Bitcast):
+                stored = self._store(self.new(largest))
+                self._made[largest] = stored
+                amounts[largest] = _Amount(1, {stored.buffer})
+        self._amounts[node] = _Amount(1).of(*amounts.values())
+        return super().rebuilt(node)
 
-    def _store(self, write: Write, part: Expr) -> Expr:
-        variables = write.variables
-        size = prod(variable.extent for variable in variables)
-        buffer = Buffer(BufferKind.TEMPORARY, dtype_of(part), size, write.buffer.source)
-        place = row_major(variables)
+    def _store(self, part: Expr) -> Load:
+        write = self._write
+        size = prod(variable.extent for variable in write.variables)
+        buffer = Buffer(BufferKind.TEMPORARY, part.dtype, size, write.buffer.source)
+        place = row_major(write.variables)
         self._stored.append(buffer)
-        self._nests.append(NestTemplate(variables, (Write(buffer, variables, place, part),)))
-        return Expr("load", (buffer, place))
-
-
-def _leaves_first(root: Expr, made: dict[int, Any]) -> Iterator[Expr]:
-    """The parts of an expression down to those that stand whole, arguments first."""
-    pending: list[tuple[Any, bool]] = [(root, False)]
-    while pending:
-        part, is_done = pending.pop()
-        if is_done:
-            yield part
-        elif isinstance(part, Expr) and id(part) not in made:
-            made[id(part)] = part
-            pending.append((part, True))
-            if part.function not in _WHOLE:
-                pending += [(inner, False) for inner in reversed(part.arguments)]
+        stored = Write(buffer, write.variables, place, part)
+        self._nests.append(NestTemplate(write.variables, (stored,)))
+        return Load(buffer, place)
 
 
 # Places in pieces
@@ -180,33 +156,33 @@ def _only(draft: LoopNest, piece: Write) -> LoopNest:
 
 
 def _pieces(write: Write, most: int) -> list[Write]:
-    along = _border(write.value.arguments[0]) if _is_choice(write.value) else None
+    along = _border(write.value)
     if along is None or along[0] not in write.variables:
         return []
     groups = _groups(_ranges(write.value, along[0]), most)
     return [_piece(write, along[0], group) for group in groups]
 
 
-def _ranges(value: Any, variable: Variable) -> Iterator[_Range]:
+def _ranges(value: Expr, variable: Variable) -> Iterator[_Range]:
     """What an index chooses from, in the order of the index."""
     pending = [(value, 0, variable.extent)]
     while pending:
         part, low, high = pending.pop()
-        found = _border(part.arguments[0]) if _is_choice(part) else None
-        if found is None or found[0] is not variable or not low < found[1] < high:
+        found = _border(part)
+        if (
+            not isinstance(part, Select)
+            or found is None
+            or found[0] is not variable
+            or not low < found[1] < high
+        ):
             yield part, low, high
         else:
-            _, chosen, otherwise = part.arguments
-            pending += [(otherwise, found[1], high), (chosen, low, found[1])]
+            pending += [(part.otherwise, found[1], high), (part.chosen, low, found[1])]
 
 
-def _is_choice(part: Any) -> bool:
-    return isinstance(part, Expr) and part.function == "select"
-
-
-def _border(condition: Any) -> tuple[Variable, int] | None:
-    """The variable that must be below a number for a condition to hold, and that number."""
-    found = upper_border(condition)
+def _border(choice: Expr) -> tuple[Variable, int] | None:
+    """The variable that a choice is made by, and the number below which it is for the first."""
+    found = upper_border(choice.condition) if isinstance(choice, Select) else None
     if found is None or not isinstance(found[0], Variable):
         return None
     return found[0], found[1]
@@ -230,10 +206,10 @@ def _piece(write: Write, variable: Variable, ranges: Sequence[_Range]) -> Write:
     """The part of a write where an index is in some ranges."""
     first, last = ranges[0][1], ranges[-1][2]
     fresh = Variable.fresh(last - first)
-    place = Expr("index", (fresh,))
+    place = Index(fresh)
     renaming = Renaming({variable: index_of(fresh) + number(first)})
 
-    def chosen(low: int, high: int) -> Any:
+    def chosen(low: int, high: int) -> Expr:
         if high - low == 1:
             return renaming.of(ranges[low][0])
         middle = (low + high) // 2

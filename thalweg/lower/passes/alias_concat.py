@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Expr, Load, Select
 from thalweg.ir.index import Affine, FloorMod, upper_border
 from thalweg.ir.loop import Variable
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -90,38 +90,33 @@ def _starts(draft: LoopNest) -> dict[Buffer, int]:
 
 
 def copied(
-    draft: LoopNest, find: Callable[[Write, Any, Limits], Found | None]
+    draft: LoopNest, find: Callable[[Write, Load, Limits], Found | None]
 ) -> dict[Buffer, Found]:
     """What is found of each part that a draft copies into a whole, if that is all it does and all
     parts are so."""
     nest = draft.nest
-    if len(nest.writes) != 1 or len(nest.loads) < 2 or not _selects(nest.writes[0].value):
+    if len(nest.writes) != 1 or len(nest.loads) < 2 or not isinstance(nest.writes[0].value, Select):
         return {}
     if nest.product or draft.needed or draft.serial or draft.behind:
         return {}
     (write,) = draft.writes
     found: dict[Buffer, Found] = {}
     for leaf, limits in _leaves(write.value, {v: (0, v.extent) for v in draft.variables}):
-        what = find(write, leaf, limits)
-        if what is None or leaf.arguments[0] in found:
+        what = find(write, leaf, limits) if isinstance(leaf, Load) else None
+        if what is None or not isinstance(leaf, Load) or leaf.buffer in found:
             return {}
-        found[leaf.arguments[0]] = what
+        found[leaf.buffer] = what
     return found
 
 
 # Selections by an index
 
 
-def _selects(value: Any) -> bool:
-    return isinstance(value, Expr) and value.function == "select"
-
-
-def _leaves(value: Any, limits: Limits) -> list[tuple[Any, Limits]]:
+def _leaves(value: Expr, limits: Limits) -> list[tuple[Expr | None, Limits]]:
     """What selections by an index choose from, and for which values of the indices."""
-    if not _selects(value):
+    if not isinstance(value, Select):
         return [(value, limits)]
-    condition, first, second = value.arguments
-    found = _border(condition)
+    found = _border(value.condition)
     if found is None:
         return [(None, limits)]
     variable, border = found
@@ -129,10 +124,10 @@ def _leaves(value: Any, limits: Limits) -> list[tuple[Any, Limits]]:
     if not low < border < high:
         return [(None, limits)]
     below, above = {**limits, variable: (low, border)}, {**limits, variable: (border, high)}
-    return [*_leaves(first, below), *_leaves(second, above)]
+    return [*_leaves(value.chosen, below), *_leaves(value.otherwise, above)]
 
 
-def _border(condition: Any) -> tuple[Variable, int] | None:
+def _border(condition: Expr) -> tuple[Variable, int] | None:
     """The index that must be below a number for a condition to hold, and that number."""
     found = upper_border(condition)
     if found is None:
@@ -153,7 +148,7 @@ def _is_one_variable(place: Affine) -> bool:
 # Places
 
 
-def _start(write: Write, leaf: Any, limits: Limits) -> int | None:
+def _start(write: Write, leaf: Load, limits: Limits) -> int | None:
     """Where a buffer begins in the whole, if the copy takes its elements one after the other."""
     steps = steps_of(write, leaf, limits)
     if steps is None or any(step.inner != step.outer for step in steps):
@@ -161,14 +156,12 @@ def _start(write: Write, leaf: Any, limits: Limits) -> int | None:
     return first_place(write.offset, limits)
 
 
-def steps_of(write: Write, leaf: Any, limits: Limits) -> list[Step] | None:
+def steps_of(write: Write, leaf: Load, limits: Limits) -> list[Step] | None:
     """How a copy goes through all elements of a buffer, in order: the slowest step first."""
-    if not isinstance(leaf, Expr) or leaf.function != "load":
-        return None
-    buffer, place = leaf.arguments
+    buffer = leaf.buffer
     if buffer.dtype != write.buffer.dtype or buffer is write.buffer:
         return None
-    target, digits = write.offset.terms, _digits_of(place, limits)
+    target, digits = write.offset.terms, _digits_of(leaf.offset, limits)
     if digits is None or not target.keys() <= limits.keys():
         return None
     found = [Step(n, inner, target.get(v, 0) * divisor) for v, divisor, n, inner in digits]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine, Term, bounds_of
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -91,7 +92,7 @@ def _layouts(copy: LoopNest) -> dict[Buffer, Layout]:
     return copied(copy, _layout) if is_made_once(copy.writes) else {}
 
 
-def _layout(write: Write, leaf: Any, limits: Limits) -> Layout | None:
+def _layout(write: Write, leaf: Load, limits: Limits) -> Layout | None:
     steps = steps_of(write, leaf, limits)
     if steps is None:
         return None

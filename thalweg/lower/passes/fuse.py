@@ -17,13 +17,13 @@ from itertools import compress
 from typing import Any
 
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Expr, Index, Load
 from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.inline_producers import walk
 from thalweg.lower.nests.loop_nest import Home, LoopNest, NestTemplate, Renaming, Write, renaming
 
 _CANDIDATES = 8
@@ -248,14 +248,8 @@ def _stays_plain(draft: LoopNest, moved: Renaming) -> bool:
     places += [write.offset for write in draft.writes]
     if any(isinstance(atom, FloorMod) for place in places for atom in moved.affine(place).terms):
         return False
-    uses_index = False
-
-    def visit(part: Expr) -> None:
-        nonlocal uses_index
-        uses_index = uses_index or part.function == "index"
-
-    walk([write.value for write in draft.writes], visit)
-    return not uses_index
+    values = [write.value for write in draft.writes]
+    return not any(isinstance(part, Index) for part in walk(values))
 
 
 def _meet(
@@ -282,14 +276,8 @@ def _meet(
 def _checks_made(first: LoopNest, second: LoopNest) -> bool:
     """Whether the second checks what the first makes: that can be done when it is there, and the
     second must not run before that."""
-    found = False
-
-    def visit(part: Expr) -> None:
-        nonlocal found
-        found = found or (part.function == "load" and part.arguments[0] in first.written)
-
-    walk([need.condition for need in second.needed], visit)
-    return found
+    conditions = walk([need.condition for need in second.needed])
+    return any(isinstance(part, Load) and part.buffer in first.written for part in conditions)
 
 
 def _factors(draft: LoopNest) -> set[Buffer]:
@@ -303,10 +291,10 @@ def _merge(
     places: dict[Buffer, list[Write]],
     rename: dict[Variable, Affine],
 ) -> LoopNest:
-    def made(part: Expr) -> object:
-        if part.function != "load" or part.arguments[0] not in places:
+    def made(part: Expr) -> Expr | None:
+        if not isinstance(part, Load) or part.buffer not in places:
             return None
-        return places[part.arguments[0]][-1].value
+        return places[part.buffer][-1].value
 
     renamed = Renaming(rename, made)
     same = {}
@@ -317,7 +305,7 @@ def _merge(
         variables = tuple(same[v] for v in write.variables) if same else first.variables
         distinct = frozenset(same[v] for v in write.distinct if v in same)
         offset, value = renamed.affine(write.offset), renamed.of(write.value)
-        inside = renamed.of(write.inside)
+        inside = renamed.unless_none(write.inside)
         writes = [w for w in writes if w.buffer is not write.buffer]
         writes.append(Write(write.buffer, variables, offset, value, "set", inside, distinct))
     return LoopNest.of(

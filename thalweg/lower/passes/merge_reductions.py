@@ -13,16 +13,15 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Accumulated, Call, Expr, Load
+from thalweg.ir.fingerprint import structure
 from thalweg.ir.index import Affine, number
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import Fold
 from thalweg.ir.target import Target
-from thalweg.lower.key import structure
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.inline_producers import first_sums
 from thalweg.lower.nests.loop_nest import (
-    SUM,
     Factor,
     LoopNest,
     NestTemplate,
@@ -87,58 +86,65 @@ def _groups(
 
 def _meet(draft: LoopNest, total: LoopNest, offset: Affine) -> bool:
     """Whether a sum reads a product at the place it was made."""
-    mine = structure(draft.writes[0].offset, draft.variables)
-    return draft.domain == total.domain and mine == structure(offset, total.variables)
+    mine = structure([draft.writes[0].offset], draft.variables)
+    return draft.domain == total.domain and mine == structure([offset], total.variables)
 
 
-def _chains(value: Any) -> list[Expr]:
+def _is_sum(part: Expr) -> bool:
+    return isinstance(part, Call) and part.function == "add"
+
+
+def _chains(value: Expr) -> list[Expr]:
     """The sums in an expression that are not parts of larger sums."""
     found: list[Expr] = []
-    pending, seen = [value], set[int]()
+    pending, seen = [value], set[Expr]()
     while pending:
         part = pending.pop()
-        if not isinstance(part, Expr) or id(part) in seen or part.function == "load":
+        if part in seen or isinstance(part, Load):
             continue
-        seen.add(id(part))
-        if part.function == "add":
+        seen.add(part)
+        if _is_sum(part):
             found.append(part)
         else:
-            pending += part.arguments
+            pending += part.parts
     return found
 
 
-def _added(chain: Any) -> list[tuple[Buffer, Affine]]:
+def _added(chain: Expr) -> list[tuple[Buffer, Affine]]:
     """What a sum of loads adds up."""
     found: list[tuple[Buffer, Affine]] = []
     pending = [chain]
     while pending:
         part = pending.pop()
-        if isinstance(part, Expr) and part.function == "add":
-            pending += part.arguments
-        elif isinstance(part, Expr) and part.function == "load":
-            found.append(part.arguments)
+        if _is_sum(part):
+            pending += part.parts
+        elif isinstance(part, Load):
+            found.append((part.buffer, part.offset))
     return found
 
 
 def _is_bare(draft: LoopNest) -> bool:
     """Whether a draft is a product of two temporaries and nothing else."""
     product = draft.product
-    if product is None or len(draft.writes) != 1 or draft.writes[0].value is not SUM:
+    if product is None or len(draft.writes) != 1:
         return False
-    factors = [product.a, product.b]
-    loads = [factor.value for factor in factors if factor.value.function == "load"]
-    return len(loads) == 2 and all(x.arguments[0].kind is BufferKind.TEMPORARY for x in loads)
+    factors = [product.a.value, product.b.value]
+    loads = [value for value in factors if isinstance(value, Load)]
+    temporary = all(load.buffer.kind is BufferKind.TEMPORARY for load in loads)
+    return len(loads) == 2 and temporary and isinstance(draft.writes[0].value, Accumulated)
 
 
 def _form(draft: LoopNest) -> Any:
     """What products must have in common to be joined: all but the buffers."""
     product = draft.product
     assert product is not None
-    nest = (*draft.variables, *product.reduced)
-    places = tuple(structure(f.value.arguments[1], nest) for f in (product.a, product.b))
-    bounds = tuple(structure(f.bounds, nest) for f in (product.a, product.b))
-    sizes = tuple(f.value.arguments[0].size for f in (product.a, product.b))
-    return places, bounds, sizes, structure(draft.writes[0].offset, nest), product.dtype
+    factors = product.a, product.b
+    bounds = [bound for factor in factors for bound in factor.bounds]
+    places = [*(f.load.offset for f in factors), *(place for _, place, _ in bounds)]
+    sizes = tuple(factor.buffer.size for factor in factors)
+    limits = tuple((low, high) for low, _, high in bounds), len(product.a.bounds)
+    same = structure([*places, draft.writes[0].offset], (*draft.variables, *product.reduced))
+    return same, limits, sizes, product.dtype
 
 
 def _joined(
@@ -153,8 +159,9 @@ def _joined(
         return None
     product = replace(first.product, reduced=(steps, *first.product.reduced), a=a, b=b)
     gone = {draft.writes[0].buffer for draft in products}
-    rest = _Without(gone).of(chain)
-    value = SUM if rest is None else Expr("add", (SUM, rest))
+    rest = Fold(lambda part, left: _left(part, left, gone)).of(chain)
+    total_sum = Accumulated(product.dtype)
+    value = total_sum if rest is None else total_sum + rest
     rename = Renaming(_onto(total, first), lambda part: value if part is chain else None)
     # Within the sum's place stands what is left of it, which has to be renamed as well.
     moved = Renaming(_onto(total, first)).of(rename.of(total.writes[0].value))
@@ -164,9 +171,7 @@ def _joined(
     )
     nodes = tuple(dict.fromkeys(n for draft in (*products, total) for n in draft.nodes))
     needed = tuple(n for draft in (*products, total) for n in draft.needed)
-    behind = frozenset(
-        _factor(draft, side).value.arguments[0] for draft in products for side in (0, 1)
-    )
+    behind = frozenset(_factor(draft, side).buffer for draft in products for side in (0, 1))
     return LoopNest.of(first.variables, (done,), nodes, product, needed, behind=behind)
 
 
@@ -182,8 +187,8 @@ def _factor(draft: LoopNest, side: int) -> Factor:
 
 def _stack(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -> Factor | None:
     """The factors of all steps as one over a buffer that holds them one after the other."""
-    buffers = [factor.value.arguments[0] for factor in factors]
-    offset: Affine = factors[0].value.arguments[1]
+    buffers = [factor.buffer for factor in factors]
+    offset: Affine = factors[0].load.offset
     if all(buffer in pieces for buffer in buffers):
         places = [pieces[buffer] for buffer in buffers]
         strides = {now[1] - before[1] for before, now in pairwise(places)}
@@ -201,30 +206,15 @@ def _stack(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -> Factor
         pieces.update((b, (home, place * size)) for place, b in enumerate(buffers))
         start, stride = 0, size
     placed = offset + index_of(steps).scaled(stride)
-    value = Expr("load", (home, placed + number(start)))
+    value = Load(home, placed + number(start))
     return Factor(value, factors[0].bounds)
 
 
-class _Without:
-    """Sums of loads without those of some buffers; None if nothing is left."""
-
-    def __init__(self, gone: set[Buffer]) -> None:
-        self._gone = gone
-        self._known: dict[int, Any] = {}
-
-    def of(self, value: Any) -> Any:
-        if not isinstance(value, Expr):
-            return value
-        for inner in first_sums(value, self._known):
-            self._known[id(inner)] = self._left(inner)
-        return self._known[id(value)] if id(value) in self._known else self._left(value)
-
-    def _left(self, value: Expr) -> Any:
-        if value.function == "load" and value.arguments[0] in self._gone:
-            return None
-        if value.function != "add":
-            return value
-        left = [part for part in map(self.of, value.arguments) if part is not None]
-        if len(left) < 2:
-            return left[0] if left else None
-        return Expr("add", tuple(left))
+def _left(part: Expr, left: Fold[Expr | None], gone: set[Buffer]) -> Expr | None:
+    """What is left of a sum of loads without those of some buffers."""
+    if isinstance(part, Load) and part.buffer in gone:
+        return None
+    if not _is_sum(part):
+        return part
+    first, second = left.parts(part)
+    return second if first is None else first if second is None else first + second

@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
 from thalweg.ir.loop import Variable
 from thalweg.ir.target import Target
@@ -63,14 +63,14 @@ def pretranspose(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
 def _across(product: Product, rows: range) -> _Turned | None:
     """The second factor of a product of few rows, if its sums run along memory."""
     value = product.b.value
-    if product.batch or product.b.bounds or value.function != "load":
+    if product.batch or product.b.bounds or not isinstance(value, Load):
         return None
     if len(product.columns) != 1 or len(product.reduced) != 1:
         return None
     if prod(variable.extent for variable in product.rows) not in rows:
         return None
     (column,), (inner,) = product.columns, product.reduced
-    buffer, offset = value.arguments
+    buffer, offset = value.buffer, value.offset
     if set(offset.terms) != {column, inner} or offset.terms[inner] != 1:
         return None
     stride = offset.terms[column]
@@ -87,7 +87,7 @@ def _changes(drafts: Sequence[LoopNest], buffer: Buffer, positions: Sequence[int
 def _copy(user: LoopNest, matrix: _Turned, home: Buffer) -> LoopNest:
     inner, column = Variable.fresh(matrix.depth), Variable.fresh(matrix.columns)
     place = Affine(matrix.start, {column: matrix.stride, inner: 1})
-    value = Expr("load", (matrix.buffer, place))
+    value = Load(matrix.buffer, place)
     nest = inner, column
     write = Write(home, nest, Affine(0, {inner: matrix.columns, column: 1}), value)
     return LoopNest.of(nest, (write,), user.nodes[:1])
@@ -108,5 +108,5 @@ def _reading_nest(nest: NestTemplate, home: Buffer) -> NestTemplate:
     assert product is not None
     (column,), (inner,) = product.columns, product.reduced
     place = Affine(0, {inner: column.extent, column: 1})
-    factor = Factor(Expr("load", (home, place)), ())
+    factor = Factor(Load(home, place), ())
     return replace(nest, product=replace(product, b=factor))

@@ -14,21 +14,19 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
 
-from thalweg.ir.expr import Expr
+from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, constant
 from thalweg.ir.index import Affine, floor_mod
 from thalweg.ir.loop import Variable
+from thalweg.ir.rewrite import Replace, free_variables, walk
 from thalweg.ir.target import Target
 from thalweg.lower.cost import element_cost, worth_rematerializing
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.inline_producers import part_key, walk
 from thalweg.lower.nests.loop_nest import (
     Factor,
     LoopNest,
     Renaming,
     Write,
-    free_variables,
     is_float,
     users_of,
 )
@@ -60,7 +58,7 @@ class _Value:
     offset: Affine
     variables: tuple[Variable, ...]  # those that count places, the innermost first
 
-    def at(self, place: Affine) -> Any:
+    def at(self, place: Affine) -> Expr | None:
         """The value at a place, or None where that is more than plain sums of variables."""
         rename: dict[Variable, Affine] = {}
         rest = place
@@ -134,15 +132,15 @@ class _Recomputing:
     def _value(self, position: int, write: Write) -> _Value | None:
         """How a draft's value follows from memory, other values of the draft among it."""
         variables = _counting(write.offset, write.buffer.size)
-        if variables is None or not isinstance(write.value, Expr):
+        if variables is None or isinstance(write.value, Const):
             return None
         stored = {
-            id(other.value): Expr("load", (other.buffer, other.offset))
+            other.value: Load(other.buffer, other.offset)
             for other in self._drafts[position].writes
             if other is not write and other.combine == "set" and other.inside is None
         }
-        stored.pop(id(write.value), None)
-        expression = Renaming({}, lambda part: stored.get(id(part))).of(write.value)
+        stored.pop(write.value, None)
+        expression = Replace(stored.get).of(write.value)
         found = _Value(write.buffer, expression, write.offset, variables)
         return found if _is_plain(expression) else None
 
@@ -232,22 +230,18 @@ def _counting(offset: Affine, size: int) -> tuple[Variable, ...] | None:
 def _loads(value: Expr) -> set[Buffer] | None:
     """The buffers an expression reads element by element; None if it does more than that."""
     found: set[Buffer] = set()
-    is_more = False
-
-    def visit(part: Expr) -> None:
-        nonlocal is_more
-        if part.function == "load":
-            buffer, offset = part.arguments
-            found.add(buffer)
-            is_more = is_more or not all(isinstance(atom, Variable) for atom in offset.terms)
-        is_more = is_more or part.function in ("sum", "reduce", "scan")
-
-    walk([value], visit)
-    return None if is_more else found
+    for part in walk([value]):
+        if isinstance(part, Accumulated | Reduce | Scan):
+            return None
+        if isinstance(part, Load):
+            found.add(part.buffer)
+            if not all(isinstance(atom, Variable) for atom in part.offset.terms):
+                return None
+    return found
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, Expr) and _loads(value) is not None
+def _is_plain(value: Expr) -> bool:
+    return not isinstance(value, Const) and _loads(value) is not None
 
 
 def _computing(draft: LoopNest, value: _Value) -> LoopNest | None:
@@ -261,18 +255,17 @@ def _computing(draft: LoopNest, value: _Value) -> LoopNest | None:
     if any(found is None for found in at.values()):
         return None
 
-    def instead(part: Expr) -> Any:
-        is_it = part.function == "load" and part.arguments[0] is buffer
-        return at[part.arguments[1]] if is_it else None
+    def instead(part: Expr) -> Expr | None:
+        return at[part.offset] if isinstance(part, Load) and part.buffer is buffer else None
 
-    return _with_values(draft, Renaming({}, instead))
+    return _with_values(draft, Replace(instead))
 
 
 def _in_memory(draft: LoopNest, buffer: Buffer) -> bool:
     """Whether a draft reads a buffer elsewhere than in its values: as a factor, to find a place."""
     product = draft.product
-    roots = [] if product is None else [product.a.value, product.b.value]
-    roots += [part for write in draft.writes for part in (write.offset, write.inside)]
+    roots: list[Expr | None] = [] if product is None else [product.a.value, product.b.value]
+    roots += [part for write in draft.writes for part in (*write.offset.parts, write.inside)]
     return _reads([*roots, *(need.condition for need in draft.needed)], buffer)
 
 
@@ -280,26 +273,19 @@ def _turns(draft: LoopNest, buffer: Buffer) -> int:
     """How often a draft reads an element of a buffer, at most, in its nest or in a reduction."""
     roots = [write.value for write in draft.writes]
     reductions = [part for part in outermost(roots) if _reads([part], buffer)]
-    known: dict[int, frozenset[Variable]] = {}
     turns = [
-        math.prod(v.extent for v in free_variables(part, known) | frozenset(part.arguments[1]))
+        math.prod(v.extent for v in free_variables(part).union(part.variables))
         for part in reductions
     ]
-    outside = Renaming({}, lambda part: 0 if part.function == "reduce" else None)
+    nothing = constant(0)
+    outside = Replace(lambda part: nothing if isinstance(part, Reduce) else None)
     if _reads([outside.of(root) for root in roots], buffer):
         turns.append(math.prod(draft.domain))
     return max(turns, default=0)
 
 
-def _reads(values: Sequence[Any], buffer: Buffer) -> bool:
-    found = False
-
-    def visit(part: Expr) -> None:
-        nonlocal found
-        found = found or (part.function == "load" and part.arguments[0] is buffer)
-
-    walk(values, visit)
-    return found
+def _reads(values: Sequence[Expr | None], buffer: Buffer) -> bool:
+    return any(isinstance(part, Load) and part.buffer is buffer for part in walk(values))
 
 
 def _storing(draft: LoopNest, value: _Value, again: Buffer) -> LoopNest | None:
@@ -316,32 +302,28 @@ def _storing(draft: LoopNest, value: _Value, again: Buffer) -> LoopNest | None:
         found = value.at(place)
         if found is not None:
             write = Write(again, first.variables, place, found)
-            return _with_values(draft.writing((*draft.writes, write)))
+            return draft.writing((*draft.writes, write))
     return None
 
 
 def _places(draft: LoopNest, value: _Value) -> list[Affine]:
     """Where a draft reads the large buffers that a value is made of, one element for each."""
     found: list[Affine] = []
-
-    def visit(part: Expr) -> None:
-        if part.function == "load" and part.arguments[1] == value.offset:
-            buffer = part.arguments[0]
-            if not _in_memory(draft, buffer):
-                found.extend(draft.loads.get(buffer, ()))
-
-    walk([value.expression], visit)
+    for part in walk([value.expression]):
+        is_aligned = isinstance(part, Load) and part.offset == value.offset
+        if isinstance(part, Load) and is_aligned and not _in_memory(draft, part.buffer):
+            found.extend(draft.loads.get(part.buffer, ()))
     return found
 
 
 def _reading(draft: LoopNest, value: _Value, again: Buffer) -> LoopNest:
     """A reader of a value that was stored again."""
 
-    def instead(part: Expr) -> Any:
-        is_it = part.function == "load" and part.arguments[0] is value.buffer
-        return Expr("load", (again, part.arguments[1])) if is_it else None
+    def instead(part: Expr) -> Expr | None:
+        is_it = isinstance(part, Load) and part.buffer is value.buffer
+        return Load(again, part.offset) if isinstance(part, Load) and is_it else None
 
-    moved = Renaming({}, instead)
+    moved = Replace(instead)
     changed = _with_values(draft, moved)
     product = draft.product
     if product is None:
@@ -350,35 +332,7 @@ def _reading(draft: LoopNest, value: _Value, again: Buffer) -> LoopNest:
     return changed.multiplying(replace(product, a=a, b=b))
 
 
-def _with_values(draft: LoopNest, renaming: Renaming | None = None) -> LoopNest:
-    """A draft with other values, equal parts of which are one object and so computed once."""
-    shared = _Shared()
-    moved = [w.value if renaming is None else renaming.of(w.value) for w in draft.writes]
-    writes = [
-        replace(write, value=shared.of(value))
-        for write, value in zip(draft.writes, moved, strict=True)
-    ]
+def _with_values(draft: LoopNest, rewriter: Replace) -> LoopNest:
+    """A draft with other values."""
+    writes = [replace(write, value=rewriter.of(write.value)) for write in draft.writes]
     return draft.writing(tuple(writes))
-
-
-class _Shared:
-    """Equal expressions as one object."""
-
-    def __init__(self) -> None:
-        self._made: dict[Any, Expr] = {}
-        self._known: dict[int, tuple[Expr, Expr]] = {}
-
-    def of(self, part: Any) -> Any:
-        if not isinstance(part, Expr):
-            return part
-        if id(part) not in self._known:
-            self._known[id(part)] = part, self._expression(part)
-        return self._known[id(part)][1]
-
-    def _expression(self, part: Expr) -> Expr:
-        if part.function == "load":
-            return self._made.setdefault(("load", *part.arguments), part)
-        arguments = tuple([self.of(argument) for argument in part.arguments])
-        same = all(a is b for a, b in zip(arguments, part.arguments, strict=True))
-        key = part.function, *map(part_key, arguments)
-        return self._made.setdefault(key, part if same else Expr(part.function, arguments))

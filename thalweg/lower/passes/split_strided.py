@@ -12,32 +12,21 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from thalweg.ir.expr import Expr
-from thalweg.ir.index import Affine, FloorMod, number
+from thalweg.ir.expr import Expr, is_zero
+from thalweg.ir.index import Affine, expressed, number
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import IndexTuple, Variable
 from thalweg.ir.target import Target
-from thalweg.lower.nests.inline_producers import walk
+from thalweg.lower.nests.match_contraction import digits_of, summed_product
 
 
 def strides_of(form: Any, at: IndexTuple, target: Target) -> dict[Variable, int]:
     """By which numbers the indices of a product's output are divided, if that is all there is."""
-    while isinstance(form, Expr) and form.function == "cast":
-        form = form.arguments[0]
-    if not isinstance(form, Expr) or form.function != "reduce" or form.arguments[0] != "sum":
+    body = summed_product(form) if isinstance(form, Expr) else None
+    if body is None:
         return {}
-    body = form.arguments[2]
-    if not isinstance(body, Expr) or body.function != "mul":
-        return {}
-    digits: list[FloorMod] = []
-
-    def visit(part: Expr) -> None:
-        if part.function == "load":
-            digits.extend(a for a in part.arguments[1].terms if isinstance(a, FloorMod))
-
-    walk([body], visit)
     strides: dict[Variable, int] = {}
-    for digit in digits:
+    for digit in digits_of(body):
         outer = [v for v in digit.number.terms if v in at.variables]
         if len(digit.number.terms) != 1 or len(outer) != 1:
             return {}
@@ -60,7 +49,7 @@ def phases(
             indices.append(index)
             loops.append(loop)
         if all(loop.extent for loop in loops):
-            places = [Expr("affine", (index,)) for index in indices]
+            places = [expressed(index) for index in indices]
             yield (
                 IndexTuple.of(places, at.shape, at.output),
                 tuple(loop for loop in loops if loop.extent != 1),
@@ -73,13 +62,7 @@ def _phase(variable: Variable, stride: int, residue: int) -> tuple[Affine, Varia
     return index_of(loop).scaled(stride) + number(residue), loop
 
 
-def is_nothing(form: Any) -> bool:
+def is_nothing(form: Expr) -> bool:
     """Whether a phase of a product has no terms: one of its factors is always padding."""
-    while isinstance(form, Expr) and form.function == "cast":
-        form = form.arguments[0]
-    if not isinstance(form, Expr) or form.function != "reduce":
-        return not isinstance(form, Expr) and form == 0
-    body = form.arguments[2]
-    if not isinstance(body, Expr) or body.function != "mul":
-        return False
-    return any(not isinstance(side, Expr) and side == 0 for side in body.arguments)
+    body = summed_product(form)
+    return is_zero(form) if body is None else any(map(is_zero, body.arguments))

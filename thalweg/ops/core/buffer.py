@@ -39,7 +39,7 @@ class Buffer:
         self.leases: set[int] = set()  # the identities of those that are out
         self._interface = {
             "shape": array.shape,
-            "typestr": array.dtype.str,
+            "typestr": _typestr(array.dtype),
             "data": (self.address, True),
             "version": 3,
         }
@@ -70,6 +70,11 @@ class Buffer:
     def copy(self) -> Buffer:
         """A buffer with the same elements that nobody else has."""
         return Buffer(self.array.copy(), self.device)
+
+
+def _typestr(dtype: np.dtype[Any]) -> str:
+    """NumPy reads back only the names of its own types; others are bytes, to be viewed."""
+    return dtype.str if dtype.isbuiltin == 1 else f"|V{dtype.itemsize}"
 
 
 class _Lease:

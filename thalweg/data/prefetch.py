@@ -1,4 +1,4 @@
-"""Elements that are made ahead of time, by a thread of their own: prefetch, parallel interleave."""
+"""Pipelines that a thread of their own prefetches: `prefetch`, parallel interleave."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from thalweg.data.flow import Element, Flow, Pipeline, Puller, Stage
 from thalweg.data.state_code import packed_elements, unpacked_elements
 from thalweg.graph.node import Node
 
-_AUTOMATIC = 4  # elements ahead where the user leaves it to us
+_AUTOMATIC = 4  # elements prefetched where the user leaves it to us
 
 
-class Ahead:
-    """A pipeline that a thread reads ahead of whoever takes its elements."""
+class PrefetchedPipeline:
+    """A pipeline that a thread prefetches for whoever takes its elements."""
 
     def __init__(self, node: Node, pipeline: Pipeline, puller: Puller, room: int) -> None:
         self._node = node
@@ -97,7 +97,7 @@ def _item(mark: Any, elements: Any) -> Item:
 
 
 class PrefetchFlow(Flow):
-    """The same elements, made ahead of time."""
+    """The same elements, prefetched."""
 
     def open(self, source: Pipeline, buffer_size: Any) -> None:
         size = int(buffer_size)
@@ -105,7 +105,9 @@ class PrefetchFlow(Flow):
             raise self.failed(invalid("buffer_size must be >= -1."))
         room = _AUTOMATIC if size < 0 else size
         node, puller = self.pipeline.node, self.puller
-        self._source = Ahead(node, source, puller, room) if room else source.start(puller)
+        self._source = (
+            PrefetchedPipeline(node, source, puller, room) if room else source.start(puller)
+        )
 
     def next(self) -> Element | None:
         return self._source.next()
@@ -121,7 +123,7 @@ class PrefetchFlow(Flow):
 
 
 class PrefetchDataset(Stage):
-    """A dataset of the same elements, made ahead of time."""
+    """A dataset of the same elements, prefetched."""
 
     signature = "input_dataset: variant, buffer_size: int64 -> handle: variant"
     flow = PrefetchFlow
