@@ -1,11 +1,11 @@
 """When two computations of a graph agree: within what rounding alone could have done.
 
-How much rounding matters is found by trembling: the graph is interpreted again with every inexact
-result shaken by a few units in its last place. What that moves may differ as far as it was moved;
-what it flips (a comparison of nearly equal numbers, an overflow) is not judged at all.
+How much rounding matters is found by ulp perturbation: the graph is interpreted again with every
+inexact result perturbed by a few units in its last place. What that changes may differ as far as it
+was changed; what it flips (a comparison of nearly equal numbers, an overflow) is not judged at all.
 
 Kernels compute numbers of 16 bits in 32 and may keep them so from op to op: what overflows in 16
-bits alone is shaken to a large number, so that what hangs on it is not judged either.
+bits alone is perturbed to a large number, so that what depends on it is not judged either.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import thalweg as tf
-from tests.random_graphs.sketch import Values, call
+from tests.random_graphs.generator import Values, call
 from thalweg.graph.node import Node
 
 Array = NDArray[Any]
 
-_TREMBLES = 3
+_PERTURBATIONS = 3
 _ULPS = 4.0
 _TINY = 1e-7  # which even float16 tells from zero
 #: ops that move and choose numbers: nothing is rounded
@@ -70,12 +70,12 @@ _EXACT = frozenset(
 )
 
 
-def tremblings(nodes: Sequence[Node], given: Mapping[tf.Tensor, Array]) -> list[Values]:
-    """The values of all tensors of these nodes, shaken in a few ways."""
-    return [_Trembling(number, given).run(nodes) for number in range(_TREMBLES)]
+def perturbed(nodes: Sequence[Node], given: Mapping[tf.Tensor, Array]) -> list[Values]:
+    """The values of all tensors of these nodes, nearby in a few ways."""
+    return [_Perturbation(number, given).run(nodes) for number in range(_PERTURBATIONS)]
 
 
-class _Trembling:
+class _Perturbation:
     """An interpretation of a graph in which rounding goes another way.
 
     What noise would hardly ever hit is hit in one of them: the first holds what overflows in 16
@@ -97,7 +97,7 @@ class _Trembling:
             is_equality = self._number == 1 and node.type in ("Equal", "NotEqual")
             found = call(node, self._with_equals(node) if is_equality else values)
             for place, value in enumerate(found):
-                values.setdefault(node.outputs[place], self._shaken(node, place, value))
+                values.setdefault(node.outputs[place], self._perturb(node, place, value))
         return values
 
     def _with_equals(self, node: Node) -> Values:
@@ -111,7 +111,7 @@ class _Trembling:
         first, second = node.inputs
         return {second: two, first: np.where(near, two, one)}
 
-    def _shaken(self, node: Node, place: int, value: Array) -> Array:
+    def _perturb(self, node: Node, place: int, value: Array) -> Array:
         if not is_inexact(value.dtype) or not value.size or node.type in _EXACT:
             return value
         if self._number == 0 and _is_short(value.dtype):
@@ -144,7 +144,7 @@ class _Trembling:
             held = np.isfinite(widened(call(node, wide)[place]))
         else:  # sums and products of finite numbers: they are not finite by overflow alone
             held = np.array(all(np.isfinite(widened(array)).all() for array in given.values()))
-        large = np.array(ml_dtypes.finfo(value.dtype).max / 2, value.dtype)  # finite when shaken
+        large = np.array(ml_dtypes.finfo(value.dtype).max / 2, value.dtype)  # finite when nearby
         return np.where(over & held, np.where(widened(value) < 0, -large, large), value)
 
 
@@ -176,19 +176,19 @@ def widened(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind not in "OSU" else np.zeros(0)
 
 
-def assert_agree(actual: Any, wanted: Array, shaken: Sequence[Array]) -> None:
-    """Hold a value to the right one, with what came of it under trembling."""
+def assert_agree(actual: Any, wanted: Array, nearby: Sequence[Array]) -> None:
+    """Hold a value to the right one, with what came of it under perturbation."""
     found = np.asarray(actual)
     assert found.dtype == wanted.dtype, f"dtype {found.dtype}, expected {wanted.dtype}"
     assert found.shape == wanted.shape, f"shape {found.shape}, expected {wanted.shape}"
     if not is_inexact(wanted.dtype):
-        judged = np.all([other == wanted for other in shaken], axis=0)
+        judged = np.all([other == wanted for other in nearby], axis=0)
         np.testing.assert_array_equal(found[judged], wanted[judged])
         return
     with np.errstate(all="ignore"):
         right = widened(wanted)
-        spreads = [np.abs(widened(other) - right) for other in shaken]
-        same = [_is_alike(widened(other), right) for other in shaken]
+        spreads = [np.abs(widened(other) - right) for other in nearby]
+        same = [_is_alike(widened(other), right) for other in nearby]
     _assert_near(widened(found), right, np.max(spreads, axis=0), np.all(same, axis=0), wanted.dtype)
 
 
@@ -205,7 +205,7 @@ def _assert_near(
     np.testing.assert_array_equal(found[judged & ~finite], right[judged & ~finite])
     unit = 4 * _ULPS * epsilon(dtype)
     room = unit * (1 + np.abs(right)) + 6 * spread
-    is_pole = np.isinf(found) & (spread > 1 + np.abs(right))  # shaking moved it by its own size
+    is_pole = np.isinf(found) & (spread > 1 + np.abs(right))  # perturbed by its own size
     with np.errstate(all="ignore"):
         wrong = finite & ~is_pole & ~(np.abs(found - right) <= room)
     assert not wrong.any(), (

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 import thalweg as tf
+from tests.random_graphs.generator import GraphGenerator
 from tests.random_graphs.rules import EVERYTHING, Rule, axes_of, binary, unary
-from tests.random_graphs.sketch import Sketch
 
 SMALL = (1, 2, 3)
 WINDOW_DTYPES = [np.float32, np.float64, np.float16]
 
 
-def image(s: Sketch) -> tf.Tensor:
+def image(s: GraphGenerator) -> tf.Tensor:
     """A batch of images with channels: one at hand, or a new one."""
     fitting = [
         t
@@ -27,16 +27,16 @@ def image(s: Sketch) -> tf.Tensor:
     return s.placeholder(s.choose([d for d in WINDOW_DTYPES if d in s.dtypes]), shape)
 
 
-def strides(s: Sketch) -> list[int]:
+def strides(s: GraphGenerator) -> list[int]:
     return [1, s.number(1, 3), s.number(1, 3), 1]
 
 
-def fits(s: Sketch, x: tf.Tensor, window: list[int], padding: str) -> bool:
+def fits(s: GraphGenerator, x: tf.Tensor, window: list[int], padding: str) -> bool:
     sizes = s.values[x].shape[1:3]
     return padding == "SAME" or all(w <= n for w, n in zip(window, sizes, strict=True))
 
 
-def convolution(s: Sketch) -> Any:
+def convolution(s: GraphGenerator) -> Any:
     x = image(s)
     window, padding = [s.number(1, 4), s.number(1, 3)], s.choose(("SAME", "VALID"))
     if not fits(s, x, window, padding):
@@ -50,13 +50,13 @@ def convolution(s: Sketch) -> Any:
     return tf.nn.conv2d(x, kernel, strides(s), padding)
 
 
-def dilated(s: Sketch) -> Any:
+def dilated(s: GraphGenerator) -> Any:
     x = image(s)
     kernel = s.constant_like(x, (2, 2, s.values[x].shape[3], s.choose((1, 3))))
     return tf.nn.convolution(x, kernel, "SAME", dilation_rate=[s.number(1, 2), s.number(1, 3)])
 
 
-def pooling(s: Sketch) -> Any:
+def pooling(s: GraphGenerator) -> Any:
     x = image(s)
     window, padding = [s.number(1, 3), s.number(1, 3)], s.choose(("SAME", "VALID"))
     if not fits(s, x, window, padding) or not s.values[x].size:
@@ -65,7 +65,7 @@ def pooling(s: Sketch) -> Any:
     return pool(x, [1, *window, 1], strides(s), padding)
 
 
-def dense(s: Sketch) -> Any:
+def dense(s: GraphGenerator) -> Any:
     """A matrix product with a bias, as large as contractions are."""
     x = s.pick("f", 1)
     rows = s.choose((1, 3, 17))
@@ -78,19 +78,19 @@ def dense(s: Sketch) -> Any:
     return tf.reduce_mean(tf.matmul(left, right), int(s.flip()))
 
 
-def bias(s: Sketch) -> Any:
+def bias(s: GraphGenerator) -> Any:
     x = s.pick("f", 2)
     return tf.nn.bias_add(x, s.constant_like(x, s.values[x].shape[-1:]))
 
 
-def softmax(s: Sketch) -> Any:
+def softmax(s: GraphGenerator) -> Any:
     x = s.pick("f", 1)
     if not s.values[x].shape[-1]:
         return None
     return s.choose((tf.nn.softmax, tf.nn.log_softmax))(x)
 
 
-def cross_entropy(s: Sketch) -> Any:
+def cross_entropy(s: GraphGenerator) -> Any:
     x = s.pick("f", 2)
     if s.values[x].ndim != 2 or not s.values[x].size:
         return None
@@ -102,7 +102,7 @@ def cross_entropy(s: Sketch) -> Any:
     return tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=x)
 
 
-def moments(s: Sketch) -> Any:
+def moments(s: GraphGenerator) -> Any:
     x = s.pick("f", 1)
     if not s.values[x].size:
         return None
@@ -111,13 +111,13 @@ def moments(s: Sketch) -> Any:
     return (x - mean) * tf.rsqrt(variance + small)
 
 
-def cumulative(s: Sketch) -> Any:
+def cumulative(s: GraphGenerator) -> Any:
     x = s.pick("fi", 1)
     axis = s.number(0, s.values[x].ndim - 1)
     return s.choose((tf.cumsum, tf.cumprod))(x, axis, exclusive=s.flip(), reverse=s.flip())
 
 
-def one_hot(s: Sketch) -> Any:
+def one_hot(s: GraphGenerator) -> Any:
     x = s.pick("i")
     if s.values[x].dtype not in (np.int32, np.int64):
         return None
@@ -125,7 +125,7 @@ def one_hot(s: Sketch) -> Any:
     return tf.one_hot(x, s.number(0, 4), dtype=dtype, axis=s.choose((-1, 0)))
 
 
-def segment(s: Sketch) -> Any:
+def segment(s: GraphGenerator) -> Any:
     x = s.pick("fi", 1)
     count = s.values[x].shape[0]
     ids = s.array(np.int32, (count,)) % 4
@@ -134,14 +134,14 @@ def segment(s: Sketch) -> Any:
     return tf.unsorted_segment_sum(x, ids - 1, 4)
 
 
-def scatter(s: Sketch) -> Any:
+def scatter(s: GraphGenerator) -> Any:
     x = s.pick("fi", 1)
     count = s.values[x].shape[0]
     rows = s.array(np.int32, (count, 1)) % 5
     return tf.scatter_nd(rows, x, [5, *s.values[x].shape[1:]])
 
 
-def gather_nd(s: Sketch) -> Any:
+def gather_nd(s: GraphGenerator) -> Any:
     x = s.pick("fiucb", 1)
     shape = s.values[x].shape
     if not s.values[x].size:
@@ -151,7 +151,7 @@ def gather_nd(s: Sketch) -> Any:
     return tf.gather_nd(x, places)
 
 
-def argument_of_extreme(s: Sketch) -> Any:
+def argument_of_extreme(s: GraphGenerator) -> Any:
     x = s.pick("fi", 1)
     axis = s.number(0, s.values[x].ndim - 1)
     if not s.values[x].shape[axis]:
@@ -159,12 +159,12 @@ def argument_of_extreme(s: Sketch) -> Any:
     return s.choose((tf.argmax, tf.argmin))(x, axis)
 
 
-def reverse(s: Sketch) -> Any:
+def reverse(s: GraphGenerator) -> Any:
     x = s.pick()
     return tf.reverse(x, axes_of(s, x))
 
 
-def mirrored(s: Sketch) -> Any:
+def mirrored(s: GraphGenerator) -> Any:
     x = s.pick("fi", 1)
     if min(s.values[x].shape) < 2:
         return None
@@ -174,7 +174,7 @@ def mirrored(s: Sketch) -> Any:
 MIRRORS = ("REFLECT", "SYMMETRIC")
 
 
-def whole_division(s: Sketch) -> Any:
+def whole_division(s: GraphGenerator) -> Any:
     x = s.pick("i")
     by = s.choose((1, 2, 3, 7, -3))
     return s.choose((tf.floordiv, tf.floormod, tf.truncatediv, tf.truncatemod))(
@@ -182,36 +182,36 @@ def whole_division(s: Sketch) -> Any:
     )
 
 
-def clip(s: Sketch) -> Any:
+def clip(s: GraphGenerator) -> Any:
     x = s.pick("f")
     return tf.clip_by_value(x, tf.cast(-1.0, x.dtype), tf.cast(0.75, x.dtype))
 
 
-def branch(s: Sketch) -> Any:
+def branch(s: GraphGenerator) -> Any:
     """A choice by a comparison of computed values."""
     x = s.pick("f")
     return tf.where(tf.greater(x, tf.cast(0.25, x.dtype)), tf.square(x), tf.negative(x))
 
 
-def product(s: Sketch) -> Any:
+def product(s: GraphGenerator) -> Any:
     """A batch of matrix products."""
     x = s.pick("f", 3)
     return tf.matmul(x, x, transpose_b=True) if s.flip() else tf.matmul(x, x, transpose_a=True)
 
 
-def long_reduction(s: Sketch) -> Any:
+def long_reduction(s: GraphGenerator) -> Any:
     """A reduction long enough to be cut into parts."""
     x = s.fed(s.array(s.choose((np.float32, np.float64, np.int32)), (s.choose((1, 2, 3)), 24_001)))
     function = s.choose((tf.reduce_sum, tf.reduce_max, tf.reduce_min))
     return function(x, s.choose((None, 0, 1)) if s.flip() else 1)
 
 
-def wide(s: Sketch) -> Any:
+def wide(s: GraphGenerator) -> Any:
     """Rows longer than a vector, which do not end where a vector does."""
     return s.placeholder(s.choose(s.dtypes), (s.number(1, 3), s.choose((15, 16, 17, 33, 100))))
 
 
-def shift(s: Sketch) -> Any:
+def shift(s: GraphGenerator) -> Any:
     x = s.pick("i")
     return s.choose((tf.bitwise.bitwise_and, tf.bitwise.bitwise_or, tf.bitwise.bitwise_xor))(
         x, tf.constant(s.number(0, 100), x.dtype)

@@ -1,4 +1,4 @@
-"""What may be added to a random graph: each rule takes a sketch and adds one op that fits."""
+"""What may be added to a random graph: each rule takes a generator and adds one op that fits."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 import thalweg as tf
-from tests.random_graphs.sketch import Sketch
+from tests.random_graphs.generator import GraphGenerator
 
-Rule = Callable[[Sketch], Any]
+Rule = Callable[[GraphGenerator], Any]
 
 
-def new_input(s: Sketch) -> None:
+def new_input(s: GraphGenerator) -> None:
     s.placeholder(s.choose(s.dtypes), s.shape())
 
 
@@ -25,7 +25,7 @@ def unary(functions: list[Callable[..., Any]], kinds: str) -> Rule:
 def binary(functions: list[Callable[..., Any]], kinds: str) -> Rule:
     """A function of two tensors that broadcast against each other."""
 
-    def rule(s: Sketch) -> Any:
+    def rule(s: GraphGenerator) -> Any:
         one = s.pick(kinds)
         pair = [one, partner(s, one)]
         return s.choose(functions)(*(pair if s.flip() else pair[::-1]))
@@ -33,7 +33,7 @@ def binary(functions: list[Callable[..., Any]], kinds: str) -> Rule:
     return rule
 
 
-def partner(s: Sketch, one: tf.Tensor) -> tf.Tensor:
+def partner(s: GraphGenerator, one: tf.Tensor) -> tf.Tensor:
     """A tensor of the same dtype that broadcasts with this one."""
     value = s.values[one]
     fitting = [t for t in s.tensors if t.dtype == one.dtype and _broadcasts(s.values[t], value)]
@@ -53,7 +53,7 @@ def _broadcasts(one: Any, other: Any) -> bool:
 def reduction(functions: list[Callable[..., Any]], kinds: str, least_size: int = 0) -> Rule:
     """A reduction over some axes, none or all."""
 
-    def rule(s: Sketch) -> Any:
+    def rule(s: GraphGenerator) -> Any:
         x = s.pick(kinds)
         if s.values[x].size < least_size:
             return None
@@ -63,13 +63,13 @@ def reduction(functions: list[Callable[..., Any]], kinds: str, least_size: int =
     return rule
 
 
-def axes_of(s: Sketch, x: tf.Tensor) -> list[int]:
+def axes_of(s: GraphGenerator, x: tf.Tensor) -> list[int]:
     """Some axes of a tensor, counted from either end."""
     rank = s.values[x].ndim
     return [axis - rank * s.flip() for axis in range(rank) if s.flip()]
 
 
-def matmul(s: Sketch) -> Any:
+def matmul(s: GraphGenerator) -> Any:
     x = s.pick("fc", 2)
     *batch, rows, columns = s.values[x].shape
     if s.flip():
@@ -80,7 +80,7 @@ def matmul(s: Sketch) -> Any:
     return tf.matmul(x, other, transpose_a=transposed)
 
 
-def reshape(s: Sketch) -> Any:
+def reshape(s: GraphGenerator) -> Any:
     x = s.pick()
     value = s.values[x]
     options: list[Any] = [[value.size], [1, value.size, 1], value.shape[::-1]]
@@ -89,13 +89,13 @@ def reshape(s: Sketch) -> Any:
     return tf.reshape(x, s.fed(np.array(shape, np.int32)) if s.flip() else shape)
 
 
-def transpose(s: Sketch) -> Any:
+def transpose(s: GraphGenerator) -> Any:
     x = s.pick()
     order = s.order(s.values[x].ndim)
     return tf.transpose(x, order if order and s.flip() else None)
 
 
-def strided_slice(s: Sketch) -> Any:
+def strided_slice(s: GraphGenerator) -> Any:
     x = s.pick("fiucb", 1)
     key: list[Any] = []
     for size in s.values[x].shape:
@@ -106,14 +106,14 @@ def strided_slice(s: Sketch) -> Any:
     return x[tuple(key)]
 
 
-def slice_(s: Sketch) -> Any:
+def slice_(s: GraphGenerator) -> Any:
     x = s.pick()
     begin = [s.number(0, size) for size in s.values[x].shape]
     rest = [size - at for size, at in zip(s.values[x].shape, begin, strict=True)]
     return tf.slice(x, begin, [-1 if s.flip() else s.number(0, size) for size in rest])
 
 
-def concat(s: Sketch) -> Any:
+def concat(s: GraphGenerator) -> Any:
     x = s.pick("fiucb", 1)
     axis = s.number(0, s.values[x].ndim - 1)
     shape = list(s.values[x].shape)
@@ -122,12 +122,12 @@ def concat(s: Sketch) -> Any:
     return tf.concat(parts[: s.number(1, 3)], axis - s.values[x].ndim * s.flip())
 
 
-def stack(s: Sketch) -> Any:
+def stack(s: GraphGenerator) -> Any:
     x = s.pick()
     return tf.stack([x] * s.number(1, 3), axis=s.number(-s.values[x].ndim - 1, s.values[x].ndim))
 
 
-def split(s: Sketch) -> Any:
+def split(s: GraphGenerator) -> Any:
     x = s.pick("fiucb", 1)
     axis = s.number(0, s.values[x].ndim - 1)
     size = s.values[x].shape[axis]
@@ -135,24 +135,24 @@ def split(s: Sketch) -> Any:
     return tf.split(x, [first, size - first], axis)
 
 
-def unstack(s: Sketch) -> Any:
+def unstack(s: GraphGenerator) -> Any:
     x = s.pick("fiucb", 1)
     axis = s.number(0, s.values[x].ndim - 1)
     return tf.unstack(x, s.values[x].shape[axis], axis) or None
 
 
-def where(s: Sketch) -> Any:
+def where(s: GraphGenerator) -> Any:
     x = s.pick()
     same = [t for t in s.tensors if t.dtype == x.dtype and _alike(s, t, x)]
     condition = s.array(np.bool_, s.values[x].shape)
     return tf.where(condition, x, s.choose(same or [x]))
 
 
-def _alike(s: Sketch, one: tf.Tensor, other: tf.Tensor) -> bool:
+def _alike(s: GraphGenerator, one: tf.Tensor, other: tf.Tensor) -> bool:
     return s.values[one].shape == s.values[other].shape
 
 
-def gather(s: Sketch) -> Any:
+def gather(s: GraphGenerator) -> Any:
     """Rows at indices that are constant, or computed and then brought into range."""
     x = s.pick("fiucb", 1)
     axis = s.number(0, s.values[x].ndim - 1)
@@ -166,7 +166,7 @@ def gather(s: Sketch) -> Any:
     return tf.gather(x, np.array(rows, s.choose([np.int32, np.int64])), axis=axis)
 
 
-def cast(s: Sketch) -> Any:
+def cast(s: GraphGenerator) -> Any:
     x = s.pick()
     value = s.values[x]
     if s.kind(x) in "fc" and not (np.isfinite(value).all() and (np.abs(value) < 100).all()):
@@ -175,22 +175,22 @@ def cast(s: Sketch) -> Any:
     return tf.cast(x, s.choose(kinds))
 
 
-def of_shape(s: Sketch) -> Any:
+def of_shape(s: GraphGenerator) -> Any:
     x = s.pick()
     return s.choose([tf.shape, tf.size, tf.rank, tf.zeros_like, tf.ones_like])(x)
 
 
-def expand(s: Sketch) -> Any:
+def expand(s: GraphGenerator) -> Any:
     x = s.pick()
     return tf.expand_dims(x, s.number(-s.values[x].ndim - 1, s.values[x].ndim))
 
 
-def tile(s: Sketch) -> Any:
+def tile(s: GraphGenerator) -> Any:
     x = s.pick()
     return tf.tile(x, [s.choose((0, 1, 2)) for _ in s.values[x].shape])
 
 
-def pad(s: Sketch) -> Any:
+def pad(s: GraphGenerator) -> Any:
     x = s.pick("fiuc")
     paddings = [[s.number(0, 2), s.number(0, 2)] for _ in s.values[x].shape]
     return tf.pad(x, np.reshape(np.array(paddings, np.int32), (-1, 2)))

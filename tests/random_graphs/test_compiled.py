@@ -1,6 +1,6 @@
 """Random graphs, compiled: steps agree with the NumPy kernels, to the bit with themselves.
 
-Fetched are any tensors, so that what lies between may be fused, inlined and laid in place.
+Fetched are any tensors, so that what lies between may be fused, inlined and computed in place.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from hypothesis import strategies as st
 
 import thalweg as tf
 from tests.random_graphs import examples
-from tests.random_graphs.agreement import assert_agree, bits, tremblings, widened
-from tests.random_graphs.fences import fenced
+from tests.random_graphs.agreement import assert_agree, bits, perturbed, widened
+from tests.random_graphs.generator import GraphGenerator, SeededGenerator, interpret
 from tests.random_graphs.layers import COMPILED
-from tests.random_graphs.sketch import Seeded, Sketch, interpret
+from tests.random_graphs.redzones import with_redzones
 from thalweg.device.cpu import loading
 from thalweg.lower.memory import barriers
 
 
 @st.composite
-def sketches(draw: Any, most: int = 30) -> Sketch:
+def graphs(draw: Any, most: int = 30) -> GraphGenerator:
     """A graph of some ops that are mostly compiled, with at least one tensor."""
-    sketch = Seeded(draw(st.integers(0, 2**63)))
-    with sketch.graph.as_default():
-        sketch.placeholder(np.float32, sketch.shape())
-        sketch.grow(COMPILED, draw(st.sampled_from(range(1, most + 1))))
-    return sketch
+    generator = SeededGenerator(draw(st.integers(0, 2**63)))
+    with generator.graph.as_default():
+        generator.placeholder(np.float32, generator.shape())
+        generator.grow(COMPILED, draw(st.sampled_from(range(1, most + 1))))
+    return generator
 
 
-def some(sketch: Sketch, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+def some(generator: GraphGenerator, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     """A few of the tensors, mostly late ones."""
     computed = [tensor for tensor in tensors if tensor.op.inputs] or tensors
-    return list(dict.fromkeys(sketch.choose(computed[-6:]) for _ in range(3)))
+    return list(dict.fromkeys(generator.choose(computed[-6:]) for _ in range(3)))
 
 
 def on_threads(count: int) -> tf.ConfigProto:
@@ -57,56 +57,56 @@ def sharing_everything() -> Iterator[None]:
 
 
 @examples(150)
-@given(sketches())
-def test_a_compiled_step_agrees_with_the_numpy_kernels(sketch: Sketch) -> None:
-    fetches = some(sketch, sketch.tensors)
-    shaken = tremblings(sketch.graph.nodes, sketch.feeds)
-    with fenced(), tf.Session(graph=sketch.graph) as session:
-        found = session.run(fetches, sketch.feeds)
+@given(graphs())
+def test_a_compiled_step_agrees_with_the_numpy_kernels(generator: GraphGenerator) -> None:
+    fetches = some(generator, generator.tensors)
+    nearby = perturbed(generator.graph.nodes, generator.feeds)
+    with with_redzones(), tf.Session(graph=generator.graph) as session:
+        found = session.run(fetches, generator.feeds)
     for value, tensor in zip(found, fetches, strict=True):
-        assert_agree(value, sketch.values[tensor], [values[tensor] for values in shaken])
+        assert_agree(value, generator.values[tensor], [values[tensor] for values in nearby])
 
 
 @examples(60, soak=2000)
-@given(sketches())
-def test_steps_are_equal_to_the_bit_again_and_on_any_threads(sketch: Sketch) -> None:
-    fetches = some(sketch, sketch.tensors)
+@given(graphs())
+def test_steps_are_equal_to_the_bit_again_and_on_any_threads(generator: GraphGenerator) -> None:
+    fetches = some(generator, generator.tensors)
     results: list[list[bytes]] = []
-    with fenced(), sharing_everything():
+    with with_redzones(), sharing_everything():
         for threads in (1, 2, 3):
-            with tf.Session(graph=sketch.graph, config=on_threads(threads)) as session:
+            with tf.Session(graph=generator.graph, config=on_threads(threads)) as session:
                 for _ in range(2):
-                    found = session.run(fetches, sketch.feeds)
+                    found = session.run(fetches, generator.feeds)
                     results.append([bits(value) for value in found])
     assert all(result == results[0] for result in results)
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
 @examples(50, soak=3000)
-@given(sketches(most=20))
-def test_gradients_agree_with_the_numpy_kernels(sketch: Sketch) -> None:
-    with sketch.graph.as_default():
-        gradients = gradients_of(sketch)
+@given(graphs(most=20))
+def test_gradients_agree_with_the_numpy_kernels(generator: GraphGenerator) -> None:
+    with generator.graph.as_default():
+        gradients = gradients_of(generator)
     if not gradients:
         return
-    nodes = sketch.graph.nodes
-    wanted = interpret(nodes, sketch.feeds)
+    nodes = generator.graph.nodes
+    wanted = interpret(nodes, generator.feeds)
     if not all(np.isfinite(widened(value)).all() for value in wanted.values()):
         return  # infinity times the zeros of padding: it matters which zeros are really there
-    shaken = tremblings(nodes, sketch.feeds)
-    with fenced(), tf.Session(graph=sketch.graph) as session:
-        found = session.run(gradients, sketch.feeds)
+    nearby = perturbed(nodes, generator.feeds)
+    with with_redzones(), tf.Session(graph=generator.graph) as session:
+        found = session.run(gradients, generator.feeds)
     for value, tensor in zip(found, gradients, strict=True):
-        assert_agree(value, wanted[tensor], [values[tensor] for values in shaken])
+        assert_agree(value, wanted[tensor], [values[tensor] for values in nearby])
 
 
-def gradients_of(sketch: Sketch) -> list[tf.Tensor]:
+def gradients_of(generator: GraphGenerator) -> list[tf.Tensor]:
     """The slopes of some tensors by the inputs of their dtypes, as far as there are any."""
-    smooth = [t for t in sketch.tensors if t.dtype.is_floating]
-    inputs = [t for t in sketch.feeds if t.dtype.is_floating]
+    smooth = [t for t in generator.tensors if t.dtype.is_floating]
+    inputs = [t for t in generator.feeds if t.dtype.is_floating]
     if not smooth or not inputs:
         return []
-    outputs = [tf.tanh(tensor) for tensor in some(sketch, smooth)]
+    outputs = [tf.tanh(tensor) for tensor in some(generator, smooth)]
     try:
         slopes = tf.gradients(outputs, inputs)
     except LookupError:  # an op without a gradient
@@ -135,7 +135,7 @@ def test_long_reductions_agree(rows: int, length: int, dtype: str) -> None:
 def test_what_is_left_of_a_row_ends_with_its_buffer(dtype: Any, columns: int) -> None:
     """One element beyond whole vectors: it is stored alone, as short as it is."""
     array = np.ones((3, columns), dtype.as_numpy_dtype)
-    with tf.Graph().as_default(), fenced(), tf.Session() as session:
+    with tf.Graph().as_default(), with_redzones(), tf.Session() as session:
         x = tf.placeholder(dtype, [3, columns])
         y = tf.stack([x, x + x, x], 1)
         found = session.run([y, tf.equal(y, y)], {x: array})
@@ -153,7 +153,7 @@ def test_short_floats_are_summed_as_long_ones(
     rng, (m, n, k) = np.random.default_rng(0), shape
     a = rng.normal(size=(k, m) if flips[0] else (m, k)).astype(dtype.as_numpy_dtype)
     b = rng.normal(size=(n, k) if flips[1] else (k, n)).astype(dtype.as_numpy_dtype)
-    with tf.Graph().as_default(), fenced(), tf.Session() as session:
+    with tf.Graph().as_default(), with_redzones(), tf.Session() as session:
         x, y = (tf.placeholder(dtype, side.shape) for side in (a, b))
         product = tf.matmul(x, y, transpose_a=flips[0], transpose_b=flips[1])
         found = session.run([product, tf.cast(product, tf.float32)], {x: a, y: b})
@@ -171,7 +171,7 @@ def test_short_convolutions_and_their_gradients(padding: str, stride: int) -> No
     image, kernel = rng.normal(size=(2, 9, 8, 12)), rng.normal(size=(3, 3, 12, 20)) / 10
     results = []
     for dtype in (tf.float16, tf.float32):
-        with tf.Graph().as_default(), fenced(), tf.Session() as session:
+        with tf.Graph().as_default(), with_redzones(), tf.Session() as session:
             x = tf.cast(tf.constant(image.astype(np.float16)), dtype)
             w = tf.cast(tf.constant(kernel.astype(np.float16)), dtype)
             y = tf.nn.conv2d(x, w, [1, stride, stride, 1], padding)

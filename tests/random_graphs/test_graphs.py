@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import thalweg as tf
 from tests.random_graphs import examples
+from tests.random_graphs.generator import Array, GraphGenerator, Values, interpret
 from tests.random_graphs.rules import EVERYTHING, SMOOTH
-from tests.random_graphs.sketch import Array, Sketch, Values, interpret
 from thalweg.device.local import local_devices
 from thalweg.graph.node import Node
 from thalweg.runtime import session as sessions
@@ -33,12 +33,12 @@ def on_reference_kernels() -> Iterator[None]:
 
 
 @st.composite
-def sketches(draw: Any, most: int = 20) -> Sketch:
+def graphs(draw: Any, most: int = 20) -> GraphGenerator:
     """A graph of about `most` ops over all dtypes."""
-    sketch = Sketch(draw)
-    with sketch.graph.as_default():
-        sketch.grow(EVERYTHING, draw(st.integers(1, most)))
-    return sketch
+    generator = GraphGenerator(draw)
+    with generator.graph.as_default():
+        generator.grow(EVERYTHING, draw(st.integers(1, most)))
+    return generator
 
 
 def assert_same(actual: Any, wanted: Array) -> None:
@@ -54,31 +54,31 @@ def some(draw: Any, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 @examples(150)
-@given(sketches())
-def test_inferred_shapes_and_dtypes_are_those_of_the_values(sketch: Sketch) -> None:
-    for tensor, value in sketch.values.items():
+@given(graphs())
+def test_inferred_shapes_and_dtypes_are_those_of_the_values(generator: GraphGenerator) -> None:
+    for tensor, value in generator.values.items():
         assert tensor.shape.is_compatible_with(value.shape), (tensor, value.shape)
         assert tf.as_dtype(value.dtype) == tensor.dtype.base_dtype, tensor
 
 
 @examples(150)
-@given(sketches())
-def test_a_session_agrees_with_plain_interpretation(sketch: Sketch) -> None:
-    everything = list(sketch.values)
-    with tf.Session(graph=sketch.graph) as session:
-        found = session.run(everything, sketch.feeds)
+@given(graphs())
+def test_a_session_agrees_with_plain_interpretation(generator: GraphGenerator) -> None:
+    everything = list(generator.values)
+    with tf.Session(graph=generator.graph) as session:
+        found = session.run(everything, generator.feeds)
     for value, tensor in zip(found, everything, strict=True):
-        assert_same(value, sketch.values[tensor])
+        assert_same(value, generator.values[tensor])
 
 
 @examples(300)
-@given(sketches(), st.data())
-def test_any_subset_may_be_fetched_and_any_tensor_fed(sketch: Sketch, data: Any) -> None:
-    fetches = some(data.draw, sketch.tensors)
-    fed = some(data.draw, sketch.tensors) if data.draw(st.booleans()) else []
-    feeds = {**sketch.feeds, **{t: other_value(sketch.values[t]) for t in fed}}
-    wanted = interpret(sketch.graph.nodes, feeds)
-    with tf.Session(graph=sketch.graph) as session:
+@given(graphs(), st.data())
+def test_any_subset_may_be_fetched_and_any_tensor_fed(generator: GraphGenerator, data: Any) -> None:
+    fetches = some(data.draw, generator.tensors)
+    fed = some(data.draw, generator.tensors) if data.draw(st.booleans()) else []
+    feeds = {**generator.feeds, **{t: other_value(generator.values[t]) for t in fed}}
+    wanted = interpret(generator.graph.nodes, feeds)
+    with tf.Session(graph=generator.graph) as session:
         for value, tensor in zip(session.run(fetches, feeds), fetches, strict=True):
             assert_same(value, wanted[tensor])
 
@@ -91,9 +91,9 @@ def other_value(value: Array) -> Array:
 
 
 @examples(150)
-@given(sketches(), st.data())
-def test_a_plan_runs_what_is_needed_and_nothing_else(sketch: Sketch, data: Any) -> None:
-    fetches, fed = some(data.draw, sketch.tensors), some(data.draw, sketch.tensors)
+@given(graphs(), st.data())
+def test_a_plan_runs_what_is_needed_and_nothing_else(generator: GraphGenerator, data: Any) -> None:
+    fetches, fed = some(data.draw, generator.tensors), some(data.draw, generator.tensors)
     step = Step(tuple(dict.fromkeys(fetches)), (), tuple(dict.fromkeys(fed)))
     planned = plan(step, local_devices({}), compiled=False)
     ran = [instruction.node for instruction in planned.instructions]
@@ -115,26 +115,26 @@ def needed(tensors: list[tf.Tensor], fed: set[tf.Tensor]) -> set[Node]:
 
 
 @examples(60, soak=1000)
-@given(sketches(), st.data())
-def test_threads_do_not_disturb_each_other(sketch: Sketch, data: Any) -> None:
-    subsets = [some(data.draw, sketch.tensors) for _ in range(4)]
-    with tf.Session(graph=sketch.graph) as session, ThreadPoolExecutor(4) as pool:
-        steps = [pool.submit(session.run, subset, sketch.feeds) for subset in subsets * 3]
+@given(graphs(), st.data())
+def test_threads_do_not_disturb_each_other(generator: GraphGenerator, data: Any) -> None:
+    subsets = [some(data.draw, generator.tensors) for _ in range(4)]
+    with tf.Session(graph=generator.graph) as session, ThreadPoolExecutor(4) as pool:
+        steps = [pool.submit(session.run, subset, generator.feeds) for subset in subsets * 3]
         for step, subset in zip(steps, subsets * 3, strict=True):
             for value, tensor in zip(step.result(), subset, strict=True):
-                assert_same(value, sketch.values[tensor])
+                assert_same(value, generator.values[tensor])
 
 
 @examples(60, soak=1000)
-@given(sketches())
-def test_a_graph_read_back_gives_the_same(sketch: Sketch) -> None:
-    written = sketch.graph.as_graph_def().SerializeToString()
+@given(graphs())
+def test_a_graph_read_back_gives_the_same(generator: GraphGenerator) -> None:
+    written = generator.graph.as_graph_def().SerializeToString()
     with tf.Graph().as_default() as graph, tf.Session() as session:
         tf.import_graph_def(tf.GraphDef.FromString(written), name="")
-        fetches = [graph.get_tensor_by_name(tensor.name) for tensor in sketch.values]
-        feeds = {tensor.name: value for tensor, value in sketch.feeds.items()}
+        fetches = [graph.get_tensor_by_name(tensor.name) for tensor in generator.values]
+        feeds = {tensor.name: value for tensor, value in generator.feeds.items()}
         found = session.run(fetches, feeds) if fetches else []
-    for value, wanted in zip(found, sketch.values.values(), strict=True):
+    for value, wanted in zip(found, generator.values.values(), strict=True):
         assert_same(value, wanted)
 
 
@@ -142,35 +142,35 @@ def test_a_graph_read_back_gives_the_same(sketch: Sketch) -> None:
 
 
 @st.composite
-def smooth_sketches(draw: Any) -> Sketch:
+def smooth_graphs(draw: Any) -> GraphGenerator:
     """A graph of smooth functions in float64 whose values stay small."""
-    sketch = Sketch(draw, (np.float64,))
-    with sketch.graph.as_default():
-        sketch.placeholder(np.float64, draw(st.sampled_from([(), (3,), (2, 3), (1, 5), (0, 2)])))
+    generator = GraphGenerator(draw, (np.float64,))
+    with generator.graph.as_default():
+        generator.placeholder(np.float64, draw(st.sampled_from([(), (3,), (2, 3), (1, 5), (0, 2)])))
         for _ in range(draw(st.integers(1, 12))):
-            sketch.grow(SMOOTH, 1)
-            last = sketch.tensors[-1]
-            if np.abs(sketch.values[last]).max(initial=0) > 3:
-                sketch.tensors.remove(last)
-                sketch.note(tf.tanh(last))
-    return sketch
+            generator.grow(SMOOTH, 1)
+            last = generator.tensors[-1]
+            if np.abs(generator.values[last]).max(initial=0) > 3:
+                generator.tensors.remove(last)
+                generator.note(tf.tanh(last))
+    return generator
 
 
 @pytest.mark.filterwarnings("ignore:Converting sparse IndexedSlices")
 @examples(150)
-@given(smooth_sketches())
-def test_gradients_agree_with_central_differences(sketch: Sketch) -> None:
-    x = sketch.tensors[0]
-    with sketch.graph.as_default(), tf.Session() as session:
-        y = tf.add_n([tf.reduce_sum(tf.sin(t)) for t in sketch.tensors[-3:]])
+@given(smooth_graphs())
+def test_gradients_agree_with_central_differences(generator: GraphGenerator) -> None:
+    x = generator.tensors[0]
+    with generator.graph.as_default(), tf.Session() as session:
+        y = tf.add_n([tf.reduce_sum(tf.sin(t)) for t in generator.tensors[-3:]])
         (dx,) = tf.gradients(y, x)
-        slope = np.zeros_like(sketch.values[x])
+        slope = np.zeros_like(generator.values[x])
         if dx is not None:
             dense = tf.convert_to_tensor(dx)
             assert dense.shape.is_compatible_with(slope.shape)
-            slope = session.run(dense, sketch.feeds)
-    nodes = sketch.graph.nodes[: y.op.index + 1]
-    wanted = differences(nodes, sketch.feeds, x, y)
+            slope = session.run(dense, generator.feeds)
+    nodes = generator.graph.nodes[: y.op.index + 1]
+    wanted = differences(nodes, generator.feeds, x, y)
     np.testing.assert_allclose(slope, wanted, rtol=1e-4, atol=1e-6)
 
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import thalweg as tf
 from tests.random_graphs import examples
+from tests.random_graphs.generator import SeededGenerator
 from tests.random_graphs.layers import convolution, pooling, softmax
 from tests.random_graphs.rules import SMOOTH
-from tests.random_graphs.sketch import Seeded
 from thalweg.runtime import session as sessions
 
 STEPS = 3
@@ -38,41 +38,41 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 class Training:
     """A graph of bounded functions over variables and inputs, a loss and an optimizer."""
 
-    def __init__(self, seed: int, count: int) -> None:
-        self.sketch = sketch = Seeded(seed, (np.float32,))
-        with sketch.graph.as_default():
-            self.variables = [self._variable() for _ in range(sketch.number(1, 3))]
-            sketch.placeholder(np.float32, sketch.shape(1))
+    def __init__(self, seed: int, count: int, device: Callable[[Any], str] = lambda _: "") -> None:
+        self.generator = generator = SeededGenerator(seed, (np.float32,))
+        with generator.graph.as_default(), tf.device(device):
+            self.variables = [self._variable() for _ in range(generator.number(1, 3))]
+            generator.placeholder(np.float32, generator.shape(1))
             for _ in range(count):
-                sketch.grow(RULES, 1)
+                generator.grow(RULES, 1)
                 self._bound()
             self._finish()
 
     def _variable(self) -> Any:
-        sketch = self.sketch
-        shape = tuple(size or 1 for size in sketch.shape(1))
-        variable = tf.Variable(sketch.array(np.float32, shape))
-        value = variable.read_value() if sketch.flip() else tf.identity(variable)
-        sketch.feeds[value] = sketch.values[value] = sketch.array(np.float32, shape)
-        for node in sketch.graph.nodes:  # variables have no NumPy kernel: the sketch skips them
+        generator = self.generator
+        shape = tuple(size or 1 for size in generator.shape(1))
+        variable = tf.Variable(generator.array(np.float32, shape))
+        value = variable.read_value() if generator.flip() else tf.identity(variable)
+        generator.feeds[value] = generator.values[value] = generator.array(np.float32, shape)
+        for node in generator.graph.nodes:  # variables have no NumPy kernel
             for tensor in node.outputs:
-                sketch.values.setdefault(tensor, sketch.feeds[value])
-        sketch.tensors.append(value)
+                generator.values.setdefault(tensor, generator.feeds[value])
+        generator.tensors.append(value)
         return variable
 
     def _bound(self) -> None:
-        last = self.sketch.tensors[-1]
-        if np.abs(self.sketch.values[last]).max(initial=0) > 3:
-            self.sketch.tensors.remove(last)
-            self.sketch.note(tf.tanh(last))
+        last = self.generator.tensors[-1]
+        if np.abs(self.generator.values[last]).max(initial=0) > 3:
+            self.generator.tensors.remove(last)
+            self.generator.note(tf.tanh(last))
 
     def _finish(self) -> None:
-        sketch = self.sketch
-        results = [t for t in sketch.tensors[-4:] if sketch.values[t].size]
+        generator = self.generator
+        results = [t for t in generator.tensors[-4:] if generator.values[t].size]
         everything = [tf.reduce_mean(tf.sin(t)) for t in results]
         decay = [0.01 * tf.nn.l2_loss(variable) for variable in self.variables]
         self.loss = tf.add_n([*everything, *decay])
-        self.optimizer = sketch.choose(OPTIMIZERS)
+        self.optimizer = generator.choose(OPTIMIZERS)
         optimizer = OPTIMIZERS[self.optimizer]()
         pairs = optimizer.compute_gradients(self.loss)
         self.gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
@@ -81,15 +81,15 @@ class Training:
         self.initialise = tf.global_variables_initializer()
 
     def feeds(self) -> dict[Any, Any]:
-        inputs = self.sketch.feeds.items()
+        inputs = self.generator.feeds.items()
         return {tensor: value for tensor, value in inputs if tensor.op.type == "Placeholder"}
 
-    def trajectory(self, compiled: bool) -> list[Any]:
+    def trajectory(self, compiled: bool, config: tf.ConfigProto | None = None) -> list[Any]:
         """What every step fetched, and what the variables hold afterwards."""
         found: list[Any] = []
         with (
             mock.patch.object(sessions, "COMPILES", compiled),
-            tf.Session(graph=self.sketch.graph) as session,
+            tf.Session(graph=self.generator.graph, config=config) as session,
         ):
             session.run(self.initialise)
             for _ in range(STEPS):

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import thalweg as tf
 from tests.lower.programs import lowered, native
 from tests.random_graphs import examples
+from tests.random_graphs.generator import SeededGenerator
 from tests.random_graphs.layers import COMPILED
-from tests.random_graphs.sketch import Seeded
 from thalweg.codegen.machine import host
 from thalweg.device.local import local_devices
 from thalweg.lower.lowering import Lowered, lower
@@ -40,18 +40,18 @@ from thalweg.runtime.plan import Step, plan
 
 def random_regions(seed: int, count: int) -> list[Lowered]:
     """The regions of a random step, lowered for its shapes."""
-    sketch = Seeded(seed)
-    with sketch.graph.as_default():
-        sketch.grow(COMPILED, count)
-    computed = [tensor for tensor in sketch.tensors if tensor.op.inputs]
+    generator = SeededGenerator(seed)
+    with generator.graph.as_default():
+        generator.grow(COMPILED, count)
+    computed = [tensor for tensor in generator.tensors if tensor.op.inputs]
     fetches = tuple(dict.fromkeys(computed[-3:]))
     if not fetches:
         return []
-    step = plan(Step(fetches, (), tuple(sketch.feeds)), local_devices({}))
+    step = plan(Step(fetches, (), tuple(generator.feeds)), local_devices({}))
     calls = [i.call for i in step.instructions if isinstance(i.call, Executable)]
     found: list[Lowered] = []
     for call in calls:
-        shapes = {tensor: sketch.values[tensor].shape for tensor in call.region.inputs}
+        shapes = {tensor: generator.values[tensor].shape for tensor in call.region.inputs}
         try:
             found.append(lower(call.region, shapes, host()))
         except NotCompiled:

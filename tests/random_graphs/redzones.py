@@ -1,4 +1,4 @@
-"""Fences around the memory that native code writes: a store that leaves its buffer is seen."""
+"""Redzones around the memory that native code writes: a store that leaves its buffer is seen."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _WIDTH = 256
 _MARK = 0xA5
 
 
-class _Fenced:
-    """NumPy for the module that allocates results and arenas: what it gives has fences."""
+class _Redzones:
+    """NumPy for the module that allocates results and arenas: what it gives has redzones."""
 
     def __init__(self) -> None:
         self.whole: list[tuple[Any, int]] = []
@@ -25,14 +25,14 @@ class _Fenced:
         return getattr(np, name)
 
     def empty(self, shape: Any, dtype: Any) -> Any:
-        """Memory between two fences."""
+        """Memory between two redzones."""
         count = int(np.prod(shape)) * np.dtype(dtype).itemsize
         raw = np.full(count + 2 * _WIDTH, _MARK, np.uint8)
         self.whole.append((raw, count))
         return raw[_WIDTH : _WIDTH + count].view(dtype).reshape(shape)
 
     def check(self) -> None:
-        """All fences stand."""
+        """All redzones are as they were."""
         for raw, count in self.whole:
             assert (raw[:_WIDTH] == _MARK).all(), f"a store before a buffer of {count} bytes"
             assert (raw[_WIDTH + count :] == _MARK).all(), (
@@ -41,9 +41,9 @@ class _Fenced:
 
 
 @contextmanager
-def fenced() -> Iterator[None]:
+def with_redzones() -> Iterator[None]:
     """Fail where native code wrote outside the results and arenas it was given."""
-    fences = _Fenced()
-    with mock.patch.object(program, "np", fences), mock.patch.object(invocation, "np", fences):
+    redzones = _Redzones()
+    with mock.patch.object(program, "np", redzones), mock.patch.object(invocation, "np", redzones):
         yield
-    fences.check()
+    redzones.check()

@@ -1,6 +1,6 @@
 """Drawing random graphs, node by node.
 
-A `Sketch` holds a graph under construction and, beside every tensor, its value as the NumPy
+A `GraphGenerator` holds a graph under construction and, beside every tensor, its value as the NumPy
 kernels give it: so each step knows the real shapes and values, also where the graph does not.
 """
 
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 Values = dict[tf.Tensor, Array]
 
 SIZES = (0, 1, 2, 3, 5, 7)
-MOST_ELEMENTS = 400
+MAX_ELEMENTS = 400
 DTYPES = (
     np.float32,
     np.float64,
@@ -58,7 +58,7 @@ def call(node: Node, values: Mapping[tf.Tensor, Array]) -> list[Array]:
     return [np.asarray(part) for part in flat]
 
 
-class Sketch:
+class GraphGenerator:
     """A random graph that grows, with the value of everything in it."""
 
     def __init__(self, draw: Callable[[Any], Any], dtypes: tuple[Any, ...] = DTYPES) -> None:
@@ -146,11 +146,11 @@ class Sketch:
         new = [n for n in self.graph.nodes if n.outputs and n.outputs[0] not in self.values]
         self.values = interpret(new, {**self.values, **self.feeds})
         for tensor in result if isinstance(result, list) else [result]:
-            if self.values[tensor].size <= MOST_ELEMENTS:
+            if self.values[tensor].size <= MAX_ELEMENTS:
                 self.tensors.append(tensor)
         return result
 
-    def grow(self, rules: Mapping[str, Callable[[Sketch], Any]], count: int) -> None:
+    def grow(self, rules: Mapping[str, Callable[[GraphGenerator], Any]], count: int) -> None:
         """Apply `count` random rules; one that does not fit gives None or is refused."""
         for _ in range(count):
             try:
@@ -161,8 +161,8 @@ class Sketch:
                 self.note(result)
 
 
-class Seeded(Sketch):
-    """A sketch whose choices all follow from one seed: a shorter one begins a longer one.
+class SeededGenerator(GraphGenerator):
+    """A generator whose choices all follow from one seed: a shorter one begins a longer one.
 
     Graphs grow larger, deeper and more various than those that are drawn choice by choice.
     """
