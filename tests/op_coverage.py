@@ -16,8 +16,7 @@ from thalweg.autodiff import gradients
 from thalweg.graph.node import Node
 from thalweg.graph.op import REGISTRY
 from thalweg.graph.subgraph import needed
-from thalweg.lower.control import builder
-from thalweg.runtime import plan
+from thalweg.runtime import control_region, plan
 from thalweg.testing import gradient_checker
 
 #: Ops whose gradient no differences can check, and why.
@@ -111,7 +110,7 @@ def gradient_check(second: bool = False) -> Iterator[None]:
 def watch() -> None:
     """Record from now on what is planned and differentiated in this process."""
     plan._instruction = _noting_runs(plan._instruction)
-    builder.lower = _noting_parts(builder.lower)
+    control_region.cached_lower = _noting_parts(control_region.cached_lower)
     gradients.gradient_function = _noting_gradients(gradients.gradient_function)
     gradient_checker._gradient = _checking(gradient_checker._gradient)
 

@@ -18,7 +18,7 @@ from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.pool import Entry, Pool, StepTable, default_pool
 from thalweg.ir.kernel import Argument, Dynamic, Kernel
 from thalweg.platform.disk_cache import disk_of_environment
-from thalweg.runtime import lowering_cache, program_cache
+from thalweg.runtime import program_cache
 
 
 class Known(Kernels):
@@ -62,8 +62,8 @@ def test_what_a_kernel_writes_is_in_no_other_buffer_of_it(
     default_pool()
     seen: list[Entry] = []
     monkeypatch.setitem(cache._process, "kernels", known := Known())
-    for module in (program_cache, lowering_cache):  # a program that is found names its kernels only
-        monkeypatch.setattr(module, "shared_disk", lambda: None)
+    # A program that is found names its kernels only.
+    monkeypatch.setattr(program_cache, "shared_disk", lambda: None)
     run = Pool.run
 
     def watched(self: Pool, program: StepTable) -> int:

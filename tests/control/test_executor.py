@@ -23,8 +23,8 @@ def called(function, inputs, dtype=tf.int32):
 def token_graph(sess, fetch):
     """The token graph of the only control node of a step."""
     calls = [step.call for step in sess.plan(fetch).plan.instructions]
-    (program,) = [call.program for call in calls if hasattr(call, "program")]
-    return program.graph
+    (dataflow,) = [call.dataflow for call in calls if hasattr(call, "dataflow")]
+    return dataflow.graph
 
 
 class TestOverlap:

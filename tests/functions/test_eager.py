@@ -473,10 +473,10 @@ class TestMemory:
         longest = 0
         for _ in range(10_000):
             y = y + 1.0
-            longest = max(longest, len(EAGER.segment.tensors))
+            longest = max(longest, len(EAGER.lazy_trace.tensors))
         assert longest <= 2_000
         assert y.numpy().tolist() == [10_000.0, 10_000.0]
-        assert len(EAGER.segment.tensors) <= 1
+        assert len(EAGER.lazy_trace.tensors) <= 1
 
     def test_of_shapes_that_always_change_is_bounded(self):
         for size in range(1, 60):

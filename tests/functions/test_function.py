@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.functions.function_cache import MOST_TRACES
+from thalweg.functions.function_cache import MAX_TRACES
 from thalweg.platform import tf_logging
 
 
@@ -198,13 +198,13 @@ def test_names_and_positions_are_one(eager):
 def test_the_cache_is_bounded_and_forgets_the_least_used(eager):
     function, seen = counted(lambda x, number: x + number)
     one = tf.constant(1.0)
-    for number in range(MOST_TRACES + 5):
+    for number in range(MAX_TRACES + 5):
         function(one, number)
         function(one, 0)
-    assert len(seen) == MOST_TRACES + 5  # 0 was used all the time
-    assert function.explain().kept == MOST_TRACES
+    assert len(seen) == MAX_TRACES + 5  # 0 was used all the time
+    assert function.explain().kept == MAX_TRACES
     function(one, 1)
-    assert len(seen) == MOST_TRACES + 6
+    assert len(seen) == MAX_TRACES + 6
 
 
 # What is said of it

@@ -48,19 +48,19 @@ def test_every_set_of_shapes_has_a_program(session: Any) -> None:
     for size in (3, 5, 3, 5, 3):
         np.testing.assert_allclose(session.run(y, {x: np.zeros(size)}), np.ones(size))
     (region,) = regions(session)
-    assert sorted(region.steps) == [((3,),), ((5,),)]
-    assert all(isinstance(step, Program) for step in region.steps.values())
+    assert sorted(region.programs) == [((3,),), ((5,),)]
+    assert all(isinstance(step, Program) for step in region.programs.values())
 
 
 def test_programs_of_shapes_long_gone_are_dropped(session: Any) -> None:
     x = tf.placeholder(tf.float32, [None])
     y = x * 2
-    with mock.patch.object(compiled, "_MOST_STEPS", 4):
+    with mock.patch.object(compiled, "_MAX_PROGRAMS", 4):
         for size in [*range(2, 20), 2, 3]:
             array = np.arange(size, dtype=np.float32)
             np.testing.assert_array_equal(session.run(y, {x: array}), array * 2)
     (region,) = regions(session)
-    assert list(region.steps) == [((18,),), ((19,),), ((2,),), ((3,),)]
+    assert list(region.programs) == [((18,),), ((19,),), ((2,),), ((3,),)]
 
 
 def test_feeds_of_any_layout_are_read_rightly(session: Any) -> None:

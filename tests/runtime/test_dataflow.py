@@ -86,3 +86,20 @@ def test_closing_the_session_ends_the_waiting():
             session.close()
             waiter.join(0.01)
         assert len(errors) == 1
+
+
+def test_what_touches_a_variable_keeps_its_order_beside_a_node_that_blocks(session):
+    """Whatever is ready first: a read comes after the writes before it."""
+    total, v = accumulator(), tf.Variable(1.0)
+    session.run(v.initializer)
+    written = v.assign_add(2.0)
+    with tf.control_dependencies([written]):
+        read = v.read_value()
+    later = v.assign(read * 10.0)
+    apply = total.apply_grad(np.ones(2, np.float32))
+    taken = total.take_grad(1)
+    value, _, _, _ = session.run([read, later, taken, apply])
+    assert value == 3.0
+    assert session.run(v) == 30.0
+    (plan,) = [plan for plan in session._plans.values() if plan.may_block]
+    assert "ConditionalAccumulator" in str(plan.dataflow.graph)

@@ -16,7 +16,7 @@ import pytest
 import thalweg as tf
 from tests.lower.programs import regions_of
 from tests.runtime.processes import Processes
-from thalweg.codegen import cache
+from thalweg.codegen import cache, sources
 from thalweg.codegen.contraction import tune as tuned
 from thalweg.codegen.machine import named
 from thalweg.codegen.sources import code_digest
@@ -24,6 +24,7 @@ from thalweg.device.cpu.device import CpuDevice
 from thalweg.device.cpu.pool import Pool
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.lower import lowering
 from thalweg.lower.fingerprint import fingerprint
 from thalweg.lower.lowering import lower
 from thalweg.lower.specialise import NotCompiled
@@ -167,7 +168,7 @@ def test_what_only_this_process_knows_has_no_identity() -> None:
 
 
 @pytest.mark.parametrize("what", ["threads", "target", "schedules", "code"])
-def test_other_surroundings_are_lowered_for(
+def test_another_environment_is_lowered_for(
     processes: Processes, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     processes.run(layer, batch(7))
@@ -179,10 +180,57 @@ def test_other_surroundings_are_lowered_for(
         elif what == "schedules":
             tuned.winners()._state = "others"
         else:
-            monkeypatch.setattr(program_cache, "surroundings", lambda: "other code")
+            monkeypatch.setattr(program_cache, "environment_key", lambda: "other code")
         x = tf.placeholder(tf.float32, [None, 20])
         session.run(layer(x), {x: batch(7)})
     assert processes.lowered == 1
+
+
+COMMENTED = """# A comment.
+def f(x):
+    \'\'\'Words: "a" # b.
+    \'\'\'
+
+    return x + 1  # more
+
+
+class A:
+    \'\'\'Words.\'\'\'
+
+    y = "# no comment"
+    z = g(
+        \'\'\'no
+ docstring\'\'\'
+    )
+""".replace("'''", '"' * 3)
+
+
+def test_comments_and_docstrings_do_not_count(tmp_path: Path) -> None:
+    def digest(source: str) -> str:
+        (tmp_path / "code").mkdir(exist_ok=True)
+        (tmp_path / "code" / "a.py").write_text(source)
+        return code_digest(tmp_path, ["code"])
+
+    first = digest(COMMENTED)
+    assert digest(COMMENTED.replace("Words", "Other words")) == first
+    assert digest(COMMENTED.replace("  # more", "")) == first
+    assert digest("\n" + COMMENTED.replace("A comment", "Another")) == first
+    for old, new in (("x + 1", "x + 2"), ("# no", "# yes"), ("no\n", "no\n\n")):
+        assert digest(COMMENTED.replace(old, new)) != first
+
+
+def test_a_file_that_did_not_change_is_not_read_again(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digest() -> str:
+        sources._own_digest.cache_clear()
+        sources._kept_digests.cache_clear()
+        with processes.next():
+            return sources.own_digest(["lower"])
+
+    first = digest()
+    monkeypatch.setattr(sources, "_file_digest", lambda path: pytest.fail(f"{path} is read"))
+    assert digest() == first
 
 
 def test_every_line_of_code_counts(tmp_path: Path) -> None:
@@ -250,7 +298,7 @@ def test_a_folder_that_cannot_be_written_to_does_not_matter(processes: Processes
 
 
 def test_sizes_that_vary(processes: Processes) -> None:
-    """Shapes that came in the same order are found; others go on from what was found."""
+    """Programs of shapes that came before are found; others go on from what was found."""
     first = processes.run(layer, batch(7), batch(9), batch(11))
     assert processes.lowered == 3
     second = processes.run(layer, batch(7), batch(9), batch(11))
@@ -262,6 +310,14 @@ def test_sizes_that_vary(processes: Processes) -> None:
     assert cache.statistics().misses == 0  # the kernels that were found take any size
     (alone,) = processes.run(layer, batch(13))
     np.testing.assert_allclose(third, alone, rtol=1e-5)
+
+
+def test_the_order_in_which_sizes_came_does_not_matter(processes: Processes) -> None:
+    processes.run(layer, batch(7), batch(9), batch(11), batch(13), batch(15), batch(17))
+    processes.run(layer, batch(7), batch(17), batch(9), batch(13))
+    assert processes.lowered == 0
+    processes.run(layer, batch(9), batch(11))
+    assert processes.lowered == 1  # the first one alone: with all sizes in its code
 
 
 def test_a_node_that_cannot_be_compiled_is_remembered(
@@ -327,6 +383,56 @@ def test_plans_kernels_and_profiles_are_told_as_before(processes: Processes) -> 
     first = describe()
     lowered = 0
     assert describe() == first
+
+
+# Parts of native loops
+
+
+def run_loop(processes: Processes, factor: float = 2.0, kind: Any = tf.bfloat16) -> Any:
+    """A loop over narrow floats and integers in a new process."""
+    with processes.next() as session:
+        x = tf.placeholder(tf.float32, [5])
+        _, y = tf.while_loop(
+            lambda i, y: i < 3,
+            lambda i, y: (i + 1, tf.cast(tf.cast(y, kind), tf.float32) * factor + 1),
+            [0, x],
+        )
+        slope = tf.gradients(y, x)[0]
+        return session.run([y, slope], {x: np.linspace(0, 1, 5)})
+
+
+@pytest.fixture
+def loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
+    return Processes(tmp_path, monkeypatch, lowering)
+
+
+def test_a_second_process_lowers_no_part_of_a_loop(loops: Processes) -> None:
+    first = run_loop(loops)
+    assert loops.lowered
+    second = run_loop(loops)
+    assert not loops.lowered
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("change", [{"factor": 3.0}, {"kind": tf.float16}])
+def test_another_loop_is_lowered(loops: Processes, change: dict[str, Any]) -> None:
+    run_loop(loops)
+    run_loop(loops, **change)
+    assert loops.lowered
+
+
+@pytest.mark.parametrize("damage", [b"", b"no entry of ours", None])
+def test_a_damaged_part_is_made_again(loops: Processes, damage: bytes | None) -> None:
+    first = run_loop(loops)
+    entries = {path: path.read_bytes() for path in loops.folder.rglob("*.o")}
+    for path, content in entries.items():
+        if damage is None:
+            path.write_bytes(content[:-1])
+        else:
+            loops.forge(path, damage)
+    second = run_loop(loops)
+    assert loops.lowered
+    np.testing.assert_array_equal(first, second)
 
 
 _PROGRAM = """

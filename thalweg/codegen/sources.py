@@ -1,53 +1,124 @@
-"""The code that makes code, as a digest: what other versions of it made does not count."""
+"""The code that makes code, as a digest: what other versions of it made does not count.
+
+Comments and docstrings do not count either. A file's digest is kept on disk beside the kernels,
+with the time and size of the file, as Python keeps bytecode: a process that finds all files
+unchanged reads none of them.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Sequence
-from hashlib import sha256
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
+from thalweg.codegen.cache import shared_disk
 from thalweg.platform.caches import memoized
 
 _PACKAGE = Path(__file__).parent.parent
 
+#: Code with its short strings, up to a comment, a string of several lines, or the end.
+_PARTS = re.compile(
+    rb"""((?:[^"'#]++|"(?!"")(?:[^"\\\n]|\\.)*+"|'(?!'')(?:[^'\\\n]|\\.)*+')*+)"""
+    rb"""(#[^\n]*+|\"{3}(?:[^"\\]++|\\.|"(?!""))*+\"{3}|'{3}(?:[^'\\]++|\\.|'(?!''))*+'{3}|\Z)""",
+    re.DOTALL,
+)
+
+
+class _Known(NamedTuple):
+    """The digest of a file, and when it was last changed and how long it was then."""
+
+    time: int
+    size: int
+    digest: str
+
 
 def own_digest(folders: Sequence[str]) -> str:
-    """A digest of the Python files in some folders of this package, each read once."""
-    return _together(map(_own_folder, folders))
-
-
-def code_digest(package: Path, folders: Sequence[str]) -> str:
-    """A digest of the Python files in some folders of a package."""
-    return _together(_digest(package, folder) for folder in folders)
+    """A digest of the Python code in some folders of this package."""
+    return _own_digest(tuple(folders))
 
 
 @memoized(64)
-def _own_folder(folder: str) -> bytes:
-    return _digest(_PACKAGE, folder)
+def _own_digest(folders: tuple[str, ...]) -> str:
+    known = _kept_digests()
+    before = dict(known)
+    found = _digest(_PACKAGE, folders, known)
+    disk = shared_disk()
+    if known != before and disk is not None:
+        disk.write(_table_name(), json.dumps(known, separators=(",", ":")).encode())
+    return found
 
 
-def _digest(package: Path, folder: str) -> bytes:
-    parts: list[bytes] = []
-    for path in _python_files(os.fspath(package / folder)):
-        with open(path, "rb", buffering=0) as file:
-            content = file.read()
-        name = path[len(os.fspath(package)) + 1 :]
-        parts += f"{name} {len(content)}\n".encode(), content
-    return sha256(b"".join(parts)).digest()  # in one go: by files takes longer
+@cache
+def _kept_digests() -> dict[str, _Known]:
+    disk = shared_disk()
+    content = None if disk is None else disk.read(_table_name())
+    try:
+        return {path: _Known(*known) for path, known in json.loads(content or b"{}").items()}
+    except (TypeError, ValueError, AttributeError):  # not of our making
+        return {}
 
 
-def _python_files(folder: str) -> list[str]:
-    """The Python files of a folder and of those in it, in one order."""
-    found: list[str] = []
+def _table_name() -> str:
+    return blake2b(f"code digests of {_PACKAGE}".encode(), digest_size=32).hexdigest()
+
+
+def code_digest(package: Path, folders: Sequence[str]) -> str:
+    """A digest of the Python code in some folders of a package, all of it read now."""
+    return _digest(package, folders, {})
+
+
+def _digest(package: Path, folders: Sequence[str], known: dict[str, _Known]) -> str:
+    """A digest of all files; the digests of those that are not `known` are added there."""
+    parts: list[str] = []
+    start = len(str(package)) + 1
+    for folder in folders:
+        for path, time, size in sorted(_python_files(str(package / folder))):
+            name = path[start:]
+            found = known.get(name)
+            if found is None or found.time != time or found.size != size:
+                found = known[name] = _Known(time, size, _file_digest(path))
+            parts.append(f"{name} {found.digest}")
+    return blake2b("\n".join(parts).encode(), digest_size=20).hexdigest()
+
+
+def _python_files(folder: str) -> Iterator[tuple[str, int, int]]:
+    """The Python files of a folder and of those in it, with their times and sizes."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):
-                found.append(entry.path)
+                status = entry.stat()
+                yield entry.path, status.st_mtime_ns, status.st_size
             elif entry.name != "__pycache__" and entry.is_dir():
-                found += _python_files(entry.path)
-    return sorted(found)
+                yield from _python_files(entry.path)
 
 
-def _together(digests: Iterable[bytes]) -> str:
-    return sha256(b"".join(digests)).hexdigest()
+def _file_digest(path: str) -> str:
+    with open(path, "rb", buffering=0) as file:
+        return blake2b(code_of(file.read()), digest_size=20).hexdigest()
+
+
+def code_of(source: bytes) -> bytes:
+    """A Python file without docstrings, comments and blank lines; line ends in strings are zeros.
+
+    >>> code_of(b"def f(x):\\n    # twice\\n\\n    return 2 * x  # exact")
+    b'def f(x):\\n    return 2 * x'
+    """
+    parts: list[tuple[bytes, bytes]] = _PARTS.findall(source)
+    kept: list[bytes] = []
+    for (code, other), (after, _) in pairwise([*parts, (b"", b"")]):
+        kept.append(code)
+        if not (other.startswith(b"#") or _is_docstring(code, other, after, is_first=not kept[1:])):
+            kept.append(other.replace(b"\n", b"\0"))
+    return b"\n".join(filter(None, map(bytes.rstrip, b"".join(kept).split(b"\n"))))
+
+
+def _is_docstring(before: bytes, string: bytes, after: bytes, is_first: bool) -> bool:
+    """Whether a string has its lines to itself, after one that opens a block or first of all."""
+    opens = before.rstrip(b" ").endswith(b":\n") or (is_first and not before)
+    return opens and string.startswith(b'"') and after.startswith(b"\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from thalweg.control.bodies import close_bodies, trace_body
 from thalweg.data import structure
 from thalweg.data.columns import as_array
 from thalweg.data.flow import Element, Pipeline, Run, Stage
-from thalweg.device.cpu.program import Program
 from thalweg.device.local import local_devices
 from thalweg.functions.tensors import EagerTensor
 from thalweg.graph.attributes import FunctionName
@@ -30,8 +29,8 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.ops.random.random import Random
 from thalweg.ops.state.state import VariableV2
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import Executable
-from thalweg.runtime.kernels import Context, located, run
+from thalweg.runtime.fast_path import FastPath, fast_path
+from thalweg.runtime.kernels import Context, run
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.session import COMPILES
 
@@ -132,15 +131,31 @@ def sparse_leaves(spec: Any) -> tuple[bool, ...]:
     return tuple(isinstance(leaf, structure.SparseTensorSpec) for leaf in structure.flatten(spec))
 
 
-_plans: weakref.WeakKeyDictionary[Body, Plan] = weakref.WeakKeyDictionary()
+class PlannedBody(NamedTuple):
+    """A body, ready to run: its outputs are arguments or results of the plan."""
+
+    plan: Plan
+    path: FastPath | None
+    outputs: list[int]  # among the arguments, then the results
+    are_results: bool  # the outputs are the results
 
 
-def planned(body: Body) -> Plan:
+_plans: weakref.WeakKeyDictionary[Body, PlannedBody] = weakref.WeakKeyDictionary()
+
+
+def planned(body: Body) -> PlannedBody:
     """The plan of a body's outputs, given its arguments."""
     known = _plans.get(body)
     if known is None:
-        step = Step(body.outputs, (), body.arguments)
-        known = _plans[body] = plan(step, local_devices({}, _THREADS), compiled=COMPILES)
+        computed = tuple(t for t in dict.fromkeys(body.outputs) if t not in body.arguments)
+        step = Step(computed, (), body.arguments)
+        made = plan(step, local_devices({}, _THREADS), compiled=COMPILES)
+        path = fast_path(made, body.arguments)
+        order = [*body.arguments, *computed]
+        outputs = [order.index(tensor) for tensor in body.outputs]
+        path = None if path is None or path.references else path
+        are_results = body.outputs == computed
+        known = _plans[body] = PlannedBody(made, path, outputs, are_results)
     return known
 
 
@@ -148,12 +163,11 @@ class Call:
     """A function, ready to be called by one iterator: (values of an element) -> values."""
 
     def __init__(self, function: Function, run: Run, node: Node) -> None:
-        self._plan = planned(function.body)
+        self._plan, self._path, self._outputs, self._are_results = planned(function.body)
         self._captured = function.captured
         self._has_cells = any(isinstance(value, VariableCell) for value in function.captured)
         self._sparse = function.sparse if any(function.sparse) else ()
         self._context = Context(node, run.resources, Cancellation())
-        self._region, self._inputs = _only_region(self._plan)
         self._is_random = is_random(function.body)
         self.node = node
 
@@ -165,16 +179,17 @@ class Call:
         captured = self._captured
         if self._has_cells:
             captured = [v.read() if isinstance(v, VariableCell) else v for v in captured]
-        values = [*tensors_of(element), *captured]
-        if self._region is None:
-            return self._in_order(values)
-        try:
-            arrays = [values[place] for place in self._inputs]
-            made = self._region.run(self._context, arrays, ())
-        except Exception as error:
-            raise located(error, self._region.region.nodes[-1]) from error
-        count = len(values)
-        return [values[s] if s < count else made[s - count] for s in self._plan.fetches]
+        values, path, results = [*tensors_of(element), *captured], self._path, None
+        if path is not None:
+            results = path.run(self._context, [values[place] for place in path.inputs], ())
+        return self._joined(values, self._run_plan(values) if results is None else results)
+
+    def _joined(self, values: Sequence[Any], results: list[Any]) -> list[Any]:
+        """The outputs: arguments as they came, or results."""
+        if self._are_results:
+            return results
+        every = [*values, *results]
+        return [every[place] for place in self._outputs]
 
     @property
     def goes_by_rows(self) -> bool:
@@ -182,24 +197,22 @@ class Call:
         count = len(self._plan.feeds)
         of_captured = range(count - len(self._captured), count)
         return (
-            self._region is not None
+            self._path is not None
             and not (self._has_cells or self._sparse or self._is_random)
-            and not any(slot in of_captured for slot in self._plan.fetches)
+            and not any(place in of_captured for place in self._outputs)
         )
 
     def by_rows(self, *columns: Any) -> Element:
         """The results for the rows of columns, as columns; raises if one must be called alone."""
-        values = [*columns, *self._captured]
-        is_row = [place < len(columns) for place in self._inputs]
-        arrays = [values[place] for place in self._inputs]
-        region: Any = self._region
-        made = region.by_rows(arrays, is_row, len(columns[0]))
-        if made is None:
-            raise errors.UnavailableError(None, None, "a row is not settled by native code")
-        count = len(values)
-        return tuple([values[s] if s < count else made[s - count] for s in self._plan.fetches])
+        values, path = [*columns, *self._captured], cast("FastPath", self._path)
+        is_row = [place < len(columns) for place in path.inputs]
+        arrays = [values[place] for place in path.inputs]
+        results = path.run_rows(arrays, is_row, len(columns[0]))
+        if results is None:
+            raise errors.UnavailableError(None, None, "a row needs the reference kernels")
+        return tuple(self._joined(values, results))
 
-    def _in_order(self, values: list[Any]) -> list[Any]:
+    def _run_plan(self, values: list[Any]) -> list[Any]:
         slots = [*values, *[None] * (self._plan.slot_count - len(values))]
         run(self._plan.instructions, slots, self._context.resources, self._context.cancellation)
         return [slots[slot] for slot in self._plan.fetches]
@@ -215,22 +228,10 @@ class Call:
         )
 
     @property
-    def is_brief(self) -> bool:
+    def holds_gil(self) -> bool:
         """Whether a call is over sooner than another thread could take it."""
-        if self._region is None:
-            return not self._plan.instructions
-        steps = list(self._region.steps.values())
-        return bool(steps) and all(isinstance(step, Program) and step.holds_gil for step in steps)
-
-
-def _only_region(plan: Plan) -> tuple[Executable | None, list[int]]:
-    """The region that is all of a plan, and which of its values are its inputs."""
-    if len(plan.instructions) != 1:
-        return None, []
-    (only,) = plan.instructions
-    if not isinstance(only.call, Executable) or only.call.region.references:
-        return None, []
-    return only.call, list(only.inputs)
+        path = self._path
+        return not self._plan.instructions if path is None else path.executable.holds_gil
 
 
 _SPECIAL = frozenset((SparseTensorValue, bytes))

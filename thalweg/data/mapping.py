@@ -203,9 +203,9 @@ class ParallelMapFlow(MapFlow):
         return item
 
     def _is_in_line(self) -> bool:
-        """Whether the next call is made here: the first is, and then those that are brief."""
+        """Whether the next call is made here: the first is, and then those that hold the GIL."""
         is_first, self._is_first = self._is_first, False
-        return self._in_line or is_first or self.call.is_brief
+        return self._in_line or is_first or self.call.holds_gil
 
     def _fill(self) -> None:
         """Have as many jobs out as there may be."""

@@ -14,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from thalweg.ir.target import Target
+from thalweg.lower.control.builder import Lower
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import ControlRegion, Region
@@ -27,12 +28,20 @@ class DeviceProgram(ABC):
     """A region, loaded for one set of shapes. Any number of threads may call it at once."""
 
     template: Any  # what the program cache keeps of it
+    output_shapes: Sequence[tuple[int, ...]]
+    holds_gil: bool  # a call is over sooner than another thread could take the interpreter
 
     @abstractmethod
     def __call__(
         self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
     ) -> list[Any] | None:
         """Issue it: the region's outputs, or None where its reference kernels must decide."""
+
+    @abstractmethod
+    def by_rows(
+        self, values: Sequence[Any], is_row: Sequence[bool], count: int
+    ) -> list[Array] | None:
+        """The outputs for each of the rows that some values have, as arrays of rows."""
 
     @abstractmethod
     def release_memory(self) -> None:
@@ -82,7 +91,7 @@ class Device(ABC):
         """A program from its template, as the program cache keeps it, and its loaded kernels."""
 
     @abstractmethod
-    def load_control(self, unit: ControlRegion) -> Any:
+    def load_control(self, unit: ControlRegion, lower: Lower) -> Any:
         """A conditional or a loop: (context, values) -> outputs, or None for the executor."""
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ gradients, recorded in turn. Work that did not run yet is differentiated where i
 ran gets ghosts, nodes like it, whose outputs get the values that were computed then.
 """
 
-# Eager tensors and segments are one mechanism in several files:
+# Eager tensors and lazy traces are one mechanism in several files:
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from thalweg.variables.variable import Variable
 
 
 class Piece:
-    """A stretch of recorded work that a tape saw: from one place in the tree to another."""
+    """A stretch of recorded work that a tape saw: from one trace_node in the tree to another."""
 
-    def __init__(self, segment: LazyTrace) -> None:
-        self.segment = segment
-        self.start = segment.place
+    def __init__(self, lazy_trace: LazyTrace) -> None:
+        self.lazy_trace = lazy_trace
+        self.start = lazy_trace.end
         self._end: TraceNode | None = None
         self.saved: dict[Tensor, Any] = {}
 
     def close(self) -> None:
         """What is recorded from now on is none of it."""
         if self._end is None:
-            self._end = self.segment.place
+            self._end = self.lazy_trace.end
 
     @property
     def end(self) -> TraceNode:
-        """The last place."""
-        return self.segment.place if self._end is None else self._end
+        """The last trace_node."""
+        return self.lazy_trace.end if self._end is None else self._end
 
     @property
     def key(self) -> tuple[TraceNode, TraceNode]:
         """What tells pieces apart."""
         return self.start, self.end
 
-    def places(self) -> list[TraceNode]:
+    def trace_nodes(self) -> list[TraceNode]:
         """Where ops were recorded."""
-        return [place for place in self.end.path(self.start) if place.leaf == NO_LEAF]
+        return [each for each in self.end.path(self.start) if each.leaf == NO_LEAF]
 
     def nodes(self) -> list[Node]:
         """The nodes that were recorded, without those that only hold values."""
-        return [node for place in self.places() for node in place.nodes]
+        return [node for trace_node in self.trace_nodes() for node in trace_node.nodes]
 
     def wanted(self) -> list[Tensor]:
         """What a gradient may need once the work ran: what it took and gave, and is no leaf."""
         nodes = self.nodes()
         taken = [t for node in nodes for t in (*node.inputs, *node.outputs)]
-        leaves = {t for place in self.end.path() if place.leaf != NO_LEAF for t in place.outputs}
+        leaves = {t for each in self.end.path() if each.leaf != NO_LEAF for t in each.outputs}
         found = [t for t in taken if t not in leaves and t.op.type != "Const"]
         return [t for t in dict.fromkeys(found) if not t.dtype.is_ref_dtype]
 
@@ -72,23 +72,23 @@ class Piece:
 
 
 class Stage:
-    """The pieces of a tape in one segment, as nodes that can be differentiated.
+    """The pieces of a tape in one lazy trace, as nodes that can be differentiated.
 
     Work that did not run yet is differentiated where it stands. Work that ran gets ghosts: nodes
     like it, whose outputs get the values that were computed then.
     """
 
-    def __init__(self, segment: LazyTrace, pieces: Sequence[Piece]) -> None:
-        self.segment = segment
+    def __init__(self, lazy_trace: LazyTrace, pieces: Sequence[Piece]) -> None:
+        self.lazy_trace = lazy_trace
         self._pieces = pieces
-        self.is_open = segment is EAGER.segment and not segment.done
+        self.is_open = lazy_trace is EAGER.lazy_trace and not lazy_trace.done
         self.nodes = [node for piece in pieces for node in piece.nodes()]
         path = pieces[-1].end.path() if pieces else []
-        values = [place.outputs[0] for place in path if place.leaf == VALUE]
-        references = [place.outputs[0] for place in path if place.leaf == REFERENCE]
-        self.leaves: dict[Tensor, Any] = dict(zip(values, segment.values, strict=False))
-        self.cells: dict[Tensor, Any] = dict(zip(references, segment.cells, strict=False))
-        self._entered = {segment.templates[at]: t for t, at in segment.entered.items()}
+        values = [trace_node.outputs[0] for trace_node in path if trace_node.leaf == VALUE]
+        references = [trace_node.outputs[0] for trace_node in path if trace_node.leaf == REFERENCE]
+        self.leaves: dict[Tensor, Any] = dict(zip(values, lazy_trace.values, strict=False))
+        self.cells: dict[Tensor, Any] = dict(zip(references, lazy_trace.cells, strict=False))
+        self._entered = {lazy_trace.templates[at]: t for t, at in lazy_trace.entered.items()}
         self.saved = {t: value for piece in pieces for t, value in piece.saved.items()}
         self.seeds: dict[Tensor, list[Any]] = {}
         self._ghosts: dict[Tensor, Tensor] = {}
@@ -187,19 +187,19 @@ class EagerGradient:
         return tensor
 
     def _key(
-        self, segment: LazyTrace, ys: list[Any], xs: list[Any], seeds: list[Any], is_zero: bool
+        self, lazy_trace: LazyTrace, ys: list[Any], xs: list[Any], seeds: list[Any], is_zero: bool
     ) -> Any:
         """The structure of the question; None if it reaches into work that ran."""
         parts: list[Any] = ["gradient", is_zero]
         for piece in self._pieces:
-            if piece.segment is not segment:
+            if piece.lazy_trace is not lazy_trace:
                 return None
             parts += piece.key
             if piece.end.customs != piece.start.customs:
                 return None  # gradients flow as a function says that may be another the next time
         for group in (ys, xs, seeds, self._watched):
             for tensor in group:
-                if type(tensor) is EagerTensor and tensor._segment is segment:
+                if type(tensor) is EagerTensor and tensor._lazy_trace is lazy_trace:
                     parts.append(tensor._position)
                 elif tensor is None or (group is not seeds and not is_zero):
                     parts.append(None)  # it takes no part
@@ -208,7 +208,7 @@ class EagerGradient:
             parts.append("")
         for variable in self._variables:
             reference: Any = variable._variable
-            parts.append(reference._position if reference._segment is segment else None)
+            parts.append(reference._position if reference._lazy_trace is lazy_trace else None)
         return tuple(parts)
 
     # Building
@@ -235,8 +235,8 @@ class EagerGradient:
     def _stages(self) -> list[Stage]:
         by_segment: dict[LazyTrace, list[Piece]] = {}
         for piece in self._pieces:
-            by_segment.setdefault(piece.segment, []).append(piece)
-        return [Stage(segment, pieces) for segment, pieces in by_segment.items()]
+            by_segment.setdefault(piece.lazy_trace, []).append(piece)
+        return [Stage(lazy_trace, pieces) for lazy_trace, pieces in by_segment.items()]
 
     def _allowed(self, stages: Sequence[Stage], links: Links) -> list[set[Tensor]]:
         """For each stage, what is watched or was computed from it."""
@@ -296,11 +296,11 @@ def _find(stages: Sequence[Stage], tensor: Any) -> tuple[Stage, Tensor] | None:
 def _find_in(stage: Stage, tensor: Any) -> Tensor | None:
     if not isinstance(tensor, EagerTensor):
         return None
-    if tensor._segment is stage.segment:
-        return stage.segment.templates[tensor._position]
-    position = stage.segment.entered.get(tensor)
+    if tensor._lazy_trace is stage.lazy_trace:
+        return stage.lazy_trace.templates[tensor._position]
+    position = stage.lazy_trace.entered.get(tensor)
     if position is not None:
-        return stage.segment.templates[position]
+        return stage.lazy_trace.templates[position]
     held = tensor._array
     return None if held is None else stage.find(held)
 
@@ -355,8 +355,8 @@ def _enter_ghosts(stages: Sequence[Stage], results: Sequence[Any]) -> None:
     closed = [stage for stage in stages if not stage.is_open]
     if not closed:
         return
-    segment = EAGER.segment
-    known = set(segment.templates)
+    lazy_trace = EAGER.lazy_trace
+    known = set(lazy_trace.templates)
     pending = [tensor for result in results if result is not None for tensor in parts_of(result)]
     while pending:
         tensor = pending.pop()
@@ -365,6 +365,6 @@ def _enter_ghosts(stages: Sequence[Stage], results: Sequence[Any]) -> None:
         known.add(tensor)
         if GHOST in tensor.op.annotations:
             value = next(v for s in closed if (v := s.value_of(tensor)) is not None)
-            segment.enter_as(tensor, value, tensor)
+            lazy_trace.enter_as(tensor, value, tensor)
         else:
             pending += tensor.op.inputs

@@ -1,7 +1,7 @@
-"""The last kinds of calls of a function, with the programs that ran them.
+"""A cache of the last calls of a function, with the programs that ran them.
 
-A call of a kind that is remembered needs no look at its structure: its arguments are compared with
-those of then, one by one, and its program takes their arrays as they are.
+A call of a cached kind needs no look at its structure: its arguments are compared with the cached
+ones, one by one, and its program takes their arrays as they are.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from thalweg.functions.eager import EAGER
 from thalweg.functions.signature import Arguments
 from thalweg.functions.tensors import EagerTensor, known
 
-_MOST_KINDS = 4
+_MAX_KINDS = 4
 _VALUES = (int, float, str, bool, type(None))
 
-MISSED: Any = object()  # a call of a kind that is not remembered
+MISSED: Any = object()  # a call of a kind that is not cached
 
 
 class Expected:
@@ -62,18 +62,18 @@ class CallCache:
         self._kinds: list[CallKind] = []
 
     def clear(self) -> None:
-        """Forget all: there is a trace that may serve better, or one that is gone."""
+        """Drop all: there is a trace that may serve better, or one that is gone."""
         self._kinds = []
 
     def run(self, args: tuple[Any, ...]) -> Any:
-        """The result of a call of a kind that is remembered; MISSED for other ones."""
+        """The result of a call of a cached kind; MISSED for other ones."""
         if EAGER.tapes:
             return MISSED
         for kind in self._kinds:
             arrays = _arrays(kind, args)
             if arrays is None:
                 continue
-            if not EAGER.segment.done:
+            if not EAGER.lazy_trace.done:
                 settle_before(kind.has_effects)
             results = kind.program(arrays)
             if results is None:
@@ -84,14 +84,14 @@ class CallCache:
         return MISSED
 
     def note(self, args: tuple[Any, ...], arguments: Arguments, concrete: ConcreteFunction) -> None:
-        """Remember a call that ran, if others like it can be told from their arguments alone."""
+        """Cache a call that ran, if others like it are known by their arguments alone."""
         expected = [one for one in map(_expected, args) if one is not None]
         tensors = [one for one in expected if one.numpy_dtype is not None]
         if len(expected) != len(args) or len(tensors) != len(arguments.tensors):
             return
         program = concrete.program(arguments.tensors)
         if program is not None:
-            self._kinds = [CallKind(expected, *program, concrete), *self._kinds][:_MOST_KINDS]
+            self._kinds = [CallKind(expected, *program, concrete), *self._kinds][:_MAX_KINDS]
 
 
 def _expected(value: Any) -> Expected | None:
@@ -104,7 +104,7 @@ def _expected(value: Any) -> Expected | None:
         array = cast("np.ndarray[Any, Any]", value)
         return Expected(None, array.dtype, array.shape, None)
     if type(value) not in _VALUES or (type(value) is float and value == 0):
-        return None  # of the zeros, each is told by its sign
+        return None  # zeros differ by their signs
     return Expected(None, None, None, value)
 
 

@@ -11,8 +11,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from thalweg.device.cpu.program import Program
-from thalweg.device.cpu.program_template import Output
 from thalweg.functions.eager import EAGER
 from thalweg.functions.steps import PlannedStep
 from thalweg.functions.tensors import EagerTensor, known
@@ -26,6 +24,7 @@ from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import Body, inline
 from thalweg.ops.core.basic import Placeholder
 from thalweg.ops.random.random import Random
+from thalweg.runtime.fast_path import BoundProgram
 from thalweg.runtime.fetches import feed_value
 from thalweg.runtime.plan import Step
 from thalweg.variables.variable import variable_of
@@ -33,35 +32,6 @@ from thalweg.variables.variable import variable_of
 #: (arrays, in the order of the arguments) -> the results, or None where that must be found out
 Runner = Callable[[list[Any]], list[Any] | None]
 Kinds = list[tuple[DType, TensorShape]]  # of what a program gives
-
-
-class FunctionStep(PlannedStep):
-    """The plan of a body."""
-
-    def native(self, arrays: Sequence[Any]) -> Program | None:
-        """Native code for arrays of these shapes, if there is some that takes them as they come."""
-        region = self.region
-        if region is None or self.inputs != list(range(len(arrays))):
-            return None
-        found: Any = region.steps.get(tuple([array.shape for array in arrays]))
-        return found if type(found) is Program else None
-
-    def outputs(self, native: Program) -> list[Output]:
-        """What native code gives for the fetched tensors."""
-        return [native.outputs[place] for place in self._fetches]
-
-    def program(self, native: Program, captured: list[Any], cells: Sequence[Any]) -> Runner:
-        """A function that runs native code on variables and values from outside."""
-        variables, context = [cells[number] for number in self.cells], self.context
-        if self._is_whole and not captured:
-            return lambda given: native(context, given, variables)
-        fetches = self._fetches
-
-        def run(given: list[Any]) -> list[Any] | None:
-            results = native(context, given + captured, variables)
-            return None if results is None else [results[place] for place in fetches]
-
-        return run
 
 
 class EagerCall:
@@ -81,7 +51,7 @@ class EagerCall:
         self._randoms: list[Node] = []
         self._step = self._planned() if body.outputs or body.targets else None
 
-    def _planned(self) -> FunctionStep:
+    def _planned(self) -> PlannedStep:
         graph = Graph()
         with graph.as_default():
             inputs = [_input(graph, tensor) for tensor in self._body.arguments]
@@ -89,7 +59,7 @@ class EagerCall:
         feeds = tuple(tensor for tensor in inputs if not tensor.dtype.is_ref_dtype)
         references = [tensor for tensor in inputs if tensor.dtype.is_ref_dtype]
         self._randoms = [node for node in graph.nodes if isinstance(node.op, Random)]
-        return FunctionStep(Step(tuple(outputs), tuple(targets), feeds), references, self._randoms)
+        return PlannedStep(Step(tuple(outputs), tuple(targets), feeds), references, self._randoms)
 
     def __call__(self, tensors: Sequence[Any]) -> Any:
         """The result for these arguments: tensors, arrays or numbers."""
@@ -122,15 +92,24 @@ class EagerCall:
         if self._step is None or self._randoms or any(map(_is_pending, tensors)):
             return None
         arrays = self._arrays(tensors)
-        native = self._step.native(arrays)
-        if native is None:
+        path = self._step.path
+        if path is None or path.cells or path.inputs != list(range(len(arrays))):
             return None
-        outputs = self._step.outputs(native)
-        if any(output.reference >= 0 for output in outputs):
+        bound = path.bind(arrays)
+        if bound is None:
             return None
-        shapes = [TensorShape.of(output.shape) for output in outputs]
-        program = self._step.program(native, arrays[len(tensors) :], self._cells())
-        return program, list(zip(self.dtypes, shapes, strict=True))
+        run, shapes = bound
+        kinds = list(zip(self.dtypes, map(TensorShape.of, shapes), strict=True))
+        return self._runner(run, arrays[len(tensors) :]), kinds
+
+    def _runner(self, run: BoundProgram, captured: list[Any]) -> Runner:
+        """A program as a function of the arguments alone."""
+        step: PlannedStep = self._step  # pyright: ignore[reportAssignmentType] - it has a program
+        cells, context = self._cells(), step.context
+        variables = [cells[number] for number in step.cells]
+        if captured:
+            return lambda given: run(context, given + captured, variables)
+        return lambda given: run(context, given, variables)
 
     # With the code around it
 
@@ -141,8 +120,8 @@ class EagerCall:
         ]
         inputs = cast("list[EagerTensor]", [*given, *self._captured])
         templates = [EAGER.template(tensor) for tensor in inputs]
-        segment = EAGER.segment
-        positions = tuple(segment.position(tensor) for tensor in inputs)
+        lazy_trace = EAGER.lazy_trace
+        positions = tuple(lazy_trace.position(tensor) for tensor in inputs)
         for variable in self._variables:
             for tape in EAGER.tapes:
                 tape.accessed(variable)
@@ -151,9 +130,9 @@ class EagerCall:
 
 def settle_before(has_effects: bool) -> None:
     """Run what was recorded before a call, where one of them may see what the other does."""
-    segment = EAGER.segment
-    if not segment.done and (has_effects or segment.place.effects):
-        segment.finish()
+    lazy_trace = EAGER.lazy_trace
+    if not lazy_trace.done and (has_effects or lazy_trace.end.effects):
+        lazy_trace.finish()
 
 
 def _input(graph: Graph, tensor: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
 """The eager graph: where ops go that run as they are written.
 
 To the library it is a graph like others. An op that is applied while it is the current one is
-recorded (`segment`): nodes that were made before are found again by their structure, so recording
-costs microseconds; new ones are made exactly as graph code makes them, errors included.
+recorded (`lazy_trace`): nodes that were made before are found again by their structure, so that
+recording costs microseconds; new ones are made exactly as graph code makes them, errors included.
 """
 
-# Eager tensors and segments are one mechanism in several files:
+# Eager tensors and lazy traces are one mechanism in several files:
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from thalweg.functions.bare_graph import BareGraph
 from thalweg.functions.kinds import OutputKind, kinds
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.steps import frozen, resources
-from thalweg.functions.tensors import EagerTensor, home, known, literal, looks
+from thalweg.functions.tensors import EagerTensor, home, known, literal, value_reads
 from thalweg.functions.trace import NO_LEAF, Held, Trace, TraceNode, consulting
 from thalweg.graph import build
 from thalweg.graph import op as ops
@@ -45,10 +45,10 @@ from thalweg.runtime.kernels import Context, located
 
 Array = NDArray[Any]
 
-_MOST_RECORDED = 2_000  # nodes that wait to be looked at
+_MAX_RECORDED = 2_000  # pending nodes of a lazy trace
 _LONG = 250  # nodes after which work runs where the loop that records it begins again
-_MOST_NODES = 20_000  # of a tree, which then begins anew
-_MOST_STREAMS = 1_000
+_MAX_NODES = 20_000  # of a tree, which is then rebuilt
+_MAX_STREAMS = 1_000
 
 #: Marks nodes that stand for work which ran: they are differentiated, never run.
 GHOST = "_ghost"
@@ -63,7 +63,7 @@ class EagerGraph(threading.local, BareGraph):
     def __init__(self) -> None:
         super().__init__()
         self.trace = Trace(self)
-        self.segment = LazyTrace(self.trace)
+        self.lazy_trace = LazyTrace(self.trace)
         self.tapes: list[Any] = []
         self._counter = 0
         self._seed: int | None = None
@@ -81,67 +81,67 @@ class EagerGraph(threading.local, BareGraph):
         depth: int = 1,
     ) -> Any:
         """Apply an op; its outputs as a user wants them. The user's frame is `depth` or more up."""
-        segment = self.current()
+        lazy_trace = self.current()
         key: Any = [type(op), *attributes]
         for argument in arguments:
-            position = self._entered(segment, argument)
+            position = self._entered(lazy_trace, argument)
             if position is None:
                 return self._convert(op, attributes, arguments, name)
             key.append(position)
-        with segment.lock:
-            if segment.closed:  # another thread wanted a value
+        with lazy_trace.lock:
+            if lazy_trace.closed:  # another thread wanted a value
                 return self.record(op, attributes, arguments, name)
-            child = self._child(segment, op, key, arguments, name)
+            child = self._child(lazy_trace, op, key, arguments, name)
             origin = user_frame(depth)
-            made = segment.advance(child, origin)
+            made = lazy_trace.advance(child, origin)
             if child.is_special:
-                self._follow_up(segment, child)
-        self.run_if_long(segment, child, origin)
+                self._follow_up(lazy_trace, child)
+        self.run_if_long(lazy_trace, child, origin)
         if child.result is None:
             return made[0]
         return child.result(made)
 
-    def _entered(self, segment: LazyTrace, argument: Any) -> Any:
+    def _entered(self, lazy_trace: LazyTrace, argument: Any) -> Any:
         """The number of an argument from outside, or numbers; None if it is no tensor yet."""
         if type(argument) is EagerTensor:
-            return self.enter(segment, argument)
+            return self.enter(lazy_trace, argument)
         if type(argument) is not list:
             return None
         values = cast("list[Any]", argument)
         if any(type(value) is not EagerTensor for value in values):
             return None
-        return tuple([self.enter(segment, value) for value in values])
+        return tuple([self.enter(lazy_trace, value) for value in values])
 
     def _child(
         self,
-        segment: LazyTrace,
+        lazy_trace: LazyTrace,
         op: Op,
         parts: list[Any],
         arguments: Sequence[Any],
         name: str | None,
     ) -> TraceNode:
-        """Where an op leads: to a place that is known, or to a new one."""
+        """Where an op leads: to a trace node that is known, or to a new one."""
         if self._gradient_overrides:
             parts.append(self._override(op))
         key: Any = tuple(parts)
         try:
-            child = segment.child(key)
+            child = lazy_trace.child(key)
         except TypeError:  # an attribute is a list or the like
             key = frozen(key)
-            child = segment.child(key)
-        return self._new(segment, op, arguments, name, key) if child is None else child
+            child = lazy_trace.child(key)
+        return self._new(lazy_trace, op, arguments, name, key) if child is None else child
 
     def _override(self, op: Op) -> str | None:
-        """Which gradient of a user's own an op has: functions' own are all alike here."""
+        """Which gradient of a user's own an op has: functions' own are all the same here."""
         override = self.gradient_override(op.type_name)
         return "" if override is not None and isinstance(op, CustomGradient) else override
 
-    def _follow_up(self, segment: LazyTrace, child: TraceNode) -> None:
+    def _follow_up(self, lazy_trace: LazyTrace, child: TraceNode) -> None:
         """What only some ops need."""
         for node in child.randoms:
-            segment.streams.append(self._stream(node.op))
+            lazy_trace.streams.append(self._stream(node.op))
         if child.writes:
-            segment.reads.clear()
+            lazy_trace.reads.clear()
         for node in child.nodes:
             if isinstance(node.op, CustomGradient):
                 self._renew(node)
@@ -154,40 +154,40 @@ class EagerGraph(threading.local, BareGraph):
             node.annotations = {**node.annotations, "_gradient_op_type": name}
             registry.forget(str(before))
 
-    def enter(self, segment: LazyTrace, tensor: EagerTensor) -> int:
-        """The number of a tensor in a segment: other threads' work on it comes first."""
-        other: LazyTrace | None = tensor._segment
-        if other is None or other is segment or other.done:
-            return segment.position(tensor)
+    def enter(self, lazy_trace: LazyTrace, tensor: EagerTensor) -> int:
+        """The number of a tensor in a lazy trace: other threads' work on it comes first."""
+        other: LazyTrace | None = tensor._lazy_trace
+        if other is None or other is lazy_trace or other.done:
+            return lazy_trace.position(tensor)
         if tensor._array is None or type(tensor._array) is VariableCell:
             other.finish()
-        return segment.position(tensor)
+        return lazy_trace.position(tensor)
 
-    def run_if_long(self, segment: LazyTrace, child: TraceNode, origin: MadeAt) -> None:
+    def run_if_long(self, lazy_trace: LazyTrace, child: TraceNode, origin: MadeAt) -> None:
         """Run work that nobody looks at: where its loop begins again, so that the next piece will
         be like this one."""
         if child.size < _LONG and not EagerGraph.sync:
             return
-        if EagerGraph.sync or child.size >= _MOST_RECORDED or origin == segment.line(child.first):
-            segment.finish()
+        if EagerGraph.sync or child.size >= _MAX_RECORDED or origin == lazy_trace.line(child.first):
+            lazy_trace.finish()
 
     def _new(
-        self, segment: LazyTrace, op: Op, arguments: Sequence[Any], name: str | None, key: Any
+        self, lazy_trace: LazyTrace, op: Op, arguments: Sequence[Any], name: str | None, key: Any
     ) -> TraceNode:
         """Make the node of an op that was not recorded here before."""
-        start = len(segment.trace.nodes)
-        with graphs.pushed(segment.trace), consulting() as consulted:
-            given = tuple(_templates(segment, argument) for argument in arguments)
-            node = build.add_node(segment.trace, op, given, _node_name(name))
-        nodes = tuple(segment.trace.nodes[start:])
-        child = TraceNode(segment.place, nodes, node.outputs, NO_LEAF)
+        start = len(lazy_trace.trace.nodes)
+        with graphs.pushed(lazy_trace.trace), consulting() as consulted:
+            given = tuple(_templates(lazy_trace, argument) for argument in arguments)
+            node = build.add_node(lazy_trace.trace, op, given, _node_name(name))
+        nodes = tuple(lazy_trace.trace.nodes[start:])
+        child = TraceNode(lazy_trace.end, nodes, node.outputs, NO_LEAF)
         child.result = _result(node)
         child.is_plain = (
             child.result is None
             and child.size < _LONG
             and not (child.is_special or child.has_effects)
         )
-        segment.keep(key, child, consulted)
+        lazy_trace.keep(key, child, consulted)
         return child
 
     def _convert(
@@ -214,20 +214,20 @@ class EagerGraph(threading.local, BareGraph):
 
     def _own(self, template: Tensor) -> EagerTensor | None:
         """The eager tensor that a node's output stands for in what is recorded now."""
-        segment = self.segment
-        position = next((i for i, t in enumerate(segment.templates) if t is template), None)
-        for tensor in (*segment.entered, *segment.tensors):
-            if tensor._segment is segment and tensor._position == position:
+        lazy_trace = self.lazy_trace
+        position = next((i for i, t in enumerate(lazy_trace.templates) if t is template), None)
+        for tensor in (*lazy_trace.entered, *lazy_trace.tensors):
+            if tensor._lazy_trace is lazy_trace and tensor._position == position:
                 return tensor
         return None
 
     def node_of(self, tensor: EagerTensor) -> Node:
         """A node that stands for where a tensor came from: its op and inputs while it is pending,
         then only its value."""
-        segment = tensor._segment
-        if tensor._array is not None or segment is not self.segment:
+        lazy_trace = tensor._lazy_trace
+        if tensor._array is not None or lazy_trace is not self.lazy_trace:
             return self._holder(tensor)
-        made: Node = segment.templates[tensor._position].op
+        made: Node = lazy_trace.templates[tensor._position].op
         inputs = [self._own(template) for template in made.inputs]
         if any(found is None for found in inputs):
             return self._holder(tensor)
@@ -252,7 +252,7 @@ class EagerGraph(threading.local, BareGraph):
         if tensor._literal is not None:
             op: Op = Const(value=held, dtype=tensor.dtype)
         else:
-            looks[0] += 1
+            value_reads[0] += 1
             op = Held(dtype=tensor.dtype, given_shape=shape, value=held)
         node = Node(self, op, "EagerTensor", (), (), "", {}, *user_frame(1), 0)
         node.outputs = (tensor,)
@@ -282,48 +282,48 @@ class EagerGraph(threading.local, BareGraph):
             named = f"eager_{threading.get_ident()}_{self._counter}_{id(op)}"
             op = type(op)(**{**op.attributes, "shared_name": named})
         made = self.record(op, op.__dict__.values(), arguments, name)
-        self.segment.finish()
+        self.lazy_trace.finish()
         return made
 
     # What comes from the piece that is recorded
 
     def begin(self) -> LazyTrace:
-        """Start a new piece of work."""
-        before: LazyTrace = self.segment
+        """Start a new lazy trace."""
+        before: LazyTrace = self.lazy_trace
         if before.closed:
             before.finish()
         trace = self.trace
-        if len(trace.nodes) > _MOST_NODES:
+        if len(trace.nodes) > _MAX_NODES:
             trace = self.trace = Trace(self)
-        self.segment = segment = LazyTrace(trace)
+        self.lazy_trace = lazy_trace = LazyTrace(trace)
         for tape in self.tapes:
-            tape.follow(segment)
-        return segment
+            tape.follow(lazy_trace)
+        return lazy_trace
 
     def current(self) -> LazyTrace:
-        """The piece of work that is recorded now."""
-        segment: LazyTrace = self.segment
-        return self.begin() if segment.closed else segment
+        """The lazy trace that is recorded now."""
+        lazy_trace: LazyTrace = self.lazy_trace
+        return self.begin() if lazy_trace.closed else lazy_trace
 
     def flush(self) -> None:
         """Run what was recorded."""
-        self.segment.finish()
+        self.lazy_trace.finish()
 
     def template(self, tensor: EagerTensor) -> Tensor:
         """What stands for a tensor in the piece that is recorded now."""
         position = self.position(tensor)
-        return self.segment.templates[position]
+        return self.lazy_trace.templates[position]
 
     def position(self, tensor: EagerTensor) -> int:
         """The number of a tensor in the piece that is recorded now."""
-        segment = self.segment
-        if tensor._segment is segment and not segment.closed:
+        lazy_trace = self.lazy_trace
+        if tensor._lazy_trace is lazy_trace and not lazy_trace.closed:
             return tensor._position
-        segment = self.current()
-        if tensor._array is None and tensor._segment is not segment:
+        lazy_trace = self.current()
+        if tensor._array is None and tensor._lazy_trace is not lazy_trace:
             tensor.held()
-            segment = self.current()
-        return self.enter(segment, tensor)
+            lazy_trace = self.current()
+        return self.enter(lazy_trace, tensor)
 
     def captured(self, tensor: Tensor) -> Tensor:
         """What stands for a tensor in nodes that are made in the hidden graph."""
@@ -339,38 +339,40 @@ class EagerGraph(threading.local, BareGraph):
         `make` returns tensors (or None); eager tensors that it uses become leaves, so the key must
         name them, or none must be used.
         """
-        segment = self.current()
-        with segment.lock:
-            child = segment.child(key)
+        lazy_trace = self.current()
+        with lazy_trace.lock:
+            child = lazy_trace.child(key)
             if child is None:
-                child = self.built(segment, key, make)
-            made = segment.advance(child, user_frame(1))
+                child = self.built(lazy_trace, key, make)
+            made = lazy_trace.advance(child, user_frame(1))
             if child.is_special:
-                self._follow_up(segment, child)
+                self._follow_up(lazy_trace, child)
         if EagerGraph.sync:
-            segment.finish()
+            lazy_trace.finish()
         return child.result(made)
 
-    def built(self, segment: LazyTrace, key: Any, make: Callable[[], Sequence[Any]]) -> TraceNode:
+    def built(
+        self, lazy_trace: LazyTrace, key: Any, make: Callable[[], Sequence[Any]]
+    ) -> TraceNode:
         """Build nodes in the hidden graph, and keep them under a key."""
-        start = len(segment.trace.nodes)
-        before = segment.place
-        with graphs.pushed(segment.trace), consulting() as consulted:
+        start = len(lazy_trace.trace.nodes)
+        before = lazy_trace.end
+        with graphs.pushed(lazy_trace.trace), consulting() as consulted:
             results = make()
-        entered = {node for place in segment.place.path(before) for node in place.nodes}
-        made = [node for node in segment.trace.nodes[start:] if node not in entered]
+        entered = {node for trace_node in lazy_trace.end.path(before) for node in trace_node.nodes}
+        made = [node for node in lazy_trace.trace.nodes[start:] if node not in entered]
         nodes = tuple(node for node in made if GHOST not in node.annotations)
         outputs = [tensor for result in results for tensor in parts_of(result)]
-        child = TraceNode(segment.place, nodes, tuple(outputs), NO_LEAF)
+        child = TraceNode(lazy_trace.end, nodes, tuple(outputs), NO_LEAF)
         child.result = _layout(results)
-        if key is not None and segment.place is before:
-            segment.keep(key, child, consulted)
+        if key is not None and lazy_trace.end is before:
+            lazy_trace.keep(key, child, consulted)
         return child
 
     # Random numbers
 
     @property
-    def seed(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride] - setting it begins anew
+    def seed(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride] - setting it starts again
         """The seed of all random ops."""
         return self._seed
 
@@ -399,7 +401,7 @@ class EagerGraph(threading.local, BareGraph):
             return Stream(seed, seed2)
         found = self._streams.get((seed, seed2))
         if found is None:
-            if len(self._streams) >= _MOST_STREAMS:
+            if len(self._streams) >= _MAX_STREAMS:
                 del self._streams[next(iter(self._streams))]
             found = self._streams[seed, seed2] = Stream(seed, seed2)
         return found
@@ -437,11 +439,11 @@ def _node_name(name: str | None) -> str | None:
     return own if own[:1].isalnum() else None
 
 
-def _templates(segment: LazyTrace, argument: Any) -> Any:
+def _templates(lazy_trace: LazyTrace, argument: Any) -> Any:
     """What stands for an argument, or for a list of them."""
     if isinstance(argument, list):
-        return [_templates(segment, part) for part in cast("list[Any]", argument)]
-    return segment.templates[segment.position(argument)]
+        return [_templates(lazy_trace, part) for part in cast("list[Any]", argument)]
+    return lazy_trace.templates[lazy_trace.position(argument)]
 
 
 def _symbolic(arguments: Sequence[Any]) -> Tensor | None:
@@ -507,30 +509,30 @@ def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:
 
 
 def recorded(op: Op, arguments: tuple[Any, ...], name: str | None, depth: int) -> Any:
-    """Record an op. What was recorded before, in the same place, takes the short way."""
+    """Record an op. What was recorded before, in the same place, takes the fast path."""
     kind = type(op)
     if kinds[kind]:
         return EAGER.record_special(kinds[kind], op, arguments, name)
-    segment: LazyTrace = EAGER.segment
-    if segment.closed:
-        segment = EAGER.begin()
+    lazy_trace: LazyTrace = EAGER.lazy_trace
+    if lazy_trace.closed:
+        lazy_trace = EAGER.begin()
     attributes = op.__dict__
     key: Any = [kind, *attributes.values()] if attributes else [kind]
     for argument in arguments:
         if type(argument) is not EagerTensor:
             return EAGER.record(op, attributes.values(), arguments, name, depth)
-        if argument._segment is segment:
+        if argument._lazy_trace is lazy_trace:
             key.append(argument._position)
         else:
-            key.append(EAGER.enter(segment, argument))
+            key.append(EAGER.enter(lazy_trace, argument))
     try:
-        child = segment.place.children.get(tuple(key))
+        child = lazy_trace.end.children.get(tuple(key))
     except TypeError:
         child = None
     if type(child) is not TraceNode or not child.is_plain or fast_path_disabled[0]:
         return EAGER.record(op, attributes.values(), arguments, name, depth)
-    tensor = segment.take(child, user_frame(depth))
-    if segment.closed:  # another thread wanted a value meanwhile, perhaps without this one
+    tensor = lazy_trace.take(child, user_frame(depth))
+    if lazy_trace.closed:  # another thread wanted a value meanwhile, perhaps without this one
         return EAGER.record(op, attributes.values(), arguments, name, depth)
     return tensor
 

@@ -1,7 +1,7 @@
 """`@tf.function`: a Python function, traced once for each kind of arguments and then run whole.
 
 A call finds the trace for its arguments (`function_cache`); in graph code that is inlined, in eager
-code it runs as one compiled step. The last few kinds of calls are remembered with their programs,
+code it runs as one compiled step. The last few kinds of calls are cached with their programs,
 so that an eager call like one before costs microseconds.
 """
 

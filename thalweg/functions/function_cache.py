@@ -32,8 +32,8 @@ from thalweg.platform.forks import renewed_after_fork
 from thalweg.variables.scope import function_scope
 from thalweg.variables.variable import Variable, creations
 
-MOST_TRACES = 64
-_MOST_NOTED = 256  # retraces whose reasons are kept
+MAX_TRACES = 64
+_MAX_NOTED = 256  # retraces whose reasons are kept
 _STORM, _WINDOW = 5, 8  # so many traces within so many calls are worth a warning
 _DEEPEST = 48  # calls of functions inside functions while these are traced
 
@@ -69,7 +69,7 @@ class Report:
     def __str__(self) -> str:
         head = (
             f"{self.name}: {self.calls} calls, {self.count} traces ({self.kept} kept, "
-            f"at most {MOST_TRACES})"
+            f"at most {MAX_TRACES})"
         )
         first = self.count - len(self.traces) + 1
         lines = [f"  {number}. {one}" for number, one in enumerate(self.traces, first)]
@@ -120,7 +120,7 @@ class Traces:
         self.count = 0  # of traces
         self.retraces: list[Retrace] = []
         self.parameters = parameters
-        self.forget: Callable[[], None] = lambda: None  # what was remembered of calls
+        self.forget: Callable[[], None] = lambda: None  # drops what is cached of calls
         self._relaxes = relaxes
         self._found: OrderedDict[Any, list[ConcreteFunction]] = OrderedDict()
         self._rigid: set[Any] = set()  # skeletons that need all sizes to be known
@@ -178,7 +178,7 @@ class Traces:
         self._keep(key, made)
         line = user_line()
         self.retraces = [*self.retraces, Retrace(self.calls, reasons, str(made), line)]
-        del self.retraces[:-_MOST_NOTED]
+        del self.retraces[:-_MAX_NOTED]
         self.count += 1
         self._warn_of_storm()
         self.forget()
@@ -248,7 +248,7 @@ class Traces:
         for gone in [k for k in self._found if _is_gone(k)]:
             del self._found[gone]
         self._around = {k: around for k, around in self._around.items() if not k.is_gone}
-        while len(self._all()) > MOST_TRACES:
+        while len(self._all()) > MAX_TRACES:
             oldest = next(iter(self._found))
             self._found[oldest].pop()
             if not self._found[oldest]:
@@ -279,7 +279,7 @@ class Traces:
             return
         self._warned_at = count
         tf_logging.warning(
-            "%d of the last %d calls of tf.function %s traced it anew, which is slow. The last one "
+            "%d of the last %d calls of tf.function %s retraced it, which is slow. The last one "
             "(at %s): %s. Pass what changes as a tensor (Python numbers and objects count by value "
             "and identity), give an input_signature, or make the function once, outside of the "
             "loop. print(%s.explain()) shows all traces",
@@ -307,5 +307,5 @@ def _is_gone(key: Any) -> bool:
 
 
 def _is_like(known: Known, arguments: Arguments) -> bool:
-    """Whether the difference between two calls can be told argument by argument."""
+    """Whether the difference between two calls can be stated argument by argument."""
     return bool(known.skeleton) == bool(arguments.skeleton)

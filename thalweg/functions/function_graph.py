@@ -33,7 +33,7 @@ _SHARED: set[Any] = {
     GraphKeys.TRAINABLE_VARIABLES,
     GraphKeys.GLOBAL_STEP,
 }
-_MOST_SEEDS = 0x3FFF_0000
+_MAX_SEEDS = 0x3FFF_0000
 
 
 class FunctionGraph(SubGraph):
@@ -56,7 +56,7 @@ class FunctionGraph(SubGraph):
         shared = {key for key in outer.collections if isinstance(key, tuple)} | _SHARED
         self._collections = {key: outer.get_collection(key) for key in outer.collections}
         self._collections |= {key: outer.get_collection_ref(key) for key in shared}
-        self._seeds = zlib.crc32(self.name.encode()) & _MOST_SEEDS
+        self._seeds = zlib.crc32(self.name.encode()) & _MAX_SEEDS
 
     @property
     def version(self) -> int:

@@ -1,11 +1,11 @@
-"""A piece of work under way: the ops that eager code recorded and that did not run yet.
+"""Lazy traces: the ops that eager code recorded and that did not run yet.
 
-A segment walks down the tree of what was recorded before (`trace`). It knows the values and
+A lazy trace walks down the tree of what was recorded before (`trace`). It knows the values and
 variables that came in, and the tensors that went out; when one of those is looked at, everything
 recorded runs as one step, and the tensors that somebody still holds get their values.
 """
 
-# Eager tensors and segments are one mechanism in several files:
+# Eager tensors and lazy traces are one mechanism in several files:
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core.basic import Const
 from thalweg.platform.caches import Bounded
 
-_MOST_VALUES = 3  # of a constant at one place, before it is data and no part of the program
+_MAX_VALUES = 3  # of a constant at one place, before it is data and no part of the program
 
-#: How many reasons there are not to take the short way.
+#: How many reasons there are to do without the fast path.
 fast_path_disabled = [0]
 
 _new = EagerTensor.__new__
 
-_HELD = 3  # references to a tensor that only its segment holds: the list, a loop, the question
+_HELD = 3  # references to a tensor that only its lazy trace holds: the list, a loop, the question
 
 
 class LazyTrace:
@@ -57,13 +57,13 @@ class LazyTrace:
         "cells",
         "closed",
         "done",
+        "end",
         "entered",
         "graphs",
         "leaves",
         "lines",
         "lock",
         "pieces",
-        "place",
         "reads",
         "streams",
         "tensors",
@@ -73,8 +73,8 @@ class LazyTrace:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.place = trace.root
-        self._catalogued: TraceNode | None = None  # the place up to which templates were listed
+        self.end = trace.root  # the trace node that was reached
+        self._catalogued: TraceNode | None = None  # up to where templates were listed
         self._templates: list[Tensor] = []
         self.tensors: list[EagerTensor] = []  # the pending ones
         self.values: list[Any] = []
@@ -85,7 +85,7 @@ class LazyTrace:
         self.entered: dict[EagerTensor, int] = {}
         self.reads: dict[Any, EagerTensor] = {}  # variables that were read and not written since
         self.pieces: list[Any] = []  # of tapes, which keep what the gradient will need
-        self.closed = False  # what comes next belongs to another segment
+        self.closed = False  # what comes next belongs to another lazy trace
         self.done = False
         self.lock = threading.RLock()
         self.graphs = graphs.items  # of this thread
@@ -93,45 +93,45 @@ class LazyTrace:
     @property
     def templates(self) -> list[Tensor]:
         """Nodes' outputs, by position: listed for who asks, which work found again does not."""
-        if self._catalogued is not self.place:
-            for place in self.place.path(self._catalogued):
-                self._templates += place.outputs
-            self._catalogued = self.place
+        if self._catalogued is not self.end:
+            for trace_node in self.end.path(self._catalogued):
+                self._templates += trace_node.outputs
+            self._catalogued = self.end
         return self._templates
 
-    def line(self, place: TraceNode | None) -> MadeAt | None:
-        """Where in the user's code the op of a place was recorded."""
-        return None if place is None else self.lines.get(place, place.line)
+    def line(self, trace_node: TraceNode | None) -> MadeAt | None:
+        """Where in the user's code the op of a trace node was recorded."""
+        return None if trace_node is None else self.lines.get(trace_node, trace_node.line)
 
     # What comes in
 
     def position(self, tensor: EagerTensor) -> int:
         """The number of a tensor here; one from outside becomes a leaf."""
-        if tensor._segment is self:
+        if tensor._lazy_trace is self:
             return tensor._position
         found = self.entered.get(tensor)
         if found is not None:
             return found
-        position = self.place.count
+        position = self.end.count
         self._enter(tensor, tensor.held())
         self.entered[tensor] = position
-        tensor._segment = self
+        tensor._lazy_trace = self
         tensor._position = position
         return position
 
     def _enter(self, tensor: EagerTensor, held: Any) -> None:
-        place, literal = self.place, tensor._literal
+        trace_node, literal = self.end, tensor._literal
         if literal is not None:
-            child = place.children.get(literal)
-            if child is None and literal[:2] not in place.generic:
+            child = trace_node.children.get(literal)
+            if child is None and literal[:2] not in trace_node.generic:
                 child = self._new_literal(tensor, held, literal)
             if child is not None:
-                self.place = child
+                self.end = child
                 return
         kind = tensor._kind
         if kind is None:
             kind = tensor._kind = _kind(tensor, held)
-        child = place.children.get(kind)
+        child = trace_node.children.get(kind)
         if child is None:
             child = self._new_leaf(tensor, kind)
         if child.leaf == REFERENCE:
@@ -139,18 +139,18 @@ class LazyTrace:
         else:
             self.values.append(held)
             self.leaves.append(child.nodes[0].op)
-        self.place = child
+        self.end = child
 
     def _new_literal(self, tensor: EagerTensor, value: Any, key: Literal) -> TraceNode | None:
         """A constant as part of the program; None once it had too many values here."""
-        place, kind = self.place, key[:2]
-        seen = [k for k in place.children if type(k) is Literal and k[:2] == kind]
-        if len(seen) >= _MOST_VALUES:
-            place.generic.add(kind)
+        trace_node, kind = self.end, key[:2]
+        seen = [k for k in trace_node.children if type(k) is Literal and k[:2] == kind]
+        if len(seen) >= _MAX_VALUES:
+            trace_node.generic.add(kind)
             return None
         op = Const(value=value, dtype=tensor.dtype)
         node = self.trace.add(op, (), [tensor.dtype], [TensorShape.of(value.shape)], "Const")
-        child = place.children[key] = TraceNode(place, (node,), node.outputs, LITERAL)
+        child = trace_node.children[key] = TraceNode(trace_node, (node,), node.outputs, LITERAL)
         return child
 
     def _new_leaf(self, tensor: EagerTensor, kind: int) -> TraceNode:
@@ -158,20 +158,20 @@ class LazyTrace:
             template, leaf = self.trace.reference(tensor.dtype, tensor.shape), REFERENCE
         else:
             template, leaf = self.trace.leaf(tensor.dtype, tensor.shape, len(self.values)), VALUE
-        child = self.place.children[kind] = TraceNode(self.place, (template.op,), (template,), leaf)
+        child = self.end.children[kind] = TraceNode(self.end, (template.op,), (template,), leaf)
         return child
 
     def enter_as(self, template: Tensor, value: Any, key: Any) -> None:
         """Have a value stand for a node's output that was computed in an earlier piece."""
-        child = self.place.children.get(key)
+        child = self.end.children.get(key)
         if child is None:
-            child = self.place.children[key] = TraceNode(self.place, (), (template,), VALUE)
+            child = self.end.children[key] = TraceNode(self.end, (), (template,), VALUE)
         self.values.append(value)
         self.leaves.append(None)
-        self.place = child
+        self.end = child
 
     def leaf_value(self, leaf: Leaf) -> Any:
-        """The value of a leaf, if it is one of this segment."""
+        """The value of a leaf, if it is one of this lazy trace."""
         number = leaf.number
         is_mine = number < len(self.leaves) and self.leaves[number] is leaf
         return self.values[number] if is_mine else None
@@ -180,8 +180,8 @@ class LazyTrace:
 
     def advance(self, child: TraceNode, origin: MadeAt) -> list[EagerTensor]:
         """Take a step down the tree; the new tensors."""
-        position = self.place.count
-        self.place = child
+        position = self.end.count
+        self.end = child
         self.lines[child] = origin
         made = [
             self.tensor(template, position + number)
@@ -197,35 +197,35 @@ class LazyTrace:
         tensor._shape = template._shape
         tensor._array = tensor._literal = tensor._kind = None
         tensor._position = position
-        tensor._segment = self
+        tensor._lazy_trace = self
         return tensor
 
     def take(self, child: TraceNode, line: MadeAt | None = None) -> EagerTensor:
-        """As `advance`, for a place with a single tensor; without a line, by a shortcut."""
+        """As `advance`, for a trace node with a single tensor; without a line, by a shortcut."""
         if line is not None:
             self.lines[child] = line
         tensor = self.tensor(child.outputs[0], child.count - 1)
         self.tensors.append(tensor)
-        self.place = child
+        self.end = child
         return tensor
 
     def shortcut(self) -> TraceNode:
-        """The place that was reached, for who finds it again without saying a line."""
-        place = self.place
-        if place.line is None:
-            place.line = self.lines.get(place)
-        return place
+        """The trace node that was reached, for who finds it again without saying a line."""
+        trace_node = self.end
+        if trace_node.line is None:
+            trace_node.line = self.lines.get(trace_node)
+        return trace_node
 
     def child(self, key: Any) -> TraceNode | None:
-        """The place that a key leads to from here, if it was taken before."""
-        found = self.place.children.get(key)
+        """The trace node that a key leads to from here, if it was taken before."""
+        found = self.end.children.get(key)
         if type(found) is Guard:
             return found.cases.get(found.key(self.values))
         return found
 
     def keep(self, key: Any, child: TraceNode, consulted: set[int]) -> None:
-        """Remember where a key leads: from now on, or for the values that were consulted."""
-        children = self.place.children
+        """Cache where a key leads: always, or for the values that were consulted."""
+        children = self.end.children
         before = children.get(key)
         if type(before) is Guard:
             consulted = consulted | set(before.leaves)
@@ -248,15 +248,15 @@ class LazyTrace:
                 self._run()
 
     def __del__(self) -> None:
-        if not self.done and self.place.effects:  # of a thread that ended
+        if not self.done and self.end.effects:  # of a thread that ended
             self.finish()
 
     def _run(self) -> None:
         self.reads.clear()
-        count = self.place.count
+        count = self.end.count
         live = [t for t in self.tensors if getrefcount(t) > _HELD and t._position < count]
         pieces = self.pieces and [piece for made in self.pieces if (piece := made()) is not None]
-        if live or self.place.effects or pieces:
+        if live or self.end.effects or pieces:
             try:
                 self._settle(live, pieces)
             except BaseException as error:  # an interrupted step has no values either
@@ -267,7 +267,7 @@ class LazyTrace:
             self._forget()
 
     def _forget(self) -> None:
-        """Hold nothing any more: constants and the like know this segment until their next use."""
+        """Release everything: constants and the like know this lazy trace until their next use."""
         self.entered = {}
         self.values, self.cells, self.leaves = [], [], []
         self.streams = []
@@ -277,12 +277,12 @@ class LazyTrace:
         key: Any = tuple([t._position for t in live])
         if pieces:
             key = (key, *[piece.key for piece in pieces])
-        step: RecordedStep | None = self.place.plans.get(key)
+        step: RecordedStep | None = self.end.plans.get(key)
         if step is None:
             wanted = [self.templates[t._position] for t in live]
             for piece in pieces:
                 wanted += piece.wanted()
-            step = self.place.plans[key] = record_step(self.place, wanted, self.values)
+            step = self.end.plans[key] = record_step(self.end, wanted, self.values)
         try:
             results = step.run(self.values, self.cells, self.streams)
         except errors.OpError as error:
@@ -298,7 +298,7 @@ class LazyTrace:
         number = step.origins.get(node)
         if number is None:
             return error
-        line = self.line(next(itertools.islice(steps(self.place.path()), number, None)))
+        line = self.line(next(itertools.islice(steps(self.end.path()), number, None)))
         return error if line is None else error.at(_made_at(node, line))
 
     def _fail(self, error: BaseException, live: list[EagerTensor]) -> None:
@@ -317,9 +317,9 @@ class LazyTrace:
     def _settle_alone(self, tensor: EagerTensor, failure: Failure) -> None:
         template = self.templates[tensor._position]
         if self._is_pure(template):
-            place = _without_effects(self.place)
+            trace_node = _without_effects(self.end)
             try:
-                step = record_step(place, [template], self.values)
+                step = record_step(trace_node, [template], self.values)
                 (result,) = step.run(self.values, self.cells, self.streams)
             except Exception as error:  # its own, which may be another one
                 failure = Failure(error)
@@ -357,15 +357,15 @@ def _kind(tensor: EagerTensor, held: Any) -> int:
     return _kinds.setdefault((tensor.dtype, shape), next(_numbers))
 
 
-def _without_effects(place: TraceNode) -> TraceNode:
+def _without_effects(trace_node: TraceNode) -> TraceNode:
     """The same work, of which only what is asked for runs."""
     top: TraceNode | None = None
-    for step in place.path():
+    for step in trace_node.path():
         nodes = tuple(node for node in step.nodes if not has_effect(node))
         again = TraceNode(top, nodes, step.outputs, step.leaf)
         again.consulted = step.consulted
         top = again
-    return place if top is None else top
+    return trace_node if top is None else top
 
 
 def _share_out(pieces: list[Any], results: list[Any]) -> None:

@@ -1,10 +1,10 @@
-"""Python's operators on eager tensors, the short way.
+"""The fast path of Python's operators on eager tensors.
 
 What an operator does to tensors of some dtype is tried once, on a graph. Where that is one op, it
 is recorded directly from then on; a Python number beside a tensor is a constant that is kept.
 """
 
-# Eager tensors and segments are one mechanism in several files:
+# Eager tensors and lazy traces are one mechanism in several files:
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from thalweg.ops.core.basic import Placeholder
 from thalweg.platform.caches import Bounded
 from thalweg.variables.variable import Variable
 
-_MOST_NUMBERS = 1_000
+_MAX_NUMBERS = 1_000
 
 _BINARY = {
     "__add__": "add",
@@ -67,7 +67,7 @@ class OperatorPath:
         self.op = _only_op(symbol, dtype)
         self._dtype = dtype
         self._is_whole = not (dtype.is_floating or dtype.is_complex)  # a float is no int
-        self._numbers = Bounded[Any, EagerTensor]("numbers as operands", _MOST_NUMBERS)
+        self._numbers = Bounded[Any, EagerTensor]("numbers as operands", _MAX_NUMBERS)
 
     def operand(self, value: Any) -> EagerTensor | None:
         """The other operand as a tensor of the dtype, if it is plainly that."""
@@ -96,21 +96,21 @@ class OperatorPath:
 def _general(method: str, symbol: str) -> Callable[[Any, Any], Any]:
     """What an operator does wherever it is used first."""
     on_graphs = getattr(Tensor, method)
-    ways: dict[int, OperatorPath] = {}  # by the identity of dtypes, of which there is one each
+    paths: dict[int, OperatorPath] = {}  # by the identity of dtypes, of which there is one each
 
     def operate(x: EagerTensor, y: Any) -> Any:
-        way = ways.get(id(x.dtype))
-        if way is None:
-            way = ways[id(x.dtype)] = OperatorPath(symbol, x.dtype)
-        if way.op is None or get_default_graph() is not EAGER:
+        cached = paths.get(id(x.dtype))
+        if cached is None:
+            cached = paths[id(x.dtype)] = OperatorPath(symbol, x.dtype)
+        if cached.op is None or get_default_graph() is not EAGER:
             return on_graphs(x, y)
         try:
-            other = way.operand(y)
+            other = cached.operand(y)
         except (TypeError, ValueError):  # the graphs' operator says it in words
             return on_graphs(x, y)
         if other is None:
             return on_graphs(x, y)
-        return recorded(way.op, (x, other), None, 3)
+        return recorded(cached.op, (x, other), None, 3)
 
     return operate
 
@@ -121,41 +121,43 @@ def _operator(method: str, symbol: str) -> Callable[[Any, Any], Any]:
     between = f"{method} of tensors"
 
     def operate(x: EagerTensor, y: Any) -> Any:
-        segment: LazyTrace = EAGER.segment
-        if (x._segment is not segment or segment.closed) and not _enter(x):
+        lazy_trace: LazyTrace = EAGER.lazy_trace
+        if (x._lazy_trace is not lazy_trace or lazy_trace.closed) and not _enter(x):
             return general(x, y)
-        segment = x._segment
+        lazy_trace = x._lazy_trace
         kind = class_of(y)
         if kind is float or kind is int:
             name, other = method, y
-        elif kind is EagerTensor and y._segment is segment:
+        elif kind is EagerTensor and y._lazy_trace is lazy_trace:
             name, other = between, y._position
         else:
             return general(x, y)
-        place = segment.place
-        last, position, value, dtype, shape, number, end = place.ahead
+        trace_node = lazy_trace.end
+        last, position, value, dtype, shape, number, end = trace_node.predicted
         if last is not name or position != x._position or value is not other:
             key = (name, x._position, kind, other)
-            end = place.shortcuts.get(key)
+            end = trace_node.shortcuts.get(key)
             if end is None:
                 made = general(x, y)
-                _note(key, x, made, segment, place)
+                _note(key, x, made, lazy_trace, trace_node)
                 return made
             template, number = end.outputs[0], end.count - 1
             dtype, shape = template.dtype, template._shape
-            place.ahead = (name, x._position, other, dtype, shape, number, end)
-        if fast_path_disabled[0] or (segment.graphs or global_graph)[-1] is not EAGER:
+            trace_node.predicted = (name, x._position, other, dtype, shape, number, end)
+        if fast_path_disabled[0] or (lazy_trace.graphs or global_graph)[-1] is not EAGER:
             return general(x, y)
-        # As `LazyTrace.take`, without looking at the place and its template.
+        # As `LazyTrace.take`, without looking at the trace node and its template.
         made = _new(EagerTensor)
         made.dtype = dtype
         made._shape = shape
         made._array = made._literal = made._kind = None
         made._position = number
-        made._segment = segment
-        segment.tensors.append(made)
-        segment.place = end
-        return general(x, y) if segment.closed else made  # another thread wanted a value meanwhile
+        made._lazy_trace = lazy_trace
+        lazy_trace.tensors.append(made)
+        lazy_trace.end = end
+        return (
+            general(x, y) if lazy_trace.closed else made
+        )  # another thread wanted a value meanwhile
 
     operate.__name__ = method
     return operate
@@ -173,22 +175,22 @@ def _enter(x: EagerTensor) -> bool:
 
 
 def _note(
-    key: tuple[Any, ...], x: EagerTensor, made: Any, segment: LazyTrace, place: TraceNode
+    key: tuple[Any, ...], x: EagerTensor, made: Any, lazy_trace: LazyTrace, trace_node: TraceNode
 ) -> None:
-    """Remember where an operator led: to the next place, or to one behind a constant.
+    """Cache where an operator led: to the next trace node, or to one behind a constant.
 
-    Operators on integers can fail, which must be said of the line that failed: they go the general
-    way, which looks for it. Of the zeros each is told by its sign, which a key does not see.
+    Operators on integers can fail, which must be said of the line that failed: they take the
+    general path, which looks for it. Zeros differ by their signs, which a key does not see.
     """
     is_exact = x.dtype.is_floating and (key[2] is EagerTensor or bool(key[3]))
-    if not is_exact or type(made) is not EagerTensor or made._segment is not segment:
+    if not is_exact or type(made) is not EagerTensor or made._lazy_trace is not lazy_trace:
         return
-    end = segment.place
+    end = lazy_trace.end
     before = end.parent
-    if before is not place and before is not None and before.leaf == LITERAL:
+    if before is not trace_node and before is not None and before.leaf == LITERAL:
         before = before.parent
-    if before is place and end.is_plain:
-        place.shortcuts[key] = segment.shortcut()
+    if before is trace_node and end.is_plain:
+        trace_node.shortcuts[key] = lazy_trace.shortcut()
 
 
 for _method, _symbol in _BINARY.items():

@@ -1,12 +1,12 @@
-"""Calls of the library's functions in eager code, found again.
+"""Calls of the library's functions in eager code, replayed.
 
 What `tf.reduce_mean(x)` records follows from the function and its arguments. A call like one that
-was made before, in the same place, takes the way that one took, without running the function. Only
+was made before at the same trace node follows its cached path, without running the function. Only
 functions of ops are called so, and only calls that look at no value, draw no random number, change
 no state, and are given plain arguments.
 """
 
-# Eager tensors and segments are one mechanism in several files:
+# Eager tensors and lazy traces are one mechanism in several files:
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Function = Callable[..., Any]
 
 
 class CachedPath:
-    """The way that a call took: where to, past which tensors, and which of them it returned."""
+    """The path of a call: where to, past which tensors, and which of them it returned."""
 
     __slots__ = ("end", "is_step", "ops", "pack", "results", "templates")
 
@@ -54,8 +54,8 @@ class CachedPath:
     ) -> None:
         path = end.path(start)
         self.end = end
-        self.templates: list[Tensor] = [t for place in path for t in place.outputs]
-        self.ops = [place for place in path if place.leaf == NO_LEAF]
+        self.templates: list[Tensor] = [t for trace_node in path for t in trace_node.outputs]
+        self.ops = [trace_node for trace_node in path if trace_node.leaf == NO_LEAF]
         self.results = results  # positions after the start
         self.pack = pack
         self.is_step = len(path) == 1 and end.is_plain
@@ -68,23 +68,23 @@ def replayed(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         if (graphs.items or global_graph)[-1] is not EAGER or fast_path_disabled[0]:
             return function(*args, **kwargs)
-        segment = EAGER.current()
+        lazy_trace = EAGER.current()
         parts: list[Any] = [function]
-        if not (_describe(args, parts, segment) and _describe_named(kwargs, parts, segment)):
+        if not (_describe(args, parts, lazy_trace) and _describe_named(kwargs, parts, lazy_trace)):
             return function(*args, **kwargs)
-        if segment.closed:
+        if lazy_trace.closed:
             return function(*args, **kwargs)
-        key, place = tuple(parts), segment.place
-        way = place.children.get(key)
-        if type(way) is not CachedPath:
-            return _explore(key, segment, place, function, args, kwargs)
-        made = _follow(way, segment)
+        key, trace_node = tuple(parts), lazy_trace.end
+        cached = trace_node.children.get(key)
+        if type(cached) is not CachedPath:
+            return _explore(key, lazy_trace, trace_node, function, args, kwargs)
+        made = _follow(cached, lazy_trace)
         return function(*args, **kwargs) if made is None else made
 
     return call
 
 
-def _describe(values: Sequence[Any], key: list[Any], segment: LazyTrace) -> bool:
+def _describe(values: Sequence[Any], key: list[Any], lazy_trace: LazyTrace) -> bool:
     """Add what tells arguments apart to a key; whether they are all plain."""
     for value in values:
         kind = tensors.class_of(value)
@@ -92,73 +92,79 @@ def _describe(values: Sequence[Any], key: list[Any], segment: LazyTrace) -> bool
             key.append(value.value()._position)
         elif kind is EagerTensor:
             key.append(
-                value._position if value._segment is segment else EAGER.enter(segment, value)
+                value._position
+                if value._lazy_trace is lazy_trace
+                else EAGER.enter(lazy_trace, value)
             )
         elif kind in _PLAIN:
             key.append((kind, value) if value or value is None else (kind, repr(value)))
         elif kind is list or kind is tuple:
             key.append((kind, len(value)))
-            if not _describe(value, key, segment):
+            if not _describe(value, key, lazy_trace):
                 return False
         else:
             return False
     return True
 
 
-def _describe_named(values: Mapping[str, Any], key: list[Any], segment: LazyTrace) -> bool:
+def _describe_named(values: Mapping[str, Any], key: list[Any], lazy_trace: LazyTrace) -> bool:
     if not values:
         return True
     key += values
-    return _describe(tuple(values.values()), key, segment)
+    return _describe(tuple(values.values()), key, lazy_trace)
 
 
-def _follow(way: CachedPath, segment: LazyTrace) -> Any:
-    """Take a way; what the call returns, or None if another thread wanted a value meanwhile."""
-    origin, end = user_frame(2), way.end
-    if way.is_step:
-        tensor = segment.take(end, origin)
-        return None if segment.closed else tensor
-    start = segment.place.count
-    segment.lines.update(dict.fromkeys(way.ops, origin))
-    made = [segment.tensor(way.templates[at], start + at) for at in way.results]
-    segment.tensors += made
-    segment.place = end
-    if segment.closed:
+def _follow(cached: CachedPath, lazy_trace: LazyTrace) -> Any:
+    """Follow a path; what the call returns, or None if another thread wanted a value meanwhile."""
+    origin, end = user_frame(2), cached.end
+    if cached.is_step:
+        tensor = lazy_trace.take(end, origin)
+        return None if lazy_trace.closed else tensor
+    start = lazy_trace.end.count
+    lazy_trace.lines.update(dict.fromkeys(cached.ops, origin))
+    made = [lazy_trace.tensor(cached.templates[at], start + at) for at in cached.results]
+    lazy_trace.tensors += made
+    lazy_trace.end = end
+    if lazy_trace.closed:
         return None
-    EAGER.run_if_long(segment, end, origin)
-    return made[0] if way.pack is None else way.pack(made)
+    EAGER.run_if_long(lazy_trace, end, origin)
+    return made[0] if cached.pack is None else cached.pack(made)
 
 
 def _explore(
     key: Any,
-    segment: LazyTrace,
-    place: TraceNode,
+    lazy_trace: LazyTrace,
+    trace_node: TraceNode,
     function: Function,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """Make a call, and note its way if that is all there is to it."""
-    start, looks = segment.place.count, tensors.looks[0]
+    """Make a call, and cache its path if that is all there is to it."""
+    start, value_reads = lazy_trace.end.count, tensors.value_reads[0]
     result = function(*args, **kwargs)
-    if EAGER.segment is not segment or segment.closed or tensors.looks[0] != looks:
+    if (
+        EAGER.lazy_trace is not lazy_trace
+        or lazy_trace.closed
+        or tensors.value_reads[0] != value_reads
+    ):
         return result
-    path = segment.place.path(place)
+    path = lazy_trace.end.path(trace_node)
     if not path or not all(_is_repeatable(step) for step in path):
         return result
-    found = _positions(result, segment, start)
+    found = _positions(result, lazy_trace, start)
     if found is not None:
-        place.children[key] = CachedPath(place, segment.place, *found)
+        trace_node.children[key] = CachedPath(trace_node, lazy_trace.end, *found)
     return result
 
 
-def _is_repeatable(place: TraceNode) -> bool:
-    if place.leaf != NO_LEAF:
-        return place.leaf == LITERAL
-    return not (place.is_special or place.has_effects or place.consulted)
+def _is_repeatable(trace_node: TraceNode) -> bool:
+    if trace_node.leaf != NO_LEAF:
+        return trace_node.leaf == LITERAL
+    return not (trace_node.is_special or trace_node.has_effects or trace_node.consulted)
 
 
 def _positions(
-    result: Any, segment: LazyTrace, start: int
+    result: Any, lazy_trace: LazyTrace, start: int
 ) -> tuple[list[int], Callable[[Any], Any] | None] | None:
     """Which tensors a call returned, and how; None if that is not all it returned."""
     kind = cast("Any", type(result))
@@ -172,7 +178,7 @@ def _positions(
         return None
     found: list[int] = []
     for value in cast("Sequence[Any]", values):
-        if type(value) is not EagerTensor or value._segment is not segment:
+        if type(value) is not EagerTensor or value._lazy_trace is not lazy_trace:
             return None
         if value._array is not None or value._position < start:
             return None

@@ -1,7 +1,7 @@
-"""Recorded work as steps: what is wanted of a piece is planned and compiled once, then found.
+"""Lazy traces as steps: what is wanted of one is planned and compiled once, then found.
 
-Comes in: a place in the tree, and which tensors are wanted. Goes out: a `RecordedStep` that takes
-the values of the leaves. Pieces that differ only in the shapes of their leaves share one plan,
+Comes in: a trace node, and which tensors are wanted. Goes out: a `RecordedStep` that takes
+the values of the leaves. Traces that differ only in the shapes of their leaves share one plan,
 which compiles for the shapes that come, as plans of sessions do.
 """
 
@@ -15,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.device.cpu.program import Program
 from thalweg.device.local import local_devices
 from thalweg.functions.trace import REFERENCE, VALUE, Leaf, Reference, TraceNode, has_effect
 from thalweg.functions.trace import steps as recorded
@@ -28,9 +27,9 @@ from thalweg.graph.subgraph import Body, needed
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.compiled import Executable
 from thalweg.runtime.config import ConfigProto
 from thalweg.runtime.executor import execute
+from thalweg.runtime.fast_path import BoundProgram, fast_path
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
@@ -38,9 +37,9 @@ from thalweg.runtime.session import COMPILES
 
 Array = NDArray[Any]
 
-_MOST_STEPS = 256  # plans that are kept for all threads; the oldest ones go first
+_MAX_PLANS = 256  # plans that are kept for all threads; the oldest ones go first
 
-#: What outlives pieces of work and is no variable: queues, tables, the counts of printed lines.
+#: What outlives lazy traces and is no variable: queues, tables, the counts of printed lines.
 resources = Resources()
 
 
@@ -77,79 +76,63 @@ class PlannedStep:
         self._references = [number for number, t in enumerate(references) if t.op in slots]
         taken = tuple(slots[references[number].op] for number in self._references)
         self._plan: Plan = replace(planned, instructions=rest, feeds=planned.feeds + taken)
+        self._repeats = len(set(planned.fetches)) < len(planned.fetches)
         self._randoms = randoms
         self.context = Context(
             step.fetches[0].op if step.fetches else step.targets[0], resources, Cancellation()
         )
-        self.region: Executable | None = None
-        self._direct(step, references)
+        path = fast_path(self._plan, step.feeds)
+        self.path = path if path and set(references).issuperset(path.references) else None
+        #: Which of the variables the fast path takes.
+        self.cells = [references.index(t) for t in self.path.references] if self.path else []
 
-    def _direct(self, step: Step, references: Sequence[Tensor]) -> None:
-        """Note how to run a step that is one region, without slots."""
-        instructions = self._plan.instructions
-        if len(instructions) != 1 or not isinstance(instructions[0].call, Executable):
-            return
-        (instruction,), call = instructions, instructions[0].call
-        first, count = instruction.output, instruction.output_count
-        region = call.region
-        if any(not first <= slot < first + count for slot in self._plan.fetches):
-            return
-        if any(tensor not in step.feeds for tensor in region.inputs):
-            return
-        if any(tensor not in references for tensor in region.references):
-            return
-        self.region = call
-        self.inputs = [step.feeds.index(tensor) for tensor in region.inputs]
-        self.cells = [references.index(tensor) for tensor in region.references]
-        self._fetches = [slot - first for slot in self._plan.fetches]
-        self._is_whole = self._fetches == list(range(count))
-
-    def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> Any:
+    def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> list[Any]:
         """The fetched values."""
-        context = self.context
+        path, context = self.path, self.context
         if streams:
             drawing = Drawing(dict(zip(self._randoms, streams, strict=True)))
             context = Context(context.node, drawing, Cancellation())
-        if self.region is None:
-            feeds = [*values, *[cells[number] for number in self._references]]
-            return execute(self._plan, feeds, context.resources, Cancellation())
-        arrays = [values[number] for number in self.inputs]
-        variables = [cells[number] for number in self.cells]
-        return self.run_region(self.region, context, arrays, variables)
-
-    def run_region(
-        self,
-        region: Executable,
-        context: Context | None,
-        arrays: Sequence[Any],
-        variables: Sequence[Any],
-    ) -> Any:
-        """The fetched values of a step that is one region, of its own inputs."""
-        context = context or self.context
-        step = region.steps.get(tuple([array.shape for array in arrays]))
         results = None
-        if type(step) is Program:
-            results = step(context, arrays, variables)
+        if path is not None:
+            arrays = [values[number] for number in path.inputs]
+            results = path.run(context, arrays, [cells[number] for number in self.cells])
         if results is None:
-            with np.errstate(all="ignore"):
-                results = region.run(context, arrays, variables)
-        # Tapes tell values apart by their arrays: a number becomes one once for all who want it.
-        results = [cast("Any", np.asarray(r)) if isinstance(r, np.generic) else r for r in results]
-        return results if self._is_whole else [results[place] for place in self._fetches]
+            feeds = [*values, *[cells[number] for number in self._references]]
+            results = execute(self._plan, feeds, context.resources, Cancellation())
+        return self._with_arrays(results)
 
-    def native(self, arrays: Sequence[Any]) -> Program | None:
-        """The machine code for inputs like these, if its results are just what is wanted."""
-        region = self.region
-        step = region and region.steps.get(tuple([array.shape for array in arrays]))
-        if not isinstance(step, Program) or not self._is_whole:
+    def _with_arrays(self, results: Sequence[Any]) -> list[Any]:
+        """Scalars as arrays. Tapes tell values apart by identity: of a slot there is one array."""
+        of_slot = {
+            slot: np.asarray(cast("Any", result)) if isinstance(result, np.generic) else result
+            for slot, result in zip(self._plan.fetches, results, strict=True)
+        }
+        return [of_slot[slot] for slot in self._plan.fetches]
+
+    def bind(self, arrays: Sequence[Any]) -> BoundProgram | None:
+        """`run` for arrays of these shapes alone."""
+        bound = None if self.path is None or self._repeats else self.path.bind(arrays)
+        if bound is None:
             return None
-        has_numbers = any(not shape for _, shape, _, _ in step.outputs)  # which become arrays
-        return None if has_numbers else step
+        run, shapes = bound
+        scalars = [place for place, shape in enumerate(shapes) if not shape]
+        return _with_arrays_at(scalars, run) if scalars else run
+
+
+def _with_arrays_at(scalars: Sequence[int], run: BoundProgram) -> BoundProgram:
+    def call(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
+        found = run(context, arrays, cells)
+        if found is not None:
+            for place in scalars:
+                found[place] = np.asarray(found[place])
+        return found
+
+    return call
 
 
 @dataclass
 class RecordedStep:
-    """What is wanted of a piece of work: which of its leaves a planned step takes."""
+    """What is wanted of a lazy trace: which of its leaves a planned step takes."""
 
     step: PlannedStep | None
     values: list[int]
@@ -159,54 +142,52 @@ class RecordedStep:
     origins: dict[Node, int]  # a node of the plan → the recorded op that it is part of
 
     def __post_init__(self) -> None:
-        """Where the step is one region and nothing more: which leaves the region takes."""
-        step = self.step
-        self._region = None if step is None or self.randoms or self.cells else step.region
-        self._native: Program | None = None
-        if step is not None and self._region is not None:
-            self._inputs = [self.values[number] for number in step.inputs]
-            self._cells = [self.references[number] for number in step.cells]
+        """The leaves have fixed shapes: once the step ran, one program serves it."""
+        self._program: BoundProgram | None = None
+        path = self.step and self.step.path
+        self._inputs = [self.values[number] for number in path.inputs] if path else []
+        self._cells = [self.references[number] for number in self.step.cells] if self.step else []
 
-    def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> Any:
+    def run(self, values: Sequence[Any], cells: Sequence[Any], streams: Sequence[Any]) -> list[Any]:
         """The wanted values, in order."""
-        found: Any = []
-        if self._region is not None and self.step is not None:
+        if self.step is None:
+            return self._with_cells([], cells)
+        if self._program is not None:
             arrays = [values[number] for number in self._inputs]
             variables = [cells[number] for number in self._cells] if self._cells else ()
-            native = self._native
-            if native is not None:
-                found = native(self.step.context, arrays, variables)
-                if found is not None:
-                    return found
-            found = self.step.run_region(self._region, None, arrays, variables)
-            self._native = self.step.native(arrays)
-            return found
-        if self.step is not None:
-            found = self.step.run(
-                [values[number] for number in self.values],
-                [cells[number] for number in self.references],
-                [streams[number] for number in self.randoms] if self.randoms else (),
-            )
+            found = self._program(self.step.context, arrays, variables)
+            if found is not None:
+                return found
+        found = self.step.run(
+            [values[number] for number in self.values],
+            [cells[number] for number in self.references],
+            [streams[number] for number in self.randoms] if self.randoms else (),
+        )
+        if not self.randoms and not self.cells:
+            self._program = self.step.bind([values[number] for number in self._inputs])
+        return self._with_cells(found, cells)
+
+    def _with_cells(self, found: list[Any], cells: Sequence[Any]) -> list[Any]:
         if not self.cells:
             return found
         rest, wanted = iter(found), len(found) + len(self.cells)
         return [cells[self.cells[i]] if i in self.cells else next(rest) for i in range(wanted)]
 
 
-_steps = Bounded[Any, "tuple[PlannedStep, list[Node]]"]("plans of eager code", _MOST_STEPS)
+_steps = Bounded[Any, "tuple[PlannedStep, list[Node]]"]("plans of eager code", _MAX_PLANS)
 _lock = threading.Lock()
 
 
-def record_step(place: TraceNode, wanted: Sequence[Tensor], values: Sequence[Any]) -> RecordedStep:
-    """A step that gives the wanted tensors of a piece, and has its effects."""
-    return _Piece(place, values).step(wanted)
+def record_step(end: TraceNode, wanted: Sequence[Tensor], values: Sequence[Any]) -> RecordedStep:
+    """A step that gives the wanted tensors of a lazy trace, and has its effects."""
+    return _RecordedTrace(end, values).step(wanted)
 
 
-class _Piece:
-    """The nodes and leaves of a piece of work."""
+class _RecordedTrace:
+    """The nodes and leaves of a lazy trace."""
 
-    def __init__(self, place: TraceNode, values: Sequence[Any]) -> None:
-        path = place.path()
+    def __init__(self, trace_node: TraceNode, values: Sequence[Any]) -> None:
+        path = trace_node.path()
         self._values = [p.outputs[0] for p in path if p.leaf == VALUE]
         self._references = [p.outputs[0] for p in path if p.leaf == REFERENCE]
         fixed = {leaf for p in path for leaf in p.consulted}

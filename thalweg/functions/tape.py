@@ -71,10 +71,10 @@ class GradientTape:
         if graph is not EAGER:
             self._spans.append(Span(graph))
             return
-        segment = EAGER.current()
-        segment.reads.clear()  # a variable that is read from now on is read inside
+        lazy_trace = EAGER.current()
+        lazy_trace.reads.clear()  # a variable that is read from now on is read inside
         EAGER.tapes.append(self)
-        self.follow(segment)
+        self.follow(lazy_trace)
 
     def _stop(self) -> None:
         if not self._recording:
@@ -86,11 +86,11 @@ class GradientTape:
         else:
             self._spans[-1].close()
 
-    def follow(self, segment: LazyTrace) -> None:
-        """Go on in another piece of work."""
-        piece = Piece(segment)
+    def follow(self, lazy_trace: LazyTrace) -> None:
+        """Go on in another lazy trace."""
+        piece = Piece(lazy_trace)
         self._pieces.append(piece)
-        segment.pieces.append(weakref.ref(piece))
+        lazy_trace.pieces.append(weakref.ref(piece))
 
     def accessed(self, variable: Variable) -> None:
         """Note that a variable is read."""

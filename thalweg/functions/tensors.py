@@ -4,7 +4,7 @@ To the library an `EagerTensor` is a `Tensor`; to users it is an array. It is ei
 an array) or pending: an output of a piece of recorded work, which runs when the value is wanted.
 """
 
-# Eager tensors and segments are one mechanism in several files:
+# Eager tensors and lazy traces are one mechanism in several files:
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from thalweg.ops.core.context import VariableCell
 
 Array = NDArray[Any]
 
-_MOST_LITERAL = 16  # elements of a constant that is part of the program, not of its data
+_MAX_LITERAL = 16  # elements of a constant that is part of the program, not of its data
 _LITERAL_KINDS = frozenset("biufc")
 
 
@@ -52,11 +52,11 @@ class Home(Protocol):
         ...
 
 
-#: `type`, of values that may be anything: a cast of what it gives would be a call on the short way.
+#: `type`, of values that may be anything: a cast of what it gives would be a call on the fast path.
 class_of: Callable[[Any], Any] = type
 
 #: How often a value was looked at: what was done next may depend on it.
-looks = [0]
+value_reads = [0]
 
 #: The eager graph, which all eager tensors belong to.
 home: list[Any] = []
@@ -88,7 +88,7 @@ class _Probe:
 
 def _temporary() -> int:
     """How many references there are to an object that only the call of its method holds; 0 where
-    that cannot be told from one that a variable holds as well."""
+    that cannot be distinguished from one that a variable holds as well."""
     held = _Probe()
     alone = _Probe().count()
     return alone if held.count() > alone else 0
@@ -100,13 +100,13 @@ _TEMPORARY = _temporary()
 class EagerTensor(Tensor):
     """A tensor that has a value."""
 
-    __slots__ = ("_array", "_kind", "_literal", "_position", "_segment")
+    __slots__ = ("_array", "_kind", "_lazy_trace", "_literal", "_position")
 
     _array: Any  # the value, a variable's cell, a Failure, or None while it is pending
     _kind: int | None  # a number for its dtype and shape, once it has one
     _literal: Literal | None  # for a small constant
-    _position: int  # its number in the segment
-    _segment: Any  # the segment where it has that number
+    _position: int  # its number in the lazy trace
+    _lazy_trace: Any  # the lazy trace where it has that number
 
     @property
     def op(self) -> Node:  # pyright: ignore[reportIncompatibleVariableOverride] - made on demand
@@ -160,7 +160,7 @@ class EagerTensor(Tensor):
     def settle(self, array: Any) -> None:
         """Have a value."""
         self._array = array
-        self._segment = None
+        self._lazy_trace = None
         sizes = self._shape.sizes
         if (sizes is None or None in sizes) and isinstance(array, np.ndarray):
             self._shape = TensorShape.of(cast("Array", array).shape)
@@ -168,7 +168,7 @@ class EagerTensor(Tensor):
     def held(self) -> Any:
         """What this tensor holds, computed if need be: an array, a variable's cell, a handle."""
         if self._array is None:
-            self._segment.finish()
+            self._lazy_trace.finish()
         array = self._array
         if type(array) is Failure:
             raise array.error
@@ -176,12 +176,12 @@ class EagerTensor(Tensor):
 
     def value(self) -> Any:
         """The value as the library has it: an array nobody may write to."""
-        looks[0] += 1
+        value_reads[0] += 1
         held = self.held()
         if type(held) is not VariableCell:
             return held
-        if self._segment is not None:
-            self._segment.finish()  # whatever was recorded may change the variable
+        if self._lazy_trace is not None:
+            self._lazy_trace.finish()  # whatever was recorded may change the variable
         return held.read()
 
     def numpy(self) -> Any:
@@ -295,7 +295,7 @@ def _printed(tensor: EagerTensor, write: Callable[[Any], str]) -> str:
 
 
 def _is_plain(key: Any) -> bool:
-    """Whether NumPy and TensorFlow read an index alike."""
+    """Whether NumPy and TensorFlow read an index the same way."""
     kind = cast("Any", type(key))
     return kind is int or (kind is slice and all(_is_bound(b) for b in (key.start, key.stop)))
 
@@ -310,7 +310,7 @@ def known(array: Any, dtype: Any = None, shape: TensorShape | None = None) -> Ea
     tensor.dtype = as_dtype(array.dtype) if dtype is None else dtype
     tensor._shape = TensorShape.of(array.shape) if shape is None else shape
     tensor._array = array
-    tensor._segment = None
+    tensor._lazy_trace = None
     tensor._position = -1
     tensor._literal = None
     tensor._kind = None
@@ -320,7 +320,7 @@ def known(array: Any, dtype: Any = None, shape: TensorShape | None = None) -> Ea
 def literal(array: Array, dtype: Any) -> EagerTensor:
     """A constant: a small one is part of the program it is used in."""
     tensor = known(array, dtype)
-    if array.size <= _MOST_LITERAL and array.dtype.kind in _LITERAL_KINDS:
+    if array.size <= _MAX_LITERAL and array.dtype.kind in _LITERAL_KINDS:
         tensor._literal = Literal(tensor.dtype.as_datatype_enum, array.shape, array.tobytes())
     return tensor
 

@@ -1,7 +1,7 @@
-"""What eager code recorded before, as a tree: each way to continue a piece of work is a child.
+"""What eager code recorded before, as a tree: each continuation of a lazy trace is a child.
 
-A `Place` is a piece of work up to some op. Its nodes were made once, in a hidden graph, as graph
-code makes them; when eager code takes the same way again, it finds them there, with their shapes
+A `TraceNode` is a lazy trace up to some op. Its nodes were made once, in a hidden graph, as graph
+code makes them; when eager code takes the same path again, it finds them there, with their shapes
 and dtypes and, where it looked at values, the plan of the step.
 """
 
@@ -32,21 +32,20 @@ Array = NDArray[Any]
 
 NO_LEAF, VALUE, REFERENCE, LITERAL = 0, 1, 2, 3
 
-_MOST_CONSULTED = 64  # elements of a value that shapes may depend on
+_MAX_CONSULTED = 64  # elements of a value that shapes may depend on
 
 
 #: An operator, its operands' numbers or values, and where it leads: the dtype, shape and number of
-#: the tensor, and the place. All in one object: behind a step that filled the caches with its data,
-#: what recording costs is the number of objects that it looks at.
-_Ahead = tuple[str | None, int, Any, Any, Any, int, Any]
-_NOTHING_AHEAD: _Ahead = (None, -1, None, None, None, -1, None)
+#: the tensor, and the trace node. All in one object: after a step that filled the caches with its
+#: data, what recording costs is the number of objects that it reads.
+_Predicted = tuple[str | None, int, Any, Any, Any, int, Any]
+_NOTHING_AHEAD: _Predicted = (None, -1, None, None, None, -1, None)
 
 
 class TraceNode:
-    """A piece of work: what came before, and what its last op added."""
+    """A lazy trace: what came before, and what its last op added."""
 
     __slots__ = (
-        "ahead",
         "children",
         "consulted",
         "count",
@@ -63,6 +62,7 @@ class TraceNode:
         "outputs",
         "parent",
         "plans",
+        "predicted",
         "randoms",
         "result",
         "shortcuts",
@@ -85,7 +85,7 @@ class TraceNode:
         self.generic: set[Any] = set()  # kinds of constants that change from time to time
         self.plans: dict[Any, Any] = {}
         self.shortcuts: dict[Any, Any] = {}  # where operators lead, perhaps past a constant
-        self.ahead: _Ahead = _NOTHING_AHEAD  # where the last operator led
+        self.predicted: _Predicted = _NOTHING_AHEAD  # where the last operator led
         self.line: MadeAt | None = None  # of the user's code that a shortcut to here was found for
         self.result: Any = None  # how outputs are given back, where that is not a single tensor
         self.consulted: tuple[int, ...] = ()  # the leaves whose values decided something here
@@ -106,12 +106,12 @@ class TraceNode:
         self.size: int = len(nodes) + (0 if parent is None else parent.size)
 
     def path(self, start: TraceNode | None = None) -> list[TraceNode]:
-        """The places after `start` (all if None) up to here, in order."""
+        """The trace nodes after `start` (all if None) up to here, in order."""
         found: list[TraceNode] = []
-        place: TraceNode | None = self
-        while place is not None and place is not start:
-            found.append(place)
-            place = place.parent
+        trace_node: TraceNode | None = self
+        while trace_node is not None and trace_node is not start:
+            found.append(trace_node)
+            trace_node = trace_node.parent
         return found[::-1]
 
 
@@ -159,7 +159,7 @@ def consulting() -> Generator[set[int]]:
 
 
 class Source(Op, abstract=True):
-    """What stands for something from outside a piece of work. It is in no graph that users see."""
+    """What stands for something from outside a lazy trace. It is in no graph that users see."""
 
     parsed = parse("-> output: dtype")
     result = tuple
@@ -173,11 +173,11 @@ class Source(Op, abstract=True):
         return self.given_shape
 
     def kernel(self, context: Any) -> Any:
-        raise AssertionError(f"{context.node.name} gets its value from the piece of work")
+        raise AssertionError(f"{context.node.name} gets its value from the lazy trace")
 
 
 class Leaf(Source, abstract=True):
-    """A value that was known before the piece of work began."""
+    """A value that was known before the lazy trace began."""
 
     type_name = "EagerValue"
     number: int
@@ -189,7 +189,7 @@ class Leaf(Source, abstract=True):
         if not isinstance(value, np.ndarray):
             return None
         array = cast("Array", value)
-        if array.dtype.kind not in "iub" or array.size > _MOST_CONSULTED:
+        if array.dtype.kind not in "iub" or array.size > _MAX_CONSULTED:
             return None
         if consults.found is not None:
             consults.found.add(self.number)
@@ -217,7 +217,7 @@ class Held(Source, abstract=True):
 
 
 class Reference(Source, abstract=True):
-    """A variable that was there before the piece of work began."""
+    """A variable that was there before the lazy trace began."""
 
     type_name = "EagerReference"
     parsed = parse("-> ref: &dtype")
@@ -236,7 +236,7 @@ class Trace(SubGraph):
 
     def value(self, leaf: Leaf) -> Any:
         """What a leaf holds in the piece that is recorded now; None if it is no leaf of that."""
-        return self.eager.segment.leaf_value(leaf)
+        return self.eager.lazy_trace.leaf_value(leaf)
 
     def sees(self, graph: Graph) -> bool:
         """Whether tensors of a graph can be used in this one."""
@@ -288,5 +288,5 @@ class Trace(SubGraph):
 
 
 def steps(path: Sequence[TraceNode]) -> Iterator[TraceNode]:
-    """The places of a path that ops were recorded at."""
-    return (place for place in path if place.leaf == NO_LEAF and place.parent is not None)
+    """The trace nodes of a path that ops were recorded at."""
+    return (each for each in path if each.leaf == NO_LEAF and each.parent is not None)

@@ -34,7 +34,7 @@ def update(
     if not EAGER.tapes:
         # The next step is like this one, if it begins here. Gradients that nobody holds by then
         # are never written to memory.
-        EAGER.segment.closed = True
+        EAGER.lazy_trace.closed = True
     return done
 
 

@@ -78,26 +78,30 @@ class EagerVariable(Variable):
             return basic.identity(self._variable, name="read")
         for tape in EAGER.tapes:
             tape.accessed(self)
-        segment = EAGER.current()
-        found = segment.reads.get(self)
+        lazy_trace = EAGER.current()
+        found = lazy_trace.reads.get(self)
         if found is None:
-            found = self._read(segment)
-            EAGER.segment.reads[self] = found
+            found = self._read(lazy_trace)
+            EAGER.lazy_trace.reads[self] = found
         return found
 
-    def _read(self, segment: LazyTrace) -> EagerTensor:
+    def _read(self, lazy_trace: LazyTrace) -> EagerTensor:
         """Record that the value is read; where that led the last time is found again."""
         reference = self._reference
-        position = EAGER.enter(segment, reference)
-        place = segment.place
-        shortcut = place.shortcuts.get(position)
+        position = EAGER.enter(lazy_trace, reference)
+        trace_node = lazy_trace.end
+        shortcut = trace_node.shortcuts.get(position)
         if shortcut is not None and not fast_path_disabled[0]:
-            found = segment.take(shortcut)
-            if not segment.closed:  # no other thread wanted a value meanwhile
+            found = lazy_trace.take(shortcut)
+            if not lazy_trace.closed:  # no other thread wanted a value meanwhile
                 return found
         found = recorded(_READ, (reference,), None, 3)
-        if found._segment is segment and segment.place.parent is place and segment.place.is_plain:
-            place.shortcuts[position] = segment.shortcut()
+        if (
+            found._lazy_trace is lazy_trace
+            and lazy_trace.end.parent is trace_node
+            and lazy_trace.end.is_plain
+        ):
+            trace_node.shortcuts[position] = lazy_trace.shortcut()
         return found
 
     def read_value(self) -> Tensor:
@@ -139,7 +143,7 @@ class EagerVariable(Variable):
     def _after(self, changed: Tensor, read_value: bool) -> Any:
         if get_default_graph() is not EAGER:
             return super()._after(changed, read_value)
-        EAGER.segment.reads.pop(self, None)
+        EAGER.lazy_trace.reads.pop(self, None)
         return self if read_value else None
 
     # What it is

@@ -62,6 +62,8 @@ class Op:
     of_process: ClassVar[bool] = False
     #: may wait for another node or step: the executor lets everything else go on meanwhile
     blocking: ClassVar[bool] = False
+    #: its kernel takes a function, which it calls with (value, error) when there is one of them
+    asynchronous: ClassVar[bool] = False
     #: the kinds of devices that have a kernel for it
     device_kinds: ClassVar[frozenset[str]] = frozenset({"CPU"})
 

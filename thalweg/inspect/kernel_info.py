@@ -29,7 +29,7 @@ from thalweg.lower.nests.bufferize import Launch
 
 #: Ops that pass on what they get: a kernel is named after its other ones.
 _SILENT = {"Const", "ExpandDims", "Identity", "NoOp", "Reshape", "Squeeze", "StopGradient"}
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -179,9 +179,9 @@ def short_name(types: Iterable[str]) -> str:
     spoken = [kind for kind in every if kind not in _SILENT] or every[-1:]
     counts = Counter(map(snake_case, spoken))
     parts = [name if count == 1 else f"{name}×{count}" for name, count in counts.items()]
-    more = len(parts) - _MOST_NAMED
+    more = len(parts) - _MAX_NAMED
     if more > 0:
-        parts = [*parts[:_MOST_NAMED], f"{more} more"]
+        parts = [*parts[:_MAX_NAMED], f"{more} more"]
     return "+".join(parts)
 
 

@@ -21,7 +21,7 @@ from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.runtime.plan import Plan
 
 _WIDEST = 56
-_MOST_SHAPES = 6
+_MAX_SHAPES = 6
 Shapes = Mapping[Tensor, tuple[int, ...]]
 
 
@@ -118,8 +118,8 @@ def _made(region: PlannedRegion) -> str:
         (made.from_disk, "from disk"),
         (made.from_memory, "from memory"),
     ]
-    told = ", ".join(f"{count} {source}" for count, source in sources if count)
-    return f"in {made.seconds * 1e3:.0f} ms: {told or 'nothing to compile'}"
+    parts = ", ".join(f"{count} {source}" for count, source in sources if count)
+    return f"in {made.seconds * 1e3:.0f} ms: {parts or 'nothing to compile'}"
 
 
 def _shape_lines(region: PlannedRegion) -> list[str]:
@@ -141,11 +141,11 @@ def memory_lines(step: Program, kernels: Sequence[PlannedKernel]) -> list[str]:
     buffers = dict.fromkeys(b for kernel in kernels for b in kernel.call.launch.buffers)
     written = Counter(b for kernel in kernels for b in kernel.call.launch.written)
     kinds = (BufferKind.INPUT, BufferKind.VARIABLE, BufferKind.CONSTANT, BufferKind.OUTPUT)
-    told = [_held(kind, [b for b in buffers if b.kind is kind]) for kind in kinds]
+    parts = [_held(kind, [b for b in buffers if b.kind is kind]) for kind in kinds]
     updated = sum(b.kind is BufferKind.VARIABLE for b in written)
     if updated:
-        told.append(f"{plural(updated, 'variable')} updated in place")
-    lines = ["memory   " + ", ".join(part for part in told if part)]
+        parts.append(f"{plural(updated, 'variable')} updated in place")
+    lines = ["memory   " + ", ".join(part for part in parts if part)]
     return [*lines, _arena_line(step, kernels, written)] if step.arena.size else lines
 
 
@@ -224,8 +224,8 @@ def plural(count: int, word: str) -> str:
 
 
 def _some(parts: Sequence[str]) -> str:
-    more = len(parts) - _MOST_SHAPES
-    return ", ".join(parts[:_MOST_SHAPES]) + (f", … {more} more" if more > 0 else "")
+    more = len(parts) - _MAX_SHAPES
+    return ", ".join(parts[:_MAX_SHAPES]) + (f", … {more} more" if more > 0 else "")
 
 
 def amount(number: float) -> str:

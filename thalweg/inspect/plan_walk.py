@@ -16,7 +16,7 @@ from typing import Any
 
 from thalweg.codegen.cache import Statistics, statistics
 from thalweg.device.cpu.program import Program
-from thalweg.device.device import Device
+from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.order import step_order
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
@@ -28,7 +28,7 @@ from thalweg.partition.transfers import Transfer
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.control_region import ControlledCall, WholeCall
+from thalweg.runtime.control_region import ControlledCall, DataflowCall
 from thalweg.runtime.kernels import Context
 from thalweg.runtime.plan import Plan, schedule
 from thalweg.runtime.resources import Resources
@@ -128,7 +128,7 @@ class _Walk:
                 found.append(self._region(instruction.call))
             elif isinstance(instruction.call, ControlledCall):
                 found.append(self._control(instruction.call))
-            elif isinstance(instruction.call, WholeCall):
+            elif isinstance(instruction.call, DataflowCall):
                 found += [HostOp(n, _IN_TOKENS) for n in instruction.nodes if n.inputs]
             elif is_variable(instruction.node):
                 self.cells[instruction.node.outputs[0]] = cell_of(instruction.node, self.resources)
@@ -156,13 +156,12 @@ class _Walk:
         key, cells = self._arguments(region)
         if key is None:
             return self._unknown(compiled)
-        before, start, is_new = statistics(), time.perf_counter(), key not in compiled.steps
-        step = compiled.compiled(key, cells)
+        before, start, is_new = statistics(), time.perf_counter(), key not in compiled.programs
+        program = compiled.compile(key, cells)
         made = _made(before, time.perf_counter() - start) if is_new else None
-        if not isinstance(step, Program):
-            return self._in_parts(region, key, cells)
-        self._leave(step)
-        return PlannedRegion(region, step, made, list(compiled.steps))
+        if program is None:
+            return self._partly_compiled(region, key, cells)
+        return self._compiled(compiled, program, made)
 
     def _arguments(self, region: Region) -> tuple[tuple[Shape, ...] | None, list[VariableCell]]:
         """The shapes and variables a region gets, or None where they are not known ahead."""
@@ -175,17 +174,19 @@ class _Walk:
 
     def _unknown(self, compiled: Executable) -> PlannedRegion:
         """A region whose shapes are known only when the step runs: as it ran the last time."""
-        native = [step for step in compiled.steps.values() if isinstance(step, Program)]
-        if not native:
+        programs = list(compiled.programs.values())
+        if not programs:
             return PlannedRegion(compiled.region)
-        self._leave(native[-1])
-        return PlannedRegion(compiled.region, native[-1], None, list(compiled.steps))
+        return self._compiled(compiled, programs[-1], None)
 
-    def _leave(self, step: Program) -> None:
-        shapes = step.lowered.spec.shapes
-        self.shapes.update({t: shapes[t] for t in step.lowered.spec.region.outputs})
+    def _compiled(
+        self, compiled: Executable, program: DeviceProgram, made: Made | None
+    ) -> PlannedRegion:
+        self.shapes.update(zip(compiled.region.outputs, program.output_shapes, strict=True))
+        listed = program if isinstance(program, Program) else None  # others have no kernels to show
+        return PlannedRegion(compiled.region, listed, made, list(compiled.programs))
 
-    def _in_parts(
+    def _partly_compiled(
         self, region: Region, key: tuple[Shape, ...], cells: Sequence[VariableCell]
     ) -> PlannedRegion:
         """A region that has a node which cannot be compiled: that node, and what is around it."""
@@ -198,7 +199,7 @@ class _Walk:
             parts.extend(self.parts(_cut(region, node, device)))
             return lambda *_: []
 
-        Executable(region, self.device, cut).compiled(key, cells)
+        Executable(region, self.device, cut).compile(key, cells)
         return PlannedRegion(region, parts=parts)
 
 

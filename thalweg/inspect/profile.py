@@ -42,7 +42,7 @@ from thalweg.runtime.resources import Resources
 
 Resource = TypeVar("Resource")
 
-_MOST_ROWS = 40
+_MAX_ROWS = 40
 _INSIDE = 0.8
 _UNDISTURBED = 0.85
 _GROUP_HEAD = ("all kernels of the same ops", "count", "time", "share", "of peak")
@@ -227,7 +227,7 @@ class Profile:
         name = snake_case(node.type)
         return Row(0, name, "host", "", *times, 0.0, 0, 0.0, "", (node.name,), (node.origin,))
 
-    def text(self, most: int | None = _MOST_ROWS) -> str:
+    def text(self, most: int | None = _MAX_ROWS) -> str:
         """The profile as a table of at most so many rows, the longest first."""
         shown = self.rows[:most]
         head = ("#", "kernel", "iterations", "best", "median", "wait", "share")
@@ -481,7 +481,7 @@ class _Private:
 
 
 class _Copies(Resources):
-    """The resources of a profile: copies of a session's variables, all else made anew."""
+    """The resources of a profile: copies of a session's variables, all else rebuilt."""
 
     def __init__(self, session: Resources) -> None:
         super().__init__()

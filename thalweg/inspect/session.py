@@ -37,13 +37,13 @@ class InspectedSession(BaseSession):
     def _execute_traced(
         self, step: Plan, feeds: Sequence[Any], cancellation: Cancellation, metadata: RunMetadata
     ) -> list[Any]:
-        timing, recorder = trace.Trace(step), spans.Recorder()
+        record, recorder = trace.Trace(step), spans.Recorder()
         since_epoch = time.time_ns() - time.perf_counter_ns()
         try:
             with recorder:
-                return execute(timing.plan, feeds, self._resources, cancellation, timing)
+                return execute(record.plan, feeds, self._resources, cancellation)
         finally:
-            store_stats(metadata, trace.step_stats(timing, recorder, since_epoch))
+            store_stats(metadata, trace.step_stats(record, recorder, since_epoch))
 
 
 @public("Session")

@@ -7,7 +7,7 @@ entries. Nodes that run between compiled parts of a region are seen through a `T
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,12 @@ class _Clock(Pool):
         return program.fault.value
 
 
-class TimedStep(Program):
-    """A native step that keeps the times of its last run. It shares all else with the original."""
+class TimedProgram(Program):
+    """A program that keeps the times of its last run. It shares all else with the original."""
 
-    def __init__(self, step: Program, check: Callable[[], None]) -> None:
-        vars(self).update(vars(step))
-        self.pool = self._clock = _Clock(step.pool, check)
+    def __init__(self, program: Program, check: Callable[[], None]) -> None:
+        vars(self).update(vars(program))
+        self.pool = self._clock = _Clock(program.pool, check)
 
     @property
     def times(self) -> Times:
@@ -66,35 +66,32 @@ class TimedRegion:
     def __call__(self, context: Context, *values: Any) -> Any:
         count = len(self.compiled.region.inputs)
         arrays, cells = values[:count], values[count:]
-        step = self.compiled.compiled(tuple(np.shape(array) for array in arrays), cells)
-        results = self._timed(step, context, arrays, cells) if _is_native(step) else None
+        program = self.compiled.compile(tuple(np.shape(array) for array in arrays), cells)
+        is_timed = isinstance(program, Program)  # other devices have clocks of their own
+        results = self._timed(program, context, arrays, cells) if is_timed else None
         if results is None:
-            inner = TimedContext(context.node, context.resources, context.cancellation, self)
+            inner = TimedContext(context.node, context.resources, context.cancellation, region=self)
             return self.compiled.run(inner, arrays, cells)
         return results
 
     def _timed(
-        self, step: Any, context: Context, arrays: Sequence[Any], cells: Sequence[Any]
+        self, program: Program, context: Context, arrays: Sequence[Any], cells: Sequence[Any]
     ) -> list[Any] | None:
-        timed = TimedStep(step, context.cancellation.check)
+        timed = TimedProgram(program, context.cancellation.check)
         try:
             results = timed(context, arrays, cells)
         except errors.FailedPreconditionError:
             return None
         if results is not None:
-            self.ran(step, timed.times)
+            self.ran(program, timed.times)
         return results
-
-
-def _is_native(step: Any) -> bool:
-    return isinstance(step, Program)
 
 
 @dataclass(slots=True)
 class TimedContext(Context):
     """A step as a region sees it that runs in parts: the parts are timed as well."""
 
-    region: TimedRegion
+    region: TimedRegion = field(kw_only=True)
 
     def run(self, instructions: Sequence[Instruction], slots: list[Any]) -> None:
         """Run the parts of a region, each on its own."""

@@ -71,7 +71,7 @@ class Track(NamedTuple):
 
 @dataclass
 class _Run:
-    """One node's turn: its inputs and when and where it was."""
+    """One node's run: its inputs and when and where it was."""
 
     stats: NodeExecStats
     process: int
@@ -143,7 +143,7 @@ class Timeline:
         return StepStatsAnalysis(self._trace, maximums)
 
     def _read(self) -> tuple[list[_Run], dict[str, _Value]]:
-        """Every node's turn, and every tensor by its name."""
+        """Every node's run, and every tensor by its name."""
         runs: list[_Run] = []
         values: dict[str, _Value] = {}
         for device in self._step_stats.dev_stats:

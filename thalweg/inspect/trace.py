@@ -1,8 +1,9 @@
 """What a traced step tells: when each node ran, on which device, and how large its values were.
 
-Nodes that were compiled ran in kernels, often many in one. The time of a kernel is laid to the node
-that most of its work is for; the others are marked at its beginning, one microsecond each, so that
-every node of the step is found by its name. Sizes are those of the values, kept in memory or not.
+Nodes that were compiled ran in kernels, often many in one. The time of a kernel is attributed to
+the node that most of its work is for; the others are marked at its beginning, one microsecond
+each, so that every node of the step is found by its name. Sizes are those of the values, kept in
+memory or not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -21,53 +22,76 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
 from thalweg.inspect.timed import TimedRegion, Times, run_single, timed
+from thalweg.partition.transfers import Transfer
 from thalweg.place.placer import Placement
 from thalweg.platform.spans import Recorder
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.executor import Timed, Timing
-from thalweg.runtime.kernels import Context
+from thalweg.runtime.kernels import Context, outputs_of
 from thalweg.runtime.plan import Plan
-from thalweg.runtime.stats import AllocationDescription, NodeExecStats, StepStats
-from thalweg.runtime.stats import TensorDescription as Description
+from thalweg.runtime.stats import (
+    AllocationDescription,
+    NodeExecStats,
+    StepStats,
+    TensorDescription,
+)
 
+Description = tuple[Any, tuple[int, ...], int]  # dtype, shape and bytes of a value
 _MARK = 1000  # nanoseconds
 BESIDE = "Input stages and queues"  # the row of what ran on other threads
 
 
-class Trace(Timing):
+class Timed(NamedTuple):
+    """One node of a traced step: when it began and ended in nanoseconds, where, and its values."""
+
+    node: Node
+    start: int
+    end: int
+    device: str
+    outputs: list[Description]
+
+
+class Trace(list[Timed]):
     """The record of one step: nodes run one by one, and nodes that compiled regions ran."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self._placement: Placement = {}
         self.fused: dict[Node, Sequence[Node]] = {}  # what a node's time is for besides itself
-        self._regions: set[Node] = set()
-        self._all: dict[Node, Sequence[Node]] = {}
         parts = [replace(part, plan=self._watched_plan(part.plan)) for part in plan.partitions]
         self.plan = replace(self._watched_plan(plan), partitions=tuple(parts))
         self._seen: set[Node] = set()
 
-    def append(self, item: Timed) -> None:
-        """Note a node and what runs with it, unless it stands for a region: that one tells of its
-        nodes itself."""
-        if item.node in self._regions:
-            return
-        super().append(item)
-        others = [node for node in self._all.get(item.node, ()) if node is not item.node]
-        if others:
-            self.fused[item.node] = others
-            self._marks(others, item.start, {})
-
     def _watched_plan(self, plan: Plan) -> Plan:
         """The plan of one device, telling what ran."""
         self._placement |= plan.placement
-        self._regions |= {i.node for i in plan.instructions if isinstance(i.call, Executable)}
-        self._all |= {i.node: i.nodes for i in plan.instructions}
         return replace(plan, instructions=tuple(map(self._watched, plan.instructions)))
 
     def _watched(self, instruction: Instruction) -> Instruction:
-        return timed(instruction, self._ran, self._single)
+        """An instruction that is noted when it runs; a region tells of its nodes itself."""
+        if isinstance(instruction.call, Executable):
+            return timed(instruction, self._ran, self._single)
+        if isinstance(instruction.node.op, Transfer):
+            return instruction
+
+        def call(*values: Any) -> Any:
+            start = time.perf_counter_ns()
+            result = instruction.call(*values)
+            self._called(instruction, start, result)
+            return result
+
+        return instruction._replace(call=call)
+
+    def _called(self, instruction: Instruction, start: int, result: Any) -> None:
+        """Note a node and what ran with it."""
+        end, node = time.perf_counter_ns(), instruction.node
+        values = outputs_of(result, instruction.output_count, node)
+        outputs = [_value_description(value) for value in values]
+        self.append(Timed(node, start, end, self._placement[node], outputs))
+        others = [other for other in instruction.nodes if other is not node]
+        if others:
+            self.fused[node] = others
+            self._marks(others, start, {})
 
     def _single(self, instruction: Instruction, slots: list[Any], context: Context) -> None:
         """A part of a region that runs in parts."""
@@ -103,11 +127,19 @@ class Trace(Timing):
 
     def _note(self, node: Node, start: int, end: int, shapes: Any) -> None:
         self._seen.add(node)
-        outputs = [_described(tensor, shapes) for tensor in node.outputs]
-        super().append(Timed(node, start, end, self._placement[node], outputs))
+        outputs = [_tensor_description(tensor, shapes) for tensor in node.outputs]
+        self.append(Timed(node, start, end, self._placement[node], outputs))
 
 
-def _described(tensor: Tensor, shapes: Any) -> tuple[Any, tuple[int, ...], int]:
+def _value_description(value: Any) -> Description:
+    """The dtype, shape and bytes of a value; a reference has none of its own."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return None, (), 0
+    array = np.asarray(cast("Any", value))
+    return array.dtype, array.shape, array.nbytes
+
+
+def _tensor_description(tensor: Tensor, shapes: Any) -> Description:
     """The dtype, shape and bytes of a value in a region; a reference has none of its own."""
     shape = shapes.get(tensor)
     if shape is None or tensor.dtype.is_ref_dtype:
@@ -170,6 +202,6 @@ def _node(timed: Timed, offset: int, fused: Sequence[Node]) -> NodeExecStats:
     for slot, (dtype, shape, size) in enumerate(timed.outputs):
         memory = AllocationDescription(size, size, allocator)
         number = 0 if dtype is None else as_dtype(dtype).as_datatype_enum
-        description = Description(number, TensorShape.of(shape), memory)
+        description = TensorDescription(number, TensorShape.of(shape), memory)
         stats.output.add(slot=slot, tensor_description=description)
     return stats

@@ -69,10 +69,10 @@ def _subject(kernel: PlannedKernel) -> Subject:
 
 
 def _forget(plan: StepPlan) -> None:
-    """Let the step be compiled anew, by the schedules that are remembered now."""
+    """Let the step be recompiled with the schedules that won."""
     for instruction in plan.plan.instructions:
         if isinstance(instruction.call, Executable):
-            instruction.call.steps.clear()
+            instruction.call.programs.clear()
 
 
 def _cells(tuned: Tuned) -> list[str]:

@@ -1,7 +1,7 @@
 """The nodes at the borders of partitions: a Send where a value is made, a Recv where it is used.
 
-The executor runs them: a Send hands its input to the step's rendezvous, a Recv is done when the
-rendezvous has the value. A token stands for a control edge: it is sent when a node is done.
+A Send hands its input to the step's rendezvous, a Recv is done when the rendezvous has the value.
+A token stands for a control edge: it is sent when a node is done.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
-from thalweg.partition.rendezvous import Key
+from thalweg.partition.rendezvous import Key, Received, Rendezvous
 
 
 class Transfer(Op, abstract=True):
@@ -32,44 +32,58 @@ class Transfer(Op, abstract=True):
         """What both ends know the value by."""
         return Key(self.tensor_name, self.send_device, self.recv_device)
 
-    def kernel(self, context: Any, *values: Any) -> Any:
-        raise errors.UnimplementedError(
-            None, context.node, f"{self.type_name} runs between the partitions of a step alone"
-        )
+    def rendezvous(self, context: Any) -> Rendezvous:
+        """Where the partitions of the step meet."""
+        if context.rendezvous is None:
+            raise errors.UnimplementedError(
+                None, context.node, f"{self.type_name} runs between the partitions of a step alone"
+            )
+        return context.rendezvous
 
 
-class Send(Transfer, name="_Send"):
+class Sending(Transfer, abstract=True):
+    """The base of the ends that send."""
+
+    def shape(self, *tensors: Tensor) -> list[TensorShape]:
+        return []
+
+    def kernel(self, context: Any, tensor: Any = ()) -> list[Any]:
+        self.rendezvous(context).send(self.key, tensor)
+        return []
+
+
+class Send(Sending, name="_Send"):
     """Sends a value; a variable's is read at this point of the step."""
 
     signature = "tensor: T ->"
 
-    def shape(self, tensor: Tensor) -> list[TensorShape]:
-        return []
 
-
-class SendReference(Transfer, name="_SendRef"):
+class SendReference(Sending, name="_SendRef"):
     """Sends a variable itself, to a conditional or a loop whose nodes are on several devices."""
 
     signature = "tensor: &T ->"
 
-    def shape(self, tensor: Tensor) -> list[TensorShape]:
-        return []
 
-
-class SendToken(Transfer, name="_SendToken"):
+class SendToken(Sending, name="_SendToken"):
     """Sends the token of a control edge."""
 
     signature = "->"
 
-    def shape(self) -> list[TensorShape]:
-        return []
+
+class Receiving(Transfer, abstract=True):
+    """The base of the ends that receive: no thread waits for what is sent."""
+
+    blocking = True
+    asynchronous = True
+
+    def kernel(self, context: Any, received: Received) -> None:
+        self.rendezvous(context).receive(self.key, received)
 
 
-class Recv(Transfer, name="_Recv"):
+class Recv(Receiving, name="_Recv"):
     """Gives the value that was sent, when it is there."""
 
     signature = "-> tensor: tensor_type"
-    blocking = True
     tensor_type: DType
     given_shape: TensorShape
 
@@ -77,11 +91,10 @@ class Recv(Transfer, name="_Recv"):
         return self.given_shape
 
 
-class RecvToken(Transfer, name="_RecvToken"):
+class RecvToken(Receiving, name="_RecvToken"):
     """Is done when the token of a control edge is there."""
 
     signature = "->"
-    blocking = True
 
     def shape(self) -> list[TensorShape]:
         return []

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
-from thalweg.runtime.compiled import Executable, InParts
+from thalweg.runtime.compiled import Executable, Fallback
 
 
 class Call(NamedTuple):
@@ -42,11 +42,11 @@ class Instruction(NamedTuple):
 
 
 def call_of(
-    unit: Node | Region, fed: Collection[Tensor], device: Device, in_parts: InParts
+    unit: Node | Region, fed: Collection[Tensor], device: Device, fallback: Fallback
 ) -> Call:
     """The call that computes a node on its NumPy kernel, or a region as compiled code."""
     if isinstance(unit, Region):
-        function = Executable(unit, device, in_parts)
+        function = Executable(unit, device, fallback)
         return Call(function, True, (), unit.nodes[-1], unit.nodes)
     takes_context = unit.op.has("kernel")
     references = dereferenced(unit, fed)

@@ -1,6 +1,6 @@
 """Regions of a step as kernels of a plan: compiled for the shapes that come in.
 
-The first call with new shapes lowers and compiles. What native code cannot settle (an index out of
+The first call with new shapes lowers and compiles. What native code gives up (an index out of
 range) is run again on the reference kernels, which say what is wrong, where, in words; and a node
 that cannot be compiled is run on its NumPy kernel, between what can.
 """
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from thalweg.device.cpu import loading as native
 from thalweg.device.cpu.listing import Listing, listed
-from thalweg.device.cpu.program import Program
 from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.dynamic_shapes import Form, Varying, adapted
@@ -27,27 +26,30 @@ from thalweg.platform.caches import Bounded
 from thalweg.platform.collector import gc_paused
 from thalweg.platform.depth import deep_calls
 from thalweg.platform.forks import renewed_after_fork
-from thalweg.runtime.program_cache import Recalled, Remembered
+from thalweg.runtime.program_cache import CachedProgram, ProgramCache
 
-#: (region, the node to run on its NumPy kernel or None for all, device) -> a function that runs it
-InParts = Callable[[Region, Node | None, Device], Callable[..., list[Any]]]
+Shapes = tuple[tuple[int, ...], ...]
+Run = Callable[..., list[Any]]  # (context, the region's inputs, its variables) -> its outputs
+#: (region, the node to run on its NumPy kernel or None for all, device) -> what runs the region
+Fallback = Callable[[Region, Node | None, Device], Run]
 
 #: Of a region's programs, those that keep the memory they ran in when one for other shapes is made.
 _MAX_WITH_MEMORY = 8
-_MOST_STEPS = 128  # sets of shapes that a region keeps programs for; the oldest ones go first
+_MAX_PROGRAMS = 128  # sets of shapes that a region keeps programs for; the oldest ones go first
 
 
 class Executable:
     """The kernel of a region: native programs by the shapes that came in."""
 
-    def __init__(self, region: Region, device: Device, in_parts: InParts) -> None:
+    def __init__(self, region: Region, device: Device, fallback: Fallback) -> None:
         self.region = region
-        self.steps = Bounded[Any, Callable[..., Any]]("programs of a region", _MOST_STEPS)
+        self.programs = Bounded[Shapes, DeviceProgram]("programs of a region", _MAX_PROGRAMS)
+        #: For shapes with which a node of the region cannot be compiled.
+        self._partly_compiled = Bounded[Shapes, Run]("fallbacks of a region", _MAX_PROGRAMS)
         self._device = device
-        self._in_parts = in_parts
-        self._reference: Callable[..., list[Any]] | None = None
+        self._fallback = fallback
         self._varying = Varying()
-        self._remembered = Remembered(region, device)
+        self._cache = ProgramCache(region, device)
         self._not_restored: list[Callable[[], Form]] = []  # what earlier processes saw
         self.renew_locks()
         renewed_after_fork(self)
@@ -62,60 +64,69 @@ class Executable:
 
     def run(self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]) -> Any:
         """The region's outputs."""
-        key = tuple([np.shape(a) for a in arrays])
-        step = self.steps.get(key) or self.compiled(key, cells)
-        results = step(context, arrays, cells)
-        return self._settled(context, arrays, cells) if results is None else results
+        shapes = tuple([np.shape(array) for array in arrays])
+        program = self.programs.get(shapes) or self.compile(shapes, cells)
+        results = None if program is None else program(context, arrays, cells)
+        if results is not None:
+            return results
+        return (self._partly_compiled.get(shapes) or self._reference)(context, arrays, cells)
 
     def by_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
         """The outputs for each of the rows that some values have; None if native code cannot."""
-        kinds = zip(values, is_row, strict=True)
-        key = tuple([np.shape(value)[is_row:] for value, is_row in kinds])
-        step = self.steps.get(key) or self.compiled(key, ())
-        return step.by_rows(values, is_row, count) if isinstance(step, Program) else None
+        pairs = zip(values, is_row, strict=True)
+        shapes = tuple([np.shape(value)[is_row:] for value, is_row in pairs])
+        program = self.programs.get(shapes) or self.compile(shapes, ())
+        return None if program is None else program.by_rows(values, is_row, count)
 
-    def _settled(self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]) -> Any:
-        """The region on its reference kernels, which say what native code cannot."""
-        if self._reference is None:
-            self._reference = self._in_parts(self.region, None, self._device)
-        return self._reference(context, arrays, cells)
+    @property
+    def holds_gil(self) -> bool:
+        """Whether every run is over sooner than another thread could take the interpreter."""
+        programs = list(self.programs.values())
+        return bool(programs) and not self._partly_compiled and all(p.holds_gil for p in programs)
 
-    def compiled(self, key: Any, cells: Sequence[VariableCell]) -> Callable[..., Any]:
-        """What runs the region on inputs of these shapes."""
+    @cached_property
+    def _reference(self) -> Run:
+        """The region on its reference kernels, which tell what native code cannot."""
+        return self._fallback(self.region, None, self._device)
+
+    def compile(self, shapes: Shapes, cells: Sequence[VariableCell]) -> DeviceProgram | None:
+        """The program for inputs of these shapes; None where a node cannot be compiled."""
         with self._lock:
-            found = self.steps.get(key)
-            if found is None:
-                found = self._compiled(key, cells)
-                self.steps[key] = found
-                self._release_memory()
+            found = self.programs.get(shapes)
+            if found is not None or shapes in self._partly_compiled:
+                return found
+            try:
+                with deep_calls():
+                    found = self._compiled(shapes, cells)
+            except NotCompiled as failure:
+                run = self._fallback(self.region, failure.node, self._device)
+                self._partly_compiled[shapes] = run
+                return None
+            self.programs[shapes] = found
+            self._release_memory()
             return found
 
     def _release_memory(self) -> None:
         """Let programs of shapes that came long ago give back the memory they run in."""
-        for step in list(self.steps.values())[:-_MAX_WITH_MEMORY]:
-            if isinstance(step, Program):
-                step.release_memory()
+        for program in list(self.programs.values())[:-_MAX_WITH_MEMORY]:
+            program.release_memory()
 
-    def _compiled(self, key: Any, cells: Sequence[VariableCell]) -> Callable[..., Any]:
+    def _compiled(self, key: Shapes, cells: Sequence[VariableCell]) -> DeviceProgram:
         shapes: dict[Tensor, Any] = dict(zip(self.region.inputs, key, strict=True))
         for tensor, cell in zip(self.region.references, cells, strict=True):
             buffer = cell.buffer
             shapes[tensor] = cell.shape.sizes if buffer is None else buffer.shape
-        try:
-            with deep_calls():
-                return self._recalled(shapes) or self._made(shapes)
-        except NotCompiled as failure:
-            return self._in_parts(self.region, failure.node, self._device)
+        return self._restored(shapes) or self._made(shapes)
 
-    def _recalled(self, shapes: Mapping[Tensor, Any]) -> DeviceProgram | None:
+    def _restored(self, shapes: Mapping[Tensor, Any]) -> DeviceProgram | None:
         """The program that an earlier process made."""
         with gc_paused():
-            found = None if native.TUNES else self._remembered.find(list(shapes.values()))
+            found = None if native.TUNES else self._cache.find(list(shapes.values()))
         if found is None:
             return None
         self._not_restored.append(found.form)
-        listing = partial(self._listed, shapes, found)
-        return self._device.restore(found.image, found.loaded, self.region, listing)
+        listing = partial(_listed, self.region, shapes, self._device, found)
+        return self._device.restore(found.template, found.loaded, self.region, listing)
 
     def _made(self, shapes: Mapping[Tensor, Any]) -> DeviceProgram:
         for form in self._not_restored:
@@ -125,18 +136,20 @@ class Executable:
             with gc_paused():
                 lowered = lower(self.region, shapes, self._device.target)
         except NotCompiled as failure:
-            self._remembered.keep_failure(failure)
+            self._cache.store_failure(failure)
             raise
         form = self._varying.see(lowered.launches)
-        self._remembered.saw(list(shapes.values()))
-        step = self._device.load(lowered, adapted(lowered.launches, form))
-        self._remembered.keep(step.template, form)
-        return step
+        program = self._device.load(lowered, adapted(lowered.launches, form))
+        self._cache.store(program.template, form)
+        return program
 
-    def _listed(self, shapes: Mapping[Tensor, Any], found: Recalled) -> Listing:
-        """What a program from an earlier process was made of: the region is lowered after all."""
-        with gc_paused(), deep_calls():
-            lowered = lower(self.region, shapes, self._device.target)
-            launches = adapted(lowered.launches, found.form())
-            loaded = [found.loaded[call.kernel] for call in found.image.calls]
-            return listed(lowered, launches, loaded, self._device.target)
+
+def _listed(
+    region: Region, shapes: Mapping[Tensor, Any], device: Device, found: CachedProgram
+) -> Listing:
+    """What a program from an earlier process was made of: the region is lowered after all."""
+    with gc_paused(), deep_calls():
+        lowered = lower(region, shapes, device.target)
+        launches = adapted(lowered.launches, found.form())
+        loaded = [found.loaded[call.kernel] for call in found.template.calls]
+        return listed(lowered, launches, loaded, device.target)

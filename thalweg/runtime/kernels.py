@@ -9,12 +9,13 @@ from typing import Any, TypeVar, cast
 from thalweg import errors
 from thalweg.graph.node import Node
 from thalweg.ops.core.context import Allocate
+from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.resources import Resources
 
 Resource = TypeVar("Resource")
-_SEVERAL = (list, tuple)  # a union would be made anew for each instruction
+_SEVERAL = (list, tuple)  # a union would be rebuilt for each instruction
 
 #: What an exception inside a kernel becomes when it is not one of ours already.
 _TRANSLATED: tuple[tuple[type[BaseException], type[errors.OpError]], ...] = (
@@ -35,6 +36,7 @@ class Context:
     node: Node
     resources: Resources
     cancellation: Cancellation
+    rendezvous: Rendezvous | None = None  # of a step with several partitions
 
     @property
     def allocate(self) -> Allocate:
@@ -52,7 +54,7 @@ class Context:
     def at(self, node: Node, device: str = "") -> Context:
         """The same step, as another node sees it, on this device or another."""
         resources = self.resources.on(device) if device else self.resources
-        return Context(node, resources, self.cancellation)
+        return Context(node, resources, self.cancellation, self.rendezvous)
 
     def run(self, instructions: Sequence[Instruction], slots: list[Any]) -> None:
         """Run more instructions of the step."""
@@ -93,7 +95,9 @@ def run(
 
 
 def outputs_of(result: Any, count: int, node: Node) -> list[Any]:
-    """The outputs of a kernel that has several, lists among them opened up."""
+    """The outputs of a kernel, lists among them opened up."""
+    if count == 1 and not isinstance(result, _SEVERAL):
+        return [result]
     flat: list[Any] = []
     for part in cast("Sequence[Any]", result):
         if isinstance(part, list):

@@ -24,7 +24,9 @@ from thalweg.place.placer import Placement, Placer, is_replicated
 from thalweg.runtime.calls import Instruction, call_of, dereferenced
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.control_region import DataflowStep, controlled_call
+from thalweg.runtime.dataflow import Dataflow
 from thalweg.runtime.restoring import Restoring, reordered, restorings
+from thalweg.runtime.tokens import of_instructions
 from thalweg.runtime.unfold import Homes, has_primitives
 
 _Unit = Unit | DataflowStep | Restoring
@@ -70,20 +72,17 @@ class Plan:
         return last.node.op.blocking and not any(step.node.op.blocking for step in before)
 
     @cached_property
-    def dependencies(self) -> tuple[list[int], list[list[int]]]:
-        """For each instruction, how many others it waits for, and which ones wait for it."""
+    def dataflow(self) -> Dataflow:
+        """The step by readiness: a node that blocks does not hold up those it may wait for."""
         homes: dict[Node, list[int]] = defaultdict(list)  # constants and reads may be in several
         for index, step in enumerate(self.instructions):
             for node in step.nodes:
                 homes[node].append(index)
-        waits: list[int] = []
-        followers: list[list[int]] = [[] for _ in self.instructions]
-        for index, step in enumerate(self.instructions):
-            before = {at for node in step.nodes for at in self._homes_before(node, index, homes)}
-            waits.append(len(before))
-            for earlier in before:
-                followers[earlier].append(index)
-        return waits, followers
+        before = [
+            {at for node in step.nodes for at in self._homes_before(node, index, homes)}
+            for index, step in enumerate(self.instructions)
+        ]
+        return Dataflow(of_instructions(self.instructions, self.feeds, self.fetches, before))
 
     def _homes_before(
         self, node: Node, index: int, homes: Mapping[Node, Sequence[int]]
@@ -286,13 +285,13 @@ def _instruction(
     homes: Homes | None,
 ) -> Instruction:
     if isinstance(unit, ControlRegion):
-        call = controlled_call(unit, fed, device, compiled, _in_parts, homes)
+        call = controlled_call(unit, fed, device, compiled, _fallback, homes)
     elif isinstance(unit, DataflowStep):
-        call = unit.call(device, _in_parts)
+        call = unit.call(device, _fallback)
     elif isinstance(unit, Restoring):
         call = unit.call()
     else:
-        call = call_of(unit, fed, device, _in_parts)
+        call = call_of(unit, fed, device, _fallback)
     return Instruction(
         call.function,
         call.takes_context,
@@ -306,7 +305,7 @@ def _instruction(
     )
 
 
-def _in_parts(region: Region, on_host: Node | None, device: Device) -> Callable[..., list[Any]]:
+def _fallback(region: Region, on_host: Node | None, device: Device) -> Callable[..., list[Any]]:
     """A function that runs a region's nodes: all one by one on their NumPy kernels, or only one
     of them so and the others compiled."""
     outside = [t for t in region.roots if t.op not in region.nodes]

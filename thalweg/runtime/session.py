@@ -28,33 +28,19 @@ from thalweg.platform.caches import Bounded
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import ConfigProto, RunOptions, as_config
-from thalweg.runtime.direct import DirectStep, direct_step
 from thalweg.runtime.executor import execute
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step, plan
+from thalweg.runtime.prepared_step import PreparedStep
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.stats import RunMetadata
 
+_MAX_PLANS = 1_000  # steps that a session keeps plans for
 #: THALWEG_COMPILE=0 runs everything on the reference kernels.
-_MOST_PLANS = 1_000  # steps that a session keeps plans for
 COMPILES = os.environ.get("THALWEG_COMPILE", "1") != "0"
 
 live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
-
-
-class KnownStep:
-    """A step whose fetches and feeds need not be looked at again."""
-
-    def __init__(self, planned: Plan, step: Step, execute: Callable[..., list[Any]]) -> None:
-        self._plan, self._feeds, self._execute = planned, step.feeds, execute
-
-    def run(self, values: Sequence[Any]) -> list[Any]:
-        """The fetched values of a step with these feeds."""
-        feeds = [
-            feed_value(tensor, value) for tensor, value in zip(self._feeds, values, strict=True)
-        ]
-        return self._execute(self._plan, feeds, None, None)
 
 
 class BaseSession:
@@ -87,14 +73,11 @@ class BaseSession:
         names = [device.name for device in self._devices]
         self._placer = Placer(names, self._config.allow_soft_placement)
         self._resources, *self._others = Resources.of_devices(self._devices)
-        self._plans = Bounded[Step, Plan]("plans of a session", _MOST_PLANS)
-        # By what a call looks like:
-        self._direct = Bounded[Any, "tuple[Fetches, DirectStep | KnownStep]"](
-            "calls of a session", _MOST_PLANS
-        )
+        self._plans = Bounded[Step, Plan]("plans of a session", _MAX_PLANS)
+        self._calls = Bounded[Any, tuple[Fetches, PreparedStep]]("calls of a session", _MAX_PLANS)
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
-        self._closing = Cancellation()  # of the direct steps, which have none of their own
+        self._closing = Cancellation()  # of steps on the fast path, which have none of their own
         self._steps: set[Cancellation] = set()
         self._lock = threading.Lock()
         live.add(self)
@@ -131,10 +114,10 @@ class BaseSession:
         """Run one step: compute `fetches` (any nesting) given `feed_dict`."""
         self._check_open()
         key = _call_key(fetches, feed_dict)
-        known = self._direct.get(key) if options is None and run_metadata is None else None
+        known = self._calls.get(key) if options is None and run_metadata is None else None
         if known is not None:
-            parsed, direct = known
-            return parsed.result(direct.run([*feed_dict.values()] if feed_dict else ()))
+            parsed, prepared = known
+            return parsed.result(prepared.run([*feed_dict.values()] if feed_dict else ()))
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
@@ -142,7 +125,7 @@ class BaseSession:
         if run_metadata is not None and options and options.output_partition_graphs:
             run_metadata.partition_graphs.extend(self._partition_graphs(step))
         if key is not None and len(step.feeds) == len(feed_dict or ()):
-            self._remember(key, parsed, step)
+            self._calls[key] = parsed, self._prepared(step)
         return parsed.result(values)
 
     def _partition_graphs(self, step: Step) -> list[Any]:
@@ -153,19 +136,12 @@ class BaseSession:
         wanted = [*(tensor.op.name for tensor in step.fetches), *(n.name for n in step.targets)]
         return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
-    def _remember(self, key: Any, parsed: Fetches, step: Step) -> None:
-        """Note a call whose step can be run directly the next time."""
-        planned = self._plans[step]
-        self._direct[key] = (
-            parsed,
-            self._direct_step(planned, step) or KnownStep(planned, step, self._execute),
-        )
-
-    def _direct_step(self, planned: Plan, step: Step) -> DirectStep | None:
-        if self._config.operation_timeout_in_ms:
-            return None  # somebody has to look at the clock
+    def _prepared(self, step: Step) -> PreparedStep:
+        has_clock = bool(self._config.operation_timeout_in_ms)  # which the fast path never looks at
+        stop = None if has_clock else self._closing
+        planned = self._plan(step)
         resources = self._resources.on(planned.device)
-        return direct_step(planned, step, resources, feed_value, self._closing)
+        return PreparedStep(planned, step, self._execute, resources, stop)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
@@ -180,8 +156,8 @@ class BaseSession:
         self,
         step: Plan,
         feeds: Sequence[Any],
-        options: RunOptions | None,
-        metadata: RunMetadata | None,
+        options: RunOptions | None = None,
+        metadata: RunMetadata | None = None,
     ) -> list[Any]:
         _check_options(options, metadata)
         cancellation = Cancellation()
@@ -232,10 +208,9 @@ class BaseSession:
         parsed = Fetches(self._graph, fetches)
         tensors = [feed_tensor(self._graph, feed) for feed in feed_list or ()]
         signature = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(tensors))
+        if not accept_options:
+            return self._prepared_call(parsed, self._prepared(signature))
         step = self._plan(signature)
-        direct = self._direct_step(step, signature)
-        if direct is not None and not accept_options:
-            return self._direct_call(parsed, direct)
 
         def call(
             *values: Any,
@@ -243,23 +218,20 @@ class BaseSession:
             run_metadata: RunMetadata | None = None,
         ) -> Any:
             self._check_open()
-            if len(values) != len(tensors):
-                raise TypeError(f"the step takes {len(tensors)} feeds, got {len(values)}")
+            _check_count(len(values), len(tensors))
             feeds = [feed_value(t, v) for t, v in zip(tensors, values, strict=True)]
             return parsed.result(self._execute(step, feeds, options, run_metadata))
 
-        if accept_options:
-            return call
-        return lambda *values: call(*values)
+        return call
 
-    def _direct_call(self, parsed: Fetches, direct: DirectStep) -> Callable[..., Any]:
-        count, result, run = direct.feed_count, parsed.result, direct.run
+    def _prepared_call(self, parsed: Fetches, prepared: PreparedStep) -> Callable[..., Any]:
+        count, result, run = prepared.feed_count, parsed.result, prepared.run
 
         def call(*values: Any) -> Any:
             if self._closed:
                 self._check_open()
             if len(values) != count:
-                raise TypeError(f"the step takes {count} feeds, got {len(values)}")
+                _check_count(len(values), count)
             return result(run(values))
 
         return call
@@ -305,7 +277,7 @@ class BaseSession:
             step.cancel(errors.CancelledError(None, None, "Session was closed."))
         self._resources, *self._others = Resources.of_devices(self._devices)
         self._plans.clear()
-        self._direct.clear()
+        self._calls.clear()
         live.discard(self)
 
     def _check_open(self) -> None:
@@ -343,6 +315,11 @@ def _call_key(fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
         if type(key) is not Tensor:
             return None
     return kind, *items, None, *feed_dict
+
+
+def _check_count(given: int, wanted: int) -> None:
+    if given != wanted:
+        raise TypeError(f"the step takes {wanted} feeds, got {given}")
 
 
 def _check_options(options: Any, metadata: Any) -> None:

@@ -7,13 +7,13 @@ frame fires once in each of its iterations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from thalweg.graph.node import Node
-from thalweg.runtime.calls import Call
+from thalweg.runtime.calls import Call, Instruction
 
 
 class VertexKind(IntEnum):
@@ -71,6 +71,8 @@ class Vertex(NamedTuple):
     #: of a collect or a count: (values by iteration, number of iterations) -> what leaves
     collects: Callable[[Mapping[int, Any], int], Any] | None = None
     blocks: bool = False  # of a call: it may wait for another one
+    #: of a call: it returns at once, and calls a function it is given with (value, error) later
+    is_async: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +86,39 @@ class TokenGraph:
 
     def __str__(self) -> str:
         return "\n".join(_line(place, vertex) for place, vertex in enumerate(self.vertices))
+
+
+def of_instructions(
+    instructions: Sequence[Instruction],
+    feeds: Sequence[int],
+    fetches: Sequence[int],
+    before: Sequence[Collection[int]],
+) -> TokenGraph:
+    """Instructions over slots as a graph without frames: each runs after those it takes values from
+    and those that come `before` it."""
+    count = len(feeds)
+    sources = {slot: Source(number) for number, slot in enumerate(feeds)}
+    for vertex, step in enumerate(instructions, count):
+        for output in range(step.output_count):
+            sources.setdefault(step.output + output, Source(vertex, output))
+    vertices = [Vertex(VertexKind.PASS) for _ in feeds]
+    for step, earlier in zip(instructions, before, strict=True):
+        inputs = tuple(sources[slot] for slot in step.inputs)
+        controls = {count + at for at in earlier} - {source.vertex for source in inputs}
+        call = Call(step.call, step.takes_context, step.references, step.node, step.nodes)
+        vertices.append(
+            Vertex(
+                VertexKind.CALL,
+                inputs,
+                tuple(sorted(controls)),
+                step.output_count,
+                step.node,
+                call,
+                blocks=step.node.op.blocking,
+                is_async=step.node.op.asynchronous,
+            )
+        )
+    return TokenGraph(tuple(vertices), count, tuple(sources[slot] for slot in fetches))
 
 
 def _line(place: int, vertex: Vertex) -> str:

@@ -28,7 +28,7 @@ from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.basic import Const
 from thalweg.runtime.calls import Call, call_of, dereferenced
-from thalweg.runtime.compiled import InParts
+from thalweg.runtime.compiled import Fallback
 from thalweg.runtime.tokens import Input, Known, Loop, Source, TokenGraph, Vertex, VertexKind
 
 _KINDS = {
@@ -50,13 +50,13 @@ def unfold(
     unit: ControlRegion,
     compiled: bool,
     device: Device,
-    in_parts: InParts,
+    fallback: Fallback,
     nested: Nested | None = None,
     homes: Homes | None = None,
 ) -> TokenGraph:
     """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
     where `nested` gives such."""
-    unfolder = Unfolder(compiled, device, in_parts, nested=nested, homes=homes)
+    unfolder = Unfolder(compiled, device, fallback, nested=nested, homes=homes)
     around = Section()
     for tensor in unit.inputs:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -73,11 +73,11 @@ def unfold_step(
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
     device: Device,
-    in_parts: InParts,
+    fallback: Fallback,
     homes: Homes | None = None,
 ) -> TokenGraph:
     """A step that has control primitives as a token graph: its nodes one by one."""
-    unfolder = Unfolder(False, device, in_parts, feeds, homes=homes)
+    unfolder = Unfolder(False, device, fallback, feeds, homes=homes)
     around = Section()
     for tensor in feeds:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -117,7 +117,7 @@ class Unfolder:
         self,
         compiled: bool,
         device: Device,
-        in_parts: InParts,
+        fallback: Fallback,
         fed: Collection[Tensor] = (),
         nested: Nested | None = None,
         homes: Homes | None = None,
@@ -126,7 +126,7 @@ class Unfolder:
         self.vertices: list[Vertex] = []
         self._compiled = compiled
         self._device = device
-        self._in_parts = in_parts
+        self._fallback = fallback
         self._nested = nested
         self._fed = fed  # tensors that are values whatever their nodes give
         self._closed: set[Node] = set()
@@ -198,7 +198,7 @@ class Unfolder:
         taken = unit.inputs if isinstance(unit, Node) else (*unit.inputs, *unit.references)
         nodes = (unit,) if isinstance(unit, Node) else unit.nodes
         device = self._homes[nodes[-1]] if self._homes else self._device
-        call = call_of(unit, self._fed, device, self._in_parts)
+        call = call_of(unit, self._fed, device, self._fallback)
         self._add_call(call, unit, taken, section, order)
 
     def _inner(self, unit: ControlRegion, section: Section, order: Order) -> None:

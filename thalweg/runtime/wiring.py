@@ -29,7 +29,7 @@ class Edges(NamedTuple):
     dead: tuple[int, ...] = ()  # the plain ones that a dead token kills
 
 
-class Step:
+class WiredVertex:
     """A vertex in its frame. A class with slots: it is looked at for every token."""
 
     __slots__ = (
@@ -46,17 +46,17 @@ class Step:
         "loop",
         "node",
         "place",
+        "spec",
         "triggers",
-        "vertex",
     )
 
-    def __init__(self, vertex: Vertex, place: int, first: int, last: int) -> None:
-        self.vertex = vertex
-        self.kind = int(vertex.kind)
-        self.node: Node | None = vertex.node
-        self.call: Call | None = vertex.call
-        self.loop: Loop | None = vertex.loop
-        self.is_constant = vertex.is_constant
+    def __init__(self, spec: Vertex, place: int, first: int, last: int) -> None:
+        self.spec = spec
+        self.kind = int(spec.kind)
+        self.node: Node | None = spec.node
+        self.call: Call | None = spec.call
+        self.loop: Loop | None = spec.loop
+        self.is_constant = spec.is_constant
         self.place = place  # in its frame
         self.first, self.last = first, last  # the slots of its inputs
         self.empty: list[Any] = [None] * (last - first)
@@ -73,11 +73,11 @@ class FrameWiring:
     def __init__(self, parent: int, loop: Loop) -> None:
         self.parent = parent
         self.limit = 1 if loop.sequential else max(1, loop.parallel_iterations)
-        self.steps: list[Step] = []
+        self.vertices: list[WiredVertex] = []
         self.values: list[Any] = []
-        self.waits: list[int] = []
+        self.pending: list[int] = []
         self.entering = 0  # how many vertices enter it
-        self.leaving: list[Step] = []
+        self.leaving: list[WiredVertex] = []
 
 
 class Wiring:
@@ -88,8 +88,8 @@ class Wiring:
         self.frames = [FrameWiring(0, Loop("", 1))]
         self._children: dict[tuple[int, str], int] = {}
         self._frame_of = self._inferred(graph)
-        self._steps = self._placed()
-        self.feeds = self._steps[: graph.feeds]
+        self._wired = self._placed()
+        self.feeds = self._wired[: graph.feeds]
         self.fetches = self._fetch_slots(graph)
         self._connect(graph)
 
@@ -131,22 +131,22 @@ class Wiring:
 
     # Slots
 
-    def _placed(self) -> list[Step]:
-        steps: list[Step] = []
+    def _placed(self) -> list[WiredVertex]:
+        found: list[WiredVertex] = []
         for number, (vertex, place) in enumerate(zip(self._vertices, self._frame_of, strict=True)):
             frame = self.frames[place]
             first = len(frame.values)
             frame.values += _initial(vertex)
-            step = Step(vertex, len(frame.steps), first, len(frame.values))
-            frame.steps.append(step)
-            frame.waits.append(_wait_count(vertex))
+            wired = WiredVertex(vertex, len(frame.vertices), first, len(frame.values))
+            frame.vertices.append(wired)
+            frame.pending.append(_pending_count(vertex))
             if vertex.loop is not None:
-                step.child = self._child(self._frame_of[number], vertex.loop)
-                self.frames[step.child].entering += 1
+                wired.child = self._child(self._frame_of[number], vertex.loop)
+                self.frames[wired.child].entering += 1
             if vertex.kind in _LEAVING:
-                frame.leaving.append(step)
-            steps.append(step)
-        return steps
+                frame.leaving.append(wired)
+            found.append(wired)
+        return found
 
     def _fetch_slots(self, graph: TokenGraph) -> range:
         """What is fetched is held by slots of no vertex."""
@@ -163,32 +163,32 @@ class Wiring:
         dead: dict[Source, list[int]] = defaultdict(list)
         controls: dict[int, list[int]] = defaultdict(list)
         triggers: dict[int, list[int]] = defaultdict(list)
-        for step in self._steps:
-            vertex = step.vertex
+        for wired in self._wired:
+            vertex = wired.spec
             for number, source in enumerate(vertex.inputs):
                 if isinstance(source, Known):
                     continue
                 if vertex.kind is VertexKind.MERGE:
-                    merges[source].append((step.place, step.first, number, len(vertex.inputs)))
+                    merges[source].append((wired.place, wired.first, number, len(vertex.inputs)))
                     continue
-                plain[source].append((step.place, step.first + number))
+                plain[source].append((wired.place, wired.first + number))
                 if vertex.kind not in _ENDS_DEAD:
-                    dead[source].append(step.place)
+                    dead[source].append(wired.place)
             for control in dict.fromkeys(vertex.controls):
                 found = triggers if vertex.kind is VertexKind.TRIGGER else controls
-                found[control].append(step.place)
+                found[control].append(wired.place)
         for slot, source in zip(self.fetches, graph.fetches, strict=True):
             if isinstance(source, Source):
                 plain[source].append((-1, slot))
-        for number, step in enumerate(self._steps):
-            sources = [Source(number, output) for output in range(step.vertex.outputs)]
-            step.edges = tuple(
+        for number, wired in enumerate(self._wired):
+            sources = [Source(number, output) for output in range(wired.spec.outputs)]
+            wired.edges = tuple(
                 Edges(tuple(plain[s]), tuple(merges[s]), tuple(dead[s])) for s in sources
             )
-            step.controls, step.triggers = tuple(controls[number]), tuple(triggers[number])
-            step.is_awaited = bool(step.controls or step.triggers)
+            wired.controls, wired.triggers = tuple(controls[number]), tuple(triggers[number])
+            wired.is_awaited = bool(wired.controls or wired.triggers)
         # Fetched slots count down a vertex that is in no frame and never fires.
-        self.frames[0].waits.append(0)
+        self.frames[0].pending.append(0)
 
 
 def _before(vertex: Vertex) -> Iterator[int]:
@@ -204,7 +204,7 @@ def _initial(vertex: Vertex) -> Sequence[Any]:
     return [source.value if isinstance(source, Known) else None for source in vertex.inputs]
 
 
-def _wait_count(vertex: Vertex) -> int:
+def _pending_count(vertex: Vertex) -> int:
     """How many tokens a vertex waits for: a merge for one that is alive, or that all are dead."""
     controls = len(set(vertex.controls))
     if vertex.kind is VertexKind.MERGE:

@@ -25,7 +25,7 @@ from thalweg.device.cpu.control_parts import PlacedPart, placed_parts, threads_f
 from thalweg.device.cpu.invocation import address_of
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
 from thalweg.graph.node_effects import locks_updates
-from thalweg.lower.control.builder import lower_control
+from thalweg.lower.control.builder import Lower, lower_control
 from thalweg.lower.control.program import (
     LISTS,
     Branch,
@@ -60,8 +60,10 @@ _MAX_PROGRAMS = 64  # sets of shapes that a loop keeps programs for
 class NativeControl:
     """A loop or a conditional of a step: native programs by the shapes that come in."""
 
-    def __init__(self, unit: ControlRegion, pool: Pool, target: CpuTarget, threads: int) -> None:
-        self._unit = unit
+    def __init__(
+        self, unit: ControlRegion, pool: Pool, target: CpuTarget, threads: int, lower: Lower
+    ) -> None:
+        self._unit, self._lower = unit, lower
         self._pool, self._target, self._threads = pool, target, threads
         self._programs = Bounded[Any, _ControlStep | None](
             "programs of a loop or conditional", _MAX_PROGRAMS
@@ -112,7 +114,7 @@ class NativeControl:
             inputs.append(one)
         try:
             with gc_paused(), deep_calls():
-                program = lower_control(self._unit, inputs, capacity, self._target)
+                program = lower_control(self._unit, inputs, capacity, self._target, self._lower)
                 room = capacity.of(LISTS)
                 return _ControlStep(
                     self._unit,

@@ -22,6 +22,7 @@ from thalweg.device.cpu.pool import Pool, default_pool, default_threads
 from thalweg.device.cpu.program import Program
 from thalweg.device.cpu.program_template import ProgramTemplate
 from thalweg.device.device import Device
+from thalweg.lower.control.builder import Lower
 from thalweg.lower.dynamic_shapes import SpecializedKernel
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.specialise import ControlRegion, Region
@@ -83,9 +84,9 @@ class CpuDevice(Device):
         """A program from its template and its loaded kernels."""
         return Program(template, kernels, region, listing, self.pool)
 
-    def load_control(self, unit: ControlRegion) -> NativeControl:
+    def load_control(self, unit: ControlRegion, lower: Lower) -> NativeControl:
         """A conditional or a loop as native programs."""
-        return NativeControl(unit, self.pool, self.target, self.threads)
+        return NativeControl(unit, self.pool, self.target, self.threads, lower)
 
 
 @memoized(64)

@@ -57,6 +57,7 @@ class Program(DeviceProgram):
         self.threads, self.holds_gil = template.threads, template.holds_gil
         self.inputs, self.outputs = template.inputs, template.outputs
         self.references = template.references
+        self.output_shapes = [output.shape for output in template.outputs]
         self.streams = [(region.nodes[stream.node], stream.values) for stream in template.streams]
         self.written = [place for place, one in enumerate(self.references) if one.written]
         self.exclusive = _exclusive_places(region)

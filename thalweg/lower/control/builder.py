@@ -42,7 +42,6 @@ from thalweg.lower.control.program import (
     Storage,
 )
 from thalweg.lower.control.scratch import Keeper, Scratch
-from thalweg.lower.kept import lower
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.nests.inline_producers import STREAM_WORDS
 from thalweg.lower.regions import regions
@@ -54,12 +53,15 @@ from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import SkipRandom
 from thalweg.ops.state.scatter import ScatterUpdate
 
+#: (region, the shapes of its inputs and variables, target) -> its lowering, made now or before
+Lower = Callable[[Region, Mapping[Tensor, Shape], Target], Lowered]
+
 
 def lower_control(
-    unit: ControlRegion, given: Sequence[Given], rooms: Capacity, target: Target
+    unit: ControlRegion, given: Sequence[Given], rooms: Capacity, target: Target, lower: Lower
 ) -> ControlProgram:
     """A control node on inputs of known shapes; traces have room for so many iterations."""
-    return _Lowering(rooms, target).program(unit, given)
+    return _Lowering(rooms, target, lower).program(unit, given)
 
 
 @dataclass(eq=False)
@@ -101,8 +103,8 @@ class _Cycle:
 class _Lowering:
     """One program while it is put together."""
 
-    def __init__(self, rooms: Capacity, target: Target) -> None:
-        self._rooms, self._target = rooms, target
+    def __init__(self, rooms: Capacity, target: Target, lower: Lower) -> None:
+        self._rooms, self._target, self._lower = rooms, target, lower
         self._items: list[Item] = []
         self._counts: list[Count] = []
         self._drawings: list[Drawing] = []
@@ -469,7 +471,8 @@ class _Lowering:
     def _region(self, unit: Region, scratch: Scratch, fetches: Mapping[Tensor, BufferView]) -> None:
         region = replace(unit, carried=frozenset(scratch.carried) & frozenset(unit.references))
         outside = (*region.inputs, *region.references)
-        lowered = lower(region, {t: scratch.homes[t].shape for t in outside}, self._target)
+        shapes = {t: scratch.homes[t].shape for t in outside}
+        lowered = self._lower(region, shapes, self._target)
         homes = {lowered.buffers[t]: scratch.homes[t] for t in outside if t in lowered.buffers}
         for tensor in region.outputs:
             if tensor in region.roots:

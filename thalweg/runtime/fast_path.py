@@ -1,0 +1,103 @@
+"""The fast path: a step that is one region runs without slots, context or cancellation of its own.
+
+Most steps are one region over feeds and variables. A `FastPath` knows which feeds and variables the
+region takes and which of its results are fetched. A call finds the program by the shapes of its
+arrays; None means that the step must take the general path: the shapes are new, a node of the
+region cannot be compiled, or native code met what only the reference kernels can tell. Sessions,
+eager code, traced functions and data pipelines all run their steps through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from thalweg.device.device import DeviceProgram
+from thalweg.graph.node import Node, Tensor
+from thalweg.ops.core.context import VariableCell
+from thalweg.runtime.calls import Instruction
+from thalweg.runtime.compiled import Executable
+from thalweg.runtime.plan import Plan
+
+Shape = tuple[int, ...]
+#: (context, the region's inputs, its variables) -> the fetched values, or None
+BoundProgram = Callable[[Any, Sequence[Any], Sequence[VariableCell]], "list[Any] | None"]
+
+
+class FastPath:
+    """A step whose only computation is one region.
+
+    Results are fresh arrays, NumPy scalars, and cells for references to variables.
+    """
+
+    def __init__(
+        self, instruction: Instruction, executable: Executable, plan: Plan, feeds: Sequence[Tensor]
+    ) -> None:
+        region = executable.region
+        self.node: Node = instruction.node
+        self.executable = executable
+        self.references = region.references
+        self.inputs = [feeds.index(tensor) for tensor in region.inputs]  # among the feeds
+        fetches = [slot - instruction.output for slot in plan.fetches]
+        self.is_whole = fetches == list(range(instruction.output_count))
+        #: Fetched values that are references to variables.
+        self.cells = [n for n, f in enumerate(fetches) if region.outputs[f] in region.roots]
+        self._fetches = fetches
+        self._programs = executable.programs
+
+    def run(
+        self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]
+    ) -> list[Any] | None:
+        """The fetched values for the region's inputs and variables."""
+        program = self._programs.get(tuple([array.shape for array in arrays]))
+        if program is None:
+            return None
+        results = program(context, arrays, cells)
+        if results is None or self.is_whole:
+            return results
+        return [results[place] for place in self._fetches]
+
+    def run_rows(self, values: Sequence[Any], is_row: Sequence[bool], count: int) -> Any:
+        """The fetched values for each of the rows that some of the region's inputs have."""
+        results = self.executable.by_rows(values, is_row, count)
+        return None if results is None else [results[place] for place in self._fetches]
+
+    def bind(self, arrays: Sequence[Any]) -> tuple[BoundProgram, list[Shape]] | None:
+        """`run` for arrays of these shapes alone, and the shapes of what it gives."""
+        program = self._programs.get(tuple([array.shape for array in arrays]))
+        if program is None:
+            return None
+        shapes = [program.output_shapes[place] for place in self._fetches]
+        return program if self.is_whole else self._select(program), shapes
+
+    def _select(self, program: DeviceProgram) -> BoundProgram:
+        fetches = self._fetches
+
+        def run(context: Any, arrays: Any, cells: Any) -> list[Any] | None:
+            results = program(context, arrays, cells)
+            return None if results is None else [results[place] for place in fetches]
+
+        return run
+
+
+def fast_path(plan: Plan, feeds: Sequence[Tensor]) -> FastPath | None:
+    """The fast path of a plan: None unless it is one region over variables and these feeds."""
+    found = [(i, i.call) for i in plan.instructions if isinstance(i.call, Executable)]
+    if len(found) != 1 or plan.may_block:
+        return None
+    ((instruction, executable),) = found
+    variables = {tensor.op for tensor in executable.region.references}
+    results = range(instruction.output, instruction.output + instruction.output_count)
+    is_alone = all(i is instruction or i.node in variables for i in plan.instructions)
+    if not is_alone or any(slot not in results for slot in plan.fetches):
+        return None
+    takes_feeds = _all_in(executable.region.inputs, feeds) and all(map(_is_source, variables))
+    return FastPath(instruction, executable, plan, feeds) if takes_feeds else None
+
+
+def _all_in(tensors: Sequence[Tensor], others: Collection[Tensor]) -> bool:
+    return set(others).issuperset(tensors)
+
+
+def _is_source(node: Node) -> bool:
+    return not node.inputs
