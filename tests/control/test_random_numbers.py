@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.lower.control import builder
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import SkipRandom
 from thalweg.runtime import control_region
@@ -30,7 +29,7 @@ def draws(monkeypatch: Any, native: bool) -> list[Any]:
         return [session.run(fetches, {choice: taken}) for taken in (True, False, False, True)]
 
 
-def test_every_turn_draws_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_iteration_draws_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = np.concatenate([rows.ravel() for rows, _ in draws(monkeypatch, True)])
     assert len(set(seen.tolist())) == len(seen)
 
@@ -41,15 +40,15 @@ def test_native_loops_draw_what_the_executor_draws(monkeypatch: pytest.MonkeyPat
             np.testing.assert_array_equal(one, other)
 
 
-def test_a_stream_moves_on_by_what_a_turn_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_moves_on_by_what_an_iteration_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    lower = builder.lower
+    lower = control_region.cached_lower
 
     def noted(region: Any, *rest: Any) -> Any:
         made.extend(node.op for node in region.nodes if isinstance(node.op, SkipRandom))
         return lower(region, *rest)
 
-    monkeypatch.setattr(builder, "lower", noted)
+    monkeypatch.setattr(control_region, "cached_lower", noted)
     draws(monkeypatch, True)
     in_loop, *in_branches = [op.blocks for op in made]
     assert [2 * in_loop] * 2 == [3 * blocks for blocks in in_branches]  # of three, two, two numbers

@@ -49,6 +49,8 @@ REGISTRIES = {
     "graph/graph.py:global_graph": "the one graph of a process",
     "graph/node.py:operators": "operators of tensors",
     "graph/op.py:REGISTRY": "ops by name",
+    "ir/expr.py:_NODES": "expressions that live now",
+    "ir/expr.py:_limit": "how many entries of dead expressions are kept until a sweep",
     "ops/core/library.py:_loaded": "modules that users load",
     "ops/io/saving.py:_deferred": "files that are not written yet",
     "platform/caches.py:_functions": "functions that are memoized",

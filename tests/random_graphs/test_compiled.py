@@ -52,7 +52,7 @@ def sharing_everything() -> Iterator[None]:
         stack.enter_context(
             mock.patch.object(loading, "threads_for", lambda _, threads, __: threads)
         )
-        stack.enter_context(mock.patch.object(barriers, "SMALL", 0.0))
+        stack.enter_context(mock.patch.object(barriers, "is_small", lambda *_: False))
         yield
 
 

@@ -34,7 +34,7 @@ def model(x: Any, w: Any) -> tuple[Any, Any]:
 def test_memory_is_flat_over_steps_of_mixed_shapes() -> None:
     count = rounds(80, 10_000)
     rng = np.random.default_rng(0)
-    kept = mock.patch.object(compiled, "_MOST_STEPS", rounds(16, compiled._MOST_STEPS))
+    kept = mock.patch.object(compiled, "_MAX_PROGRAMS", rounds(16, compiled._MAX_PROGRAMS))
     with kept, tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float32, [None, None, None, 2])
         w = tf.Variable(rng.normal(size=(3, 3, 2, 4)).astype(np.float32))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from weakref import ref
@@ -24,6 +23,7 @@ import numpy as np
 from thalweg.ir.functions.dtypes import BOOL, Dtype, common_dtype
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.types import INT64, loop_dtypes, weak_dtype
+from thalweg.platform.caches import memoized
 
 if TYPE_CHECKING:
     from thalweg.ir.kernel import Dynamic
@@ -552,7 +552,7 @@ def constant(value: Any, dtype: Any = None) -> Const:
         return Const(array[()] if dtype is None else array.astype(dtype)[()])
 
 
-@lru_cache(4_096)
+@memoized(4_096)
 def _integer(value: int, dtype: Dtype) -> Const:
     with np.errstate(all="ignore"):
         return Const(np.asarray(value).astype(dtype)[()])

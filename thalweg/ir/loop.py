@@ -256,6 +256,11 @@ def within(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
     return first
 
 
+def zero_of(operand: Operand) -> Expr:
+    """Zero in an operand's dtype: of truths, a number would make numbers."""
+    return constant(0, operand.dtype)
+
+
 def widened(x: Expr, dtype: Any) -> Expr:
     """An element in the type that kernels compute in: narrow floats become float32."""
     wide = compute_dtype(dtype)

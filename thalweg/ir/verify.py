@@ -124,7 +124,7 @@ def store_faults(store: Any, buffer: Any, sums: Dtype | None) -> Iterator[str]:
         yield from value_faults(part, bound, sums, store.inside is not None)
     if store.inside is not None:
         yield from _condition_faults(store.inside, bound, sums)
-    else:
+    elif all(variable.extent for variable in bound):
         yield from _offset_faults(buffer, store.offset, "stored to")
     if not _converts(store.value.dtype, np.dtype(buffer.dtype)):
         yield f"{store.value.dtype} is stored as {buffer.dtype} without a cast"
@@ -159,7 +159,7 @@ def value_faults(
             yield f"a sum of {part.dtype} is read where there is {sums or 'none'}"
         if isinstance(part, Reduce) and not bound.isdisjoint(part.variables):
             yield f"a reduction binds {_names(part.variables)} again"
-    if not is_guarded:
+    if not is_guarded and all(variable.extent for variable in bound):
         for load in _certain_loads(value):
             yield from _offset_faults(load.buffer, load.offset, "loaded from")
 

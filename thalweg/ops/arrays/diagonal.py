@@ -22,7 +22,7 @@ from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Size, TensorShape, unknown_shape
 from thalweg.ir import loop
 from thalweg.ir.expr import Expr, call, select
-from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck
+from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck, zero_of
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import filling, shaping
 from thalweg.ops.math import arithmetic, reduce
@@ -48,7 +48,7 @@ class Diag(Op):
 
     def loop(self, at: IndexTuple, diagonal: Operand) -> Expr:
         here, there = (loop.ravel(half, diagonal.shape) for half in at.split(diagonal.rank))
-        return select(call("eq", here, there), diagonal[at[: diagonal.rank]], 0)
+        return select(call("eq", here, there), diagonal[at[: diagonal.rank]], zero_of(diagonal))
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
         return diag_part(dy)
@@ -368,7 +368,7 @@ class MatrixBandPart(Op):
     def loop(self, at: IndexTuple, input: Operand, num_lower: Operand, num_upper: Operand) -> Expr:
         above, lower, upper = at[-1] - at[-2], num_lower[()], num_upper[()]
         inside = ((lower < 0) | (above >= -lower)) & ((upper < 0) | (above <= upper))
-        return select(inside, input[at], 0)
+        return select(inside, input[at], zero_of(input))
 
     def requires(
         self, input: Operand, num_lower: Operand, num_upper: Operand
