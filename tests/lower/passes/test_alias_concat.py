@@ -158,3 +158,17 @@ def test_gradients_through_turned_weights_agree_with_the_reference_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     check(partial(backwards, steps=14), (16, 40), monkeypatch)
+
+
+@compiled_only
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_small_parts_are_not_fused_into_what_reads_the_whole(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of a concatenation are few numbers, and so is what reads all of them."""
+
+    def slopes(x: Any) -> list[Any]:
+        halves = tf.split(tf.matmul(x, x, transpose_a=True), 2, 0)
+        return tf.gradients([tf.tanh(half) for half in halves], [x])
+
+    check(slopes, [rows, 2], monkeypatch)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
 from thalweg.ir import verify
 from thalweg.ir.rewrite import free_variables
+from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.bufferize import Launch
 from thalweg.lower.nests.loop_nest import LoopNest
 
@@ -15,8 +16,11 @@ from thalweg.lower.nests.loop_nest import LoopNest
 def verified(after: str, nests: list[LoopNest]) -> list[LoopNest]:
     """The nests that a pass made, of which none may break an invariant."""
     if verify.ENABLED:
+        written: set[Buffer] = set()
         for nest in nests:
             verify.report(faults(nest), after, f"the nest of {_names(nest)}")
+            verify.report(_unwritten(nest, written), after, f"the nest of {_names(nest)}")
+            written |= nest.written
     return nests
 
 
@@ -42,6 +46,15 @@ def faults(nest: LoopNest) -> Iterator[str]:
         for factor in (product.a, product.b):
             if not free_variables(factor.value) <= bound:
                 yield "a factor depends on variables that are not bound"
+
+
+def _unwritten(nest: LoopNest, written: Set[Buffer]) -> Iterator[str]:
+    """Temporaries that it reads, or that lie behind what it reads, and that nothing wrote."""
+    own = {write.buffer for write in nest.writes if write.combine == "set"}
+    aliased = nest.behind and nest.loads.keys() - written - own
+    for buffer in nest.reads - written - own:
+        if buffer.kind is BufferKind.TEMPORARY and buffer not in aliased:
+            yield f"a temporary of {buffer.size} elements is read before anything writes it"
 
 
 def _names(of: LoopNest | Launch) -> str:

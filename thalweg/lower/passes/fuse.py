@@ -175,6 +175,8 @@ def _joined(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | Non
         return None
     if first.product is not None and second.has_reductions:
         return None
+    if first.written & second.behind or second.written & first.behind:
+        return None  # one reads what the other writes through an alias, at places of its own
     writes = [*first.writes, *second.writes]
     if len(writes) > target.max_writes or first.parts + second.parts > target.max_expressions:
         return None
