@@ -31,7 +31,7 @@ NAMESPACES = ("", "nn", "train", "image", "losses", "metrics", "layers", "summar
 DEFAULT = (*NAMESPACES, "thalweg.ops", "thalweg.variables", "thalweg.graph", RAW)
 FACADES: dict[str, tuple[str, ...]] = {
     "python.client.session": ("", "thalweg.runtime"),
-    "python.client.timeline": ("thalweg.runtime",),
+    "python.client.timeline": ("thalweg.inspect",),
     "python.layers.convolutional": ("layers", "thalweg.layers"),
     "python.layers.core": ("layers", "thalweg.layers"),
     "python.layers.normalization": ("layers", "thalweg.layers"),
