@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from thalweg.ir import expr
+from thalweg.ir import interning
 from thalweg.ir.expr import (
     FALSE,
     TRUE,
@@ -79,12 +79,12 @@ def test_a_node_lives_as_long_as_it_is_held() -> None:
 
 
 def test_the_table_forgets_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expr, "_MIN_SWEPT", 64)
-    monkeypatch.setattr(expr, "_limit", [64])
+    monkeypatch.setattr(interning, "_MIN_SWEPT", 64)
+    monkeypatch.setattr(interning, "_limit", [64])
     for n in range(1_000):
         load((n + 2, ROW))
-    alive = sum(entry() is not None for entry in list(expr._NODES.values()))
-    assert len(expr._NODES) <= max(2 * alive, 64) + 1
+    alive = sum(entry() is not None for entry in list(interning._NODES.values()))
+    assert len(interning._NODES) <= max(2 * alive, 64) + 1
 
 
 def test_threads_agree_on_nodes() -> None:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import RLock
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
-from weakref import ref
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from thalweg.ir.functions.dtypes import BOOL, Dtype, common_dtype
 from thalweg.ir.functions.table import FUNCTIONS
+from thalweg.ir.interning import find, intern
 from thalweg.ir.types import INT64, loop_dtypes, weak_dtype
 from thalweg.platform.caches import memoized
 
@@ -40,15 +39,6 @@ _KEEPS_DTYPE = _ARITHMETIC | {"max", "min"}
 #: Functions of int64 and a Python integer that are computed in int64.
 _KEEPS_INT64 = _KEEPS_DTYPE | COMPARISONS.keys()
 
-#: Every node that lives, by what it is made of. A key holds the ids of objects that its node holds,
-#: so it means them as long as the node lives, and keeps nothing alive when the node is gone.
-_NODES: dict[tuple[Any, ...], ref[Any]] = {}
-_LOCK = RLock()  # held to drop or replace an entry, not to find or to add one
-_MIN_SWEPT = 1 << 15
-_set = object.__setattr__
-
-Node = TypeVar("Node", bound="Expr")
-
 _names = itertools.count()
 
 
@@ -63,47 +53,6 @@ class Variable:
     def fresh(cls, extent: int) -> Variable:
         """A variable of its own."""
         return cls(int(extent), f"i{next(_names)}")
-
-
-def _found(key: tuple[Any, ...]) -> Any:
-    entry = _NODES.get(key)
-    return None if entry is None else entry()
-
-
-def _added(key: tuple[Any, ...], node: Node, dtype: Dtype, is_index: bool = False) -> Node:
-    """A new node of a key, or the one that another thread was faster to add."""
-    _set(node, "dtype", dtype)
-    _set(node, "is_index", is_index)
-    _set(node, "normal_form", None)
-    _set(node, "free", None)
-    entry = ref(node)
-    before = _NODES.setdefault(key, entry)
-    if before is entry:
-        if len(_NODES) > _limit[0]:
-            _sweep()
-        return node
-    return before() or _replaced(key, node, entry)
-
-
-def _replaced(key: tuple[Any, ...], node: Node, entry: ref[Any]) -> Node:
-    """A node in the place of one that is gone, unless another thread was faster."""
-    with _LOCK:
-        other = _found(key)
-        if other is None:
-            _NODES[key] = entry
-        return other or node
-
-
-_limit = [_MIN_SWEPT]
-
-
-def _sweep() -> None:
-    """Drop the entries of nodes that are gone; how many there may be grows with those that live."""
-    with _LOCK:
-        for key, entry in list(_NODES.items()):
-            if entry() is None:
-                del _NODES[key]
-        _limit[0] = max(_MIN_SWEPT, 2 * len(_NODES))
 
 
 class Expr:
@@ -209,12 +158,7 @@ class Const(Expr):
     def __new__(cls, value: Any) -> Const:
         dtype: Dtype = value.dtype
         key = cls, dtype, value.tobytes()
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "value", value)
-            found = _added(key, found, dtype, dtype.kind in "iu")
-        return found
+        return find(key) or intern(cls, key, (value,), dtype, dtype.kind in "iu")
 
 
 class Word(Expr):
@@ -227,13 +171,7 @@ class Word(Expr):
 
     def __new__(cls, number: Dynamic, dtype_name: str = "int64") -> Word:
         key = cls, number, dtype_name
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "number", number)
-            _set(found, "dtype_name", dtype_name)
-            found = _added(key, found, np.dtype(dtype_name))
-        return found
+        return find(key) or intern(cls, key, (number, dtype_name), np.dtype(dtype_name))
 
 
 class Index(Expr):
@@ -244,12 +182,7 @@ class Index(Expr):
 
     def __new__(cls, variable: Variable) -> Index:
         key = cls, id(variable)
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "variable", variable)
-            found = _added(key, found, INT64, True)
-        return found
+        return find(key) or intern(cls, key, (variable,), INT64, True)
 
     def rebuild(self, to: Rewriter) -> Expr:
         return to.index(self.variable)
@@ -265,13 +198,7 @@ class Input(Expr):
 
     def __new__(cls, position: int, dtype_name: Any) -> Input:
         key = cls, position, dtype_name
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "position", position)
-            _set(found, "dtype_name", dtype_name)
-            found = _added(key, found, np.dtype(dtype_name))
-        return found
+        return find(key) or intern(cls, key, (position, dtype_name), np.dtype(dtype_name))
 
 
 class OperandLoad(Expr):
@@ -285,13 +212,7 @@ class OperandLoad(Expr):
 
     def __new__(cls, operand: Operand, indices: tuple[Expr, ...]) -> OperandLoad:
         key = cls, id(operand), *map(id, indices)
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "operand", operand)
-            _set(found, "indices", indices)
-            found = _added(key, found, np.dtype(operand.dtype))
-        return found
+        return find(key) or intern(cls, key, (operand, indices), np.dtype(operand.dtype))
 
     @property
     def parts(self) -> tuple[Expr, ...]:
@@ -310,13 +231,7 @@ class Load(Expr):
 
     def __new__(cls, buffer: Any, offset: Any) -> Load:
         key = cls, id(buffer), offset.key
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "buffer", buffer)
-            _set(found, "offset", offset)
-            found = _added(key, found, np.dtype(buffer.dtype))
-        return found
+        return find(key) or intern(cls, key, (buffer, offset), np.dtype(buffer.dtype))
 
     @property
     def parts(self) -> tuple[Expr, ...]:
@@ -336,14 +251,10 @@ class Call(Expr):
 
     def __new__(cls, function: str, arguments: tuple[Expr, ...]) -> Call:
         key = cls, function, *map(id, arguments)
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "function", function)
-            _set(found, "arguments", arguments)
-            is_index = function in _ARITHMETIC and _are_indices(arguments)
-            found = _added(key, found, _called_dtype(function, arguments), is_index)
-        return found
+        if (found := find(key)) is not None:
+            return found
+        is_index = function in _ARITHMETIC and _are_indices(arguments)
+        return intern(cls, key, (function, arguments), _called_dtype(function, arguments), is_index)
 
     @property
     def parts(self) -> tuple[Expr, ...]:
@@ -358,55 +269,37 @@ class Call(Expr):
         return to.call(self.function, tuple([to.new(part) for part in self.arguments]))
 
 
-class Cast(Expr):
-    """A value as one of another dtype, by NumPy's rules."""
+class Conversion(Expr):
+    """A value as one of another dtype."""
 
     __slots__ = ("target", "value")
     __match_args__ = ("value", "target")
     value: Expr
     target: Dtype
 
-    def __new__(cls, value: Expr, target: Any) -> Cast:
+    def __new__(cls, value: Expr, target: Any) -> Self:
         dtype: Dtype = np.dtype(target)
         key = cls, id(value), dtype
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "value", value)
-            _set(found, "target", dtype)
-            found = _added(key, found, dtype)
-        return found
+        return find(key) or intern(cls, key, (value, dtype), dtype)
 
     @property
     def parts(self) -> tuple[Expr, ...]:
         return (self.value,)
+
+
+class Cast(Conversion):
+    """A value as one of another dtype, by NumPy's rules."""
+
+    __slots__ = ()
 
     def rebuild(self, to: Rewriter) -> Expr:
         return to.cast(to.new(self.value), self.target)
 
 
-class Bitcast(Expr):
+class Bitcast(Conversion):
     """The bits of a value as those of another dtype."""
 
-    __slots__ = ("target", "value")
-    __match_args__ = ("value", "target")
-    value: Expr
-    target: Dtype
-
-    def __new__(cls, value: Expr, target: Any) -> Bitcast:
-        dtype: Dtype = np.dtype(target)
-        key = cls, id(value), dtype
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "value", value)
-            _set(found, "target", dtype)
-            found = _added(key, found, dtype)
-        return found
-
-    @property
-    def parts(self) -> tuple[Expr, ...]:
-        return (self.value,)
+    __slots__ = ()
 
     def rebuild(self, to: Rewriter) -> Expr:
         return Bitcast(to.new(self.value), self.target)
@@ -423,17 +316,12 @@ class Select(Expr):
 
     def __new__(cls, condition: Expr, chosen: Expr, otherwise: Expr) -> Select:
         key = cls, id(condition), id(chosen), id(otherwise)
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "condition", condition)
-            _set(found, "chosen", chosen)
-            _set(found, "otherwise", otherwise)
-            dtype = chosen.dtype
-            if dtype is not otherwise.dtype:
-                dtype = common_dtype((dtype, otherwise.dtype))
-            found = _added(key, found, dtype)
-        return found
+        if (found := find(key)) is not None:
+            return found
+        dtype = chosen.dtype
+        if dtype is not otherwise.dtype:
+            dtype = common_dtype((dtype, otherwise.dtype))
+        return intern(cls, key, (condition, chosen, otherwise), dtype)
 
     @property
     def parts(self) -> tuple[Expr, ...]:
@@ -454,14 +342,9 @@ class Reduce(Expr):
 
     def __new__(cls, combine: str, variables: tuple[Variable, ...], body: Expr) -> Reduce:
         key = cls, combine, id(body), *map(id, variables)
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "combine", combine)
-            _set(found, "variables", variables)
-            _set(found, "body", body)
-            found = _added(key, found, _combined_dtype(combine, body))
-        return found
+        return find(key) or intern(
+            cls, key, (combine, variables, body), _combined_dtype(combine, body)
+        )
 
     @property
     def parts(self) -> tuple[Expr, ...]:
@@ -486,16 +369,9 @@ class Scan(Expr):
         cls, combine: str, variable: Variable, body: Expr, exclusive: bool, reverse: bool
     ) -> Scan:
         key = cls, combine, id(variable), id(body), exclusive, reverse
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "combine", combine)
-            _set(found, "variable", variable)
-            _set(found, "body", body)
-            _set(found, "exclusive", exclusive)
-            _set(found, "reverse", reverse)
-            found = _added(key, found, _combined_dtype(combine, body))
-        return found
+        return find(key) or intern(
+            cls, key, (combine, variable, body, exclusive, reverse), _combined_dtype(combine, body)
+        )
 
     @property
     def parts(self) -> tuple[Expr, ...]:
@@ -515,12 +391,7 @@ class Accumulated(Expr):
     def __new__(cls, dtype_name: Any) -> Accumulated:
         dtype: Dtype = np.dtype(dtype_name)
         key = cls, dtype.name
-        found = _found(key)
-        if found is None:
-            found = object.__new__(cls)
-            _set(found, "dtype_name", dtype.name)
-            found = _added(key, found, dtype)
-        return found
+        return find(key) or intern(cls, key, (dtype.name,), dtype)
 
 
 def _are_indices(parts: tuple[Expr, ...]) -> bool:
