@@ -98,7 +98,7 @@ def run(
     """The values of an expression over arrays, and whether it faulted if that is asked for."""
     size = len(arrays[0])
     padded = [np.concatenate([a, np.repeat(a[-1:], -size % lanes)]) for a in arrays]
-    fp16 = named(cpu).halves
+    fp16 = named(cpu).native_fp16
     module = optimised(module_text(expr, len(arrays), lanes, faults, fp16), cpu)
     engine = llvm.create_mcjit_compiler(module, machine(cpu))
     engine.finalize_object()

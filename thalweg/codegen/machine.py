@@ -75,7 +75,7 @@ class CpuTarget(Target):
         return self.has("avx512vl")
 
     @property
-    def halves(self) -> bool:
+    def native_fp16(self) -> bool:
         """Whether float16 numbers are converted by an instruction."""
         return self.has("f16c") or self.architecture == "aarch64"
 

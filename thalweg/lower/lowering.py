@@ -37,24 +37,24 @@ class Lowered:
 
 
 def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
-    """Shapes made concrete, nodes drafted as loops, drafts fused, kernels finished."""
+    """Shapes made concrete, nodes made loop nests, nests fused, kernels finished."""
     spec, classes = specialise(region, shapes, {})
-    drafting = NestBuilder(spec, classes, target)
-    drafting.run()
-    buffers, streams, drafted = drafting.buffers, drafting.streams, len(drafting.drafts)
+    builder = NestBuilder(spec, classes, target)
+    builder.run()
+    buffers, streams, drafted = builder.buffers, builder.streams, len(builder.drafts)
     pieces: Pieces = {}
-    drafts = verified("inline_producers", drafting.drafts)
-    del drafting, classes  # what it knows of every tensor is more than all that is kept
-    drafts = verified("alias_concat", alias_concat(drafts, pieces))
-    drafts = verified("merge_reductions", merge_reductions(drafts, pieces, target))
-    drafts = verified("in_steps", in_steps(drafts, target))
-    drafts = verified("fuse", fuse(drafts, target))
-    drafts = verified("rematerialize", rematerialize(drafts, pieces, target))
-    drafts = verified("hoist_consumers", hoist_consumers(drafts, target))
-    drafts = verified("rematerialize", rematerialize(drafts, pieces, target))
-    drafts = verified("pretranspose", pretranspose(drafts, target))
-    drafts = verified("concat_in_place", concat_in_place(drafts, pieces, target))
-    drafts = verified("in_pieces", in_pieces(drafts, target))
-    launches, checked = finish(drafts, in_place(drafts, pieces))
+    nests = verified("inline_producers", builder.drafts)
+    del builder, classes  # what it knows of every tensor is more than all that is kept
+    nests = verified("alias_concat", alias_concat(nests, pieces))
+    nests = verified("merge_reductions", merge_reductions(nests, pieces, target))
+    nests = verified("in_steps", in_steps(nests, target))
+    nests = verified("fuse", fuse(nests, target))
+    nests = verified("rematerialize", rematerialize(nests, pieces, target))
+    nests = verified("hoist_consumers", hoist_consumers(nests, target))
+    nests = verified("rematerialize", rematerialize(nests, pieces, target))
+    nests = verified("pretranspose", pretranspose(nests, target))
+    nests = verified("concat_in_place", concat_in_place(nests, pieces, target))
+    nests = verified("in_pieces", in_pieces(nests, target))
+    launches, checked = finish(nests, in_place(nests, pieces))
     verify_launches(launches)
     return Lowered(spec, tuple(launches), tuple(checked), buffers, streams, pieces, drafted)

@@ -32,7 +32,7 @@ At = Mapping[Variable, Value]
 
 def emit_matrix(setting: Setting, made: Schedule) -> Emitted:
     """The code of a contraction on the matrix unit."""
-    module, names = Module(setting.target.halves), ["multiply"]
+    module, names = Module(setting.target.native_fp16), ["multiply"]
     layout = _Layout(setting, made)
     kernel = layout.roles.form.kernel
     if made.copy_b == "shared":

@@ -57,7 +57,11 @@ def emit_contraction(
 
 
 def _emitted(scratch: Scratch) -> Emitted:
-    module, names, kernel = Module(scratch.setting.target.halves), ["multiply"], scratch.form.kernel
+    module, names, kernel = (
+        Module(scratch.setting.target.native_fp16),
+        ["multiply"],
+        scratch.form.kernel,
+    )
     if scratch.made.copy_b == "shared":
         names.insert(0, "pack")
         _Pack(scratch, Frame(module, "pack", kernel, True)).emit()

@@ -49,7 +49,7 @@ def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
     if turn := transpose_of(form, target):
         return emit_transpose(turn, target)
     decided = plan(form, target)
-    module = Module(target.halves)
+    module = Module(target.native_fp16)
     words = _words(decided.form)
     _write_body(module, "body", decided, words, "noinline")
     _write_entry(module, decided, words)
@@ -59,7 +59,7 @@ def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
 def emit_iteration(turn: Iteration, target: CpuTarget) -> Emitted:
     """The code of a turn that repeats itself, in one function that one thread calls."""
     decided = [plan(simplest(kernel), target) for kernel in turn.kernels]
-    module = Module(target.halves)
+    module = Module(target.native_fp16)
     words = [_words(one.form) for one in decided]
     can_fault = [
         _write_body(module, f"body{number}", one, words[number], "alwaysinline")

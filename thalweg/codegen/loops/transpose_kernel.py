@@ -103,7 +103,7 @@ def _guess(form: Form, variable: Variable) -> int:
 
 def emit_transpose(turn: Transpose, target: CpuTarget) -> Emitted:
     """The code of a copy, in one function that all threads call."""
-    module = Module(target.halves)
+    module = Module(target.native_fp16)
     _Writing(turn, module.function("kernel", [POINTER, I64, I64], attributes="nounwind")).write()
     return Emitted(("kernel",), module.text, passes="tiles")
 

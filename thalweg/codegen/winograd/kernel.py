@@ -37,7 +37,7 @@ def emit_winograd(kernel: Contraction, target: CpuTarget, schedule: Schedule) ->
     window = window_of(kernel)
     if window is None:
         raise NotContraction("Winograd's algorithm is for small filters of stride 1")
-    module = Module(target.halves)
+    module = Module(target.native_fp16)
     layout = layout_of(window, blocks_in(schedule), target.lanes)
 
     def frame(name: str, given: int = 0) -> Frame:
