@@ -6,7 +6,7 @@ ones, one by one, and its program takes their arrays as they are.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -22,16 +22,13 @@ _VALUES = (int, float, str, bool, type(None))
 MISSED: Any = object()  # a call of a kind that is not cached
 
 
-class Expected:
+class Expected(NamedTuple):
     """What an argument was: a tensor or an array of a dtype and shape, or a Python value."""
 
-    __slots__ = ("dtype", "numpy_dtype", "shape", "value")
-
-    def __init__(self, dtype: Any, numpy_dtype: Any, shape: Any, value: Any) -> None:
-        self.dtype = dtype
-        self.numpy_dtype = numpy_dtype
-        self.shape = shape
-        self.value = value
+    dtype: Any
+    numpy_dtype: Any
+    shape: Any
+    value: Any
 
 
 class CallKind:
