@@ -33,10 +33,9 @@ from thalweg.inspect.timed import TimedRegion, Times, run_single, timed
 from thalweg.ir.kernel import Contraction
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.context import VariableCell
-from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.kernels import Context
+from thalweg.runtime.kernels import Context, Instruction
 from thalweg.runtime.plan import Plan
 from thalweg.runtime.resources import Resources
 
