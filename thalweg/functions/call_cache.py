@@ -105,10 +105,6 @@ def _expected(value: Any) -> Expected | None:
     return Expected(None, None, None, value)
 
 
-def _is_same(value: Any, expected: Any) -> bool:
-    return type(value) is type(expected) and value == expected
-
-
 def _arrays(kind: CallKind, args: tuple[Any, ...]) -> list[Any] | None:
     """The arrays of arguments, if they are of a kind."""
     if len(args) != kind.count:
@@ -126,6 +122,10 @@ def _arrays(kind: CallKind, args: tuple[Any, ...]) -> list[Any] | None:
             if value.dtype is not expected.numpy_dtype or value.shape != expected.shape:
                 return None
             arrays.append(value)
-        elif expected.numpy_dtype is not None or not _is_same(value, expected.value):
+        elif (
+            expected.numpy_dtype is not None
+            or type(value) is not type(expected.value)
+            or value != expected.value
+        ):
             return None
     return arrays

@@ -260,7 +260,7 @@ class EagerGraph(threading.local, BareGraph):
 
     def record_special(self, kind: int, op: Op, arguments: Sequence[Any], name: str | None) -> Any:
         if kind == OutputKind.CONSTANT:
-            return _constant(cast("Const", op))
+            return literal(cast("Const", op).value, cast("Const", op).dtype)
         if kind == OutputKind.RANDOM:
             return self._record_random(cast("Random", op), arguments, name)
         if kind == OutputKind.PYTHON:
@@ -484,10 +484,6 @@ def _layout(results: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
         return found
 
     return lay_out
-
-
-def _constant(op: Const) -> EagerTensor:
-    return literal(op.value, op.dtype)
 
 
 EAGER = EagerGraph()

@@ -9,7 +9,7 @@ eager code, traced functions and data pipelines all run their steps through here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -96,16 +96,9 @@ def fast_path(plan: Plan, feeds: Sequence[Tensor]) -> FastPath | None:
     is_alone = all(i is instruction or i.node in variables for i in plan.instructions)
     if not is_alone or any(slot not in results for slot in plan.fetches):
         return None
-    takes_feeds = _all_in(executable.region.inputs, feeds) and all(map(_is_source, variables))
+    is_fed = set(feeds).issuperset(executable.region.inputs)
+    takes_feeds = is_fed and not any(node.inputs for node in variables)
     return FastPath(instruction, executable, plan, feeds) if takes_feeds else None
-
-
-def _all_in(tensors: Sequence[Tensor], others: Collection[Tensor]) -> bool:
-    return set(others).issuperset(tensors)
-
-
-def _is_source(node: Node) -> bool:
-    return not node.inputs
 
 
 #: (plan, feeds as arrays) -> the fetched values

@@ -18,7 +18,7 @@ from thalweg.control.lists import ListValue
 from thalweg.control.liveness import needed
 from thalweg.control.loops import While
 from thalweg.control.primitives import Enter, Merging, Primitive
-from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
+from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace, traced_tensor
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.node_effects import has_state, is_sequential
 from thalweg.graph.order import Order, step_order
@@ -280,11 +280,11 @@ class Unfolder:
         switched: dict[Tensor, Source] = {}
         parts: list[Section] = []
         for number, body in enumerate(op.branches):
-            traces = [t for t in unit.nodes[1:] if _traced(t).graph is body.graph]
-            wanted = [*body.outputs, *map(_traced, traces)]
+            traces = [t for t in unit.nodes[1:] if traced_tensor(t).graph is body.graph]
+            wanted = [*body.outputs, *map(traced_tensor, traces)]
             parts.append(self._branch(node, number, body, chosen, switched, section, wanted))
             for trace in traces:
-                inner = parts[-1].values[_traced(trace)]
+                inner = parts[-1].values[traced_tensor(trace)]
                 section.values[trace.outputs[0]] = self._alive(inner, parts[-1])
         for place, tensor in enumerate(node.outputs):
             ends = [
@@ -339,13 +339,11 @@ class Unfolder:
 
     def _joined(self, parts: Sequence[Section], section: Section) -> int:
         """A vertex that fires when all of the branch that was taken is done."""
-        ends = [
-            self.add(part, VertexKind.PASS, (Known(None),), self._all_done(part)) for part in parts
-        ]
+        ends: list[Input] = []
+        for part in parts:
+            done = [self.done(part, node) for node in list(part.ends)]
+            ends.append(self.add(part, VertexKind.PASS, (Known(None),), done))
         return self.add(section, VertexKind.MERGE, ends).vertex
-
-    def _all_done(self, section: Section) -> list[int]:
-        return [self.done(section, node) for node in list(section.ends)]
 
     # Loops
 
@@ -359,8 +357,8 @@ class Unfolder:
             )
             for t in node.inputs[:count]
         ]
-        merges = [self._merge_of(enter, node) for enter in enters]
-        traced = [_traced(t) for t in unit.nodes[1:] if isinstance(t.op, LoopTrace)]
+        merges = [self.add(Section(), VertexKind.MERGE, (each,), node=node) for each in enters]
+        traced = [traced_tensor(t) for t in unit.nodes[1:] if isinstance(t.op, LoopTrace)]
         invariants = self._invariants(node, traced, section, controls, loop)
         test = Section(lambda: merges[0].vertex)
         test.values |= dict(zip(op.condition.arguments, merges, strict=False))
@@ -382,9 +380,6 @@ class Unfolder:
         for tensor, switch in zip(node.outputs, switches, strict=True):
             section.values[tensor] = self.add(test, VertexKind.EXIT, (switch,), node=node)
         self._loop_traces(unit, section, part, truth)
-
-    def _merge_of(self, enter: Source, node: Node) -> Source:
-        return self.add(Section(), VertexKind.MERGE, (enter,), node=node)
 
     def _truth(self, condition: Body, node: Node, test: Section) -> Source:
         """What decides whether the loop goes on."""
@@ -450,7 +445,7 @@ class Unfolder:
                 made = counted()
                 section.ends[unit.node] = made.vertex
             else:
-                tensor = _traced(trace)
+                tensor = traced_tensor(trace)
                 source, collects = part.values[tensor], _Collected(tensor)
                 made = self.add(
                     part, VertexKind.COLLECT, (source,), collects=collects, node=unit.node
@@ -513,10 +508,6 @@ def _count(_: Mapping[int, Any], count: int) -> Any:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _traced(trace: Node) -> Tensor:
-    return cast("Any", trace.op).tensor
 
 
 def _needed(body: Body, wanted: Sequence[Tensor]) -> list[Node]:
