@@ -19,7 +19,7 @@ from thalweg.graph.dtypes import FLOATING, as_dtype
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
-from thalweg.lower.node_class import NodeClasses
+from thalweg.lower.fingerprint import NodeClasses
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.ops.state.state import VariableV2
 

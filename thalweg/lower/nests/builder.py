@@ -25,6 +25,7 @@ from thalweg.ir.loop import IndexTuple, NotLowered, Scatter, Variable, lowered
 from thalweg.ir.rewrite import Replace, free_variables
 from thalweg.ir.target import Target
 from thalweg.lower.cost import Costs, Form, worth_inlining
+from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests import reductions
 from thalweg.lower.nests.inline_producers import (
@@ -39,7 +40,6 @@ from thalweg.lower.nests.loop_nest import LoopNest, Renaming, Write, renaming
 from thalweg.lower.nests.match_contraction import product_of, splits_of
 from thalweg.lower.nests.output_summary import OutputSummary, own_place, summarize
 from thalweg.lower.nests.scans import as_scan
-from thalweg.lower.node_class import NodeClasses
 from thalweg.lower.passes.outline import Subgraphs, Templates
 from thalweg.lower.passes.split_strided import is_nothing, phases, strides_of
 from thalweg.lower.specialise import NotCompiled, Specialised

@@ -310,6 +310,31 @@ class LoopNest:
         return frozenset(self.targets)
 
 
+@dataclass(frozen=True, eq=False)
+class BoundTemplate:
+    """A template whose buffers are among some views: which of them each is, and where that began.
+    Nests on other views of the same arrangement are instances of it."""
+
+    template: NestTemplate
+    positions: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, template: NestTemplate, views: Sequence[View]) -> BoundTemplate:
+        """The binding of a template to views that its buffers are among."""
+        first = {buffer: position for position, (buffer, _) in reversed([*enumerate(views)])}
+        positions = tuple([first[buffer] for buffer in template.buffers])
+        return cls(template, positions, tuple([views[position][1] for position in positions]))
+
+    def instantiate(self, views: Sequence[View], nodes: tuple[Node, ...]) -> LoopNest:
+        """The nest on other views."""
+        bindings: list[View] = []
+        for position, start in zip(self.positions, self.starts, strict=True):
+            buffer, now = views[position]
+            bindings.append((buffer, now - start))
+        return LoopNest(self.template, nodes, bindings=tuple(bindings))
+
+
 def users_of(nests: Sequence[LoopNest]) -> tuple[Positions, Positions]:
     """For each buffer the positions of the nests that write it, and of those that read it."""
     writers: Positions = defaultdict(list)

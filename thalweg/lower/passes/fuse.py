@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import compress
 from typing import Any
 
@@ -24,7 +24,14 @@ from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, Write, renaming
+from thalweg.lower.nests.loop_nest import (
+    BoundTemplate,
+    LoopNest,
+    NestTemplate,
+    Renaming,
+    Write,
+    renaming,
+)
 
 _CANDIDATES = 8
 
@@ -104,22 +111,12 @@ class _Fusion:
         )
 
 
-@dataclass(frozen=True)
-class _FusedTemplate:
-    """Two templates fused, and for each of its buffers which of the views of both it is bound to,
-    and where that view began."""
-
-    template: NestTemplate
-    places: tuple[int, ...]
-    shifts: tuple[int, ...]
-
-
 class _FusedTemplates:
     """Fuses pairs of nests; once for all pairs of two templates whose buffers overlap equally."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._known: dict[Any, _FusedTemplate | None] = {}
+        self._known: dict[Any, BoundTemplate | None] = {}
 
     def of(self, first: LoopNest, second: LoopNest) -> LoopNest | None:
         """Both nests fused, or None where that is illegal or unprofitable."""
@@ -129,10 +126,10 @@ class _FusedTemplates:
         key = (first.template, second.template, *_overlaps(views))
         if key not in self._known:
             fused = _fused(first, second, self._target)
-            self._known[key] = None if fused is None else _fused_template(fused, views)
+            self._known[key] = fused and BoundTemplate.of(fused.template, views)
             return fused
         known = self._known[key]
-        return None if known is None else _instantiated(known, views, first, second)
+        return known and known.instantiate(views, _nodes(first, second))
 
 
 def _is_plain(nest: LoopNest) -> bool:
@@ -148,23 +145,6 @@ def _overlaps(views: Sequence[View]) -> list[tuple[int, int]]:
         which, start = first.setdefault(buffer, (len(first), shift))
         found.append((which, shift - start))
     return found
-
-
-def _fused_template(fused: LoopNest, views: Sequence[View]) -> _FusedTemplate:
-    first = {buffer: place for place, (buffer, _) in reversed([*enumerate(views)])}
-    places = tuple([first[buffer] for buffer in fused.template.buffers])
-    return _FusedTemplate(fused.template, places, tuple([views[place][1] for place in places]))
-
-
-def _instantiated(
-    fused: _FusedTemplate, views: Sequence[View], first: LoopNest, second: LoopNest
-) -> LoopNest:
-    """Two nests whose templates were fused before."""
-    bindings: list[View] = []
-    for place, before in zip(fused.places, fused.shifts, strict=True):
-        buffer, shift = views[place]
-        bindings.append((buffer, shift - before))
-    return LoopNest(fused.template, _nodes(first, second), bindings=tuple(bindings))
 
 
 def _nodes(first: LoopNest, second: LoopNest) -> tuple[Node, ...]:

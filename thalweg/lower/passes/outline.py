@@ -13,9 +13,9 @@ from itertools import dropwhile
 from math import lcm, prod
 
 from thalweg.graph.node import Node, Tensor
+from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.memory.buffers import Buffer, View
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate
-from thalweg.lower.node_class import NodeClasses
+from thalweg.lower.nests.loop_nest import BoundTemplate, LoopNest
 from thalweg.lower.specialise import Specialised
 
 #: For each tensor that is a view of another one: which, and the element it begins at.
@@ -52,8 +52,6 @@ class Subgraphs:
         self._buffers = buffers
         self._views = views
         self._grains: dict[Tensor, int] = {}
-        self._sorts: dict[Buffer, int] = {}
-        self._numbers: dict[Hashable, int] = {}
 
     def of(self, tensor: Tensor) -> Subgraph | None:
         """The subgraph of a tensor without a buffer; None if one of its nodes has no class."""
@@ -70,9 +68,9 @@ class Subgraphs:
             part, start = one
             buffer = self._buffers.get(part)
             if buffer is not None:
-                # Which buffer it is, how far after the first view of it, and the buffer's sort.
+                # Which buffer it is, how far after the first view of it, and what it holds.
                 number, first = views.setdefault(buffer, (len(views), start))
-                key.append((number, start - first, self._sort(buffer)))
+                key.append((number, start - first, buffer.kind, buffer.dtype, buffer.size))
                 continue
             kind = self._classes.of(part.op)
             if kind is None:
@@ -81,14 +79,6 @@ class Subgraphs:
             pending += self._inputs(part, start)
         found = [(buffer, start) for buffer, (_, start) in views.items()]
         return Subgraph(tuple(key), tuple(found))
-
-    def _sort(self, buffer: Buffer) -> int:
-        """A number for the kind, dtype and size of a buffer."""
-        found = self._sorts.get(buffer)
-        if found is None:
-            key = buffer.kind, buffer.dtype, buffer.size
-            found = self._sorts[buffer] = self._numbers.setdefault(key, len(self._numbers))
-        return found
 
     def _followed(self, tensor: Tensor, start: int) -> tuple[Tensor, int]:
         """The tensor that one is a view of, and the element it begins at."""
@@ -140,41 +130,20 @@ class Subgraphs:
         return prod(kept) if shape[len(shape) - len(kept) :] == kept else 0
 
 
-@dataclass(frozen=True)
-class _Template:
-    """A template, and for each of its buffers which view of a subgraph it is (-1: what it writes)
-    and where that began."""
-
-    template: NestTemplate
-    numbers: tuple[int, ...]
-    starts: tuple[int, ...]
-
-
 class Templates:
     """Templates by the subgraphs that they compute."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, _Template] = {}
+        self._known: dict[Hashable, BoundTemplate] = {}
 
     def instantiate(self, subgraph: Subgraph, target: Buffer, node: Node) -> LoopNest | None:
-        """The nest of a subgraph, if there is a template for it."""
+        """The nest that computes a subgraph into a buffer, if there is a template for it."""
         known = self._known.get(subgraph.key)
-        if known is None:
-            return None
-        bindings: list[View] = []
-        for number, start in zip(known.numbers, known.starts, strict=True):
-            buffer, now = (target, 0) if number < 0 else subgraph.views[number]
-            bindings.append((buffer, now - start))
-        return LoopNest(known.template, (node,), bindings=tuple(bindings))
+        return known and known.instantiate((*subgraph.views, (target, 0)), (node,))
 
     def note(self, subgraph: Subgraph, target: Buffer, nest: LoopNest) -> None:
         """Keep the template of a nest, if it reads nothing but the views of its subgraph."""
-        numbers = {buffer: number for number, (buffer, _) in enumerate(subgraph.views)} | {
-            target: -1
-        }
-        template = nest.template
-        if nest.checks or not template.can_rebind or not numbers.keys() >= set(template.buffers):
-            return
-        places = tuple([numbers[buffer] for buffer in template.buffers])
-        starts = tuple([0 if place < 0 else subgraph.views[place][1] for place in places])
-        self._known[subgraph.key] = _Template(template, places, starts)
+        template, views = nest.template, (*subgraph.views, (target, 0))
+        is_complete = {buffer for buffer, _ in views}.issuperset(template.buffers)
+        if not nest.checks and template.can_rebind and is_complete:
+            self._known[subgraph.key] = BoundTemplate.of(template, views)
