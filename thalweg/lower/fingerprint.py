@@ -181,7 +181,7 @@ def fingerprint(region: Region) -> bytes | None:
         texts, flow = _flow(region.nodes, numbers)
     except Unnamed:
         return None
-    outputs = [number(tensor) for tensor in region.outputs]
+    outputs = [(number(tensor), tensor in region.early) for tensor in region.outputs]
     text = f"{inputs}{references}{roots}{outputs}\n" + "\n".join(texts)
     digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
     digest.update(b"\0" + flow.tobytes())  # no text has such a character

@@ -49,6 +49,7 @@ class Region:
     outputs: tuple[Tensor, ...]  # read outside: fetches, inputs of host ops
     roots: Mapping[Tensor, Tensor]  # the variable of each reference in the region
     carried: frozenset[Tensor] = frozenset()  # references that are loop variables
+    early: tuple[Tensor, ...] = ()  # outputs that others wait for while the rest is computed
 
 
 @dataclass(frozen=True)
