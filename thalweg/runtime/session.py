@@ -34,7 +34,7 @@ from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.prepared_step import PreparedStep
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.stats import RunMetadata
+from thalweg.runtime.stats import RunMetadata, store_graphs
 
 _MAX_PLANS = 1_000  # steps that a session keeps plans for
 #: THALWEG_COMPILE=0 runs everything on the reference kernels.
@@ -123,7 +123,7 @@ class BaseSession:
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         values = self._execute(self._plan(step), list(feeds.values()), options, run_metadata)
         if run_metadata is not None and options and options.output_partition_graphs:
-            run_metadata.partition_graphs.extend(self._partition_graphs(step))
+            store_graphs(run_metadata, self._partition_graphs(step))
         if key is not None and len(step.feeds) == len(feed_dict or ()):
             self._calls[key] = parsed, self._prepared(step)
         return parsed.result(values)

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from thalweg import errors
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.protos import message
 from thalweg.platform import tf_logging
 from thalweg.runtime.config import RunOptions
 from thalweg.runtime.stats import RunMetadata
@@ -214,7 +213,7 @@ class HookedSession(WrappedSession):
         asked = [request for request in requests if request is not None]
         options = _merged_options([options, *(request.options for request in asked)])
         if options is not None and run_metadata is None:
-            run_metadata = _metadata_for(options)
+            run_metadata = RunMetadata()
         wanted = [None if request is None else request.fetches for request in requests]
         results = self._run_together(
             [fetches, *wanted],
@@ -282,12 +281,6 @@ def _check_apart(one: Mapping[Any, Any], other: Mapping[Any, Any], text: str) ->
     if both:
         names = ", ".join(str(getattr(tensor, "name", tensor)) for tensor in both)
         raise RuntimeError(f"{text} Conflicting tensors: {names}")
-
-
-def _metadata_for(options: Any) -> Any:
-    """What a step with these options tells: a protobuf if they are one."""
-    is_protobuf = hasattr(options, "DESCRIPTOR")
-    return message("config", "RunMetadata")() if is_protobuf else RunMetadata()
 
 
 def _merged_options(all_options: Sequence[Any]) -> Any:
