@@ -96,6 +96,7 @@ def _constant(variable: Any, value: Any) -> Any:
 @public("graph_util.remove_training_nodes")
 def remove_training_nodes(input_graph: Any, protected_nodes: Sequence[str] | None = None) -> Any:
     """A GraphDef without CheckNumerics, and without Identity nodes that order nothing."""
+    input_graph = protos.as_message(input_graph, protos.GraphDef)
     protected = set(protected_nodes or ())
     checks = {
         node.name

@@ -150,7 +150,8 @@ class SavedModelBuilder:
         )
         graph.meta_info_def.tags.extend(tags)
         for key, signature in (signatures or {}).items():
-            graph.signature_def[key].CopyFrom(signature)
+            given = protos.as_message(signature, protos.SignatureDef)
+            graph.signature_def[key].CopyFrom(given)
         self._saved_model.meta_graphs.add().CopyFrom(graph)
 
     def _write_assets(self, tensors: Sequence[Tensor] | None) -> None:

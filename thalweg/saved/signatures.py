@@ -98,9 +98,9 @@ def build_signature_def(
     """A SignatureDef of TensorInfos by their keys."""
     signature = protos.SignatureDef()
     for key, info in (inputs or {}).items():
-        signature.inputs[key].CopyFrom(info)
+        signature.inputs[key].CopyFrom(protos.as_message(info, protos.TensorInfo))
     for key, info in (outputs or {}).items():
-        signature.outputs[key].CopyFrom(info)
+        signature.outputs[key].CopyFrom(protos.as_message(info, protos.TensorInfo))
     if method_name is not None:
         signature.method_name = method_name
     return signature
