@@ -438,7 +438,7 @@ def _names(scope: VariableScope) -> str:
 def _tensor_of_number(value: Any) -> Any:
     """Arrays and numbers as tensors; whatever else a layer may take as it is."""
     is_number = isinstance(value, np.ndarray | np.generic | int | float)
-    return convert_to_tensor(value) if is_number else value
+    return convert_to_tensor(cast("float", value)) if is_number else value
 
 
 def _shape(tensor: Any) -> TensorShape:

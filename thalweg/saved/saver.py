@@ -20,6 +20,7 @@ import numpy as np
 from thalweg import errors, protos
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.likes import MaybeNone
 from thalweg.ops.io import saving
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_str
@@ -213,7 +214,7 @@ class Saver:
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
         background: bool = False,
-    ) -> str | None:
+    ) -> str | MaybeNone:
         """Save the variables; returns the prefix of the checkpoint, which `restore` takes.
 
         With `background` the values are taken now and written beside the steps that follow; what

@@ -6,6 +6,7 @@ written by the thread of an `EventFileWriter`.
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from contextlib import ExitStack
@@ -120,7 +121,7 @@ class FileWriter(SummaryToEventTransformer):
 
     def __init__(
         self,
-        logdir: Any,
+        logdir: str | os.PathLike[str],
         graph: Any = None,
         max_queue: int = 10,
         flush_secs: float = 120,

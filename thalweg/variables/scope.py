@@ -18,9 +18,10 @@ from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.likes import DTypeLike, ShapeLike
 from thalweg.public import public
 from thalweg.variables.store import AUTO_REUSE, Request, VariableStore
-from thalweg.variables.variable import VariableAggregation, VariableSynchronization
+from thalweg.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
 SCOPES_KEY = ("__variable_scopes",)
 STORE_KEY = ("__variable_store",)
@@ -248,8 +249,8 @@ def get_variable_scope() -> VariableScope:
 @public("get_variable")
 def get_variable(
     name: str,
-    shape: Any = None,
-    dtype: Any = None,
+    shape: ShapeLike = None,
+    dtype: DTypeLike | None = None,
     initializer: Any = None,
     regularizer: Callable[[Any], Any] | None = None,
     trainable: bool | None = None,
@@ -262,7 +263,7 @@ def get_variable(
     constraint: Callable[[Any], Any] | None = None,
     synchronization: Any = VariableSynchronization.AUTO,
     aggregation: Any = VariableAggregation.NONE,
-) -> Any:
+) -> Variable:
     """The variable of this name in the open scope: made, or shared where the scope reuses."""
     return get_variable_scope().get_variable(
         variable_store(),

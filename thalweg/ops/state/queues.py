@@ -59,7 +59,7 @@ class QueueBase:
         self._name = queue_ref.op.name.split("/")[-1]
 
     @staticmethod
-    def from_list(index: Any, queues: list[QueueBase]) -> QueueBase:
+    def from_list(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
         """The queue `queues[index]`, chosen again in each step."""
         if not queues or not isinstance(queues, list):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError("A list of queues expected")
