@@ -11,7 +11,7 @@ ROWS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs conformance clean
+.PHONY: install stubs lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs conformance clean
 
 install: .venv/.stamp
 
@@ -20,6 +20,9 @@ install: .venv/.stamp
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
 	touch $@
+
+stubs: .venv/.stamp
+	$(BIN)/python -m tools.stubs
 
 lint: .venv/.stamp
 	$(BIN)/ruff format --check .
