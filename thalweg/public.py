@@ -4,6 +4,7 @@ Modules register what they define with `@public(...)` or `publish_value(...)`; t
 calls `install` once, which puts every name on the module a user finds it in.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -74,6 +75,14 @@ def children(path: str) -> set[str]:
     start = f"{path}." if path else ""
     below = (name for name in (*_registry, *_lazy) if name.startswith(start))
     return {name[len(start) :].partition(".")[0] for name in below}
+
+
+@functools.cache
+def name_of(kind: type) -> str:
+    """What users call a class: `tf.nn.rnn_cell.LSTMCell`, or its own name if it is not public."""
+    found = [name for name, value in _registry.items() if value is kind]
+    found.sort(key=lambda name: (name.startswith("contrib."), len(name)))
+    return f"tf.{found[0]}" if found else kind.__qualname__
 
 
 def namespace() -> dict[str, object]:

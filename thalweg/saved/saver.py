@@ -24,6 +24,7 @@ from thalweg.graph.likes import MaybeNone
 from thalweg.ops.io import saving
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_str
+from thalweg.platform.described import described
 from thalweg.platform.files import checkpoint_files, gfile
 from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
@@ -97,6 +98,15 @@ class Saver:
             self._write_version = self.saver_def.version
 
     # Its nodes
+
+    def __repr__(self) -> str:
+        saved = None if self._var_list is None else len(self._var_list)
+        return described(
+            self,
+            variables="all" if saved is None else saved,
+            max_to_keep=self._max_to_keep,
+            last_checkpoint=self._last_checkpoints[-1][0] if self._last_checkpoints else None,
+        )
 
     def build(self) -> None:
         """Add the nodes to the graph, if that has not been done."""

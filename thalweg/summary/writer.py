@@ -18,6 +18,7 @@ from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.ops.io.summaries import METADATA, value_tag
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_bytes
+from thalweg.platform.described import described
 from thalweg.platform.files.wire import bytes_field, fields
 from thalweg.public import public
 from thalweg.summary import events
@@ -139,6 +140,9 @@ class FileWriter(SummaryToEventTransformer):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return described(self, self.get_logdir(), state="closed" if self._closed else "open")
 
     def get_logdir(self) -> str:
         """The folder of the event file."""

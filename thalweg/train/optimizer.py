@@ -25,6 +25,7 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import root
 from thalweg.ops.core import basic, filling
 from thalweg.ops.state import state
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.train import slots
 from thalweg.train.duplicates import deduplicate
@@ -53,6 +54,10 @@ class Optimizer:
         self._name = name
         self._slots: dict[str, dict[Any, Variable]] = {}
         self._non_slots: dict[tuple[str, Graph], Variable] = {}
+
+    def __repr__(self) -> str:
+        own = vars(self)
+        return described(self, self._name, learning_rate=own.get("_learning_rate", own.get("_lr")))
 
     def get_name(self) -> str:
         """The name given when it was made."""

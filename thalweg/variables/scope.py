@@ -19,6 +19,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.likes import DTypeLike, ShapeLike
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.variables.store import AUTO_REUSE, Request, VariableStore
 from thalweg.variables.variable import Variable, VariableAggregation, VariableSynchronization
@@ -77,6 +78,9 @@ class VariableScope:
     def name(self) -> str:
         """The prefix."""
         return self._name
+
+    def __repr__(self) -> str:
+        return described(self, self._name, reuse=self._reuse)
 
     @property
     def original_name_scope(self) -> str:
@@ -408,6 +412,11 @@ class variable_scope:  # noqa: N801 - TensorFlow's spelling
             "constraint": constraint,
         }
         self._opened: list[AbstractContextManager[VariableScope]] = []
+
+    def __repr__(self) -> str:
+        given = self._name_or_scope
+        name = given.name if isinstance(given, VariableScope) else given or self._default_name
+        return described(self, name, reuse=self._reuse)
 
     def __enter__(self) -> VariableScope:
         opened = self._scope()
