@@ -15,15 +15,16 @@ from thalweg.inspect.plan_walk import PlannedRegion
 
 _LABEL = 9  # columns of a line of text that say what it is about
 _MAX_KERNELS = 60
+#: The class is named twice so that these rules win over those that notebooks have for all tables.
 _STYLE = """<style>
-.thalweg-plan table {border-collapse: collapse; margin: 0 0 .6em 0; font-size: 90%}
-.thalweg-plan th, .thalweg-plan td {text-align: left; padding: .15em .7em .15em 0; border: none}
-.thalweg-plan th {font-weight: 600; opacity: .65; vertical-align: top}
-.thalweg-plan .number {text-align: right; font-variant-numeric: tabular-nums}
-.thalweg-plan .kernel {font-family: monospace}
-.thalweg-plan .share {width: 8em}
-.thalweg-plan .share div {height: .7em; background: currentColor; opacity: .35}
-.thalweg-plan summary {cursor: pointer; opacity: .8}
+.thalweg.thalweg table {border-collapse: collapse; margin: 0 0 .6em 0; font-size: 90%}
+.thalweg.thalweg :is(th, td) {text-align: left; padding: .15em .7em .15em 0; border: none}
+.thalweg.thalweg th {font-weight: 600; opacity: .65; vertical-align: top}
+.thalweg.thalweg td.number {text-align: right; font-variant-numeric: tabular-nums}
+.thalweg.thalweg .kernel {font-family: monospace}
+.thalweg.thalweg .share {width: 8em}
+.thalweg.thalweg .share div {height: .7em; background: currentColor; opacity: .35}
+.thalweg.thalweg summary {cursor: pointer; opacity: .8}
 </style>"""
 
 
@@ -33,7 +34,7 @@ def page(facts: Sequence[str], regions: Sequence[PlannedRegion]) -> str:
     for number, region in enumerate(regions, 1):
         parts += [_facts(region_facts(region, number)), _kernels(region.kernels, first)]
         first += len(region.kernels)
-    return f'<div class="thalweg-plan">{"".join(parts)}</div>'
+    return f'<div class="thalweg">{"".join(parts)}</div>'
 
 
 def _facts(lines: Iterable[str]) -> str:
