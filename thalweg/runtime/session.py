@@ -29,10 +29,10 @@ from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.config import ConfigProto, RunOptions, as_config
 from thalweg.runtime.executor import execute
+from thalweg.runtime.fast_path import CachedStep
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step, plan
-from thalweg.runtime.prepared_step import PreparedStep
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.stats import RunMetadata
 
@@ -74,7 +74,7 @@ class BaseSession:
         self._placer = Placer(names, self._config.allow_soft_placement)
         self._resources, *self._others = Resources.of_devices(self._devices)
         self._plans = Bounded[Step, Plan]("plans of a session", _MAX_PLANS)
-        self._calls = Bounded[Any, tuple[Fetches, PreparedStep]]("calls of a session", _MAX_PLANS)
+        self._calls = Bounded[Any, tuple[Fetches, CachedStep]]("calls of a session", _MAX_PLANS)
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
         self._closing = Cancellation()  # of steps on the fast path, which have none of their own
@@ -116,8 +116,8 @@ class BaseSession:
         key = _call_key(fetches, feed_dict)
         known = self._calls.get(key) if options is None and run_metadata is None else None
         if known is not None:
-            parsed, prepared = known
-            return parsed.result(prepared.run([*feed_dict.values()] if feed_dict else ()))
+            parsed, cached = known
+            return parsed.result(cached.run([*feed_dict.values()] if feed_dict else ()))
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
@@ -125,7 +125,7 @@ class BaseSession:
         if run_metadata is not None and options and options.output_partition_graphs:
             run_metadata.partition_graphs.extend(self._partition_graphs(step))
         if key is not None and len(step.feeds) == len(feed_dict or ()):
-            self._calls[key] = parsed, self._prepared(step)
+            self._calls[key] = parsed, self._cached(step)
         return parsed.result(values)
 
     def _partition_graphs(self, step: Step) -> list[Any]:
@@ -136,12 +136,12 @@ class BaseSession:
         wanted = [*(tensor.op.name for tensor in step.fetches), *(n.name for n in step.targets)]
         return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
-    def _prepared(self, step: Step) -> PreparedStep:
+    def _cached(self, step: Step) -> CachedStep:
         has_clock = bool(self._config.operation_timeout_in_ms)  # which the fast path never looks at
         stop = None if has_clock else self._closing
         planned = self._plan(step)
         resources = self._resources.on(planned.device)
-        return PreparedStep(planned, step, self._execute, resources, stop)
+        return CachedStep(planned, step, self._execute, resources, stop)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
@@ -203,13 +203,13 @@ class BaseSession:
         feed_list: Sequence[Any] | None = None,
         accept_options: bool = False,
     ) -> Callable[..., Any]:
-        """A function that runs one step with positional feeds, everything else prepared."""
+        """A function that runs one step with positional feeds, all else looked up ahead."""
         self._check_open()
         parsed = Fetches(self._graph, fetches)
         tensors = [feed_tensor(self._graph, feed) for feed in feed_list or ()]
         signature = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(tensors))
         if not accept_options:
-            return self._prepared_call(parsed, self._prepared(signature))
+            return self._callable(parsed, self._cached(signature))
         step = self._plan(signature)
 
         def call(
@@ -224,8 +224,8 @@ class BaseSession:
 
         return call
 
-    def _prepared_call(self, parsed: Fetches, prepared: PreparedStep) -> Callable[..., Any]:
-        count, result, run = prepared.feed_count, parsed.result, prepared.run
+    def _callable(self, parsed: Fetches, cached: CachedStep) -> Callable[..., Any]:
+        count, result, run = cached.feed_count, parsed.result, cached.run
 
         def call(*values: Any) -> Any:
             if self._closed:
