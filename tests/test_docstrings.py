@@ -1,0 +1,120 @@
+"""The docstrings of public names: the examples run and print what they say, sections are complete.
+
+An example sees `tf`, `np` and `sess`, an open session on a graph of its own, and works in an empty
+folder. `most_used_names.txt` lists the functions and classes that public programs use most.
+"""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thalweg as tf
+from tools.reference import Docstring, entries, parse
+
+MOST_USED = (Path(__file__).parent / "most_used_names.txt").read_text().split()
+_NUMBER = r"[-+]?(?:\d+\.\d*|\.\d+)(?:e[-+]?\d+)?"
+
+
+class _Checker(doctest.OutputChecker):
+    """Compares what was printed; fractions to five digits, as targets differ in the last ones."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        """Whether the texts agree but for white space and the last digits of fractions."""
+        if super().check_output(want, got, optionflags):
+            return True
+        texts = ["".join(re.sub(_NUMBER, "#", text).split()) for text in (want, got)]
+        numbers = [[float(n) for n in re.findall(_NUMBER, text)] for text in (want, got)]
+        return texts[0] == texts[1] and np.allclose(*numbers, rtol=1e-5, atol=1e-7)
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    """(name, docstring) of each public function, class and method that has an example."""
+    for entry in entries():
+        if not callable(entry.value):
+            continue
+        for name, value in [(entry.name, entry.value), *_methods(entry.name, entry.value)]:
+            text = inspect.getdoc(value) or ""
+            if ">>>" in text:
+                yield name, text
+
+
+def _methods(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The methods and properties that a class defines itself."""
+    for member, what in vars(value).items() if isinstance(value, type) else ():
+        if isinstance(what, FunctionType | property | classmethod | staticmethod):
+            yield f"{name}.{member}", what
+
+
+EXAMPLES = dict(documented())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_prints_what_it_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    report: list[str] = []
+    with tf.Graph().as_default(), tf.Session() as session:
+        names = {"tf": tf, "np": np, "sess": session, "__name__": "example"}
+        test = doctest.DocTestParser().get_doctest(EXAMPLES[name], names, name, name, 0)
+        doctest.DocTestRunner(_Checker(), optionflags=flags).run(test, out=report.append)
+    assert test.examples
+    assert not report, "".join(report)
+
+
+def found(name: str) -> Any:
+    """The object of a name such as `tf.nn.relu`."""
+    value: Any = tf
+    for part in name.split(".")[1:]:
+        value = getattr(value, part)
+    return value
+
+
+def parameters(value: Any) -> list[str]:
+    """What a caller may pass by name; protocol buffers have fields, of any number."""
+    if hasattr(value, "DESCRIPTOR"):
+        return []
+    return [name for name in inspect.signature(value).parameters if not name.startswith("_")]
+
+
+def faults(doc: Docstring, wanted: list[str]) -> Iterator[str]:
+    """What a docstring lacks, or says of parameters that are not there."""
+    yield from (f"{name} is not described" for name in wanted if name not in doc.arguments)
+    yield from (f"{name} is no parameter" for name in doc.arguments if name not in wanted)
+    if not doc.summary:
+        yield "there is no summary"
+    if ">>>" not in doc.example:
+        yield "there is no example"
+
+
+@pytest.mark.parametrize("name", MOST_USED)
+def test_a_name_used_much_is_described_whole(name: str) -> None:
+    value = found(name)
+    assert list(faults(parse(inspect.getdoc(value)), parameters(value))) == []
+
+
+def test_what_a_docstring_lacks_is_found() -> None:
+    doc = parse("A sum.\n\nArgs:\n    x: a number.\n    z: another,\n        large one.\n")
+    assert doc.arguments == {"x": "a number.", "z": "another, large one."}
+    assert list(faults(doc, ["x", "y"])) == [
+        "y is not described",
+        "z is no parameter",
+        "there is no example",
+    ]
+
+
+def test_fractions_are_compared_to_five_digits() -> None:
+    checker = _Checker()
+    assert checker.check_output("array([ 0.1, 2. ])", "array([0.1000001, 2.])", 0)
+    assert not checker.check_output("array([0.1, 2.])", "array([0.101, 2.])", 0)
+    assert not checker.check_output("array([0.1, 2.])", "array([0.1, 2.], dtype=float32)", 0)
