@@ -11,14 +11,13 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import thalweg as tf
-from tools.reference import Docstring, entries, parse
+from tools.reference import Docstring, entries, members, parameters_of, parse
 
 MOST_USED = (Path(__file__).parent / "most_used_names.txt").read_text().split()
 _NUMBER = r"[-+]?(?:\d+\.\d*|\.\d+)(?:e[-+]?\d+)?"
@@ -41,17 +40,11 @@ def documented() -> Iterator[tuple[str, str]]:
     for entry in entries():
         if not callable(entry.value):
             continue
-        for name, value in [(entry.name, entry.value), *_methods(entry.name, entry.value)]:
+        inside = members(entry.value) if isinstance(entry.value, type) else ()
+        for name, value in [("", entry.value), *inside]:
             text = inspect.getdoc(value) or ""
             if ">>>" in text:
-                yield name, text
-
-
-def _methods(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The methods and properties that a class defines itself."""
-    for member, what in vars(value).items() if isinstance(value, type) else ():
-        if isinstance(what, FunctionType | property | classmethod | staticmethod):
-            yield f"{name}.{member}", what
+                yield f"{entry.name}.{name}".rstrip("."), text
 
 
 EXAMPLES = dict(documented())
@@ -84,7 +77,7 @@ def parameters(value: Any) -> list[str]:
     """What a caller may pass by name; protocol buffers have fields, of any number."""
     if hasattr(value, "DESCRIPTOR"):
         return []
-    return [name for name in inspect.signature(value).parameters if not name.startswith("_")]
+    return [p.name for p in parameters_of(value) if not p.name.startswith("_")]
 
 
 def faults(doc: Docstring, wanted: list[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import thalweg as tf
@@ -183,10 +183,18 @@ def _dtypes(allowed: frozenset[tf.DType]) -> str:
 def signature(value: Any) -> str:
     """`(a, b=1, *args)`: the parameters with their defaults and without annotations."""
     try:
-        parameters = inspect.signature(value).parameters.values()
+        return f"({', '.join(_parameters(parameters_of(value)))})"
     except (TypeError, ValueError):
         return "(...)"
-    return f"({', '.join(_parameters(list(parameters)))})"
+
+
+def parameters_of(value: Any) -> list[inspect.Parameter]:
+    """The parameters of a function or class; a `__new__` that takes anything passes it on."""
+    taken = list(inspect.signature(value).parameters.values())
+    is_open = all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in taken)
+    if isinstance(value, type) and taken and is_open:
+        return list(inspect.signature(value.__init__).parameters.values())[1:]
+    return taken
 
 
 def _parameters(parameters: list[inspect.Parameter]) -> Iterator[str]:
@@ -210,6 +218,8 @@ def _default(value: Any) -> str:
     text = repr(value)
     if not text.startswith("<"):
         return text
+    if text == "<factory>" or type(value) is object:
+        return "..."
     return getattr(value, "__name__", f"{type(value).__name__}()")
 
 
@@ -244,7 +254,7 @@ class Writer:
         parts.append(f"```python\ntf.{entry.name}{signature(value)}\n```")
         parts.append(docstring(value))
         if isinstance(value, type):
-            parts += self.members(entry)
+            parts += self._members(entry)
         elif known := facts(value):
             parts.append(f"*{known}*")
         parts += [*self._aliases(entry), self._source(value)]
@@ -263,13 +273,11 @@ class Writer:
         names = ", ".join(f"`tf.{name}`" for name in entry.aliases)
         return [f"Also: {names}"] if names else []
 
-    def members(self, entry: Entry) -> Iterator[str]:
+    def _members(self, entry: Entry) -> Iterator[str]:
         """The methods and properties of a class that no public base of it describes."""
-        public_bases = [base for base in entry.value.__mro__[1:] if base in _public_classes()]
-        if public_bases:
-            names = (_public_classes()[base] for base in public_bases)
-            yield "Bases: " + ", ".join(self.link(name) for name in names)
-        for name, member in _own_members(entry.value, public_bases):
+        if bases := public_bases(entry.value):
+            yield "Bases: " + ", ".join(self.link(public_classes()[base]) for base in bases)
+        for name, member in members(entry.value):
             shown = "" if isinstance(member, property) else signature(member)
             yield f"### {entry.name.rpartition('.')[2]}.{name}"
             yield f"```python\n{name}{shown.replace('(self, ', '(').replace('(self)', '()')}\n```"
@@ -321,7 +329,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _public_classes() -> dict[type, str]:
+def public_classes() -> dict[type, str]:
     """Public classes and the names they are described under."""
     if not _classes:
         _classes.update({e.value: e.name for e in entries() if isinstance(e.value, type)})
@@ -331,16 +339,22 @@ def _public_classes() -> dict[type, str]:
 _classes: dict[type, str] = {}
 
 
-def _own_members(kind: type, bases: list[type]) -> Iterator[tuple[str, Any]]:
-    inherited = {name for base in bases for name in dir(base)}
-    for name in sorted(dir(kind)):
+def public_bases(kind: type) -> list[type]:
+    """The bases of a class that are described themselves."""
+    return [base for base in kind.__mro__[1:] if base in public_classes()]
+
+
+def members(kind: type) -> Iterator[tuple[str, Any]]:
+    """The methods and properties of a class that no public base of it describes."""
+    inherited = {name for base in public_bases(kind) for name in dir(base)}
+    for name in sorted(set(dir(kind)) - inherited):
         member = inspect.getattr_static(kind, name)
-        described = callable(member) or isinstance(member, property | classmethod | staticmethod)
-        if name.startswith("_") or name in inherited or not described:
+        if name.startswith("_"):
             continue
-        value = member if isinstance(member, property) else getattr(kind, name)
-        if isinstance(member, property) or _is_ours(value):
-            yield name, value
+        if isinstance(member, property):
+            yield name, member
+        elif isinstance(member, FunctionType | classmethod | staticmethod) and _is_ours(kind):
+            yield name, getattr(kind, name)
 
 
 def _is_ours(value: object) -> bool:

@@ -63,7 +63,20 @@ class _NameScope:
 
 @public("Graph")
 class Graph:
-    """A dataflow graph under construction, or one that is finalized and only run."""
+    """A dataflow graph under construction, or one that is finalized and only run.
+
+    Nodes go to the default graph: a global one, or the one whose `as_default()` block is open.
+
+    Example:
+        >>> graph = tf.Graph()
+        >>> with graph.as_default():
+        ...     y = tf.add(1, 2, name="y")
+        >>> [node.name for node in graph.get_operations()]
+        ['y/x', 'y/y', 'y']
+        >>> with tf.Session(graph=graph) as session:
+        ...     session.run("y:0")
+        np.int32(3)
+    """
 
     is_eager: ClassVar[bool] = False  # its ops run as they are written
 

@@ -13,7 +13,19 @@ from thalweg.public import public
 
 
 class NameScope(ContextDecorator):
-    """Prefix the names of nodes made inside; the graph of `values` becomes the default one."""
+    """Prefix the names of the nodes that are made inside; the context's value is the prefix.
+
+    Args:
+        name: the prefix, made unique; one that ends in "/" is taken as it is. None: see next.
+        default_name: the prefix where `name` is None.
+        values: tensors that the code inside takes; their graph becomes the default one.
+
+    Example:
+        >>> with tf.name_scope("layer") as scope:
+        ...     x = tf.constant(1.0, name="x")
+        >>> scope, x.name
+        ('layer/', 'layer/x:0')
+    """
 
     __slots__ = ("_graph", "_name", "_outer", "_values")
 

@@ -44,7 +44,36 @@ Checkpoint = tuple[str, float]  # path and time
 
 @public("train.Saver")
 class Saver:
-    """Saves and restores variables: `tf.train.Saver().save(sess, "/tmp/model", global_step=1)`."""
+    """Saves variables to checkpoint files and restores them.
+
+    Args:
+        var_list: the variables, as a list, or a dict from their names in files; None means all.
+        reshape: restore values of another shape with the same number of elements.
+        sharded: write a file for each device.
+        max_to_keep: how many recent checkpoints stay on disk; 0 or None keeps all.
+        keep_checkpoint_every_n_hours: keep one for good each time this many hours went by.
+        name: the name of the nodes.
+        restore_sequentially: restore one variable after the other.
+        saver_def: a SaverDef protobuf: use its nodes, which are in the graph already.
+        builder: taken for old programs.
+        defer_build: make the nodes when `build` is called or the first checkpoint is written.
+        allow_empty: allow a graph without variables.
+        write_version: the version of the file format.
+        pad_step_number: write step numbers with zeros in front, so that names sort.
+        save_relative_paths: keep paths in the `checkpoint` file relative to its folder.
+        filename: the default of the file name's placeholder.
+
+    Example:
+        >>> v = tf.Variable(3.0, name="v")
+        >>> sess.run(v.initializer)
+        >>> saver = tf.train.Saver()
+        >>> path = saver.save(sess, "./model", global_step=1)
+        >>> sess.run(v.assign(0.0))
+        np.float32(0.0)
+        >>> saver.restore(sess, path)
+        >>> path, sess.run(v)
+        ('./model-1', np.float32(3.0))
+    """
 
     def __init__(
         self,

@@ -65,7 +65,19 @@ def variables_initializer(var_list: Sequence[Any], name: str = "init") -> Node:
 
 @public("global_variables_initializer", "initialize_all_variables", "initializers.global_variables")
 def global_variables_initializer() -> Node:
-    """A node that initialises all global variables."""
+    """A node that gives every global variable its initial value.
+
+    Call it when all variables are made, and run it before any of them is read.
+
+    Returns:
+        A node to run; it fetches as None.
+
+    Example:
+        >>> v = tf.Variable([1.0, 2.0])
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(v)
+        array([1., 2.], dtype=float32)
+    """
     return variables_initializer(global_variables())
 
 

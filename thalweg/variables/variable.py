@@ -69,7 +69,35 @@ def variable_of(reference: Tensor) -> Variable | None:
 
 @public("Variable")
 class Variable:
-    """State that steps read and change: `w = tf.Variable(tf.zeros([3]), name="w")`."""
+    """State that steps read and change; it lives in the session, from its initializer on.
+
+    A variable can be used wherever a tensor can. Change it by `assign`, `assign_add`, by the
+    scatter methods, or by an optimizer.
+
+    Args:
+        initial_value: a value, a tensor, or a function without arguments that makes one.
+        trainable: whether optimizers change it by default; None means True.
+        collections: graph collections to join; None means `GLOBAL_VARIABLES`.
+        validate_shape: False lets later values have other shapes.
+        caching_device: the device that reads are kept on.
+        name: the name of the variable, made unique in the graph.
+        variable_def: a VariableDef protobuf to find the variable by, instead of `initial_value`.
+        dtype: the dtype to convert the initial value to.
+        expected_shape: taken for old programs; the shape is that of the initial value.
+        import_scope: the name scope that the names in `variable_def` lie in.
+        constraint: a function of the value that optimizers apply after each update.
+        use_resource: whether reads give the value of that moment of the step.
+        synchronization, aggregation: kept for distributed programs.
+        shape: the static shape, where it is to be looser than that of the initial value.
+
+    Example:
+        >>> v = tf.Variable([1.0, 2.0], name="v")
+        >>> sess.run(v.initializer)
+        >>> sess.run(v.assign_add([10.0, 10.0]))
+        array([11., 12.], dtype=float32)
+        >>> v.name, v.shape.as_list()
+        ('v:0', [2])
+    """
 
     SaveSliceInfo = SaveSliceInfo
     __array_priority__ = 100  # NumPy arrays defer to our operators

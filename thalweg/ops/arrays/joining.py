@@ -227,7 +227,24 @@ def _size_along(value: Tensor, axis: Tensor) -> Any:
 
 @public("concat", "concat_v2")
 def concat(values: Any, axis: Any = None, name: str = "concat", concat_dim: Any = None) -> Tensor:
-    """Tensors joined along an axis they all have. (Before 1.0, `concat(concat_dim, values)`.)"""
+    """Tensors joined along an axis that all of them have.
+
+    Args:
+        values: a list of tensors of one dtype, whose shapes agree but for `axis`. (Before
+            TensorFlow 1.0 the axis came first; that order works too.)
+        axis: the axis; negative ones count from the last.
+        name: the name of the node.
+        concat_dim: the old name of `axis`.
+
+    Returns:
+        A tensor whose size along `axis` is the sum of theirs.
+
+    Example:
+        >>> sess.run(tf.concat([[[1, 2]], [[3, 4], [5, 6]]], axis=0))
+        array([[1, 2],
+               [3, 4],
+               [5, 6]], dtype=int32)
+    """
     if concat_dim is not None:
         axis = concat_dim
     elif isinstance(axis, list | tuple) and not isinstance(values, list | tuple):

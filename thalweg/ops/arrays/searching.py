@@ -22,6 +22,7 @@ from thalweg.ir.loop import IndexTuple, Operand, Scatter
 from thalweg.ops.arrays import transposing
 from thalweg.ops.core import choosing, filling, shaping
 from thalweg.ops.math import compare
+from thalweg.platform.docstrings import NAME, composed
 from thalweg.platform.dtype_traits import bounds
 from thalweg.public import public
 
@@ -81,14 +82,24 @@ def _axis(axis: int, rank: int) -> int:
 
 
 class ArgMax(ArgExtreme):
-    """y = the first index along an axis at which x is largest"""
+    """y = the first index along an axis at which x is largest
+
+    Example:
+        >>> sess.run(tf.argmax([[1.0, 5.0, 2.0], [7.0, 0.0, 7.0]], axis=1))
+        array([1, 0])
+    """
 
     function = staticmethod(np.argmax)
     combine = "argmax"
 
 
 class ArgMin(ArgExtreme):
-    """y = the first index along an axis at which x is smallest"""
+    """y = the first index along an axis at which x is smallest
+
+    Example:
+        >>> sess.run(tf.argmin([[1.0, 5.0, 2.0], [7.0, 0.0, 7.0]], axis=1))
+        array([0, 1])
+    """
 
     function = staticmethod(np.argmin)
     combine = "argmin"
@@ -109,7 +120,14 @@ def _extreme(kind: type[ArgExtreme], *names: str) -> Callable[..., Tensor]:
             input, 0 if place is None else place, name=name
         )
 
-    return _publish(function, kind, names)
+    taken = {
+        "input": "a tensor (real or bool).",
+        "axis": "the axis to search along; 0 if None, negative ones count from the last.",
+        "name": NAME,
+        "dimension": "the old name of `axis`.",
+        "output_type": "int64 or int32.",
+    }
+    return _publish(function, kind, names, taken)
 
 
 def _old_extreme(kind: type[ArgExtreme], *names: str) -> Callable[..., Tensor]:
@@ -118,13 +136,20 @@ def _old_extreme(kind: type[ArgExtreme], *names: str) -> Callable[..., Tensor]:
     ) -> Tensor:
         return kind(output_type=as_dtype(output_type))(input, dimension, name=name)
 
-    return _publish(function, kind, names)
+    taken = {
+        "input": "a tensor (real or bool).",
+        "dimension": "the axis to search along.",
+        "output_type": "int64 or int32.",
+        "name": NAME,
+    }
+    return _publish(function, kind, names, taken)
 
 
 def _publish(
-    function: Callable[..., Any], kind: type[Op], names: tuple[str, ...]
+    function: Callable[..., Any], kind: type[Op], names: tuple[str, ...], taken: dict[str, str]
 ) -> Callable[..., Any]:
-    function.__doc__ = kind.__doc__
+    returned = "A tensor of indices, without the axis; of equal elements the first counts."
+    function.__doc__ = composed(kind.__doc__, taken, returned)
     function.__name__ = function.__qualname__ = names[0]
     function.__module__ = kind.__module__
     return public(*names)(function)

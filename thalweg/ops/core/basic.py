@@ -59,7 +59,25 @@ def constant(
     name: str = "Const",
     verify_shape: bool = False,
 ) -> Tensor:
-    """A tensor of a Python or NumPy value, filled up with its last element to `shape`."""
+    """A tensor of a Python or NumPy value.
+
+    Args:
+        value: a number, string, array, or nesting of lists of them.
+        dtype: the dtype; by default float32 for floats, int32 for integers, that of an array.
+        shape: the shape; a value with too few elements is filled up with its last one.
+        name: the name of the node.
+        verify_shape: raise where `value` has not exactly `shape`, instead of filling it up.
+
+    Returns:
+        A tensor whose value is part of the graph.
+
+    Example:
+        >>> sess.run(tf.constant([1, 2, 3, 4], shape=[2, 2]))
+        array([[1, 2],
+               [3, 4]], dtype=int32)
+        >>> sess.run(tf.constant(7.0, shape=[2]))
+        array([7., 7.], dtype=float32)
+    """
     array = make_array(value, None if dtype is None else as_dtype(dtype), shape, verify_shape)
     return _const(array, name)
 
@@ -138,7 +156,24 @@ def _brief_shape(shape: TensorShape) -> str:
 
 @public("placeholder")
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
-    """A tensor whose value is given with each step (`feed_dict`)."""
+    """A tensor whose value each step gets from `feed_dict`.
+
+    Args:
+        dtype: the dtype of the values that will be fed.
+        shape: their static shape, with None for sizes that vary; None if even the rank does.
+        name: the name of the node.
+
+    Returns:
+        A tensor of that dtype and static shape.
+
+    Raises:
+        InvalidArgumentError: when a step needs the value and does not feed it.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 2])
+        >>> sess.run(tf.reduce_sum(x, axis=1), {x: [[1, 2], [3, 4], [5, 6]]})
+        array([ 3.,  7., 11.], dtype=float32)
+    """
     return Placeholder(dtype=as_dtype(dtype), given_shape=as_shape(shape))(name=name)
 
 

@@ -50,7 +50,23 @@ class Cast(Elementwise):
 
 @public("cast", "dtypes.cast")
 def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
-    """`x` converted to `dtype`, element by element."""
+    """`x` converted to `dtype`, element by element.
+
+    Floats become integers by dropping the fraction; a complex number loses its imaginary part;
+    False and True are 0 and 1.
+
+    Args:
+        x: a tensor, SparseTensor or IndexedSlices.
+        dtype: the dtype to convert to.
+        name: the name of the node.
+
+    Returns:
+        What `x` is, with the shape of `x` and the new dtype.
+
+    Example:
+        >>> sess.run(tf.cast([1.8, -1.8], tf.int32))
+        array([ 1, -1], dtype=int32)
+    """
     kind = as_dtype(dtype).base_dtype
     if isinstance(x, Tensor) and x.dtype.base_dtype is kind:
         return x

@@ -64,7 +64,21 @@ def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
 
 @public("zeros")
 def zeros(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
-    """A tensor of zeros (of empty strings, of False)."""
+    """A tensor of zeros (of empty strings, of False).
+
+    Args:
+        shape: the shape, as a list or an integer vector.
+        dtype: the dtype.
+        name: the name of the node.
+
+    Returns:
+        A tensor of `shape` and `dtype`.
+
+    Example:
+        >>> sess.run(tf.zeros([2, 3]))
+        array([[0., 0., 0.],
+               [0., 0., 0.]], dtype=float32)
+    """
     kind = as_dtype(dtype).base_dtype
     return _filled(shape, _zero(kind), kind, name or "zeros")
 

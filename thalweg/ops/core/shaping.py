@@ -53,7 +53,23 @@ class Shape(Op):
 
 @public("shape")
 def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
-    """The shape of a tensor as an integer vector; of a SparseTensor, its dense shape."""
+    """The shape of a tensor at run time, as an integer vector.
+
+    What is known before a step runs is `x.shape`; sizes that vary are None there.
+
+    Args:
+        input: a tensor; of a SparseTensor, the dense shape is meant.
+        name: the name of the node.
+        out_type: int32 or int64.
+
+    Returns:
+        A vector with a number for each axis of `input`.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 3])
+        >>> x.shape.as_list(), sess.run(tf.shape(x), {x: np.zeros([5, 3])})
+        ([None, 3], array([5, 3], dtype=int32))
+    """
     if isinstance(input, SparseTensor | SparseTensorValue):
         return casting.cast(input.dense_shape, as_dtype(out_type), name=name)
     return Shape(out_type=as_dtype(out_type))(input, name=name)
@@ -220,7 +236,24 @@ def _complete(
 
 @public("reshape")
 def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
-    """The same elements under another shape; one size may be -1."""
+    """The same elements, in row-major order, under another shape.
+
+    Args:
+        tensor: any tensor.
+        shape: the new sizes, as a list or an integer vector; one may be -1, which is computed.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same dtype and number of elements.
+
+    Raises:
+        ValueError: where the numbers of elements are known and differ.
+
+    Example:
+        >>> sess.run(tf.reshape([1, 2, 3, 4, 5, 6], [2, -1]))
+        array([[1, 2, 3],
+               [4, 5, 6]], dtype=int32)
+    """
     return Reshape()(tensor, shape_tensor(shape), name=name)
 
 

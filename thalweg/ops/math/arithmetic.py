@@ -117,7 +117,12 @@ def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
 
 
 class Square(Unary):
-    """y = x²"""
+    """y = x²
+
+    Example:
+        >>> sess.run(tf.square([-3.0, 2.0]))
+        array([9., 4.], dtype=float32)
+    """
 
     signature = "x: T -> y: T; T: numeric"
     numpy = staticmethod(np.square)

@@ -71,7 +71,12 @@ def _comparable(x: Any) -> Any:
 
 
 class Equal(Comparison):
-    """z = (x = y)"""
+    """z = (x = y)
+
+    Example:
+        >>> sess.run(tf.equal([1, 2, 3], [1, 0, 3]))
+        array([ True, False,  True])
+    """
 
     signature = "x: T, y: T -> z: bool; T: numeric|bool|string"
     commutative = True

@@ -36,7 +36,12 @@ class ActivationGrad(Elementwise, abstract=True):
 
 
 class Relu(Unary):
-    """y = max(x, 0)"""
+    """y = max(x, 0)
+
+    Example:
+        >>> sess.run(tf.nn.relu([-1.0, 0.0, 2.0]))
+        array([0., 0., 2.], dtype=float32)
+    """
 
     signature = "features: T -> activations: T; T: real"
 

@@ -134,7 +134,22 @@ class LogSoftmax(Op):
 def softmax(
     logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None
 ) -> Tensor:
-    """exp(logits) / reduce_sum(exp(logits), axis); the last axis unless told."""
+    """exp(logits) / sum(exp(logits)) along an axis: positive numbers that sum to 1.
+
+    Args:
+        logits: a floating tensor of rank 1 or more.
+        axis: the axis along which the results sum to 1; the last one if None.
+        name: the name of the node.
+        dim: the old name of `axis`.
+
+    Returns:
+        A tensor of the shape and dtype of `logits`.
+
+    Example:
+        >>> sess.run(tf.nn.softmax([[0.0, 0.0], [0.0, np.log(3.0)]]))
+        array([[0.5 , 0.5 ],
+               [0.25, 0.75]], dtype=float32)
+    """
     return _along(Softmax(), logits, _chosen_axis(axis, dim), name)
 
 

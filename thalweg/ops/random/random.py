@@ -244,7 +244,24 @@ def random_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normal numbers of some mean and standard deviation."""
+    """Normally distributed random numbers.
+
+    Args:
+        shape: the shape of the result, as a list or an integer vector.
+        mean: the mean; a number or a tensor that broadcasts to `shape`.
+        stddev: the standard deviation, likewise.
+        dtype: a floating dtype.
+        seed: a number that, with the graph's seed, fixes the sequence of values.
+        name: the name of the node.
+
+    Returns:
+        A tensor of `shape` and `dtype`, new in each step.
+
+    Example:
+        >>> x = sess.run(tf.random_normal([1000], mean=5.0, stddev=0.1, seed=1))
+        >>> x.shape, round(float(x.mean()), 1)
+        ((1000,), 5.0)
+    """
     return _scaled(RandomStandardNormal, "random_normal", shape, mean, stddev, dtype, seed, name)
 
 
