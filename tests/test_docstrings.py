@@ -1,6 +1,6 @@
 """The docstrings of public names: the examples run and print what they say, sections are complete.
 
-An example sees `tf`, `np` and `sess`, an open session on a graph of its own, and works in an empty
+An example sees `tf`, `np` and `sess`, a default session on an empty graph, and works in an empty
 folder. `most_used_names.txt` lists the functions and classes that public programs use most.
 """
 
@@ -50,17 +50,23 @@ def documented() -> Iterator[tuple[str, str]]:
 EXAMPLES = dict(documented())
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_example_prints_what_it_says(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tf.InteractiveSession]:
     monkeypatch.chdir(tmp_path)
+    tf.reset_default_graph()
+    made = tf.InteractiveSession()
+    yield made
+    made.close()
+    tf.reset_default_graph()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_prints_what_it_says(name: str, session: tf.InteractiveSession) -> None:
+    names = {"tf": tf, "np": np, "sess": session, "__name__": "example"}
+    test = doctest.DocTestParser().get_doctest(EXAMPLES[name], names, name, name, 0)
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     report: list[str] = []
-    with tf.Graph().as_default(), tf.Session() as session:
-        names = {"tf": tf, "np": np, "sess": session, "__name__": "example"}
-        test = doctest.DocTestParser().get_doctest(EXAMPLES[name], names, name, name, 0)
-        doctest.DocTestRunner(_Checker(), optionflags=flags).run(test, out=report.append)
+    doctest.DocTestRunner(_Checker(), optionflags=flags).run(test, out=report.append)
     assert test.examples
     assert not report, "".join(report)
 

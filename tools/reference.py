@@ -13,6 +13,7 @@ import argparse
 import inspect
 import re
 import sys
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ def parse(text: str | None) -> Docstring:
             title = heading
         else:
             parts[title].append(line)
-    texts = {title: inspect.cleandoc("\n".join(part)).strip() for title, part in parts.items()}
+    texts = {title: textwrap.dedent("\n".join(part)).strip() for title, part in parts.items()}
     summary = lines[0] if lines else ""
     details = texts.pop("", "")
     return Docstring(summary, details, dict(_arguments(texts.pop("Args", ""))), texts)

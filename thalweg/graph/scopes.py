@@ -72,7 +72,21 @@ def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContex
 
 @public("device")
 def device(device_name_or_function: Any) -> AbstractContextManager[None]:
-    """Ask for a device for the new nodes of the default graph."""
+    """Ask for a device for the nodes that are made inside.
+
+    Args:
+        device_name_or_function: a name such as "/cpu:0", whose parts add to those of outer scopes;
+            None, which drops these; or a function from a node to a name.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with tf.device("/cpu:0"):
+        ...     x = tf.constant(1.0)
+        >>> x.device
+        '/device:CPU:0'
+    """
     return get_default_graph().device(device_name_or_function)
 
 

@@ -15,11 +15,13 @@ _EXAMPLE: Final = "\n\nExample:\n"
 NAME: Final = "the name of the node; by default that of the op."
 
 
-def composed(about: str | None, arguments: Mapping[str, str], returns: str) -> str:
+def composed(about: str | None, arguments: Mapping[str, str], returns: str = "") -> str:
     """A docstring from a block's own, the meaning of each argument, and what is returned."""
     words, _, example = inspect.cleandoc(about or "").partition(_EXAMPLE)
     lines = [_wrapped(f"{name}: {meaning}", 8) for name, meaning in arguments.items()]
-    sections = [words, "Args:\n" + "\n".join(lines), f"Returns:\n{_wrapped(returns, 4)}"]
+    sections = [words, "Args:\n" + "\n".join(lines)]
+    if returns:
+        sections.append(f"Returns:\n{_wrapped(returns, 4)}")
     if example:
         sections.append(f"Example:\n{example}")
     return "\n\n".join(sections)

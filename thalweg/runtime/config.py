@@ -14,7 +14,17 @@ from thalweg.public import public
 @public("GPUOptions")
 @dataclass
 class GPUOptions:
-    """Options of GPU devices."""
+    """Options of GPUs in `tf.ConfigProto`: kept, so that programs run unchanged, and ignored.
+
+    Args:
+        per_process_gpu_memory_fraction, allow_growth, allocator_type, deferred_deletion_bytes,
+            visible_device_list, force_gpu_compatible: as TensorFlow has them.
+
+    Example:
+        >>> options = tf.GPUOptions(allow_growth=True)
+        >>> tf.ConfigProto(gpu_options=options).gpu_options.allow_growth
+        True
+    """
 
     per_process_gpu_memory_fraction: float = 0.0
     allow_growth: bool = False
@@ -27,7 +37,16 @@ class GPUOptions:
 @public("OptimizerOptions")
 @dataclass
 class OptimizerOptions:
-    """How far the graph is optimised before it runs."""
+    """How far graphs are optimized: kept, so that programs run unchanged, and ignored.
+
+    Args:
+        do_common_subexpression_elimination, do_constant_folding, do_function_inlining,
+            max_folded_constant_in_bytes, opt_level, global_jit_level: as TensorFlow has them.
+
+    Example:
+        >>> tf.OptimizerOptions(opt_level=tf.OptimizerOptions.L0).opt_level
+        -1
+    """
 
     L0 = -1
     L1 = 0
@@ -46,7 +65,18 @@ class OptimizerOptions:
 @public("GraphOptions")
 @dataclass
 class GraphOptions:
-    """How graphs are prepared."""
+    """How graphs are prepared: kept, so that programs run unchanged, and ignored.
+
+    Args:
+        optimizer_options: a `tf.OptimizerOptions`.
+        enable_recv_scheduling, build_cost_model, build_cost_model_after, infer_shapes,
+            place_pruned_graph, enable_bfloat16_sendrecv, timeline_step, rewrite_options: as
+            TensorFlow has them.
+
+    Example:
+        >>> options = tf.GraphOptions(optimizer_options=tf.OptimizerOptions(opt_level=1))
+        >>> config = tf.ConfigProto(graph_options=options)
+    """
 
     enable_recv_scheduling: bool = False
     optimizer_options: OptimizerOptions = field(default_factory=OptimizerOptions)
@@ -62,7 +92,25 @@ class GraphOptions:
 @public("ConfigProto")
 @dataclass
 class ConfigProto:
-    """The configuration of a session."""
+    """How a session runs its steps.
+
+    Args:
+        device_count: how many devices of a kind there are: `{"CPU": 2}`.
+        intra_op_parallelism_threads: the threads that run a step; 0 takes one per core.
+        allow_soft_placement: run nodes on another device where the one asked for cannot.
+        log_device_placement: print the device of each node when a step is planned.
+        operation_timeout_in_ms: a limit for every step, after which it fails.
+        gpu_options, graph_options: options of other machines, kept and ignored.
+        inter_op_parallelism_threads, use_per_session_threads, session_inter_op_thread_pool,
+            placement_period, device_filters, rpc_options, cluster_def,
+            isolate_session_state: likewise.
+
+    Example:
+        >>> config = tf.ConfigProto(intra_op_parallelism_threads=1, device_count={"CPU": 2})
+        >>> with tf.Session(config=config) as session:
+        ...     [name.rpartition("/")[2] for name in session.list_devices()]
+        ['device:CPU:0', 'device:CPU:1']
+    """
 
     device_count: dict[str, int] = field(default_factory=lambda: dict[str, int]())
     intra_op_parallelism_threads: int = 0
@@ -84,7 +132,22 @@ class ConfigProto:
 @public("RunOptions")
 @dataclass
 class RunOptions:
-    """The options of one step."""
+    """The options of one step, for `Session.run`.
+
+    Args:
+        trace_level: `tf.RunOptions.FULL_TRACE` records the step in the `run_metadata` given.
+        timeout_in_ms: a limit after which the step fails with `DeadlineExceededError`; 0: none.
+        output_partition_graphs: put what each device does, as GraphDefs, into `run_metadata`.
+        inter_op_thread_pool, debug_options, report_tensor_allocations_upon_oom: kept and ignored.
+
+    Example:
+        >>> options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+        >>> metadata = tf.RunMetadata()
+        >>> sess.run(tf.constant(1) + 2, options=options, run_metadata=metadata)
+        np.int32(3)
+        >>> len(metadata.step_stats.dev_stats) > 0
+        True
+    """
 
     NO_TRACE = 0
     SOFTWARE_TRACE = 1

@@ -20,7 +20,19 @@ from thalweg.testing import benchmark
 
 @public("test.main")
 def main(argv: list[str] | None = None) -> NoReturn:
-    """Run the tests of the main module, or with `--benchmarks=<regex>` its benchmarks."""
+    """Run the tests of the main module and exit, as `unittest.main` does.
+
+    Args:
+        argv: the command line; by default `sys.argv`. `--benchmarks=<regex>` runs benchmarks.
+
+    Example:
+        >>> class AddTest(tf.test.TestCase):
+        ...     def test_add(self):
+        ...         with self.test_session():
+        ...             self.assertAllEqual(tf.add([1], [2]).eval(), [3])
+        >>> if __name__ == "__main__":
+        ...     tf.test.main()
+    """
     app.run(_run, argv)
 
 

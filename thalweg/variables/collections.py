@@ -21,7 +21,19 @@ from thalweg.public import public
 
 @public("global_variables")
 def global_variables(scope: str | None = None) -> list[Any]:
-    """Variables shared by all tasks, optionally those whose name matches the regex `scope`."""
+    """All variables but local ones: those that are saved and shared.
+
+    Args:
+        scope: a regular expression; only variables whose names it matches from the start.
+
+    Returns:
+        A list, in the order they were made.
+
+    Example:
+        >>> w, steps = tf.Variable(1.0, name="w"), tf.Variable(0, trainable=False, name="steps")
+        >>> [v.name for v in tf.global_variables()]
+        ['w:0', 'steps:0']
+    """
     return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
 
 
@@ -39,7 +51,19 @@ def model_variables(scope: str | None = None) -> list[Any]:
 
 @public("trainable_variables")
 def trainable_variables(scope: str | None = None) -> list[Any]:
-    """Variables optimizers change by default."""
+    """The variables that optimizers change by default.
+
+    Args:
+        scope: a regular expression; only variables whose names it matches from the start.
+
+    Returns:
+        A list, in the order they were made.
+
+    Example:
+        >>> w, steps = tf.Variable(1.0, name="w"), tf.Variable(0, trainable=False)
+        >>> tf.trainable_variables() == [w]
+        True
+    """
     return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
 
 
@@ -57,7 +81,21 @@ def all_variables() -> list[Any]:
 
 @public("variables_initializer", "initialize_variables", "initializers.variables")
 def variables_initializer(var_list: Sequence[Any], name: str = "init") -> Node:
-    """A node that initialises the given variables."""
+    """A node that gives some variables their initial values.
+
+    Args:
+        var_list: the variables.
+        name: the name of the node.
+
+    Returns:
+        A node to run; it fetches as None.
+
+    Example:
+        >>> v, w = tf.Variable(1.0), tf.Variable(2.0)
+        >>> sess.run(tf.variables_initializer([w]))
+        >>> sess.run(tf.report_uninitialized_variables()).tolist()
+        [b'Variable']
+    """
     if not var_list:
         return basic.no_op(name=name)
     return basic.group(*[variable.initializer for variable in var_list], name=name)
@@ -83,7 +121,17 @@ def global_variables_initializer() -> Node:
 
 @public("local_variables_initializer", "initialize_local_variables", "initializers.local_variables")
 def local_variables_initializer() -> Node:
-    """A node that initialises all local variables."""
+    """A node that gives every local variable, such as the counters of metrics, its initial value.
+
+    Returns:
+        A node to run; it fetches as None.
+
+    Example:
+        >>> mean, update = tf.metrics.mean([1.0, 3.0])
+        >>> sess.run(tf.local_variables_initializer())
+        >>> sess.run(update)
+        np.float32(2.0)
+    """
     return variables_initializer(local_variables())
 
 

@@ -86,7 +86,25 @@ def _inverse(perm: Tensor) -> Tensor:
 
 @public("transpose")
 def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Tensor:
-    """`a` with its axes in the order `perm`; reversed if none is given."""
+    """`a` with its axes in another order.
+
+    Args:
+        a: any tensor.
+        perm: the axes of `a` in the order they have in the result; reversed if None.
+        name: the name of the node.
+        conjugate: conjugate complex elements too.
+
+    Returns:
+        A tensor whose axis i is axis `perm[i]` of `a`.
+
+    Example:
+        >>> sess.run(tf.transpose([[1, 2, 3], [4, 5, 6]]))
+        array([[1, 4],
+               [2, 5],
+               [3, 6]], dtype=int32)
+        >>> tf.transpose(tf.zeros([2, 3, 4]), [0, 2, 1]).shape.as_list()
+        [2, 4, 3]
+    """
     with name_scope(name, "transpose", [a]) as scope:
         x = convert_to_tensor(a, name="x")
         conjugated = conjugate and x.dtype.is_complex

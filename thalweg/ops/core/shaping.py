@@ -301,7 +301,22 @@ def _insertion(axis: int, rank: int) -> int:
 
 @public("expand_dims")
 def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Tensor:
-    """`input` with a dimension of size 1 put in at `axis`."""
+    """`input` with an axis of size 1 put in.
+
+    Args:
+        input: any tensor.
+        axis: where the new axis is in the result; -1 puts it last.
+        name: the name of the node.
+        dim: the old name of `axis`.
+
+    Returns:
+        A tensor with the elements of `input` and one axis more.
+
+    Example:
+        >>> x = tf.zeros([2, 3])
+        >>> tf.expand_dims(x, 0).shape.as_list(), tf.expand_dims(x, -1).shape.as_list()
+        ([1, 2, 3], [2, 3, 1])
+    """
     if axis is not None and dim is not None:
         raise ValueError("can't specify both 'dim' and 'axis'")
     place = dim if axis is None else axis

@@ -26,7 +26,13 @@ from thalweg.public import public
 
 
 class Add(Binary):
-    """z = x + y"""
+    """z = x + y
+
+    Example:
+        >>> sess.run(tf.add([[1.0], [2.0]], [10.0, 20.0]))
+        array([[11., 21.],
+               [12., 22.]], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: numeric|string"
     commutative = True
@@ -45,7 +51,12 @@ add = overload("add", binary(Add, "add", "math.add"))
 
 
 class Sub(Binary):
-    """z = x - y"""
+    """z = x - y
+
+    Example:
+        >>> sess.run(tf.subtract([5, 6], [1, 2]))
+        array([4, 4], dtype=int32)
+    """
 
     signature = "x: T, y: T -> z: T; T: numeric"
     numpy = staticmethod(np.subtract)
@@ -78,7 +89,12 @@ negative = operator("neg")(unary(Neg, "negative", "neg", "math.negative"))
 
 
 class Mul(Binary):
-    """z = x y"""
+    """z = x y
+
+    Example:
+        >>> sess.run(tf.multiply([1.0, 2.0, 3.0], 10.0))
+        array([10., 20., 30.], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: numeric"
     commutative = True

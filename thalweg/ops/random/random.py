@@ -220,7 +220,24 @@ def random_uniform(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Numbers in [minval, maxval): floats in [0, 1) by default; integers need a `maxval`."""
+    """Random numbers, each value in [minval, maxval) as likely as any other.
+
+    Args:
+        shape: the shape of the result, as a list or an integer vector.
+        minval: the smallest value.
+        maxval: the bound that values stay below; 1 for floats if None, needed for integers.
+        dtype: a floating dtype, int32 or int64.
+        seed: a number that, with the graph's seed, fixes the sequence of values.
+        name: the name of the node.
+
+    Returns:
+        A tensor of `shape` and `dtype`, new in each step.
+
+    Example:
+        >>> dice = sess.run(tf.random_uniform([100], 1, 7, dtype=tf.int32, seed=1))
+        >>> sorted(set(dice.tolist()))
+        [1, 2, 3, 4, 5, 6]
+    """
     kind = as_dtype(dtype)
     if maxval is None and kind.is_integer:
         raise ValueError(f"Must specify maxval for integer dtype {kind!r}")
