@@ -587,7 +587,16 @@ default_graph: list[Callable[[], Graph]] = [Graph]
 
 @public("get_default_graph")
 def get_default_graph() -> Graph:
-    """The graph new nodes go to in this thread."""
+    """The graph that new nodes go to in this thread.
+
+    Returns:
+        The `tf.Graph` whose `as_default()` block is innermost, else the global one.
+
+    Example:
+        >>> x = tf.constant(1.0)
+        >>> tf.get_default_graph() is x.graph
+        True
+    """
     current = (graphs.items or global_graph)[-1]
     if current is None:
         current = global_graph[0] = default_graph[0]()
@@ -596,7 +605,20 @@ def get_default_graph() -> Graph:
 
 @public("reset_default_graph")
 def reset_default_graph() -> None:
-    """Throw the global default graph away; the next node starts a new one."""
+    """Throw the global default graph away; the next node starts a new one.
+
+    Tensors, variables and sessions made before belong to the old graph and cannot be mixed with
+    what is made afterwards.
+
+    Raises:
+        AssertionError: inside the `as_default()` block of a graph.
+
+    Example:
+        >>> x = tf.constant(1.0)
+        >>> tf.reset_default_graph()
+        >>> len(tf.get_default_graph().get_operations())
+        0
+    """
     if graphs.items:
         raise AssertionError("Do not use tf.reset_default_graph() inside `with graph.as_default()`")
     forget_default_graph()

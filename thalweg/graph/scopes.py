@@ -66,7 +66,24 @@ def op_scope(values: Sequence[Any], name: str | None, default_name: str | None =
 
 @public("control_dependencies")
 def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-    """New nodes of the default graph run after `control_inputs`."""
+    """Let the nodes that are made inside run after others.
+
+    A tensor that was made outside does not wait: make the node inside, by `tf.identity` if need be.
+
+    Args:
+        control_inputs: nodes, tensors or variables; None drops those of outer blocks.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> v = tf.Variable(1)
+        >>> with tf.control_dependencies([v.assign_add(1)]):
+        ...     after = tf.identity(v)
+        >>> sess.run(v.initializer)
+        >>> sess.run(after)
+        np.int32(2)
+    """
     return get_default_graph().control_dependencies(control_inputs)
 
 
@@ -122,7 +139,21 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
 
 @public("set_random_seed", "random.set_random_seed")
 def set_random_seed(seed: int | None) -> None:
-    """Seed every random op made from now on in the default graph."""
+    """Seed the random ops that are made from now on in the default graph.
+
+    A program then draws the same numbers each time it runs. An op with a `seed` of its own combines
+    both.
+
+    Args:
+        seed: an integer; None makes every session differ again.
+
+    Example:
+        >>> tf.set_random_seed(1)
+        >>> x = tf.random_uniform([])
+        >>> draws = [tf.Session().run(x) for _ in range(2)]
+        >>> draws[0] == draws[1]
+        np.True_
+    """
     get_default_graph().seed = None if seed is None else _checked_seed(seed)
 
 

@@ -41,9 +41,27 @@ def dynamic_rnn(
     time_major: bool = False,
     scope: Any = None,
 ) -> tuple[Any, Any]:
-    """Apply a cell along the time axis of its inputs: (outputs, final state).
+    """Apply a recurrent cell along the time axis, in a loop that runs in the graph.
 
-    `inputs` are [batch, time, …], or with `time_major` [time, batch, …], and so are the outputs.
+    Args:
+        cell: an RNNCell, such as `tf.nn.rnn_cell.LSTMCell(64)`.
+        inputs: [batch, time, ...], or with `time_major` [time, batch, ...], or a nesting of such.
+        sequence_length: the length of each example; behind it outputs are 0 and the state stays.
+        initial_state: the state to begin with; needs no `dtype`.
+        dtype: the dtype of a zero state to begin with.
+        parallel_iterations, swap_memory: taken for old programs.
+        time_major: whether time comes before the batch, in inputs and outputs.
+        scope: the variable scope of the cell's weights; "rnn" if None.
+
+    Returns:
+        (outputs, state): the outputs of all times, and the state after the last.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 5, 3])
+        >>> cell = tf.nn.rnn_cell.GRUCell(4)
+        >>> outputs, state = tf.nn.dynamic_rnn(cell, x, dtype=tf.float32)
+        >>> outputs.shape.as_list(), state.shape.as_list()
+        ([None, 5, 4], [None, 4])
     """
     assert_like_rnncell("cell", cell)
     with variable_scope("rnn" if scope is None else scope):

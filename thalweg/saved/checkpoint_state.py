@@ -146,7 +146,22 @@ def _state_path(folder: str, latest_filename: str | None) -> str:
 
 @public("train.get_checkpoint_state")
 def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> Any:
-    """What the file `checkpoint` of a folder says, paths completed; None if there is none."""
+    """What the file `checkpoint` of a folder says.
+
+    Args:
+        checkpoint_dir: the folder.
+        latest_filename: the name of the file, where it is another.
+
+    Returns:
+        An object with `model_checkpoint_path` and `all_model_checkpoint_paths`, or None.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> sess.run(v.initializer)
+        >>> path = tf.train.Saver().save(sess, "./model")
+        >>> tf.train.get_checkpoint_state(".").model_checkpoint_path
+        './model'
+    """
     from google.protobuf import text_format
 
     folder = os.fsdecode(checkpoint_dir)
@@ -170,7 +185,23 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
 
 @public("train.latest_checkpoint", "contrib.framework.latest_checkpoint")
 def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -> str | None:
-    """The prefix of the last checkpoint of a folder, or None."""
+    """The prefix of the last checkpoint of a folder, for `Saver.restore`.
+
+    Args:
+        checkpoint_dir: the folder.
+        latest_filename: the name of the file `checkpoint`, where it is another.
+
+    Returns:
+        A path, or None where there is no checkpoint.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> sess.run(v.initializer)
+        >>> saver = tf.train.Saver()
+        >>> paths = [saver.save(sess, "./model", global_step=step) for step in (1, 2)]
+        >>> tf.train.latest_checkpoint(".")
+        './model-2'
+    """
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
     if state is None:
         return None

@@ -266,7 +266,30 @@ def start_queue_runners(
     start: bool = True,
     collection: str = GraphKeys.QUEUE_RUNNERS,
 ) -> list[threading.Thread]:
-    """Start the threads of all runners kept with the graph of the session, and return them."""
+    """Start the threads that fill the queues of an input pipeline.
+
+    Args:
+        sess: the session; the default one if None.
+        coord: a `tf.train.Coordinator` that stops the threads.
+        daemon: whether threads still running let the program end.
+        start: False makes the threads and does not start them.
+        collection: the collection of runners.
+
+    Returns:
+        The threads.
+
+    Raises:
+        ValueError: where there is no session.
+
+    Example:
+        >>> number = tf.train.range_input_producer(3, shuffle=False).dequeue()
+        >>> coord = tf.train.Coordinator()
+        >>> threads = tf.train.start_queue_runners(sess, coord)
+        >>> [int(sess.run(number)) for _ in range(4)]
+        [0, 1, 2, 0]
+        >>> coord.request_stop()
+        >>> coord.join(threads)
+    """
     session = context.sessions.top if sess is None else sess
     if session is None:
         raise ValueError(

@@ -61,7 +61,25 @@ def exponential_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """learning_rate·decay_rate^(step / decay_steps); in steps, the quotient is an integer."""
+    """A learning rate that shrinks with the step: learning_rate·decay_rate^(step / decay_steps).
+
+    Args:
+        learning_rate: the rate at step 0.
+        global_step: the step, an integer tensor or variable.
+        decay_steps: after how many steps the rate is multiplied by `decay_rate`.
+        decay_rate: the factor.
+        staircase: let the rate change only every `decay_steps` steps.
+        name: the name of the node.
+
+    Returns:
+        A scalar tensor, for an optimizer.
+
+    Example:
+        >>> step = tf.placeholder(tf.int32, [])
+        >>> rate = tf.train.exponential_decay(0.1, step, decay_steps=10, decay_rate=0.5)
+        >>> sess.run(rate, {step: 20})
+        np.float32(0.025)
+    """
     more = (decay_steps, decay_rate)
     with _schedule(
         name, "ExponentialDecay", "exponential_decay", learning_rate, global_step, *more

@@ -500,7 +500,25 @@ def one_hot(
     dtype: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Vectors of `depth` elements, `on_value` at the index and `off_value` elsewhere."""
+    """Vectors of `depth` elements that are one at an index and zero elsewhere.
+
+    Args:
+        indices: integers of any shape; those outside [0, depth) give vectors without a one.
+        depth: the number of elements.
+        on_value: what stands at the index; 1 if None.
+        off_value: what stands elsewhere; 0 if None.
+        axis: where the new axis is in the result; the last if None.
+        dtype: the dtype; by default that of the values given, else float32.
+        name: the name of the node.
+
+    Returns:
+        A tensor with one axis more than `indices`, of size `depth`.
+
+    Example:
+        >>> sess.run(tf.one_hot([0, 2], depth=3))
+        array([[1., 0., 0.],
+               [0., 0., 1.]], dtype=float32)
+    """
     with name_scope(name, "one_hot", [indices, depth, on_value, off_value]) as scope:
         kind = None if dtype is None else as_dtype(dtype)
         on, off = _marks(on_value, off_value, kind)

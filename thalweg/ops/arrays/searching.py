@@ -121,7 +121,7 @@ def _extreme(kind: type[ArgExtreme], *names: str) -> Callable[..., Tensor]:
         )
 
     taken = {
-        "input": "a tensor (real or bool).",
+        "input": "a tensor (numeric).",
         "axis": "the axis to search along; 0 if None, negative ones count from the last.",
         "name": NAME,
         "dimension": "the old name of `axis`.",
@@ -137,7 +137,7 @@ def _old_extreme(kind: type[ArgExtreme], *names: str) -> Callable[..., Tensor]:
         return kind(output_type=as_dtype(output_type))(input, dimension, name=name)
 
     taken = {
-        "input": "a tensor (real or bool).",
+        "input": "a tensor (numeric).",
         "dimension": "the axis to search along.",
         "output_type": "int64 or int32.",
         "name": NAME,

@@ -201,7 +201,21 @@ class PlaceholderWithDefault(Op):
 
 @public("placeholder_with_default")
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
-    """A placeholder that gives `input` when it is not fed."""
+    """A placeholder that gives `input` where a step does not feed it.
+
+    Args:
+        input: the default, a value or a tensor.
+        shape: the static shape of values, with None for sizes that vary.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the dtype of `input` and that static shape.
+
+    Example:
+        >>> rate = tf.placeholder_with_default(0.1, [])
+        >>> sess.run(rate), sess.run(rate, {rate: 0.5})
+        (np.float32(0.1), np.float32(0.5))
+    """
     return PlaceholderWithDefault(given_shape=as_shape(shape))(input, name=name)
 
 
@@ -229,7 +243,20 @@ class Identity(Op):
 
 @public("identity")
 def identity(input: Any, name: str | None = None) -> Tensor:
-    """The same value under another name; of a variable, its value at this point of the step."""
+    """The same value under another name; of a variable, its value at this point of the step.
+
+    Args:
+        input: a tensor or variable.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> y = tf.identity(tf.constant([1, 2]), name="y")
+        >>> y.name, sess.run(y)
+        ('y:0', array([1, 2], dtype=int32))
+    """
     return Identity()(input, name=name)
 
 
@@ -283,7 +310,20 @@ class StopGradient(Identity, name="StopGradient"):
 
 @public("stop_gradient")
 def stop_gradient(input: Any, name: str | None = None) -> Tensor:
-    """The value of `input`, taken as a constant by `gradients`."""
+    """The value of `input`, which counts as a constant when gradients are taken.
+
+    Args:
+        input: a tensor.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> x = tf.constant(3.0)
+        >>> sess.run(tf.gradients(x * tf.stop_gradient(x), [x]))
+        [np.float32(3.0)]
+    """
     return StopGradient()(input, name=name)
 
 
@@ -316,7 +356,20 @@ class NoOp(Op):
 
 @public("no_op")
 def no_op(name: str | None = None) -> Node:
-    """A node that does nothing."""
+    """A node that does nothing: a place to hang control dependencies on.
+
+    Args:
+        name: the name of the node.
+
+    Returns:
+        A node; it fetches as None.
+
+    Example:
+        >>> v = tf.Variable(1)
+        >>> with tf.control_dependencies([v.initializer]):
+        ...     ready = tf.no_op(name="ready")
+        >>> sess.run(ready)
+    """
     return NoOp()(name=name)
 
 
@@ -325,6 +378,19 @@ def group(*inputs: Any, name: str | None = None) -> Node:
     """A node that is done when all `inputs` are.
 
     Where those are asked to be on several devices, each device tells of its own.
+
+    Args:
+        inputs: nodes and tensors, or nestings of them.
+        name: the name of the node.
+
+    Returns:
+        A node; it fetches as None.
+
+    Example:
+        >>> v, w = tf.Variable(1), tf.Variable(2)
+        >>> sess.run(tf.group(v.initializer, w.initializer))
+        >>> sess.run([v, w])
+        [np.int32(1), np.int32(2)]
     """
     flat = _flat(inputs)
     graph = graph_of(flat)

@@ -85,7 +85,21 @@ def zeros(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> T
 
 @public("ones")
 def ones(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
-    """A tensor of ones."""
+    """A tensor of ones.
+
+    Args:
+        shape: the shape, as a list or an integer vector.
+        dtype: the dtype.
+        name: the name of the node.
+
+    Returns:
+        A tensor of `shape` and `dtype`.
+
+    Example:
+        >>> sess.run(tf.ones([2, 2], tf.int32))
+        array([[1, 1],
+               [1, 1]], dtype=int32)
+    """
     kind = as_dtype(dtype).base_dtype
     return _filled(shape, True if kind.is_bool else 1, kind, name or "ones")
 

@@ -376,7 +376,26 @@ def one_axis(rank: int, axis: int, size: int) -> list[int]:
 def squeeze(
     input: Any, axis: Any = None, name: str | None = None, squeeze_dims: Any = None
 ) -> Tensor:
-    """`input` without its dimensions of size 1: all of them, or those of `axis`."""
+    """`input` without its axes of size 1: all of them, or those given.
+
+    Args:
+        input: any tensor.
+        axis: an axis or a list of axes, each of size 1; None means all that are.
+        name: the name of the node.
+        squeeze_dims: the old name of `axis`.
+
+    Returns:
+        A tensor with the elements of `input` and fewer axes.
+
+    Raises:
+        ValueError: where a given axis is known to have another size.
+
+    Example:
+        >>> tf.squeeze(tf.zeros([1, 3, 1])).shape.as_list()
+        [3]
+        >>> tf.squeeze(tf.zeros([1, 3, 1]), axis=0).shape.as_list()
+        [3, 1]
+    """
     if axis is not None and squeeze_dims is not None:
         raise ValueError("Cannot specify both 'axis' and 'squeeze_dims'")
     given = squeeze_dims if axis is None else axis

@@ -136,7 +136,7 @@ def matmul(
 
     Args:
         a: a tensor [..., n, k] of a floating, complex or integer dtype.
-        b: a tensor [..., k, m] of the same dtype; the leading axes are those of `a`.
+        b: a tensor [..., k, m] of the same dtype; leading axes broadcast.
         transpose_a, transpose_b: use the matrices with rows and columns exchanged.
         adjoint_a, adjoint_b: use the conjugate transpose; not together with the transpose.
         a_is_sparse, b_is_sparse: hints that many elements are zero; nothing else changes.

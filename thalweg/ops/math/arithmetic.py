@@ -274,7 +274,12 @@ reciprocal = unary(Reciprocal, "reciprocal", "inv", "math.reciprocal")
 
 
 class Maximum(Binary):
-    """z = the larger of x and y"""
+    """z = the larger of x and y
+
+    Example:
+        >>> sess.run(tf.maximum([1.0, 5.0], 3.0))
+        array([3., 5.], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: real"
     commutative = True
@@ -291,7 +296,12 @@ maximum = binary(Maximum, "maximum", "math.maximum")
 
 
 class Minimum(Binary):
-    """z = the smaller of x and y"""
+    """z = the smaller of x and y
+
+    Example:
+        >>> sess.run(tf.minimum([1.0, 5.0], 3.0))
+        array([1., 3.], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: real"
     commutative = True
@@ -315,7 +325,21 @@ def _to_winner(node: Node, x_won: Tensor, dz: Tensor) -> list[Any]:
 
 @public("clip_by_value")
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
-    """`t` with elements below the minimum or above the maximum set to those."""
+    """`t` with elements below the minimum or above the maximum set to those.
+
+    Args:
+        t: a real tensor, or IndexedSlices.
+        clip_value_min: the smallest value; a number or a tensor that broadcasts.
+        clip_value_max: the largest value, likewise.
+        name: the name of the node.
+
+    Returns:
+        What `t` is, of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.clip_by_value([-2.0, 0.5, 9.0], 0.0, 1.0))
+        array([0. , 0.5, 1. ], dtype=float32)
+    """
     if isinstance(t, IndexedSlices):
         values = clip_by_value(t.values, clip_value_min, clip_value_max, name)
         return IndexedSlices(values, t.indices, t.dense_shape)
@@ -405,7 +429,19 @@ class AddN(Op):
 
 @public("add_n", "math.add_n")
 def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
-    """The sum of tensors of one shape."""
+    """The sum of tensors of one shape.
+
+    Args:
+        inputs: a list of tensors, IndexedSlices among them, of one shape and dtype.
+        name: the name of the node.
+
+    Returns:
+        A tensor of that shape and dtype.
+
+    Example:
+        >>> sess.run(tf.add_n([[1, 2], [3, 4], [5, 6]]))
+        array([ 9, 12], dtype=int32)
+    """
     tensors = _summands(inputs)
     if len(tensors) == 1:
         return basic.identity(tensors[0], name=name) if name else tensors[0]

@@ -291,7 +291,24 @@ def truncated_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normal numbers, drawn again where they are two standard deviations from the mean."""
+    """Normal random numbers, drawn again where they are two standard deviations or more off.
+
+    Args:
+        shape: the shape of the result, as a list or an integer vector.
+        mean: the mean before values are redrawn; a number or a tensor.
+        stddev: the standard deviation before values are redrawn.
+        dtype: a floating dtype.
+        seed: a number that, with the graph's seed, fixes the sequence of values.
+        name: the name of the node.
+
+    Returns:
+        A tensor of `shape` and `dtype`, new in each step.
+
+    Example:
+        >>> x = sess.run(tf.truncated_normal([1000], stddev=0.5, seed=1))
+        >>> abs(x).max() <= 1.0
+        np.True_
+    """
     return _scaled(TruncatedNormal, "truncated_normal", shape, mean, stddev, dtype, seed, name)
 
 
