@@ -145,7 +145,25 @@ class AbortedError(OpError):
 
 
 class OutOfRangeError(OpError):
-    """The operation ran past the valid range, such as the end of a file or queue."""
+    """The operation ran past the valid range, such as the end of a file, queue or dataset.
+
+    Args:
+        node_def: the NodeDef of the node that failed, or None.
+        op: the node that failed, or None.
+        message: what happened.
+        error_code: taken for old programs.
+
+    Example:
+        >>> number = tf.data.Dataset.range(2).make_one_shot_iterator().get_next()
+        >>> try:
+        ...     while True:
+        ...         print(sess.run(number))
+        ... except tf.errors.OutOfRangeError:
+        ...     print("done")
+        0
+        1
+        done
+    """
 
     code = OUT_OF_RANGE
 

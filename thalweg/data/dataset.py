@@ -66,7 +66,24 @@ _MAX_INDEX = 2**63 - 1
 
 @public("data.Dataset", "contrib.data.Dataset")
 class Dataset(Described):
-    """A sequence of elements, each a structure of tensors, and how it is made."""
+    """A sequence of elements, each a structure of tensors, and how it is made.
+
+    Start with `from_tensor_slices`, `range` or a file dataset; add `map`, `shuffle`, `batch`,
+    `repeat`, `prefetch`; read it by an iterator.
+
+    Args:
+        variant: the tensor that stands for the dataset; the methods pass it.
+        spec: what the elements are.
+
+    Example:
+        >>> data = tf.data.Dataset.from_tensor_slices([1, 2, 3, 4]).map(lambda x: x * 10).batch(2)
+        >>> batch = data.make_one_shot_iterator().get_next()
+        >>> sess.run(batch), sess.run(batch)
+        (array([10, 20], dtype=int32), array([30, 40], dtype=int32))
+        >>> sess.run(batch)
+        Traceback (most recent call last):
+        thalweg.errors.OutOfRangeError: End of sequence...
+    """
 
     def __init__(self, variant: Tensor, spec: Any) -> None:
         self.variant = variant

@@ -53,7 +53,25 @@ def resize_images(
     preserve_aspect_ratio: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Resize an image or a batch to `size`; the pixels are float32 unless nothing changes."""
+    """Images of another size.
+
+    Args:
+        images: [batch, height, width, channels], or one image without a batch.
+        size: (height, width), two integers or an int32 vector.
+        method: a `tf.image.ResizeMethod`: bilinear (the default), nearest neighbour, bicubic, area.
+        align_corners: whether the centres of the corner pixels stay where they are.
+        preserve_aspect_ratio: shrink the target to the shape of the images.
+        name: the name of the nodes.
+
+    Returns:
+        float32 images of that size; of the dtype of `images` by nearest neighbour, or where the
+        size does not change.
+
+    Example:
+        >>> image = tf.reshape([0.0, 2.0, 4.0, 6.0], [2, 2, 1])
+        >>> sess.run(tf.image.resize_images(image, [4, 4])).shape
+        (4, 4, 1)
+    """
     if method not in _METHODS:
         raise ValueError("Resize method is not implemented.")
     with name_scope(name, "resize", [images, size]):

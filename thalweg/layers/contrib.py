@@ -81,7 +81,29 @@ def fully_connected(
     trainable: bool = True,
     scope: Any = None,
 ) -> Tensor:
-    """A dense layer; with a normalizer there are no biases."""
+    """A dense layer; with a normalizer it has no biases.
+
+    Args:
+        inputs: [..., depth], the depth known.
+        num_outputs: the size of the last axis of the result.
+        activation_fn: a function of the result; None: none.
+        normalizer_fn: a function such as `tf.contrib.layers.batch_norm`, applied before that.
+        normalizer_params: a dict of arguments for it.
+        weights_initializer, biases_initializer: how the variables begin; None for no biases.
+        weights_regularizer, biases_regularizer: functions of the variables that give losses.
+        reuse: whether the variables of the scope are shared.
+        variables_collections, outputs_collections: collections to join.
+        trainable: whether optimizers change the variables by default.
+        scope: the variable scope; "fully_connected" if None.
+
+    Returns:
+        A tensor [..., num_outputs].
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 4])
+        >>> tf.contrib.layers.fully_connected(x, 3).shape.as_list()
+        [None, 3]
+    """
     with _old_scope(scope, "fully_connected", inputs, reuse) as opened:
         layer = core.Dense(
             num_outputs,
@@ -202,7 +224,21 @@ def avg_pool2d(
 
 @public("contrib.layers.flatten")
 def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> Tensor:
-    """All dimensions but the first as one."""
+    """All axes but the first as one.
+
+    Args:
+        inputs: a tensor [batch, ...].
+        outputs_collections: collections to join.
+        scope: the name of the nodes' scope.
+
+    Returns:
+        A tensor [batch, size].
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 4, 4, 3])
+        >>> tf.contrib.layers.flatten(x).shape.as_list()
+        [None, 48]
+    """
     with name_scope(scope, "Flatten", [inputs]):
         return _finished(core.flatten(inputs), None, outputs_collections)
 

@@ -25,7 +25,22 @@ def sigmoid_cross_entropy_with_logits(
 ) -> Tensor:
     """The cross entropy of sigmoid(logits) against `labels`, element by element.
 
-    Name the arguments; without names they are the logits, then the labels (once `targets`).
+    For classes that do not exclude each other. Name the arguments; without names they are the
+    logits, then the labels.
+
+    Args:
+        labels: probabilities of the shape and dtype of `logits`.
+        logits: a floating tensor.
+        name: the name of the node.
+        targets: the old name of `labels`.
+
+    Returns:
+        A tensor of the shape and dtype of `logits`.
+
+    Example:
+        >>> loss = tf.nn.sigmoid_cross_entropy_with_logits(labels=[1.0, 0.0], logits=[0.0, -100.0])
+        >>> sess.run(loss)
+        array([0.6931472, 0.       ], dtype=float32)
     """
     first = labels if targets is None else targets
     given, wanted, _ = softmax.in_old_order(_sentinel, first, logits)

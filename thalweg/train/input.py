@@ -107,7 +107,31 @@ def string_input_producer(
     name: str | None = None,
     cancel_op: Any = None,
 ) -> FIFOQueue:
-    """A queue of strings, such as the names of files."""
+    """A queue that gives strings, such as the names of files, over and over.
+
+    Args:
+        string_tensor: a vector of strings.
+        num_epochs: how often each string is given before `OutOfRangeError`; None means for ever.
+            The count is a local variable: run `tf.local_variables_initializer()`.
+        shuffle: whether the order is random in each epoch.
+        seed: a number that fixes the order.
+        capacity: the number of strings that wait.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the nodes.
+        cancel_op: a node that stops the runner.
+
+    Returns:
+        A queue; a runner that fills it joins `QUEUE_RUNNERS`.
+
+    Example:
+        >>> queue = tf.train.string_input_producer(["a.csv", "b.csv"], shuffle=False)
+        >>> name, coord = queue.dequeue(), tf.train.Coordinator()
+        >>> threads = tf.train.start_queue_runners(sess, coord)
+        >>> [sess.run(name) for _ in range(3)]
+        [b'a.csv', b'b.csv', b'a.csv']
+        >>> coord.request_stop()
+        >>> coord.join(threads)
+    """
     message = "string_input_producer requires a non-null input tensor"
     if isinstance(string_tensor, list | tuple | np.ndarray) and not len(cast("Any", string_tensor)):
         raise ValueError(message)

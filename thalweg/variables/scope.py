@@ -241,7 +241,16 @@ _get_default_variable_store = variable_store
 
 @public("get_variable_scope")
 def get_variable_scope() -> VariableScope:
-    """The open variable scope."""
+    """The open variable scope.
+
+    Returns:
+        A VariableScope with `name`, `reuse`, `initializer` and so on, and `reuse_variables()`.
+
+    Example:
+        >>> with tf.variable_scope("layer"):
+        ...     tf.get_variable_scope().name
+        'layer'
+    """
     return _scopes().current
 
 

@@ -207,9 +207,29 @@ def gather(
     axis: Any = None,
     batch_dims: int = 0,
 ) -> Tensor:
-    """Slices of `params` along `axis`, by index; the leading `batch_dims` of both go together.
+    """Slices of `params` along an axis, by index.
 
-    Indices are always validated.
+    Args:
+        params: the tensor, or variable, to take slices of.
+        indices: indices, int32 or int64, of any shape.
+        validate_indices: taken for old programs; indices are always checked.
+        name: the name of the node.
+        axis: the axis to index; `batch_dims` if None.
+        batch_dims: how many leading axes both have in common.
+
+    Returns:
+        `params` with the shape of `indices` (without batch axes) in place of `axis`.
+
+    Raises:
+        InvalidArgumentError: where an index lies outside.
+
+    Example:
+        >>> x = tf.constant([[1, 2], [3, 4], [5, 6]])
+        >>> sess.run(tf.gather(x, [2, 0]))
+        array([[5, 6],
+               [1, 2]], dtype=int32)
+        >>> sess.run(tf.gather(x, 1, axis=1))
+        array([2, 4, 6], dtype=int32)
     """
     place = batch_dims if axis is None else axis
     return GatherV2(batch_dims=batch_dims)(params, indices, place, name=name)
@@ -297,7 +317,25 @@ class GatherNd(Op):
 
 @public("gather_nd", "manip.gather_nd")
 def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: int = 0) -> Tensor:
-    """Slices of `params` by the coordinates along the last axis of `indices`."""
+    """Slices of `params` by coordinates.
+
+    Args:
+        params: a tensor.
+        indices: [..., k]: each vector of k numbers is an index into the first k axes.
+        name: the name of the node.
+        batch_dims: how many leading axes both have in common.
+
+    Returns:
+        A tensor of the shape of `indices` without its last axis, then that of a slice.
+
+    Raises:
+        InvalidArgumentError: where an index lies outside.
+
+    Example:
+        >>> x = tf.constant([[1, 2], [3, 4]])
+        >>> sess.run(tf.gather_nd(x, [[0, 0], [1, 1]]))
+        array([1, 4], dtype=int32)
+    """
     if batch_dims == 0:
         return GatherNd()(params, indices, name=name)
     with name_scope(name, "BatchGatherND", [params, indices]):

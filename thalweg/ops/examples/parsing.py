@@ -32,7 +32,16 @@ Tensors = dict[str, Any]
 
 @public("VarLenFeature", "io.VarLenFeature")
 class VarLenFeature(NamedTuple):
-    """A feature with any number of values: a SparseTensor."""
+    """How to parse a feature of varying length: a SparseTensor.
+
+    Args:
+        dtype: float32, int64 or string.
+
+    Example:
+        >>> parsed = tf.parse_example([b"", b""], {"words": tf.VarLenFeature(tf.string)})
+        >>> sess.run(parsed["words"]).dense_shape
+        array([2, 0])
+    """
 
     dtype: Any
 
@@ -50,7 +59,19 @@ class SparseFeature(NamedTuple):
 
 @public("FixedLenFeature", "io.FixedLenFeature")
 class FixedLenFeature(NamedTuple):
-    """A feature of a fixed shape: a tensor; without a default, every message must have it."""
+    """How to parse a feature that has a fixed shape: a tensor of that shape.
+
+    Args:
+        shape: the shape of the feature in one example.
+        dtype: float32, int64 or string.
+        default_value: what an example without the feature gets; None makes it an error.
+
+    Example:
+        >>> features = {"x": tf.FixedLenFeature([2], tf.float32, default_value=[0.0, 0.0])}
+        >>> parsed = tf.parse_single_example(tf.constant(b""), features)
+        >>> sess.run(parsed["x"])
+        array([0., 0.], dtype=float32)
+    """
 
     shape: Any
     dtype: Any
@@ -247,7 +268,30 @@ def _by_key(outputs: Any, asked: Wanted) -> Tensors:
 def parse_single_example(
     serialized: Any, features: Any, name: str | None = None, example_names: Any = None
 ) -> Tensors:
-    """The features of one serialised Example, without a first axis for the batch."""
+    """The features of one serialized `tf.train.Example`.
+
+    Args:
+        serialized: a scalar string.
+        features: a dict from names to `tf.FixedLenFeature`, `tf.VarLenFeature` or another of them.
+        name: the name of the node.
+        example_names: a scalar string that errors name the example by.
+
+    Returns:
+        A dict from names to tensors or SparseTensors, without an axis for a batch.
+
+    Raises:
+        InvalidArgumentError: where the bytes are no Example, or a feature without a default is
+            missing.
+
+    Example:
+        >>> ids = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
+        >>> example = tf.train.Example(features=tf.train.Features(feature={"id": ids}))
+        >>> parsed = tf.parse_single_example(
+        ...     example.SerializeToString(), {"id": tf.FixedLenFeature([], tf.int64)}
+        ... )
+        >>> sess.run(parsed["id"])
+        np.int64(7)
+    """
     if not features:
         raise ValueError("Missing features.")
     features = _varying(features)

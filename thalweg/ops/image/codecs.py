@@ -140,7 +140,27 @@ def decode_jpeg(
     dct_method: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Decode a JPEG file to [height, width, channels] uint8; `ratio` shrinks it on the way."""
+    """The pixels of a JPEG file.
+
+    Args:
+        contents: the bytes of the file, a scalar string.
+        channels: 0 as the file has them, 1 grey, 3 RGB.
+        ratio: shrink by 1, 2, 4 or 8 on the way.
+        fancy_upscaling, try_recover_truncated, acceptable_fraction, dct_method: details of the
+            decoder.
+        name: the name of the node.
+
+    Returns:
+        A uint8 tensor [height, width, channels].
+
+    Raises:
+        InvalidArgumentError: where the bytes are no JPEG file.
+
+    Example:
+        >>> grey = tf.fill([8, 6, 3], tf.constant(128, tf.uint8))
+        >>> sess.run(tf.image.decode_jpeg(tf.image.encode_jpeg(grey))).shape
+        (8, 6, 3)
+    """
     if ratio not in (1, 2, 4, 8):
         raise ValueError(f"ratio must be 1, 2, 4 or 8, got {ratio}")
     op = DecodeJpeg(
@@ -235,7 +255,26 @@ class DecodePng(Decode):
 def decode_png(
     contents: Any, channels: int = 0, dtype: Any = dtypes.uint8, name: str | None = None
 ) -> Tensor:
-    """Decode a PNG file to [height, width, channels]."""
+    """The pixels of a PNG file.
+
+    Args:
+        contents: the bytes of the file, a scalar string.
+        channels: 0 as the file has them, 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA.
+        dtype: uint8 or uint16.
+        name: the name of the node.
+
+    Returns:
+        A tensor [height, width, channels] of that dtype.
+
+    Raises:
+        InvalidArgumentError: where the bytes are no PNG file.
+
+    Example:
+        >>> image = tf.constant([[[1], [2]], [[3], [4]]], tf.uint8)
+        >>> sess.run(tf.image.decode_png(tf.image.encode_png(image)))[:, :, 0]
+        array([[1, 2],
+               [3, 4]], dtype=uint8)
+    """
     return DecodePng(channels=channels, dtype=as_dtype(dtype))(contents, name=name)
 
 

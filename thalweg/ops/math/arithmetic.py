@@ -207,7 +207,21 @@ class ComplexAbs(Elementwise):
 @operator("abs")
 @public("abs", "math.abs", "complex_abs")
 def absolute(x: Any, name: str | None = None) -> Any:
-    """|x|, element by element; real for complex numbers."""
+    """|x|, element by element.
+
+    Args:
+        x: a numeric tensor, or a SparseTensor, whose values are mapped.
+        name: the name of the node.
+
+    Returns:
+        What `x` is, of the same shape; of complex numbers, their real lengths.
+
+    Example:
+        >>> sess.run(tf.abs([-1.5, 2.0]))
+        array([1.5, 2. ], dtype=float32)
+        >>> sess.run(tf.abs(3 + 4j))
+        np.float64(5.0)
+    """
     if isinstance(x, SparseTensor):
         return SparseTensor(x.indices, absolute(x.values, name), x.dense_shape)
     tensor = convert_to_tensor(x, name="x")
@@ -353,7 +367,12 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
 
 
 class Pow(Binary):
-    """z = x to the y"""
+    """z = x to the y
+
+    Example:
+        >>> sess.run(tf.pow([2.0, 3.0], [3.0, 2.0]))
+        array([8., 9.], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: numeric"
 
