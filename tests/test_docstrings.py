@@ -80,9 +80,9 @@ def found(name: str) -> Any:
 
 
 def parameters(value: Any) -> list[str]:
-    """What a caller may pass by name; protocol buffers have fields, of any number."""
+    """What a caller may pass by name; of protocol buffers, their fields."""
     if hasattr(value, "DESCRIPTOR"):
-        return []
+        return [field.name for field in value.DESCRIPTOR.fields]
     return [p.name for p in parameters_of(value) if not p.name.startswith("_")]
 
 

@@ -33,7 +33,13 @@ def _eager() -> Graph:
 
 @public("disable_eager_execution")
 def disable_eager_execution() -> None:
-    """Build graphs again, in all threads from now on."""
+    """Build graphs again, in all threads from now on.
+
+    Example:
+        >>> tf.disable_eager_execution()
+        >>> tf.executing_eagerly()
+        False
+    """
     EAGER.flush()
     graph_module.default_graph[:] = [Graph]
     graph_module.forget_default_graph()

@@ -140,7 +140,29 @@ def conv2d_transpose(
     filters: Any = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The transpose (gradient) of `conv2d`: from its output back to an input of `output_shape`."""
+    """The transpose (gradient) of `conv2d`: from its output back to an input of `output_shape`.
+
+    Args:
+        value: [batch, height, width, in], or channels second as "NCHW".
+        filter: the kernel [k, l, out, in], as `conv2d` would take it.
+        output_shape: the shape of the result, as a list or an int32 vector.
+        strides: by how much the result is larger: a number, or one per axis.
+        padding: "SAME" or "VALID", as of the convolution that this turns round.
+        data_format: "NHWC" or "NCHW".
+        name: the name of the nodes.
+        input: another name of `value`.
+        filters: another name of `filter`.
+        dilations: the distance between the elements of a window.
+
+    Returns:
+        A tensor of `output_shape`.
+
+    Example:
+        >>> x, kernel = tf.ones([1, 2, 2, 1]), tf.ones([2, 2, 1, 1])
+        >>> y = tf.nn.conv2d_transpose(x, kernel, [1, 4, 4, 1], strides=2)
+        >>> sess.run(y).shape, sess.run(tf.reduce_sum(y))
+        ((1, 4, 4, 1), np.float32(16.0))
+    """
     x = one_of("value", value, "input", input)
     w = one_of("filter", filter, "filters", filters)
     with name_scope(name, "conv2d_transpose", [x, w, output_shape]) as scope:

@@ -7,4 +7,10 @@ from thalweg.public import public
 
 @public("disable_v2_behavior")
 def disable_v2_behavior() -> None:
-    """Nothing to do: unless eager execution is enabled, programs build graphs."""
+    """Nothing to do: unless eager execution is enabled, programs build graphs.
+
+    Example:
+        >>> tf.disable_v2_behavior()
+        >>> tf.executing_eagerly()
+        False
+    """

@@ -330,7 +330,16 @@ class BaseSession:
 
 @public("get_default_session")
 def get_default_session() -> Any:
-    """The session that `eval()` and `run()` use in this thread, or None."""
+    """The session that `Tensor.eval()` and `Operation.run()` use in this thread.
+
+    Returns:
+        The session whose `with` or `as_default()` block is innermost, or None.
+
+    Example:
+        >>> with tf.Session() as session:
+        ...     tf.get_default_session() is session
+        True
+    """
     return context.sessions.top
 
 

@@ -542,7 +542,27 @@ def import_meta_graph(
     import_scope: str | None = None,
     **kwargs: Any,
 ) -> Saver | None:
-    """Add the graph of a MetaGraphDef or its file; returns a saver, None without variables."""
+    """Add the graph of a `.meta` file, which a Saver wrote, to the default graph.
+
+    Args:
+        meta_graph_or_file: the path, or a MetaGraphDef.
+        clear_devices: drop the devices that nodes ask for.
+        import_scope: a scope to put in front of all names.
+        kwargs: as for `tf.import_graph_def`.
+
+    Returns:
+        A Saver for its variables; None without variables.
+
+    Example:
+        >>> v = tf.Variable(3.0, name="v")
+        >>> sess.run(v.initializer)
+        >>> path = tf.train.Saver().save(sess, "./model")
+        >>> with tf.Graph().as_default(), tf.Session() as session:
+        ...     saver = tf.train.import_meta_graph(path + ".meta")
+        ...     saver.restore(session, path)
+        ...     session.run("v:0")
+        np.float32(3.0)
+    """
     return import_meta_graph_with_return_elements(
         meta_graph_or_file, clear_devices, import_scope, **kwargs
     )[0]

@@ -24,7 +24,22 @@ Collections = Iterable[Any] | None
 def scalar_summary(
     tags: Any, values: Any, collections: Collections = None, name: str | None = None
 ) -> Tensor:
-    """A summary of a number for each tag."""
+    """A summary of a number for each tag; `tf.summary.scalar` is the newer name.
+
+    Args:
+        tags: a string, or a tensor of strings.
+        values: real numbers of the shape of `tags`.
+        collections: graph collections to join; None means `SUMMARIES`.
+        name: the name of the node.
+
+    Returns:
+        A string scalar: a serialized Summary.
+
+    Example:
+        >>> text = sess.run(tf.scalar_summary(["a", "b"], [1.0, 2.0]))
+        >>> [(value.tag, value.simple_value) for value in tf.Summary.FromString(text).value]
+        [('a', 1.0), ('b', 2.0)]
+    """
     with name_scope(name, "ScalarSummary", [tags, values]) as scope:
         return collect(
             summaries.ScalarSummary()(tag_tensor(tags, "tags"), values, name=scope), collections
@@ -84,7 +99,20 @@ def merge_summary(
 
 @public("merge_all_summaries", "contrib.deprecated.merge_all_summaries")
 def merge_all_summaries(key: Any = GraphKeys.SUMMARIES) -> Tensor | None:
-    """One summary with all values of those that were collected; None if there were none."""
+    """One summary with all values of those collected; `tf.summary.merge_all` is the newer name.
+
+    Args:
+        key: the collection to merge.
+
+    Returns:
+        A string scalar, or None if there are none.
+
+    Example:
+        >>> loss = tf.scalar_summary("loss", 0.5)
+        >>> text = sess.run(tf.merge_all_summaries())
+        >>> tf.Summary.FromString(text).value[0].tag
+        'loss'
+    """
     collected = get_collection(key)
     return merge_summary(collected) if collected else None
 

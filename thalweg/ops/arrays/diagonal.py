@@ -56,7 +56,20 @@ class Diag(Op):
 
 @public("diag", "linalg.tensor_diag")
 def diag(diagonal: Any, name: str | None = None) -> Tensor:
-    """A tensor of twice the rank with `diagonal` where both halves of the indices agree."""
+    """A tensor of twice the rank, zero but for `diagonal` where both halves of the indices agree.
+
+    Args:
+        diagonal: a tensor; of a vector, the result is a matrix.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape of `diagonal` twice.
+
+    Example:
+        >>> sess.run(tf.diag([1, 2]))
+        array([[1, 0],
+               [0, 2]], dtype=int32)
+    """
     return Diag()(diagonal, name=name)
 
 

@@ -207,7 +207,22 @@ def _ascending(x: Array, places: Array) -> Array:
 
 @public("nn.top_k", "math.top_k")
 def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> Any:
-    """The `k` largest elements along the last axis, as (values, indices)."""
+    """The largest elements along the last axis.
+
+    Args:
+        input: a real tensor of rank 1 or more.
+        k: how many, at most the size of the last axis.
+        sorted: whether they come largest first.
+        name: the name of the node.
+
+    Returns:
+        A named tuple (values, indices) of tensors [..., k].
+
+    Example:
+        >>> values, indices = tf.nn.top_k([1.0, 9.0, 5.0], k=2)
+        >>> sess.run([values, indices])
+        [array([9., 5.], dtype=float32), array([1, 2], dtype=int32)]
+    """
     return TopKV2(sorted=sorted)(input, k, name=name)
 
 
@@ -294,7 +309,21 @@ class InTopKV2(Op):
 
 @public("nn.in_top_k", "math.in_top_k")
 def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
-    """Whether the target class of each row is among its `k` highest predictions."""
+    """Whether the target class of each row is among its `k` highest predictions.
+
+    Args:
+        predictions: float32 [batch, classes].
+        targets: class numbers [batch], int32 or int64.
+        k: how many predictions count; ties all do.
+        name: the name of the node.
+
+    Returns:
+        A bool vector [batch].
+
+    Example:
+        >>> sess.run(tf.nn.in_top_k([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]], [2, 1], k=2))
+        array([ True, False])
+    """
     return InTopKV2()(predictions, targets, k, name=name or "InTopK")
 
 

@@ -122,7 +122,20 @@ class Size(Op):
 
 @public("size")
 def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
-    """The number of elements of a tensor; of a SparseTensor, that of its dense form."""
+    """The number of elements of a tensor.
+
+    Args:
+        input: a tensor; of a SparseTensor, its dense form is meant.
+        name: the name of the node.
+        out_type: int32 or int64.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> sess.run(tf.size(tf.zeros([2, 3, 4])))
+        np.int32(24)
+    """
     if isinstance(input, SparseTensor | SparseTensorValue):
         elements = reduce.reduce_prod(input.dense_shape, 0, name=name)
         return casting.cast(elements, as_dtype(out_type))

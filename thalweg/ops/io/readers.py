@@ -443,7 +443,21 @@ class FixedLengthRecordReader(ReaderBase):
 
 @public("TFRecordReader")
 class TFRecordReader(ReaderBase):
-    """Gives (name:offset, record) of TFRecord files."""
+    """Gives the records of TFRecord files, one per `read`, from a queue of file names.
+
+    Args:
+        name: the name of the node.
+        options: a `tf.python_io.TFRecordOptions`, where the files are compressed.
+
+    Example:
+        >>> with tf.python_io.TFRecordWriter("data.tfrecord") as writer:
+        ...     writer.write(b"first")
+        >>> queue = tf.FIFOQueue(1, tf.string)
+        >>> key, record = tf.TFRecordReader().read(queue)
+        >>> sess.run(queue.enqueue("data.tfrecord"))
+        >>> sess.run([key, record])
+        [b'data.tfrecord:0', b'first']
+    """
 
     def __init__(self, name: str | None = None, options: Any = None) -> None:
         kind = TFRecordOptions.get_compression_type_string(options)

@@ -73,7 +73,12 @@ subtract = overload("sub", binary(Sub, "subtract", "sub", "math.subtract"))
 
 
 class Neg(Unary):
-    """y = -x"""
+    """y = -x
+
+    Example:
+        >>> sess.run(tf.negative([1.0, -2.0]))
+        array([-1.,  2.], dtype=float32)
+    """
 
     signature = "x: T -> y: T; T: numeric"
     numpy = staticmethod(np.negative)
@@ -154,7 +159,12 @@ square = unary(Square, "square", "math.square")
 
 
 class SquaredDifference(Binary):
-    """z = |x - y|², as (x - y) times its conjugate"""
+    """z = |x - y|², as (x - y) times its conjugate
+
+    Example:
+        >>> sess.run(tf.squared_difference([1.0, 5.0], [4.0, 4.0]))
+        array([9., 1.], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: numeric"
     commutative = True
@@ -231,7 +241,12 @@ def absolute(x: Any, name: str | None = None) -> Any:
 
 
 class Sign(Unary):
-    """y = x / |x|, and 0 at 0"""
+    """y = x / |x|, and 0 at 0
+
+    Example:
+        >>> sess.run(tf.sign([-2.5, 0.0, 3.0]))
+        array([-1.,  0.,  1.], dtype=float32)
+    """
 
     signature = "x: T -> y: T; T: numeric"
     numpy = staticmethod(np.sign)

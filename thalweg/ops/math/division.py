@@ -225,7 +225,23 @@ overload("truediv", truediv)
 
 @public("div")
 def div(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x / y as Python 2 divides: integers are rounded towards minus infinity."""
+    """x / y as Python 2 divides: integers are rounded towards minus infinity.
+
+    Args:
+        x: a numeric tensor.
+        y: a tensor of the same dtype, of a shape that broadcasts.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the broadcast shape and the same dtype.
+
+    Raises:
+        InvalidArgumentError: where an integer is divided by 0.
+
+    Example:
+        >>> sess.run(tf.div([7, -7], 2)), sess.run(tf.div(7.0, 2.0))
+        (array([ 3, -4], dtype=int32), np.float32(3.5))
+    """
     with name_scope(name, "div", [x, y]) as scope:
         left, right = aligned("div", x, y)
         smooth = left.dtype.is_floating or left.dtype.is_complex

@@ -356,7 +356,23 @@ def random_shuffle(value: Any, seed: int | None = None, name: str | None = None)
 
 @public("random_crop", "image.random_crop")
 def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Tensor:
-    """A part of `value` of shape `size`, at a place chosen at random."""
+    """A part of `value`, at a place chosen at random.
+
+    Args:
+        value: any tensor.
+        size: the shape of the part, as a list or an integer vector.
+        seed: a number that fixes the sequence of places.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of shape `size` and the dtype of `value`.
+
+    Example:
+        >>> crop = sess.run(tf.random_crop(tf.reshape(tf.range(16), [4, 4]), [2, 2]))
+        >>> crop - crop[0, 0]
+        array([[0, 1],
+               [4, 5]], dtype=int32)
+    """
     with name_scope(name, "random_crop", [value, size]) as scope:
         tensor = convert_to_tensor(value, name="value")
         wanted = convert_to_tensor(size, dtypes.int32, name="size")

@@ -222,7 +222,24 @@ def _common(one: TensorShape, other: TensorShape) -> TensorShape:
 
 @public("FIFOQueue", "queue.FIFOQueue")
 class FIFOQueue(QueueBase):
-    """A queue that gives elements in the order they came."""
+    """A queue that gives elements in the order they came.
+
+    A step that takes from an empty queue, or adds to a full one, waits.
+
+    Args:
+        capacity: the most elements that it holds.
+        dtypes: the dtype of an element, or a list with one for each part.
+        shapes: the shapes of the parts; needed to take many at once.
+        names: names of the parts: elements are then dicts.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the node.
+
+    Example:
+        >>> queue = tf.FIFOQueue(3, tf.int32, shapes=[()])
+        >>> sess.run(queue.enqueue_many([[1, 2, 3]]))
+        >>> sess.run(queue.dequeue()), sess.run(queue.dequeue_many(2))
+        (np.int32(1), array([2, 3], dtype=int32))
+    """
 
     def __init__(
         self,

@@ -304,7 +304,19 @@ def tf_record_iterator(path: Path, options: Any = None) -> Iterator[bytes]:
 
 @public("python_io.TFRecordWriter", "io.TFRecordWriter")
 class TFRecordWriter:
-    """Writes records: `with tf.python_io.TFRecordWriter(path) as writer: writer.write(b"a")`."""
+    """Writes a file of records, which are bytes: `tf.data.TFRecordDataset` reads it.
+
+    Args:
+        path: the name of the file.
+        options: a `tf.python_io.TFRecordOptions` or compression type.
+
+    Example:
+        >>> with tf.python_io.TFRecordWriter("data.tfrecord") as writer:
+        ...     for record in (b"one", b"two"):
+        ...         writer.write(record)
+        >>> list(tf.python_io.tf_record_iterator("data.tfrecord"))
+        [b'one', b'two']
+    """
 
     def __init__(self, path: Path, options: Any = None) -> None:
         given = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
