@@ -142,7 +142,7 @@ def _preference(name: str, value: object) -> tuple[bool, bool, int, str]:
     """Sorts the name to use first: not an experiment's, called as the object is, and short."""
     leaf = name.rpartition(".")[2]
     other = leaf != getattr(value, "__name__", getattr(value, "name", leaf))
-    return name.startswith(("contrib.", "compat.")), other, name.count("."), name
+    return name.startswith(("contrib.", "compat.", "estimator.")), other, name.count("."), name
 
 
 # What the registry knows

@@ -59,7 +59,24 @@ class Described:
 
 @public("data.Iterator", "contrib.data.Iterator")
 class Iterator(Described):
-    """A place in a dataset, kept by the session."""
+    """A place in a dataset, kept by the session.
+
+    Datasets make one: `make_one_shot_iterator()`, `make_initializable_iterator()`; `from_structure`
+    makes one that can be bound to several.
+
+    Args:
+        handle: the tensor that names it.
+        initializer: the node that starts it, or None.
+        spec: what the elements are.
+
+    Example:
+        >>> size = tf.placeholder(tf.int64, [])
+        >>> iterator = tf.data.Dataset.range(size).make_initializable_iterator()
+        >>> number = iterator.get_next()
+        >>> sess.run(iterator.initializer, {size: 2})
+        >>> sess.run(number), sess.run(number)
+        (np.int64(0), np.int64(1))
+    """
 
     def __init__(self, handle: Tensor, initializer: Node | None, spec: Any) -> None:
         self.handle = handle

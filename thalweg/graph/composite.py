@@ -98,7 +98,19 @@ class SparseTensorValue(NamedTuple):
 
 @public("SparseTensor")
 class SparseTensor:
-    """A tensor by its non-zero elements: `dense[indices[i]] = values[i]`."""
+    """A tensor by its elements that are not zero: dense[indices[i]] = values[i].
+
+    Args:
+        indices: int64 [count, rank], often in row-major order (`tf.sparse_reorder`).
+        values: [count].
+        dense_shape: int64 [rank].
+
+    Example:
+        >>> x = tf.SparseTensor([[0, 1], [1, 0]], [5, 6], [2, 2])
+        >>> sess.run(tf.sparse_tensor_to_dense(x))
+        array([[0, 5],
+               [6, 0]], dtype=int32)
+    """
 
     def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
         self._indices = convert_to_tensor(indices, int64, name="SparseTensor/indices")

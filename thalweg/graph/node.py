@@ -199,7 +199,22 @@ class Node:
 
 @public("Tensor")
 class Tensor:
-    """One output of a node: a value that exists while a step runs."""
+    """One output of a node: a value that exists while a step runs.
+
+    Python's operators, indexing and slices work on tensors and make nodes.
+
+    Args:
+        node: the node, `op`.
+        value_index: which of its outputs.
+        dtype: the dtype of the elements.
+        shape: the static shape.
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> y = x[:, 0] * 10 + 1
+        >>> y.dtype, y.shape.as_list(), y.eval()
+        (tf.float32, [2], array([11., 31.], dtype=float32))
+    """
 
     __slots__ = ("__weakref__", "_shape", "dtype", "op", "value_index")
 

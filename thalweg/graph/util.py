@@ -176,7 +176,22 @@ def set_cpu0(device_string: str) -> str:
 
 @public("train.write_graph", "io.write_graph")
 def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool = True) -> str:
-    """Write a graph to a file as a GraphDef, in text or in binary; returns the path."""
+    """Write a graph to a file, as a GraphDef.
+
+    Args:
+        graph_or_graph_def: a graph, or its GraphDef.
+        logdir: the folder, made if there is none.
+        name: the name of the file.
+        as_text: as text, else in the binary form.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> x = tf.constant(1.0)
+        >>> tf.train.write_graph(x.graph, "model", "graph.pbtxt")
+        'model/graph.pbtxt'
+    """
     is_graph = isinstance(graph_or_graph_def, Graph)
     proto = graph_or_graph_def.as_graph_def() if is_graph else graph_or_graph_def
     gfile.MakeDirs(logdir)

@@ -195,7 +195,21 @@ def random_contrast(image: Any, lower: float, upper: float, seed: int | None = N
 
 @public("image.random_hue")
 def random_hue(image: Any, max_delta: float, seed: int | None = None) -> Tensor:
-    """Turn the hue by a random amount in [-max_delta, max_delta)."""
+    """RGB images whose hue is turned by a random amount in [-max_delta, max_delta).
+
+    Args:
+        image: [..., 3] RGB images.
+        max_delta: the bound, from 0 to 0.5; 1 would be a whole turn.
+        seed: a number that fixes the sequence of values.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> grey = tf.fill([2, 2, 3], 0.5)
+        >>> np.allclose(sess.run(tf.image.random_hue(grey, 0.25)), 0.5)
+        True
+    """
     if not 0 <= max_delta <= 0.5:
         raise ValueError(f"max_delta must be in [0, 0.5], got {max_delta}")
     return adjust_hue(image, random.random_uniform([], -max_delta, max_delta, seed=seed))
@@ -232,7 +246,19 @@ def _check_range(lower: float, upper: float) -> None:
 
 @public("image.per_image_standardization", "image.per_image_whitening")
 def per_image_standardization(image: Any) -> Tensor:
-    """Scale an image (each of a batch) to mean 0 and variance 1; flat images stay finite."""
+    """Images scaled to mean 0 and variance 1, each on its own.
+
+    Args:
+        image: [..., height, width, channels]; all pixels and channels of an image count.
+
+    Returns:
+        A float32 tensor of the same shape; an image of one colour becomes 0.
+
+    Example:
+        >>> image = tf.reshape([1.0, 3.0], [1, 2, 1])
+        >>> sess.run(tf.image.per_image_standardization(image)).ravel()
+        array([-1.,  1.], dtype=float32)
+    """
     with name_scope(None, "per_image_standardization", [image]) as scope:
         tensor = convert_to_tensor(image, name="image")
         tensor = after(require_image(tensor, (3, 4)), tensor)
@@ -272,7 +298,19 @@ def rgb_to_grayscale(images: Any, name: str | None = None) -> Tensor:
 
 @public("image.grayscale_to_rgb")
 def grayscale_to_rgb(images: Any, name: str | None = None) -> Tensor:
-    """Repeat the one channel of grey images three times."""
+    """Grey images as RGB, with three equal channels.
+
+    Args:
+        images: [..., 1].
+        name: the name of the nodes.
+
+    Returns:
+        A tensor [..., 3] of the same dtype.
+
+    Example:
+        >>> sess.run(tf.image.grayscale_to_rgb([[[0.5]]]))
+        array([[[0.5, 0.5, 0.5]]], dtype=float32)
+    """
     with name_scope(name, "grayscale_to_rgb", [images]) as scope:
         tensor = convert_to_tensor(images, name="images")
         one = shaping.shape(tensor)[-1] if tensor.shape.rank is None else sizes_of(tensor)[-1]

@@ -28,7 +28,14 @@ from thalweg.public import public
 
 @public("image.ResizeMethod")
 class ResizeMethod:
-    """How pixels are mixed when an image is resized."""
+    """How pixels are mixed when an image is resized, for `tf.image.resize_images`.
+
+    Example:
+        >>> image = tf.reshape([0.0, 2.0], [1, 2, 1])
+        >>> nearest = tf.image.ResizeMethod.NEAREST_NEIGHBOR
+        >>> sess.run(tf.image.resize_images(image, [1, 4], nearest)).ravel()
+        array([0., 0., 2., 2.], dtype=float32)
+    """
 
     BILINEAR = 0
     NEAREST_NEIGHBOR = 1

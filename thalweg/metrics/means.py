@@ -89,7 +89,24 @@ def accuracy(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """How often predictions equal labels."""
+    """How often predictions equal labels, over all batches so far.
+
+    Args:
+        labels, predictions: tensors of one shape.
+        weights: what each element counts; None means 1.
+        metrics_collections: collections that the value joins.
+        updates_collections: collections that the update joins.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the accuracy, and a tensor that counts a batch and gives the new one.
+
+    Example:
+        >>> value, update = tf.metrics.accuracy([1, 2, 3, 4], [1, 2, 0, 0])
+        >>> sess.run(tf.local_variables_initializer())
+        >>> sess.run(update), sess.run(value)
+        (np.float32(0.5), np.float32(0.5))
+    """
     labels, predictions, weights = match(labels, predictions, weights)
     predictions = casting.cast(predictions, labels.dtype)
     correct = casting.cast(compare.equal(predictions, labels), float32)

@@ -259,7 +259,28 @@ def bidirectional_dynamic_rnn(
     time_major: bool = False,
     scope: Any = None,
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """One cell forwards, one from the end of each sequence: (both outputs, both final states)."""
+    """Two recurrent cells: one forwards, one from the end of each sequence.
+
+    Args:
+        cell_fw, cell_bw: the cells.
+        inputs: [batch, time, ...], or with `time_major` [time, batch, ...].
+        sequence_length: the length of each example.
+        initial_state_fw, initial_state_bw: the states to begin with.
+        dtype: the dtype of zero states to begin with.
+        parallel_iterations, swap_memory: taken for old programs.
+        time_major: whether time comes before the batch.
+        scope: the variable scope; "bidirectional_rnn" if None.
+
+    Returns:
+        (outputs, states), each a pair: forwards, backwards.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 5, 3])
+        >>> cells = [tf.nn.rnn_cell.GRUCell(4) for _ in range(2)]
+        >>> outputs, _ = tf.nn.bidirectional_dynamic_rnn(*cells, x, dtype=tf.float32)
+        >>> tf.concat(outputs, 2).shape.as_list()
+        [None, 5, 8]
+    """
     assert_like_rnncell("cell_fw", cell_fw)
     assert_like_rnncell("cell_bw", cell_bw)
 

@@ -107,7 +107,22 @@ def _log_factorial(z: Tensor) -> Tensor:
 def l2_normalize(
     x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
 ) -> Tensor:
-    """x / sqrt(max(sum(x ** 2, axis), epsilon))"""
+    """`x` divided by its L2 norm along axes: x / sqrt(max(sum(x ** 2), epsilon)).
+
+    Args:
+        x: a floating tensor.
+        axis: the axis or axes; None means all.
+        epsilon: the least sum of squares.
+        name: the name of the nodes.
+        dim: the old name of `axis`.
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
+
+    Example:
+        >>> sess.run(tf.nn.l2_normalize([3.0, 4.0], axis=0))
+        array([0.6, 0.8], dtype=float32)
+    """
     if axis is not None and dim is not None:
         raise ValueError("Cannot specify both 'axis' and 'dim'")
     with name_scope(name, "l2_normalize", [x]) as scope:
@@ -120,7 +135,19 @@ def l2_normalize(
 
 @public("nn.zero_fraction", "math.zero_fraction")
 def zero_fraction(value: Any, name: str | None = None) -> Tensor:
-    """The fraction of elements that are zero, as a float32."""
+    """The fraction of elements that are zero.
+
+    Args:
+        value: a numeric tensor.
+        name: the name of the nodes.
+
+    Returns:
+        A float32 scalar.
+
+    Example:
+        >>> sess.run(tf.nn.zero_fraction([0.0, 1.0, 0.0, 2.0]))
+        np.float32(0.5)
+    """
     with name_scope(name, "zero_fraction", [value]):
         tensor = convert_to_tensor(value, name="value")
         zero = filling.zeros([], tensor.dtype.base_dtype, name="zero")

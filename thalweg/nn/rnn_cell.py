@@ -41,7 +41,17 @@ def assert_like_rnncell(cell_name: str, cell: Any) -> None:
 
 @public(*_names("LSTMStateTuple"))
 class LSTMStateTuple(NamedTuple):
-    """The state of an LSTM: what it remembers (c) and what it showed (h)."""
+    """The state of an LSTM: what it remembers and what it showed.
+
+    Args:
+        c: the memory.
+        h: the last output.
+
+    Example:
+        >>> state = tf.nn.rnn_cell.LSTMStateTuple(tf.zeros([2, 4]), tf.zeros([2, 4]))
+        >>> state.c.shape.as_list()
+        [2, 4]
+    """
 
     c: Any
     h: Any
@@ -56,7 +66,23 @@ class LSTMStateTuple(NamedTuple):
 
 @public(*_names("RNNCell"))
 class RNNCell(Layer):
-    """The base of cells: a subclass gives `call`, `state_size` and `output_size`."""
+    """The base of cells: a subclass gives `call`, `state_size` and `output_size`.
+
+    Args:
+        trainable: whether optimizers change the variables by default.
+        name: the name of the layer.
+        dtype: the dtype of the variables.
+        kwargs: what every layer takes.
+
+    Example:
+        >>> class Sum(tf.nn.rnn_cell.RNNCell):
+        ...     state_size = output_size = 1
+        ...     def call(self, inputs, state):
+        ...         return inputs + state, inputs + state
+        >>> outputs, _ = tf.nn.dynamic_rnn(Sum(), tf.ones([1, 3, 1]), dtype=tf.float32)
+        >>> sess.run(outputs).ravel()
+        array([1., 2., 3.], dtype=float32)
+    """
 
     def __call__(self, inputs: Any, state: Any, scope: Any = None) -> Any:
         """One step: (output, next state)."""

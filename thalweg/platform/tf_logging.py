@@ -99,13 +99,35 @@ warn = warning
 
 @public("logging.error")
 def error(msg: object, *args: object, **kwargs: Any) -> None:
-    """Log `msg % args` at level ERROR."""
+    """Log `msg % args` at level ERROR.
+
+    Args:
+        msg: the message, with `%s` and the like for `args`.
+        args: the values to put in.
+        kwargs: as for `logging.Logger.error`.
+
+    Example:
+        >>> tf.logging.set_verbosity(tf.logging.FATAL)
+        >>> tf.logging.error("%d records lost", 3)
+        >>> tf.logging.set_verbosity(tf.logging.WARN)
+    """
     _logger.error(msg, *args, stacklevel=2, **kwargs)
 
 
 @public("logging.fatal")
 def fatal(msg: object, *args: object, **kwargs: Any) -> None:
-    """Log `msg % args` at level FATAL; the program goes on."""
+    """Log `msg % args` at level FATAL; the program goes on.
+
+    Args:
+        msg: the message, with `%s` and the like for `args`.
+        args: the values to put in.
+        kwargs: as for `logging.Logger.critical`.
+
+    Example:
+        >>> tf.logging.set_verbosity(tf.logging.FATAL)
+        >>> tf.logging.error("not shown")
+        >>> tf.logging.set_verbosity(tf.logging.WARN)
+    """
     _logger.critical(msg, *args, stacklevel=2, **kwargs)
 
 

@@ -47,7 +47,15 @@ def _run(argv: list[str]) -> None:
 @public("test.get_temp_dir")
 @functools.cache
 def get_temp_dir() -> str:
-    """The folder for this process's test files: TEST_TMPDIR, or one that goes when it ends."""
+    """A folder for the files of tests: `TEST_TMPDIR`, or one that goes when the process ends.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> tf.gfile.IsDirectory(tf.test.get_temp_dir())
+        True
+    """
     given = os.environ.get("TEST_TMPDIR")
     if given:
         os.makedirs(given, exist_ok=True)

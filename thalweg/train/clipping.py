@@ -58,7 +58,19 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
 
 @public("global_norm", "linalg.global_norm")
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
-    """The L2 norm of several tensors as one vector; None among them counts nothing."""
+    """The L2 norm of several tensors as one vector.
+
+    Args:
+        t_list: tensors or IndexedSlices; None among them counts nothing.
+        name: the name of the nodes.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> sess.run(tf.global_norm([[3.0], [4.0]]))
+        np.float32(5.0)
+    """
     tensors = _checked(t_list)
     with name_scope(name, "global_norm", tensors):
         values = [_values(t) for t in tensors if t is not None]

@@ -20,7 +20,21 @@ from thalweg.variables.variable import Variable
 
 @public("train.global_step")
 def global_step(sess: Runner, global_step_tensor: Any) -> int:
-    """The value of the global step in a session; some programs have it as a vector of one."""
+    """The value of the global step in a session.
+
+    Args:
+        sess: the session.
+        global_step_tensor: the step, a tensor or variable.
+
+    Returns:
+        A Python integer.
+
+    Example:
+        >>> step = tf.train.create_global_step()
+        >>> sess.run(step.initializer)
+        >>> tf.train.global_step(sess, step)
+        0
+    """
     return int(np.asarray(sess.run(global_step_tensor)).item())
 
 

@@ -302,7 +302,28 @@ def batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """As `batch`, from several lists of tensors, each run by a thread of its own."""
+    """Batches of examples from several sources, each read by a thread of its own.
+
+    Args:
+        tensors_list: a list with the parts of an example, as lists or dicts, for each source.
+        batch_size: the number of examples of a batch.
+        capacity: the number of examples that wait.
+        enqueue_many: whether the tensors are batches already, cut along their first axis.
+        shapes: the shapes of the parts, where their static shapes do not tell.
+        dynamic_pad: pad parts of varying sizes with zeros to the largest of a batch.
+        allow_smaller_final_batch: give what is left at the end as a smaller batch.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the nodes.
+
+    Returns:
+        The structure of an example, each part with a first axis for the batch.
+
+    Example:
+        >>> sources = [[tf.constant(1), tf.constant(2.0)] for _ in range(2)]
+        >>> numbers, values = tf.train.batch_join(sources, batch_size=4)
+        >>> numbers.shape.as_list(), values.dtype
+        ([4], tf.float32)
+    """
     return maybe_batch_join(
         tensors_list,
         True,

@@ -39,7 +39,19 @@ def global_variables(scope: str | None = None) -> list[Any]:
 
 @public("local_variables")
 def local_variables(scope: str | None = None) -> list[Any]:
-    """Variables of this process alone: counters and the like, never saved."""
+    """The variables of this process alone: counters and the like, never saved.
+
+    Args:
+        scope: a regular expression; only variables whose names it matches from the start.
+
+    Returns:
+        A list, in the order they were made.
+
+    Example:
+        >>> value, update = tf.metrics.mean([1.0])
+        >>> [v.op.name for v in tf.local_variables()]
+        ['mean/total', 'mean/count']
+    """
     return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
 
 
@@ -75,7 +87,16 @@ def moving_average_variables(scope: str | None = None) -> list[Any]:
 
 @public("all_variables")
 def all_variables() -> list[Any]:
-    """The old name of `global_variables`."""
+    """The old name of `tf.global_variables`.
+
+    Returns:
+        A list of variables.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> tf.all_variables() == [v]
+        True
+    """
     return global_variables()
 
 
@@ -137,7 +158,20 @@ def local_variables_initializer() -> Node:
 
 @public("tables_initializer", "initialize_all_tables", "initializers.tables_initializer")
 def tables_initializer(name: str = "init_all_tables") -> Node:
-    """A node that initialises all lookup tables."""
+    """A node that initializes all lookup tables.
+
+    Args:
+        name: the name of the node.
+
+    Returns:
+        A node to run; it fetches as None.
+
+    Example:
+        >>> table = tf.contrib.lookup.index_table_from_tensor(tf.constant(["a", "b"]))
+        >>> sess.run(tf.tables_initializer())
+        >>> sess.run(table.lookup(tf.constant(["b"])))
+        array([1])
+    """
     initializers = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
     return basic.group(*initializers, name=name) if initializers else basic.no_op(name=name)
 

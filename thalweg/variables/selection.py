@@ -72,7 +72,20 @@ def get_variables(
 
 @public(*_names("get_model_variables"))
 def get_model_variables(scope: Any = None, suffix: str | None = None) -> list[Any]:
-    """The variables inference needs."""
+    """The variables that inference needs: the collection `MODEL_VARIABLES`.
+
+    Args:
+        scope: a scope, or a regular expression that names match from the start.
+        suffix: what names end in.
+
+    Returns:
+        A list of variables.
+
+    Example:
+        >>> x = tf.contrib.layers.fully_connected(tf.zeros([1, 2]), 3, scope="out")
+        >>> [v.op.name for v in tf.contrib.framework.get_model_variables()]
+        ['out/weights', 'out/biases']
+    """
     return get_variables(scope, suffix, GraphKeys.MODEL_VARIABLES)
 
 

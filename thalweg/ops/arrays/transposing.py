@@ -232,7 +232,22 @@ def _reversed(axes: list[int], rank: int) -> tuple[int, ...]:
 
 @public("reverse", "reverse_v2", "manip.reverse")
 def reverse(tensor: Any, axis: Any = None, name: str | None = None, dims: Any = None) -> Tensor:
-    """`tensor` reversed along the given axes (or, as before 1.0, along those marked True)."""
+    """`tensor` reversed along axes.
+
+    Args:
+        tensor: any tensor.
+        axis: a list of axes; as before TensorFlow 1.0, a truth value for each axis works too.
+        name: the name of the node.
+        dims: the old name of `axis`.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.reverse([[1, 2], [3, 4]], axis=[0]))
+        array([[3, 4],
+               [1, 2]], dtype=int32)
+    """
     places = shaping.index_tensor(axis if dims is None else dims)
     if places.dtype.is_bool:
         return Reverse()(tensor, places, name=name)

@@ -60,7 +60,29 @@ class AssertOp(Op, name="Assert"):
 def Assert(
     condition: Any, data: Sequence[Any], summarize: int | None = None, name: str | None = None
 ) -> Node:
-    """A node that fails the step, showing the first elements of `data`, if `condition` is false."""
+    """A node that fails the step, showing data, if a condition is false.
+
+    Make what depends on the check wait for it: `tf.control_dependencies([check])`.
+
+    Args:
+        condition: a scalar bool.
+        data: a list of tensors to show.
+        summarize: how many elements of each are shown; 3 if None.
+        name: the name of the node.
+
+    Returns:
+        A node.
+
+    Raises:
+        InvalidArgumentError: when the step runs.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [])
+        >>> with tf.control_dependencies([tf.Assert(x > 0, [x])]):
+        ...     y = tf.log(x)
+        >>> sess.run(y, {x: 1.0})
+        np.float32(0.0)
+    """
     with name_scope(name, "Assert", [condition, data]) as scope:
         op = AssertOp(summarize=3 if summarize is None else summarize)
         return op(condition, list(data), name=scope)

@@ -356,7 +356,20 @@ def _positive(count: int) -> int:
 
 @public("lin_space", "linspace")
 def lin_space(start: Any, stop: Any, num: Any, name: str | None = None) -> Tensor:
-    """`num` evenly spaced numbers from `start` to `stop`, both included."""
+    """Evenly spaced numbers from `start` to `stop`, both included.
+
+    Args:
+        start, stop: floating scalars.
+        num: how many.
+        name: the name of the node.
+
+    Returns:
+        A vector.
+
+    Example:
+        >>> sess.run(tf.linspace(0.0, 1.0, 5))
+        array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    """
     return LinSpace()(start, stop, num, name=name)
 
 

@@ -232,7 +232,26 @@ def _sparse_tensors(indices: Any, values: Any, shapes: Any) -> list[SparseTensor
 def parse_example(
     serialized: Any, features: Any, name: str | None = None, example_names: Any = None
 ) -> Tensors:
-    """The features of a vector of serialised Examples; the first axis is that of the vector."""
+    """The features of a vector of serialized `tf.train.Example`s.
+
+    Args:
+        serialized: a vector of strings.
+        features: a dict from names to `tf.FixedLenFeature`, `tf.VarLenFeature` or another of them.
+        name: the name of the node.
+        example_names: strings that errors name the examples by.
+
+    Returns:
+        A dict from names to tensors or SparseTensors; the first axis is that of the vector.
+
+    Raises:
+        InvalidArgumentError: where the bytes are no Example, or a feature without a default is
+            missing.
+
+    Example:
+        >>> features = {"x": tf.FixedLenFeature([], tf.float32, default_value=0.5)}
+        >>> sess.run(tf.parse_example([b"", b""], features))["x"]
+        array([0.5, 0.5], dtype=float32)
+    """
     if not features:
         raise ValueError(f"Missing: features was {features}.")
     features = _varying(features)

@@ -394,7 +394,23 @@ def encode_jpeg(
     xmp_metadata: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Encode [height, width, 1 or 3] uint8 pixels as a JPEG file."""
+    r"""A JPEG file of an image.
+
+    Args:
+        image: uint8 [height, width, 1 or 3].
+        format: "grayscale", "rgb", or "" to tell by the channels.
+        quality: from 0 to 100.
+        progressive, optimize_size, chroma_downsampling: details of the encoder.
+        density_unit, x_density, y_density, xmp_metadata: what the header says.
+        name: the name of the node.
+
+    Returns:
+        The bytes of the file, a scalar string.
+
+    Example:
+        >>> sess.run(tf.image.encode_jpeg(np.zeros([8, 8, 3], np.uint8)))[:2]
+        b'\xff\xd8'
+    """
     op = EncodeJpeg(
         format=format,
         quality=quality,
@@ -441,7 +457,20 @@ def _encoded(image: Array, kind: str, **options: Any) -> bytes:
 
 @public("image.encode_png", "io.encode_png")
 def encode_png(image: Any, compression: int = -1, name: str | None = None) -> Tensor:
-    """Encode [height, width, 1 to 4] uint8 or uint16 pixels as a PNG file."""
+    """A PNG file of an image.
+
+    Args:
+        image: uint8 or uint16 [height, width, 1 to 4].
+        compression: from 0 to 9; -1 takes the encoder's default.
+        name: the name of the node.
+
+    Returns:
+        The bytes of the file, a scalar string.
+
+    Example:
+        >>> sess.run(tf.image.encode_png(np.zeros([8, 8, 1], np.uint8)))[1:4]
+        b'PNG'
+    """
     return EncodePng(compression=compression)(image, name=name)
 
 

@@ -399,7 +399,19 @@ def _container() -> str:
 
 @public("WholeFileReader")
 class WholeFileReader(ReaderBase):
-    """Gives (name, contents) of files."""
+    """Gives the name and the contents of files, one per `read`, from a queue of file names.
+
+    Args:
+        name: the name of the node.
+
+    Example:
+        >>> tf.gfile.GFile("a.txt", "w").write("hello")
+        >>> queue = tf.FIFOQueue(1, tf.string)
+        >>> key, contents = tf.WholeFileReader().read(queue)
+        >>> sess.run(queue.enqueue("a.txt"))
+        >>> sess.run([key, contents])
+        [b'a.txt', b'hello']
+    """
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(WholeFileReaderOp(container=_container())(name=name), True)
@@ -407,7 +419,20 @@ class WholeFileReader(ReaderBase):
 
 @public("TextLineReader")
 class TextLineReader(ReaderBase):
-    """Gives (name:number, line) of files, without line ends."""
+    r"""Gives the lines of files, one per `read`, from a queue of file names.
+
+    Args:
+        skip_header_lines: how many lines at the start of each file are passed over.
+        name: the name of the node.
+
+    Example:
+        >>> tf.gfile.GFile("a.txt", "w").write("one\ntwo\n")
+        >>> queue = tf.FIFOQueue(1, tf.string)
+        >>> key, line = tf.TextLineReader(skip_header_lines=1).read(queue)
+        >>> sess.run(queue.enqueue("a.txt"))
+        >>> sess.run([key, line])
+        [b'a.txt:2', b'two']
+    """
 
     def __init__(self, skip_header_lines: int | None = None, name: str | None = None) -> None:
         op = TextLineReaderOp(skip_header_lines=skip_header_lines or 0, container=_container())

@@ -252,7 +252,22 @@ def _phases(right: Tensor) -> Tensor:
 def svd(
     tensor: Any, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None
 ) -> Any:
-    """The singular values, descending, and vectors of the innermost matrices: s, or (s, u, v)."""
+    """The singular value decomposition of the innermost matrices.
+
+    Args:
+        tensor: [..., m, n], float32, float64 or complex.
+        full_matrices: whether u and v are square.
+        compute_uv: False gives the singular values alone.
+        name: the name of the node.
+
+    Returns:
+        (s, u, v), or s: singular values, largest first, and the vectors as columns.
+
+    Example:
+        >>> s, u, v = tf.svd(tf.constant([[3.0, 0.0], [0.0, 4.0]]))
+        >>> sess.run(s)
+        array([4., 3.], dtype=float32)
+    """
     op = Svd(compute_uv=compute_uv, full_matrices=full_matrices)
     s, u, v = op(tensor, name=name)
     values = complexes.real(s) if s.dtype.is_complex else s

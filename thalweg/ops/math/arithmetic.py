@@ -271,7 +271,12 @@ sign = unary(Sign, "sign", "math.sign")
 
 
 class Reciprocal(Unary):
-    """y = 1 / x"""
+    """y = 1 / x
+
+    Example:
+        >>> sess.run(tf.reciprocal([4.0, 0.5]))
+        array([0.25, 2.  ], dtype=float32)
+    """
 
     signature = "x: T -> y: T; T: floating|complex"
     numpy = staticmethod(np.reciprocal)

@@ -231,7 +231,12 @@ class FloatTest(Elementwise, abstract=True):
 
 
 class IsNan(FloatTest):
-    """y = whether x is not a number"""
+    """y = whether x is not a number
+
+    Example:
+        >>> sess.run(tf.is_nan([1.0, np.inf, np.nan]))
+        array([False, False,  True])
+    """
 
     numpy = staticmethod(np.isnan)
 
@@ -243,7 +248,12 @@ is_nan = unary(IsNan, "is_nan", "math.is_nan", "debugging.is_nan")
 
 
 class IsInf(FloatTest):
-    """y = whether x is infinite"""
+    """y = whether x is infinite
+
+    Example:
+        >>> sess.run(tf.is_inf([1.0, np.inf, np.nan]))
+        array([False,  True, False])
+    """
 
     numpy = staticmethod(np.isinf)
 
@@ -255,7 +265,12 @@ is_inf = unary(IsInf, "is_inf", "math.is_inf", "debugging.is_inf")
 
 
 class IsFinite(FloatTest):
-    """y = whether x is a finite number"""
+    """y = whether x is a finite number
+
+    Example:
+        >>> sess.run(tf.is_finite([1.0, np.inf, np.nan]))
+        array([ True, False, False])
+    """
 
     numpy = staticmethod(np.isfinite)
 

@@ -154,7 +154,12 @@ overload("floordiv", floordiv)
 
 
 class FloorMod(Quotient):
-    """z = x - y floor(x / y), of the sign of y"""
+    """z = x - y floor(x / y), of the sign of y
+
+    Example:
+        >>> sess.run(tf.mod([7, -7], 3))
+        array([1, 2], dtype=int32)
+    """
 
     signature = "x: T, y: T -> z: T; T: real"
 
@@ -210,7 +215,20 @@ _EXACT: dict[DType, DType] = {
 
 @public("truediv", "math.truediv")
 def truediv(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x / y as Python 3 divides: integers become floats first."""
+    """x / y as Python 3 divides: integers become floats first.
+
+    Args:
+        x: a numeric tensor.
+        y: a tensor of the same dtype, of a shape that broadcasts.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the broadcast shape; of integers, float32 (8 and 16 bits) or float64.
+
+    Example:
+        >>> sess.run(tf.truediv([7, 8], 2))
+        array([3.5, 4. ])
+    """
     with name_scope(name, "truediv", [x, y]) as scope:
         left, right = aligned("truediv", x, y)
         kind = left.dtype.base_dtype

@@ -135,7 +135,12 @@ sqrt = unary(Sqrt, "sqrt", "math.sqrt")
 
 
 class Rsqrt(Smooth):
-    """y = 1 / √x"""
+    """y = 1 / √x
+
+    Example:
+        >>> sess.run(tf.rsqrt([4.0, 0.25]))
+        array([0.5, 2. ], dtype=float32)
+    """
 
     def numpy(self, x: Any) -> Any:
         root = np.reciprocal(np.sqrt(x))
@@ -171,7 +176,12 @@ rsqrt = unary(Rsqrt, "rsqrt", "math.rsqrt")
 
 
 class Sin(Smooth):
-    """y = sin x"""
+    """y = sin x
+
+    Example:
+        >>> sess.run(tf.sin([0.0, np.pi / 2]))
+        array([0., 1.], dtype=float32)
+    """
 
     numpy = staticmethod(np.sin)
 
@@ -186,7 +196,12 @@ sin = unary(Sin, "sin", "math.sin")
 
 
 class Cos(Smooth):
-    """y = cos x"""
+    """y = cos x
+
+    Example:
+        >>> sess.run(tf.cos([0.0, np.pi]))
+        array([ 1., -1.], dtype=float32)
+    """
 
     numpy = staticmethod(np.cos)
 

@@ -431,7 +431,22 @@ def multinomial(
     name: str | None = None,
     output_dtype: Any = None,
 ) -> Tensor:
-    """Draws classes, each row of `logits` being the log-probabilities of one distribution."""
+    """Classes drawn from distributions.
+
+    Args:
+        logits: [batch, classes], log-probabilities that need not be normalized.
+        num_samples: how many are drawn from each.
+        seed: a number that fixes the sequence of values.
+        name: the name of the node.
+        output_dtype: int64 or int32.
+
+    Returns:
+        A tensor [batch, num_samples] of class numbers.
+
+    Example:
+        >>> sess.run(tf.multinomial([[0.0, -100.0]], 4))
+        array([[0, 0, 0, 0]])
+    """
     with name_scope(name, "multinomial", [logits]):
         return categorical_samples(logits, num_samples, output_dtype, seed)
 

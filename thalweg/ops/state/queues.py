@@ -258,7 +258,24 @@ class FIFOQueue(QueueBase):
 
 @public("RandomShuffleQueue", "io.RandomShuffleQueue", "queue.RandomShuffleQueue")
 class RandomShuffleQueue(QueueBase):
-    """A queue that gives elements in a random order and always keeps some to choose from."""
+    """A queue that gives elements in a random order and always keeps some to choose from.
+
+    Args:
+        capacity: the most elements that it holds.
+        min_after_dequeue: how many stay behind; a step that would take more waits.
+        dtypes: the dtype of an element, or a list with one for each part.
+        shapes: the shapes of the parts; needed to take many at once.
+        names: names of the parts: elements are then dicts.
+        seed: a number that fixes the order.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the node.
+
+    Example:
+        >>> queue = tf.RandomShuffleQueue(10, 0, tf.int32, shapes=[()])
+        >>> sess.run(queue.enqueue_many([[1, 2, 3]]))
+        >>> sorted(sess.run(queue.dequeue_many(3)).tolist())
+        [1, 2, 3]
+    """
 
     def __init__(
         self,
