@@ -35,19 +35,18 @@ class _Checker(doctest.OutputChecker):
         return texts[0] == texts[1] and np.allclose(*numbers, rtol=1e-5, atol=1e-7)
 
 
-def documented() -> Iterator[tuple[str, str]]:
-    """(name, docstring) of each public function, class and method that has an example."""
+def documented() -> Iterator[tuple[str, Any]]:
+    """Each public function, class and method by its name."""
     for entry in entries():
         if not callable(entry.value):
             continue
         inside = members(entry.value) if isinstance(entry.value, type) else ()
         for name, value in [("", entry.value), *inside]:
-            text = inspect.getdoc(value) or ""
-            if ">>>" in text:
-                yield f"{entry.name}.{name}".rstrip("."), text
+            yield f"{entry.name}.{name}".rstrip("."), value
 
 
-EXAMPLES = dict(documented())
+DOCSTRINGS = {name: (value, inspect.getdoc(value) or "") for name, value in documented()}
+EXAMPLES = {name: text for name, (_, text) in DOCSTRINGS.items() if ">>>" in text}
 
 
 @pytest.fixture
@@ -83,13 +82,18 @@ def parameters(value: Any) -> list[str]:
     """What a caller may pass by name; of protocol buffers, their fields."""
     if hasattr(value, "DESCRIPTOR"):
         return [field.name for field in value.DESCRIPTOR.fields]
-    return [p.name for p in parameters_of(value) if not p.name.startswith("_")]
+    return [p.name for p in parameters_of(value) if p.name != "self" and p.name[0] != "_"]
+
+
+def wrong_arguments(doc: Docstring, wanted: list[str]) -> Iterator[str]:
+    """Parameters that a docstring leaves out, or that are not there."""
+    yield from (f"{name} is not described" for name in wanted if name not in doc.arguments)
+    yield from (f"{name} is no parameter" for name in doc.arguments if name not in wanted)
 
 
 def faults(doc: Docstring, wanted: list[str]) -> Iterator[str]:
     """What a docstring lacks, or says of parameters that are not there."""
-    yield from (f"{name} is not described" for name in wanted if name not in doc.arguments)
-    yield from (f"{name} is no parameter" for name in doc.arguments if name not in wanted)
+    yield from wrong_arguments(doc, wanted)
     if not doc.summary:
         yield "there is no summary"
     if ">>>" not in doc.example:
@@ -100,6 +104,15 @@ def faults(doc: Docstring, wanted: list[str]) -> Iterator[str]:
 def test_a_name_used_much_is_described_whole(name: str) -> None:
     value = found(name)
     assert list(faults(parse(inspect.getdoc(value)), parameters(value))) == []
+
+
+def test_arguments_are_described_all_or_not_at_all() -> None:
+    found: dict[str, list[str]] = {}
+    for name, (value, text) in DOCSTRINGS.items():
+        doc = parse(text)
+        if doc.arguments and (wrong := list(wrong_arguments(doc, parameters(value)))):
+            found[name] = wrong
+    assert found == {}
 
 
 def test_what_a_docstring_lacks_is_found() -> None:

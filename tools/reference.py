@@ -340,6 +340,9 @@ def public_classes() -> dict[type, str]:
 _classes: dict[type, str] = {}
 
 
+_METHODS = FunctionType | classmethod | staticmethod
+
+
 def public_bases(kind: type) -> list[type]:
     """The bases of a class that are described themselves."""
     return [base for base in kind.__mro__[1:] if base in public_classes()]
@@ -354,7 +357,7 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
             continue
         if isinstance(member, property):
             yield name, member
-        elif isinstance(member, FunctionType | classmethod | staticmethod) and _is_ours(kind):
+        elif isinstance(member, _METHODS) and _is_ours(getattr(kind, name)):
             yield name, getattr(kind, name)
 
 

@@ -495,13 +495,27 @@ class Graph:
         return node.outputs[int(index)]
 
     def get_operation_by_name(self, name: str) -> Node:
-        """The node of that name."""
+        """The node of a name.
+
+        Args:
+            name: such as "layer/add".
+
+        Raises:
+            KeyError: where there is none.
+        """
         if not isinstance(cast(Any, name), str):
             raise TypeError(f"Operation names are strings (or similar), not {type(name).__name__}.")
         return self.as_graph_element(name, allow_tensor=False)
 
     def get_tensor_by_name(self, name: str) -> Tensor:
-        """The tensor `node:index`."""
+        """The tensor of a name.
+
+        Args:
+            name: the name of the node, a colon and the number of the output, such as "layer/add:0".
+
+        Raises:
+            KeyError: where there is none.
+        """
         if not isinstance(cast(Any, name), str):
             raise TypeError(f"Tensor names are strings (or similar), not {type(name).__name__}.")
         return self.as_graph_element(name, allow_operation=False)
@@ -525,7 +539,15 @@ class Graph:
         return as_node(value) not in self._unfetchable
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
-        """This graph as a GraphDef protobuf: the nodes made after `from_version`, or all."""
+        """The graph as a protocol buffer.
+
+        Args:
+            from_version: only the nodes that were made since the graph had this `version`.
+            add_shapes: write static shapes along.
+
+        Returns:
+            A `tf.GraphDef`.
+        """
         return operators["graph_def"](self, from_version, add_shapes)
 
     def create_op(
@@ -557,7 +579,7 @@ class Graph:
             raise RuntimeError("Graph is finalized and cannot be modified.")
 
     def as_default(self) -> AbstractContextManager[Graph]:
-        """Make this the default graph inside the block."""
+        """Make this the default graph of this thread inside a `with` block."""
         return graphs.pushed(self)
 
     def __enter__(self) -> Graph:

@@ -187,7 +187,12 @@ class Node:
     def run(
         self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
     ) -> None:
-        """Run this node in a session (the default one if none is given)."""
+        """Run the node in one step of a session.
+
+        Args:
+            feed_dict: values by the tensor they stand for.
+            session: the session; the default one if None.
+        """
         context.runner_for(self.graph, session, "run()").run(self, feed_dict)
 
     def __str__(self) -> str:
@@ -256,7 +261,14 @@ class Tensor:
         return self._shape
 
     def set_shape(self, shape: Any) -> None:
-        """Add what the caller knows: the shape is narrowed, never changed."""
+        """Tell what is known of the shape besides: it is merged with the static shape.
+
+        Args:
+            shape: a shape; None for sizes that vary.
+
+        Raises:
+            ValueError: where the two contradict each other.
+        """
         self._shape = self._shape.merge_with(as_shape(shape))
 
     def widen_shape(self, shape: TensorShape) -> None:
@@ -275,7 +287,15 @@ class Tensor:
     def eval(
         self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
     ) -> Any:
-        """The value of this tensor in a session (the default one if none is given)."""
+        """The value of the tensor in one step of a session.
+
+        Args:
+            feed_dict: values by the tensor they stand for.
+            session: the session; the default one if None.
+
+        Returns:
+            A NumPy array or scalar.
+        """
         return context.runner_for(self.graph, session, "eval()").run(self, feed_dict)
 
     def __repr__(self) -> str:

@@ -244,10 +244,23 @@ class Saver:
         save_debug_info: bool = False,
         background: bool = False,
     ) -> str | None:
-        """Save the variables; returns the prefix of the checkpoint, which `restore` takes.
+        """Save the variables.
 
-        With `background` the values are taken now and written beside the steps that follow; what
-        goes wrong is raised by the next `save` or by `wait`.
+        Args:
+            sess: the session that holds them.
+            save_path: the prefix of the files.
+            global_step: a number, tensor or variable to add to the prefix.
+            latest_filename: the name of the file that lists checkpoints; "checkpoint" if None.
+            meta_graph_suffix: the end of the file with the graph.
+            write_meta_graph: whether that file is written.
+            write_state: whether the list of checkpoints is updated.
+            strip_default_attrs: leave attributes with default values out of the graph.
+            save_debug_info: taken for old programs.
+            background: take the values now and write them beside the steps that follow; what goes
+                wrong is raised by the next `save` or by `wait`.
+
+        Returns:
+            The prefix of the checkpoint, which `restore` takes.
         """
         self.wait()
         state_name = latest_filename or "checkpoint"
@@ -391,7 +404,16 @@ class Saver:
     # Restoring
 
     def restore(self, sess: Any, save_path: str | None) -> None:
-        """Give the variables the values that they have in a checkpoint."""
+        """Give the variables the values of a checkpoint; they need no initializer then.
+
+        Args:
+            sess: the session.
+            save_path: the prefix that `save` returned, or `tf.train.latest_checkpoint` found.
+
+        Raises:
+            ValueError: where there is no such checkpoint.
+            NotFoundError: where it lacks a variable.
+        """
         if self._is_empty:
             return
         if save_path is None:

@@ -39,7 +39,12 @@ class SummaryToEventTransformer:
         self.add_meta_graph(meta_graph_of(_graph_def(graph_def if graph is None else graph)))
 
     def add_summary(self, summary: Any, global_step: Any = None) -> None:
-        """Add a Summary message, or what running a summary op gave."""
+        """Write a summary to the event file.
+
+        Args:
+            summary: a `tf.Summary`, or the bytes of one that a session fetched.
+            global_step: the step it belongs to.
+        """
         if not isinstance(summary, bytes) and not hasattr(summary, "SerializeToString"):
             raise TypeError(f"A summary is a Summary message or its bytes, not {summary!r}")
         content = summary if isinstance(summary, bytes) else summary.SerializeToString()

@@ -239,7 +239,12 @@ class Variable:
         return self._variable.eval(session=session)
 
     def load(self, value: Any, session: context.Runner | None = None) -> None:
-        """Set the value in a session, without a new node."""
+        """Set the variable to a value now, without new nodes.
+
+        Args:
+            value: an array of its shape.
+            session: the session; the default one if None.
+        """
         runner = context.runner_for(self.graph, session, "load()")
         runner.run(self._initializer_op, {self._initializer_op.inputs[1]: value})
 
@@ -287,7 +292,14 @@ class Variable:
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Set the value; the result reads the new one."""
+        """Set the variable to a value.
+
+        Args:
+            value: a tensor of its dtype and shape.
+            use_locking: taken for old programs; updates are always whole.
+            name: the name of the node.
+            read_value: whether the result reads the new value, else it is the node.
+        """
         return self._changed(state.assign, value, use_locking, name, read_value)
 
     def assign_add(

@@ -108,7 +108,12 @@ class QueueBase:
     # Adding
 
     def enqueue(self, vals: Any, name: str | None = None) -> Node:
-        """Add one element, waiting while the queue is full."""
+        """A node that adds one element; it waits while the queue is full.
+
+        Args:
+            vals: a tensor, or a list or dict with the parts of an element.
+            name: the name of the node.
+        """
         with name_scope(name, f"{self._name}_enqueue", _values(vals)) as scope:
             tensors = self._components(vals)
             for place, tensor in enumerate(tensors):
@@ -116,7 +121,12 @@ class QueueBase:
             return self._op(QueueEnqueue)(self._queue_ref, tensors, name=scope)
 
     def enqueue_many(self, vals: Any, name: str | None = None) -> Node:
-        """Add an element for each row of the components, waiting whenever the queue is full."""
+        """A node that adds the rows of tensors as elements; it waits while the queue is full.
+
+        Args:
+            vals: a tensor, or a list or dict of tensors with a first axis of one size.
+            name: the name of the node.
+        """
         with name_scope(name, f"{self._name}_EnqueueMany", _values(vals)) as scope:
             tensors = self._components(vals)
             rows = tensors[0].shape.with_rank_at_least(1)[0]
@@ -163,14 +173,29 @@ class QueueBase:
     # Removing
 
     def dequeue(self, name: str | None = None) -> Any:
-        """Remove one element, waiting while the queue is empty."""
+        """One element, taken out of the queue; a step waits while it is empty.
+
+        Args:
+            name: the name of the node.
+
+        Raises:
+            OutOfRangeError: when the queue is closed and empty.
+        """
         take = self._op(QueueDequeue, component_types=tuple(self._dtypes))
         return self._taken(
             take(self._queue_ref, name=name or f"{self._name}_Dequeue"), TensorShape([])
         )
 
     def dequeue_many(self, n: Any, name: str | None = None) -> Any:
-        """Remove n elements and join them; OutOfRangeError if a closed queue has fewer."""
+        """Several elements, stacked; a step waits until there are so many.
+
+        Args:
+            n: how many.
+            name: the name of the node.
+
+        Raises:
+            OutOfRangeError: when the queue is closed and has fewer.
+        """
         take = self._op(QueueDequeueMany, component_types=tuple(self._dtypes))
         tensors = take(self._queue_ref, n, name=name or f"{self._name}_DequeueMany")
         known = constant_value(tensors[0].op.inputs[1])
