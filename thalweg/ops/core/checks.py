@@ -28,6 +28,7 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core import basic, printing, shaping
 from thalweg.ops.core.context import Context
 from thalweg.ops.math import compare, reduce
+from thalweg.platform.docstrings import composed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -90,6 +91,13 @@ def Assert(
 
 # Comparisons
 
+_SHOWN = {
+    "data": "tensors to show; by default what was compared.",
+    "summarize": "how many elements of each are shown; 3 if None.",
+    "message": "a text to show first.",
+    "name": "the name of the nodes.",
+}
+
 
 def _comparison(default_name: str, symbol: str, relation: str) -> Any:
     """The public function that asserts `x ? y` for every pair of elements."""
@@ -110,7 +118,9 @@ def _comparison(default_name: str, symbol: str, relation: str) -> Any:
             return Assert(reduce.reduce_all(holds), shown, summarize)
 
     check.__name__ = check.__qualname__ = default_name
-    check.__doc__ = f"A node that fails the step unless x {symbol} y for every pair of elements."
+    about = f"A node that fails the step unless x {symbol} y for every pair of elements."
+    given = {"x": "a tensor.", "y": "a tensor of the same dtype, of a shape that broadcasts."}
+    check.__doc__ = composed(about, given | _SHOWN, "A node: make others depend on it.")
     return check
 
 
@@ -161,7 +171,9 @@ def _sign(default_name: str, symbol: str, relation: str) -> Any:
             return Assert(reduce.reduce_all(holds), shown, summarize)
 
     check.__name__ = check.__qualname__ = default_name
-    check.__doc__ = f"A node that fails the step unless x {symbol} 0 for every element."
+    about = f"A node that fails the step unless x {symbol} 0 for every element."
+    given = {"x": "a real tensor."}
+    check.__doc__ = composed(about, given | _SHOWN, "A node: make others depend on it.")
     return check
 
 
