@@ -19,7 +19,19 @@ if TYPE_CHECKING:
 
 @public("IndexedSlices")
 class IndexedSlices:
-    """Rows of a larger tensor: `dense[indices[i]] += values[i]`. What a gather's gradient is."""
+    """Rows of a larger tensor, which is zero elsewhere: what the gradient of a gather is.
+
+    Args:
+        values: the rows.
+        indices: the index of each; rows of one index add up.
+        dense_shape: the shape of the larger tensor, where it is known.
+
+    Example:
+        >>> w = tf.Variable(tf.ones([1000, 2]))
+        >>> (gradient,) = tf.gradients(tf.gather(w, [3, 7]), [w])
+        >>> type(gradient).__name__, gradient.values.shape.as_list()
+        ('IndexedSlices', [2, 2])
+    """
 
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Tensor | None = None) -> None:
         self.values = values

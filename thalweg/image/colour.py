@@ -111,9 +111,22 @@ def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
 
 @public("image.adjust_hue")
 def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
-    """Turn the hue by `delta` of the whole colour circle.
+    """RGB images whose hue is turned.
 
     The darkest and the brightest channel of a pixel keep their values, whatever their range.
+
+    Args:
+        image: [..., 3] RGB images.
+        delta: by how much of the whole colour circle, from -1 to 1.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> red = tf.constant([[[1.0, 0.0, 0.0]]])
+        >>> sess.run(tf.image.adjust_hue(red, 1 / 3)).round(3)
+        array([[[0., 1., 0.]]], dtype=float32)
     """
 
     def change(x: Tensor) -> Tensor:

@@ -155,7 +155,23 @@ def decode_image(
     name: str | None = None,
     expand_animations: bool = True,
 ) -> Tensor:
-    """Decode a BMP, GIF, JPEG or PNG file; a GIF gives [frames, height, width, 3]."""
+    """The pixels of a BMP, GIF, JPEG or PNG file, whichever it is.
+
+    Args:
+        contents: the bytes of the file, a scalar string.
+        channels: 0 or None as the file has them, 1 grey, 3 RGB, 4 RGBA.
+        dtype: the dtype to convert pixels to, as `tf.image.convert_image_dtype` does.
+        name: the name of the nodes.
+        expand_animations: whether a GIF gives all its frames, [frames, height, width, 3].
+
+    Returns:
+        A tensor [height, width, channels] whose static shape is unknown.
+
+    Example:
+        >>> file = tf.image.encode_png(np.zeros([4, 6, 3], np.uint8))
+        >>> sess.run(tf.image.decode_image(file)).shape
+        (4, 6, 3)
+    """
     if channels not in (None, 0, 1, 3):
         raise ValueError("channels must be in (None, 0, 1, 3)")
     op = DecodeImage(channels=channels or 0, expand_animations=expand_animations)

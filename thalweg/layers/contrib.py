@@ -226,7 +226,25 @@ def max_pool2d(
     outputs_collections: Any = None,
     scope: Any = None,
 ) -> Tensor:
-    """The maximum of windows of images."""
+    """The maximum of windows of images.
+
+    Args:
+        inputs: [batch, height, width, channels], or channels second as "NCHW".
+        kernel_size: the size of the window: a number or (height, width).
+        stride: the distance between windows, likewise.
+        padding: "VALID" or "SAME".
+        data_format: "NHWC" or "NCHW".
+        outputs_collections: collections to join.
+        scope: the name of the nodes' scope.
+
+    Returns:
+        A tensor of the same rank and dtype.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 8, 8, 3])
+        >>> tf.contrib.layers.max_pool2d(x, 2).shape.as_list()
+        [None, 4, 4, 3]
+    """
     with name_scope(scope, "MaxPool2D", [inputs]):
         layer = pooling.MaxPooling2D(kernel_size, stride, padding, _layer_format(data_format))
         return _finished(layer(inputs), None, outputs_collections)

@@ -216,7 +216,21 @@ class Flatten(Layer):
 
 @public("layers.flatten")
 def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:
-    """All dimensions but the first as one."""
+    """All axes but the first as one.
+
+    Args:
+        inputs: a tensor [batch, ...].
+        name: the name of the layer.
+        data_format: "channels_first" moves channels to the end before.
+
+    Returns:
+        A tensor [batch, size].
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 4, 4, 3])
+        >>> tf.layers.flatten(x).shape.as_list()
+        [None, 48]
+    """
     return Flatten(name=name, data_format=data_format)(inputs)
 
 

@@ -206,7 +206,27 @@ def static_bidirectional_rnn(
     sequence_length: Any = None,
     scope: Any = None,
 ) -> tuple[Outputs, Any, Any]:
-    """One cell forwards, one backwards: (outputs side by side, state forwards, state backwards)."""
+    """Two recurrent cells over a list of inputs: one forwards, one backwards.
+
+    Args:
+        cell_fw, cell_bw: the cells.
+        inputs: a list of tensors [batch, ...], one per time.
+        initial_state_fw, initial_state_bw: the states to begin with.
+        dtype: the dtype of zero states to begin with.
+        sequence_length: the length of each example.
+        scope: the variable scope.
+
+    Returns:
+        (outputs side by side, state forwards, state backwards).
+
+    Example:
+        >>> cells = [tf.nn.rnn_cell.GRUCell(4) for _ in range(2)]
+        >>> outputs, _, _ = tf.nn.static_bidirectional_rnn(
+        ...     *cells, [tf.ones([2, 3])] * 5, dtype=tf.float32
+        ... )
+        >>> len(outputs), outputs[0].shape.as_list()
+        (5, [2, 8])
+    """
     assert_like_rnncell("cell_fw", cell_fw)
     assert_like_rnncell("cell_bw", cell_bw)
     _check_inputs(inputs)

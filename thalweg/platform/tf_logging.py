@@ -90,7 +90,18 @@ def info(msg: object, *args: object, **kwargs: Any) -> None:
 
 @public("logging.warning", "logging.warn")
 def warning(msg: object, *args: object, **kwargs: Any) -> None:
-    """Log `msg % args` at level WARN."""
+    """Log `msg % args` at level WARN.
+
+    Args:
+        msg: the message, with `%s` and the like for `args`.
+        args: the values to put in.
+        kwargs: as for `logging.Logger.warning`.
+
+    Example:
+        >>> tf.logging.set_verbosity(tf.logging.FATAL)
+        >>> tf.logging.warning("%s is deprecated", "this")
+        >>> tf.logging.set_verbosity(tf.logging.WARN)
+    """
     _logger.warning(msg, *args, stacklevel=2, **kwargs)
 
 

@@ -213,7 +213,18 @@ def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -
 
 @public("train.checkpoint_exists")
 def checkpoint_exists(checkpoint_prefix: str) -> bool:
-    """Whether there is a checkpoint of a prefix, whatever its format."""
+    """Whether there is a checkpoint of a prefix, whatever its format.
+
+    Args:
+        checkpoint_prefix: what `Saver.save` returned.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> tf.train.checkpoint_exists("./model")
+        False
+    """
     return checkpoint_files.exists(os.fsdecode(checkpoint_prefix))
 
 

@@ -83,9 +83,21 @@ class StopAtStepHook(SessionRunHook):
 
 @public("train.LoggingTensorHook", "estimator.LoggingTensorHook")
 class LoggingTensorHook(SessionRunHook):
-    """Logs tensors every so many steps or seconds, or at the end.
+    """Logs the values of tensors every so many steps or seconds, or at the end.
 
-    `tensors` are tensors or names of tensors: a list, or a dict by what to call them.
+    Args:
+        tensors: tensors or names of tensors: a list, or a dict by what to call them.
+        every_n_iter: log every so many steps.
+        every_n_secs: log every so many seconds; give one of the two, or `at_end`.
+        at_end: log at the end.
+        formatter: a function from a dict of values to the text.
+
+    Example:
+        >>> loss = tf.constant(0.5)
+        >>> hook = tf.train.LoggingTensorHook({"loss": loss}, every_n_iter=1)
+        >>> with tf.train.MonitoredSession(hooks=[hook]) as session:
+        ...     session.run(loss)
+        np.float32(0.5)
     """
 
     def __init__(

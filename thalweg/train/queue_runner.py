@@ -29,7 +29,27 @@ Kinds = tuple[type[errors.OpError], ...]
 
 @public("train.QueueRunner", "train.queue_runner.QueueRunner")
 class QueueRunner:
-    """A queue and the enqueue ops that fill it, each to be run by a thread of its own."""
+    """A queue and the enqueue ops that fill it, each to be run by a thread of its own.
+
+    Args:
+        queue: the queue.
+        enqueue_ops: the ops; one that comes twice gets two threads.
+        close_op: closes the queue when the threads end.
+        cancel_op: closes it and cancels what waits.
+        queue_closed_exception_types: errors that mean the queue is closed.
+        queue_runner_def: a QueueRunnerDef protobuf to make it from.
+        import_scope: the name scope that the names in that lie in.
+
+    Example:
+        >>> queue = tf.FIFOQueue(2, tf.float32, shapes=[()])
+        >>> runner = tf.train.QueueRunner(queue, [queue.enqueue(tf.constant(7.0))])
+        >>> coord = tf.train.Coordinator()
+        >>> threads = runner.create_threads(sess, coord, start=True)
+        >>> sess.run(queue.dequeue())
+        np.float32(7.0)
+        >>> coord.request_stop()
+        >>> coord.join(threads)
+    """
 
     def __init__(
         self,
@@ -254,7 +274,19 @@ def queue_runner_def_class() -> Any:
 
 @public("train.add_queue_runner", "train.queue_runner.add_queue_runner")
 def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
-    """Keep a runner with the default graph, for `start_queue_runners`."""
+    """Keep a runner with the default graph, for `tf.train.start_queue_runners`.
+
+    Args:
+        qr: the runner.
+        collection: the collection it joins.
+
+    Example:
+        >>> queue = tf.FIFOQueue(2, tf.float32)
+        >>> runner = tf.train.QueueRunner(queue, [queue.enqueue(1.0)])
+        >>> tf.train.add_queue_runner(runner)
+        >>> tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS) == [runner]
+        True
+    """
     get_default_graph().add_to_collection(collection, qr)
 
 

@@ -157,7 +157,23 @@ def polynomial_decay(
 def piecewise_constant(
     x: Any, boundaries: Sequence[Any], values: Sequence[Any], name: str | None = None
 ) -> Tensor:
-    """values[i] for boundaries[i − 1] < x ≤ boundaries[i]: one value more than boundaries."""
+    """A value that changes at given steps: values[i] for boundaries[i - 1] < x <= boundaries[i].
+
+    Args:
+        x: the step, a scalar tensor or variable.
+        boundaries: ascending numbers of the dtype of `x`.
+        values: one more than boundaries.
+        name: the name of the nodes.
+
+    Returns:
+        A scalar of the dtype of `values`.
+
+    Example:
+        >>> step = tf.placeholder(tf.int32, [])
+        >>> rate = tf.train.piecewise_constant(step, [100, 200], [1.0, 0.5, 0.1])
+        >>> sess.run(rate, {step: 150})
+        np.float32(0.5)
+    """
     if len(boundaries) != len(values) - 1:
         raise ValueError("The length of boundaries should be 1 less than the length of values")
     with name_scope(name, "PiecewiseConstant", [x, *boundaries, *values]) as scope:

@@ -81,7 +81,20 @@ def trainable_variables(scope: str | None = None) -> list[Any]:
 
 @public("moving_average_variables")
 def moving_average_variables(scope: str | None = None) -> list[Any]:
-    """Variables that have a moving average."""
+    """The variables that a `tf.train.ExponentialMovingAverage` keeps averages of.
+
+    Args:
+        scope: a regular expression; only variables whose names it matches from the start.
+
+    Returns:
+        A list of variables.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> update = tf.train.ExponentialMovingAverage(0.9).apply([v])
+        >>> tf.moving_average_variables() == [v]
+        True
+    """
     return get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
 
 
@@ -203,7 +216,20 @@ def assert_variables_initialized(var_list: Sequence[Any] | None = None) -> Tenso
 def report_uninitialized_variables(
     var_list: Sequence[Any] | None = None, name: str = "report_uninitialized_variables"
 ) -> Tensor:
-    """The names of the variables that are not initialised, as a vector of strings."""
+    """The names of the variables that have no value yet.
+
+    Args:
+        var_list: the variables to look at; all global and local ones if None.
+        name: the name of the nodes.
+
+    Returns:
+        A vector of strings.
+
+    Example:
+        >>> v = tf.Variable(1.0, name="v")
+        >>> sess.run(tf.report_uninitialized_variables()).tolist()
+        [b'v']
+    """
     variables = _known_variables() if var_list is None else list(var_list)
     with name_scope(name):
         names = basic.constant(np.array([v.op.name.encode() for v in variables], object), string)

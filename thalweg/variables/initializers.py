@@ -274,7 +274,21 @@ _TRUNCATED_STDDEV = 0.87962566103423978
 
 @public("variance_scaling_initializer", "initializers.variance_scaling")
 class VarianceScaling(Initializer):
-    """Random with variance scale / n, where n is the fan-in, the fan-out or their mean."""
+    """An initializer that draws numbers of variance scale / n, n being the fan of the variable.
+
+    Args:
+        scale: the numerator.
+        mode: "fan_in", "fan_out" or "fan_avg": what n is.
+        distribution: "truncated_normal", "untruncated_normal" or "uniform".
+        seed: a number that, with the graph's seed, fixes the values.
+        dtype: the dtype, where the variable does not tell.
+
+    Example:
+        >>> he = tf.variance_scaling_initializer(2.0)
+        >>> w = tf.get_variable("w", [3, 3, 16, 32], initializer=he)
+        >>> w.shape.as_list()
+        [3, 3, 16, 32]
+    """
 
     def __init__(
         self,

@@ -127,7 +127,20 @@ def get_unique_variable(var_op_name: str) -> Any:
 def get_variables_to_restore(
     include: Sequence[str] | None = None, exclude: Sequence[str] | None = None
 ) -> list[Any]:
-    """The global variables in the scopes to include, less those in the scopes to exclude."""
+    """The global variables in some scopes, less those in others.
+
+    Args:
+        include: scopes or names; None means all.
+        exclude: scopes or names to leave out.
+
+    Returns:
+        A list of variables.
+
+    Example:
+        >>> v, w = tf.Variable(1.0, name="body/v"), tf.Variable(1.0, name="head/w")
+        >>> tf.contrib.framework.get_variables_to_restore(exclude=["head"]) == [v]
+        True
+    """
     scopes = [None] if include is None else list(include)
     found = dict.fromkeys(v for scope in scopes for v in get_variables(scope))
     for scope in exclude or ():

@@ -590,7 +590,21 @@ def _mark(value: Any, kind: DType | None) -> Tensor | None:
 
 @public("boolean_mask")
 def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any = None) -> Tensor:
-    """The slices of `tensor` at which `mask` is True; the mask spans axes from `axis` on."""
+    """The slices of a tensor at which a mask is True.
+
+    Args:
+        tensor: any tensor.
+        mask: a bool tensor of a static rank, of the shape of some axes of `tensor`.
+        name: the name of the nodes.
+        axis: the first of those axes; 0 if None.
+
+    Returns:
+        `tensor` with one axis, of unknown size, in place of those of the mask.
+
+    Example:
+        >>> sess.run(tf.boolean_mask([1, 2, 3], [True, False, True]))
+        array([1, 3], dtype=int32)
+    """
     with name_scope(name, "boolean_mask", [tensor, mask]):
         values = convert_to_tensor(tensor, name="tensor")
         marks = convert_to_tensor(mask, dtypes.bool, name="mask")

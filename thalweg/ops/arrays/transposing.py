@@ -347,7 +347,24 @@ def reverse_sequence(
     seq_dim: int | None = None,
     batch_dim: int | None = None,
 ) -> Tensor:
-    """Reverse the first seq_lengths[b] elements along `seq_axis` for each b along `batch_axis`."""
+    """The beginning of each sequence reversed, the rest as it is.
+
+    Args:
+        input: a tensor.
+        seq_lengths: how many elements of each sequence are reversed.
+        seq_axis: the axis of a sequence's elements.
+        batch_axis: the axis of the sequences; 0 if None.
+        name: the name of the node.
+        seq_dim, batch_dim: the old names of the axes.
+
+    Returns:
+        A tensor of the shape and dtype of `input`.
+
+    Example:
+        >>> sess.run(tf.reverse_sequence([[1, 2, 3], [4, 5, 6]], [2, 3], seq_axis=1))
+        array([[2, 1, 3],
+               [6, 5, 4]], dtype=int32)
+    """
     along = seq_dim if seq_axis is None else seq_axis
     batch = batch_dim if batch_axis is None else batch_axis
     if along is None:

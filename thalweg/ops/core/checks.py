@@ -503,7 +503,23 @@ class CheckNumerics(Op):
 
 @public("check_numerics", "debugging.check_numerics")
 def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
-    """`tensor`; the step fails with `message` if an element is infinite or not a number."""
+    """`tensor`; the step fails if an element is infinite or not a number.
+
+    Args:
+        tensor: a floating tensor.
+        message: a text for the error.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the value of `tensor`.
+
+    Raises:
+        InvalidArgumentError: when the step runs.
+
+    Example:
+        >>> sess.run(tf.check_numerics([1.0, 2.0], "the logits"))
+        array([1., 2.], dtype=float32)
+    """
     return CheckNumerics(message=message)(tensor, name=name)
 
 

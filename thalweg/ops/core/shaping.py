@@ -161,7 +161,19 @@ class Rank(Op):
 
 @public("rank")
 def rank(input: Any, name: str | None = None) -> Tensor:
-    """The number of dimensions of a tensor."""
+    """The number of axes of a tensor.
+
+    Args:
+        input: a tensor or SparseTensor.
+        name: the name of the node.
+
+    Returns:
+        An int32 scalar.
+
+    Example:
+        >>> sess.run(tf.rank(tf.zeros([2, 3])))
+        np.int32(2)
+    """
     if isinstance(input, SparseTensor | SparseTensorValue):
         return size(input.dense_shape, name=name)
     return Rank()(input, name=name)

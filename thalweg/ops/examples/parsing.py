@@ -80,7 +80,19 @@ class FixedLenFeature(NamedTuple):
 
 @public("FixedLenSequenceFeature", "io.FixedLenSequenceFeature")
 class FixedLenSequenceFeature(NamedTuple):
-    """A feature whose values, or feature list whose items, have a fixed shape: a longer tensor."""
+    """How to parse a feature that is a sequence of items of a fixed shape: a longer tensor.
+
+    Args:
+        shape: the shape of an item.
+        dtype: float32, int64 or string.
+        allow_missing: whether an example may lack it.
+        default_value: what shorter sequences of a batch are filled up with.
+
+    Example:
+        >>> features = {"x": tf.FixedLenSequenceFeature([], tf.float32, allow_missing=True)}
+        >>> sess.run(tf.parse_example([b""], features))["x"].shape
+        (1, 0)
+    """
 
     shape: Any
     dtype: Any

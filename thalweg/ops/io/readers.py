@@ -441,9 +441,22 @@ class TextLineReader(ReaderBase):
 
 @public("FixedLengthRecordReader")
 class FixedLengthRecordReader(ReaderBase):
-    """Gives (name:number, record) of files of records that all are `record_bytes` long.
+    """Gives the records of files whose records all have one length, from a queue of file names.
 
-    Records begin after the header, every `hop_bytes` (by default one after the other).
+    Args:
+        record_bytes: the length of a record.
+        header_bytes, footer_bytes: how much to leave out at the start and the end of a file.
+        hop_bytes: the distance between records; `record_bytes` if None or 0.
+        name: the name of the node.
+        encoding: "", "ZLIB" or "GZIP".
+
+    Example:
+        >>> tf.gfile.GFile("data.bin", "wb").write(b"aabb")
+        >>> queue = tf.FIFOQueue(1, tf.string)
+        >>> key, record = tf.FixedLengthRecordReader(2).read(queue)
+        >>> sess.run(queue.enqueue("data.bin"))
+        >>> sess.run(record), sess.run(record)
+        (b'aa', b'bb')
     """
 
     def __init__(

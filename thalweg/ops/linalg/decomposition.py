@@ -163,7 +163,20 @@ def reciprocal(x: Tensor) -> Tensor:
 
 @public("self_adjoint_eig", "linalg.eigh", "batch_self_adjoint_eig")
 def self_adjoint_eig(tensor: Any, name: str | None = None) -> Any:
-    """The eigenvalues, ascending, and eigenvectors of Hermitian innermost matrices."""
+    """The eigenvalues and eigenvectors of Hermitian innermost matrices.
+
+    Args:
+        tensor: [..., n, n]; only the lower triangles are read.
+        name: the name of the node.
+
+    Returns:
+        (values [..., n], ascending; vectors [..., n, n], as columns).
+
+    Example:
+        >>> values, vectors = tf.self_adjoint_eig([[2.0, 0.0], [0.0, 1.0]])
+        >>> sess.run(values)
+        array([1., 2.], dtype=float32)
+    """
     return tuple(SelfAdjointEigV2()(tensor, name=name))
 
 

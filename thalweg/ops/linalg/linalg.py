@@ -150,7 +150,19 @@ def _times_inverse(factor: Tensor, matrix: Tensor) -> Tensor:
 
 @public("matrix_determinant", "linalg.det", "batch_matrix_determinant")
 def matrix_determinant(input: Any, name: str | None = None) -> Tensor:
-    """The determinants of the innermost matrices."""
+    """The determinants of the innermost matrices.
+
+    Args:
+        input: [..., n, n], float32, float64 or complex.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape of `input` without its last two axes.
+
+    Example:
+        >>> sess.run(tf.matrix_determinant([[2.0, 0.0], [0.0, 3.0]]))
+        np.float32(6.0)
+    """
     return MatrixDeterminant()(input, name=name)
 
 

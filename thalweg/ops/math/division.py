@@ -145,7 +145,20 @@ floor_div = binary(FloorDiv, "floor_div")
 
 @public("floordiv", "math.floordiv")
 def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x / y rounded towards minus infinity."""
+    """x / y rounded towards minus infinity.
+
+    Args:
+        x: a real tensor.
+        y: a tensor of the same dtype, of a shape that broadcasts.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the broadcast shape and the same dtype.
+
+    Example:
+        >>> sess.run(tf.floordiv([7, -7], 2))
+        array([ 3, -4], dtype=int32)
+    """
     with name_scope(name, "floordiv", [x, y]) as scope:
         return floor_div(x, y, name=scope)
 
@@ -271,7 +284,19 @@ overload("div", div)
 
 @public("divide", "math.divide")
 def divide(x: Any, y: Any, name: str | None = None) -> Any:
-    """x / y with the meaning of Python's operator."""
+    """x / y with the meaning of Python's operator.
+
+    Args:
+        x, y: a numeric tensor, and another or a number; the shapes broadcast.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the broadcast shape; of integers, a floating one.
+
+    Example:
+        >>> sess.run(tf.divide(tf.constant([7.0, 8.0]), 2.0))
+        array([3.5, 4. ], dtype=float32)
+    """
     if name is None and (has_conversion(x) or has_conversion(y)):
         return x / y
     return truediv(x, y, name=name)

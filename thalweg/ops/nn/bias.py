@@ -183,7 +183,21 @@ def xw_plus_b_v1(x: Any, weights: Any, biases: Any, name: str | None = None) -> 
 
 @public("nn.relu_layer")
 def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Tensor:
-    """relu(x weights + biases)"""
+    """relu of the matrix product of `x` and `weights`, plus `biases` in each row.
+
+    Args:
+        x: a matrix [batch, in].
+        weights: a matrix [in, out] of the same dtype.
+        biases: a vector [out].
+        name: the name of the nodes.
+
+    Returns:
+        A matrix [batch, out].
+
+    Example:
+        >>> sess.run(tf.nn.relu_layer([[1.0, 2.0]], [[1.0, -1.0], [1.0, -1.0]], [0.5, 0.5]))
+        array([[3.5, 0. ]], dtype=float32)
+    """
     with name_scope(name, "relu_layer", [x, weights, biases]) as scope:
         product = matmul.matmul(convert_to_tensor(x), convert_to_tensor(weights))
         return activation.relu(bias_add(product, biases), name=scope)

@@ -157,7 +157,21 @@ def softmax(
 def log_softmax(
     logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None
 ) -> Tensor:
-    """logits - log(reduce_sum(exp(logits), axis)); the last axis unless told."""
+    """The logarithm of the softmax: logits - log(sum(exp(logits))).
+
+    Args:
+        logits: a floating tensor of rank 1 or more.
+        axis: the axis of the classes; the last one if None.
+        name: the name of the node.
+        dim: the old name of `axis`.
+
+    Returns:
+        A tensor of the shape and dtype of `logits`.
+
+    Example:
+        >>> sess.run(tf.nn.log_softmax([0.0, 0.0]))
+        array([-0.6931472, -0.6931472], dtype=float32)
+    """
     return _along(LogSoftmax(), logits, _chosen_axis(axis, dim), name)
 
 

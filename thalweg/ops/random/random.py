@@ -349,7 +349,20 @@ class RandomShuffle(Random):
 
 @public("random_shuffle", "random.shuffle")
 def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Tensor:
-    """A tensor with its first dimension shuffled."""
+    """The rows of a tensor in a random order.
+
+    Args:
+        value: a tensor of rank 1 or more.
+        seed: a number that fixes the sequence of orders.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> sorted(sess.run(tf.random_shuffle([3, 1, 2])).tolist())
+        [1, 2, 3]
+    """
     tensor = convert_to_tensor(value)
     return RandomShuffle(**seeds(seed))(tensor, name=name)
 

@@ -318,7 +318,21 @@ def sparse_tensor_to_dense(
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """The dense form of a SparseTensor; what it does not hold is `default_value` (zero)."""
+    """The dense form of a SparseTensor.
+
+    Args:
+        sp_input: the SparseTensor.
+        default_value: what stands where it holds nothing; 0 or the empty string if None.
+        validate_indices: raise unless the indices are in order and distinct.
+        name: the name of the node.
+
+    Returns:
+        A tensor.
+
+    Example:
+        >>> sess.run(tf.sparse_tensor_to_dense(tf.SparseTensor([[1]], [5], [3])))
+        array([0, 5, 0], dtype=int32)
+    """
     sparse = as_sparse(sp_input)
     default = 0 if default_value is None else default_value
     return sparse_to_dense(

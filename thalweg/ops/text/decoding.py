@@ -78,7 +78,24 @@ def string_to_number(
     name: str | None = None,
     input: Any = None,
 ) -> Tensor:
-    """The number that each string spells."""
+    """The number that each string spells.
+
+    Args:
+        string_tensor: strings of any shape.
+        out_type: float32, float64, int32 or int64.
+        name: the name of the node.
+        input: another name of `string_tensor`.
+
+    Returns:
+        A tensor of the same shape.
+
+    Raises:
+        InvalidArgumentError: where a string is no number.
+
+    Example:
+        >>> sess.run(tf.string_to_number(["1.5", "-2"]))
+        array([ 1.5, -2. ], dtype=float32)
+    """
     strings = string_tensor if input is None else input
     return StringToNumber(out_type=as_dtype(out_type))(strings, name=name)
 

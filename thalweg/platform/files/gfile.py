@@ -304,7 +304,20 @@ def _file_among_parents(path: str) -> str:
 
 @public("gfile.Remove")
 def Remove(filename: Path) -> None:
-    """Delete a file."""
+    """Delete a file.
+
+    Args:
+        filename: the path.
+
+    Raises:
+        NotFoundError: where there is no such file.
+
+    Example:
+        >>> tf.gfile.GFile("a.txt", "w").write("a")
+        >>> tf.gfile.Remove("a.txt")
+        >>> tf.gfile.Exists("a.txt")
+        False
+    """
     with os_errors(filename):
         os.remove(filename)
 

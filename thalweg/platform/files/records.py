@@ -46,7 +46,15 @@ _WANTS_MORE, _IS_FULL, _BAD_LENGTH, _BAD_DATA = range(4)
 
 @public("python_io.TFRecordCompressionType", "io.TFRecordCompressionType")
 class TFRecordCompressionType:
-    """How a file of records is compressed."""
+    """How a file of records is compressed: NONE, ZLIB or GZIP.
+
+    Example:
+        >>> gzip = tf.python_io.TFRecordOptions(tf.python_io.TFRecordCompressionType.GZIP)
+        >>> with tf.python_io.TFRecordWriter("data.gz", gzip) as writer:
+        ...     writer.write(b"record")
+        >>> list(tf.python_io.tf_record_iterator("data.gz", gzip))
+        [b'record']
+    """
 
     NONE = 0
     ZLIB = 1
