@@ -79,9 +79,7 @@ def found(name: str) -> Any:
 
 
 def parameters(value: Any) -> list[str]:
-    """What a caller may pass by name; of protocol buffers, their fields."""
-    if hasattr(value, "DESCRIPTOR"):
-        return [field.name for field in value.DESCRIPTOR.fields]
+    """What a caller may pass by name."""
     return [p.name for p in parameters_of(value) if p.name != "self" and p.name[0] != "_"]
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from thalweg import public as registry
 from thalweg.public import (
-    describe,
     install,
     names,
     namespace,
@@ -23,7 +22,6 @@ from thalweg.public import (
 def empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registry", {})
     monkeypatch.setattr(registry, "_lazy", {})
-    monkeypatch.setattr(registry, "_docstrings", {})
 
 
 @pytest.fixture
@@ -62,13 +60,6 @@ def test_lazy_names_are_made_when_they_are_asked_for(root: ModuleType):
         root.test.other
     with pytest.raises(ValueError, match="bound twice"):
         publish_lazily("test.mock", lambda: "another")
-
-
-def test_a_lazy_class_gets_the_docstring_it_was_given(root: ModuleType):
-    publish_lazily("Message", lambda: type("Message", (), {}))
-    describe("Message", "What it is for.")
-    install(root)
-    assert root.Message.__doc__ == "What it is for."
 
 
 def test_nested_namespaces_can_be_imported(root: ModuleType):

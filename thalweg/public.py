@@ -13,7 +13,6 @@ Published = TypeVar("Published")
 
 _registry: dict[str, object] = {}
 _lazy: dict[str, Callable[[], object]] = {}
-_docstrings: dict[str, str] = {}  # of lazy names
 
 #: (an object) -> what users get for it
 shown: list[Callable[[object], object]] = [lambda value: value]
@@ -47,20 +46,12 @@ def publish_lazily(name: str, load: Callable[[], object]) -> None:
         raise ValueError(f"The public name {name!r} is bound twice.")
 
 
-def describe(name: str, docstring: str) -> None:
-    """Give the class behind a lazy name a docstring, once it is made."""
-    _docstrings[name] = docstring
-
-
 def load(name: str) -> object:
     """The object of a name that was published lazily; an AttributeError if there is none."""
     if name not in _lazy:
         path, _, leaf = f"thalweg.{name}".rpartition(".")
         raise AttributeError(f"module {path!r} has no attribute {leaf!r}")
-    value = _lazy[name]()
-    if name in _docstrings:
-        value.__doc__ = _docstrings[name]
-    return value
+    return _lazy[name]()
 
 
 def namespace() -> dict[str, object]:

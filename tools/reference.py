@@ -190,7 +190,14 @@ def signature(value: Any) -> str:
 
 
 def parameters_of(value: Any) -> list[inspect.Parameter]:
-    """The parameters of a function or class; a `__new__` that takes anything passes it on."""
+    """The parameters of a function or class; those of a message are its fields.
+
+    A `__new__` that takes anything passes it on.
+    """
+    if hasattr(value, "DESCRIPTOR"):
+        fields = [field.name for field in value.DESCRIPTOR.fields]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return [inspect.Parameter(name, kind, default=None) for name in fields]
     taken = list(inspect.signature(value).parameters.values())
     is_open = all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in taken)
     if isinstance(value, type) and taken and is_open:

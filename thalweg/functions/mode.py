@@ -45,6 +45,17 @@ def disable_eager_execution() -> None:
     graph_module.forget_default_graph()
 
 
+@public("disable_v2_behavior")
+def disable_v2_behavior() -> None:
+    """Nothing to do: unless eager execution is enabled, programs build graphs.
+
+    Example:
+        >>> tf.disable_v2_behavior()
+        >>> tf.executing_eagerly()
+        False
+    """
+
+
 @public("executing_eagerly", "contrib.eager.executing_eagerly", "contrib.eager.in_eager_mode")
 def executing_eagerly() -> bool:
     """Whether ops of this thread run as they are written."""

@@ -13,7 +13,6 @@ from thalweg.inspect.explain import StepPlan, explain
 from thalweg.platform import spans
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import ConfigProto
 from thalweg.runtime.executor import execute
 from thalweg.runtime.fetches import Fetches, feed_items
 from thalweg.runtime.plan import Plan, Step
@@ -81,9 +80,7 @@ class Session(InspectedSession):
         [array([2., 3.], dtype=float32), np.float32(3.0)]
     """
 
-    def __init__(
-        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
-    ) -> None:
+    def __init__(self, target: str = "", graph: Graph | None = None, config: Any = None) -> None:
         super().__init__(target, graph, config)
         self._entered = False
 
@@ -107,7 +104,7 @@ class Session(InspectedSession):
     def reset(
         target: str = "",
         containers: Sequence[str] | None = None,
-        config: ConfigProto | None = None,
+        config: Any = None,
     ) -> None:
         """Clear the state in some containers (all if None) and close the sessions that use them."""
         for session in list(live):
@@ -134,9 +131,7 @@ class InteractiveSession(InspectedSession):
         >>> session.close()
     """
 
-    def __init__(
-        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
-    ) -> None:
+    def __init__(self, target: str = "", graph: Graph | None = None, config: Any = None) -> None:
         super().__init__(target, graph, config)
         self._explicit_graph = graph
         if graph is not None:

@@ -3,7 +3,7 @@
 Nothing here knows what a tensor is; everything above may use it.
 """
 
-from thalweg.platform import app, compat, flags, message_docs, tf_logging
+from thalweg.platform import app, compat, flags, tf_logging
 from thalweg.platform.files import examples, gfile, io_gfile, records, resource_loader
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "flags",
     "gfile",
     "io_gfile",
-    "message_docs",
     "records",
     "resource_loader",
     "tf_logging",
