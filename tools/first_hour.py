@@ -1,4 +1,4 @@
-"""Does what the README tells a newcomer to do, in clean folders, and prints how long each line took.
+"""Does what the README tells a newcomer to do, in clean folders, and prints how long it took.
 
     python tools/first_hour.py [FOLDER]     # needs git, make, and what pip can reach
 

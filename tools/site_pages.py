@@ -1,8 +1,8 @@
 """What the site has besides docs/: a hook of mkdocs.
 
-Pages at the root of the repository and those that `make docs` generated join the site. Links are
-written as paths in the repository, so that they work wherever the sources are read; here those to
-pages are turned into links of the site, and those to other files into plain text. An entry of the
+Pages at the root of the repository, those that `make docs` generated, and notebooks join the site.
+Links are written as paths in the repository, so that they work wherever the sources are read; here
+those to pages become links of the site, and those to other files plain text. An entry of the
 navigation that ends in a slash stands for all pages of that folder.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import notebook_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -42,9 +43,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that lie outside of docs/."""
+    """Add notebooks and the pages that lie outside of docs/."""
     for source, place in _places().items():
-        if not source.startswith("docs/"):
+        if source.endswith(".ipynb"):
+            text = notebook_page.page((ROOT / source).read_text())
+            files.append(File.generated(config, place, content=text))
+        elif not source.startswith("docs/"):
             files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
     return files
 
@@ -78,7 +82,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 def _places() -> dict[str, str]:
     """Repository path -> path in the site, of every page."""
-    pages = {f"docs/{path}": path for path in _pages(ROOT / "docs")}
+    pages = {f"docs/{path}": f"{path.rsplit('.', 1)[0]}.md" for path in _pages(ROOT / "docs")}
     moved = {source: place for source, place in MOVED.items() if (ROOT / source).exists()}
     generated = {
         f"{folder}/{path}": f"{place}/{path}"
@@ -89,9 +93,12 @@ def _places() -> dict[str, str]:
 
 
 def _pages(folder: Path) -> Iterator[str]:
-    """The pages under a folder, the index of each folder first."""
-    found = (path.relative_to(folder) for path in folder.rglob("*.md"))
-    yield from map(str, sorted(found, key=lambda path: (path.parent, path.stem != "index", path)))
+    """The pages and notebooks under a folder, the index of each folder first."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*"))
+    found = (path for path in paths if path.suffix in (".md", ".ipynb"))
+    yield from map(
+        str, sorted(found, key=lambda path: (path.parent, path.stem != "index", path.stem))
+    )
 
 
 def _expanded(item: Any, places: dict[str, str]) -> Iterator[Any]:
