@@ -43,7 +43,7 @@ class _Encoding:
             self._number(tensor)
         flow = self._flow(region.nodes)
         roots = [(self._number(t), self._number(root)) for t, root in region.roots.items()]
-        outputs = [self._number(tensor) for tensor in region.outputs]
+        outputs = [(self._number(t), t in region.early) for t in region.outputs]
         text = f"{border}{roots}{outputs}\n" + "\n".join(self._texts)
         digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
         digest.update(b"\0" + flow.tobytes())  # no text has such a character

@@ -49,6 +49,7 @@ class Region:
     outputs: tuple[Tensor, ...]  # what others need: fetches, inputs of host ops
     roots: Mapping[Tensor, Tensor]  # for each reference in the region, the variable it is of
     carried: frozenset[Tensor] = frozenset()  # references that are loop variables
+    early: tuple[Tensor, ...] = ()  # outputs that others wait for while the rest is computed
 
 
 @dataclass(frozen=True)

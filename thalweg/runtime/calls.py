@@ -14,6 +14,7 @@ from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import Region
 from thalweg.runtime.compiled import Executable, Fallback
+from thalweg.runtime.sending import SendingExecutable, SendingRegion
 
 
 class Call(NamedTuple):
@@ -45,6 +46,9 @@ def call_of(
     unit: Node | Region, fed: Collection[Tensor], device: Device, fallback: Fallback
 ) -> Call:
     """The call that computes a node on its NumPy kernel, or a region as compiled code."""
+    if isinstance(unit, SendingRegion):
+        function = SendingExecutable(unit, device, fallback)
+        return Call(function, True, (), unit.nodes[-1], (*unit.nodes, *unit.sends))
     if isinstance(unit, Region):
         function = Executable(unit, device, fallback)
         return Call(function, True, (), unit.nodes[-1], unit.nodes)

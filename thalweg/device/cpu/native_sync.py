@@ -16,7 +16,6 @@ from thalweg.device.cpu.pool_layout import (
     CLOCK_NUMBER,
     GATE,
     LEAVE,
-    PAUSED,
     SET,
     SLEEP,
     SLICE,
@@ -187,25 +186,6 @@ def signal() -> str:
     return f"""
 define void @thalweg_signal(ptr %pool, ptr %word) {{
   call void @publish(ptr %pool, ptr %word, i32 {SET})
-  ret void
-}}"""
-
-
-def wait_or_pause() -> str:
-    """Take the signal of an event, or have the program pause; a fault is not waited upon."""
-    return f"""
-define internal void @wait_or_pause(ptr %pool, ptr %fault, ptr %word) noinline cold {{
-  %code = load atomic i64, ptr %fault monotonic, align 8
-  %leaves = icmp ne i64 %code, 0
-  br i1 %leaves, label %done, label %wait
-wait:
-  %found = call i64 @thalweg_wait(ptr %pool, ptr %word)
-  %missed = icmp eq i64 %found, 0
-  br i1 %missed, label %pause, label %done
-pause:
-  %asked = cmpxchg ptr %fault, i64 0, i64 {PAUSED} monotonic monotonic
-  br label %done
-done:
   ret void
 }}"""
 
