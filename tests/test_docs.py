@@ -43,6 +43,13 @@ def test_the_commands_of_a_page_exist(page: str) -> None:
     assert [f"{b.place}: {line}" for b, line in lines if not exists(line, page)] == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    named = re.findall(r"`([\w/]+/\w+\.py)`", (pages.ROOT / page).read_text())
+    places = (pages.ROOT, pages.ROOT / "thalweg")
+    assert [file for file in named if not any((place / file).exists() for place in places)] == []
+
+
 def exists(line: str, page: str) -> bool:
     """Whether a line of a shell block calls something that is there."""
     words = [word for word in shlex.split(line, comments=True) if not re.match(r"^\w+=", word)]
