@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import re
 import shlex
 import tomllib
@@ -20,7 +19,7 @@ PYTHON = [
 ]
 PROJECT = tomllib.loads((pages.ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = set(PROJECT["optional-dependencies"])
-MAIN = pkgutil.resolve_name(PROJECT["scripts"]["thalweg"])
+MAIN = pages.command()
 # Programs of others that the reader has, or has installed by then.
 FOREIGN = {"cd", "git", "jupyter", "source", "tensorboard"}
 

@@ -4,7 +4,7 @@ The `python` blocks of a page run in order, in one namespace, in an empty folder
 says what to expect: an `output` block is what the code printed, with `…` for any text; if it has an
 error, the code must raise it. A comment behind a call of `print` is what it prints.
 A comment `<!-- from FILE -->` marks an excerpt: it does not run, but its lines must stand in that
-file. Blocks of other languages are not looked at here.
+file. An `sh` block with an output is a call of `thalweg`. Other blocks are not looked at here.
 
     python tools/pages.py       # runs all pages, and takes over the pictures that they save
 """
@@ -17,11 +17,14 @@ import io
 import itertools
 import linecache
 import os
+import pkgutil
 import re
+import shlex
 import shutil
 import tempfile
+import tomllib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,6 +107,8 @@ def run_page(page: str, folder: Path) -> None:
             for block in blocks(page):
                 if block.language == "python" and not block.source:
                     _run(block, namespace)
+                elif block.language == "sh" and block.output is not None:
+                    _compare(block, command_output(block.code), None)
         finally:
             _end(namespace)
 
@@ -125,7 +130,25 @@ def _run(block: Block, namespace: dict[str, Any]) -> None:
 
 
 def _must_raise(block: Block) -> bool:
-    return bool(block.output and _RAISED.search(block.output))
+    return bool(block.language == "python" and block.output and _RAISED.search(block.output))
+
+
+def command_output(line: str) -> str:
+    """What a call of the command `thalweg` prints."""
+    name, *arguments = shlex.split(line)
+    if name != "thalweg":
+        raise Mismatch(f"only the output of thalweg can be checked, not that of {line}")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        with contextlib.suppress(SystemExit):
+            command()(arguments)
+    return printed.getvalue()
+
+
+def command() -> Callable[[list[str]], int]:
+    """The program behind the command `thalweg`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return pkgutil.resolve_name(project["scripts"]["thalweg"])
 
 
 def _compare(block: Block, printed: str, error: str | None) -> None:
