@@ -39,6 +39,11 @@ def disable_eager_execution() -> None:
     graph_module.forget_default_graph()
 
 
+@public("disable_v2_behavior")
+def disable_v2_behavior() -> None:
+    """Nothing to do: unless eager execution is enabled, programs build graphs."""
+
+
 @public("executing_eagerly", "contrib.eager.executing_eagerly", "contrib.eager.in_eager_mode")
 def executing_eagerly() -> bool:
     """Whether ops of this thread run as they are written."""
