@@ -15,10 +15,12 @@ TARGET_TESTS ?= tests
 
 install: .venv/.stamp
 
-.venv/.stamp: pyproject.toml
+.venv/.stamp: EXTRA := dev
+.venv/.demo-stamp: EXTRA := demo
+.venv/.stamp .venv/.demo-stamp: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=<path>"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	$(BIN)/python -m pip install --quiet -e ".[$(EXTRA)]"
 	touch $@
 
 lint: .venv/.stamp
@@ -44,7 +46,7 @@ soak: .venv/.stamp
 	THALWEG_SOAK=1 $(BIN)/python -m pytest --timeout 7200 tests/random_graphs tests/lower tests/soak \
 		tests/control tests/platform
 
-demo: .venv/.stamp
+demo: .venv/.demo-stamp # without the development tools
 	$(BIN)/python examples/digits.py
 
 bench: .venv/.stamp .bench-venv/.stamp
