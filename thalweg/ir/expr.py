@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from thalweg.ir.functions.dtypes import BOOL, Dtype, common_dtype
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.interning import find, intern
 from thalweg.ir.types import INT64, loop_dtypes, weak_dtype
@@ -410,9 +411,7 @@ TRUE, FALSE = Const(np.bool_(True)), Const(np.bool_(False))
 
 
 def _combined_dtype(combine: str, body: Expr) -> Dtype:
-    if combine in ("argmax", "argmin"):
-        return INT64
-    return BOOL if combine in ("all", "any") else body.dtype
+    return REDUCTIONS[combine].result or body.dtype
 
 
 def constant(value: Any, dtype: Any = None) -> Const:

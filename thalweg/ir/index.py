@@ -22,6 +22,7 @@ import numpy as np
 
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Call, Cast, Const, Expr, Index, Reduce, Variable, Word, as_expr, call
+from thalweg.ir.functions.reductions import REDUCTIONS
 
 if TYPE_CHECKING:
     from thalweg.ir.rewrite import Rewriter
@@ -240,7 +241,7 @@ def _range_of(expression: Expr) -> Bounds:
     match expression:
         case Const():
             return int(expression.value), int(expression.value)
-        case Reduce(combine="argmax" | "argmin"):
+        case Reduce() if REDUCTIONS[expression.combine].gives_position:
             return 0, max(math.prod(v.extent for v in expression.variables) - 1, 0)
         case Call(function="min" | "max"):
             parts = [_range_of(part) for part in expression.arguments]

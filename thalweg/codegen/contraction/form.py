@@ -13,6 +13,7 @@ from itertools import permutations
 
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Expr, Index, Load, Variable, Word, call
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, Term
 from thalweg.ir.kernel import Access, Argument, Contraction, Store
 from thalweg.ir.rewrite import KernelRewriter, postorder
@@ -111,8 +112,7 @@ def settled(kernel: Contraction) -> Contraction:
         value = store.value
         if store.combine != "set":
             there = Load(store.argument, store.offset)
-            function = {"sum": "add", "prod": "mul"}.get(store.combine, store.combine)
-            value = call(function, there, value)
+            value = call(REDUCTIONS[store.combine].function, there, value)
         return replace(store, value=value, combine="set")
 
     return replace(kernel, stores=tuple(settle(store) for store in kernel.stores))

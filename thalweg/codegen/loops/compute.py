@@ -20,7 +20,7 @@ from thalweg.codegen.loops.lanes import Body, Lanes, Slots, flat, like
 from thalweg.codegen.loops.plan import BLOCK, Plan, is_long
 from thalweg.codegen.loops.scope import Frame, LaneScope, Scope, Spill
 from thalweg.codegen.math.elements import register_type
-from thalweg.codegen.math.reductions import Fold, State, fold_of
+from thalweg.codegen.math.reductions import State, accumulator_of
 from thalweg.ir.expr import Const, Expr, Reduce, Select
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, postorder
@@ -159,12 +159,12 @@ class Computation:
         in_lanes = lane is not None and scope.is_scalar and self._worth(lane)
         staged = self._to_stage(scope, group)
         if lane is not None and in_lanes:
-            slots = self._fold_in_lanes(scope, group, lane, staged)
+            slots = self._reduce_in_lanes(scope, group, lane, staged)
         else:
-            slots = self._fold(scope, group, staged)
+            slots = self._reduce_in_loops(scope, group, staged)
         for copy, slot in zip(scope.copies, slots, strict=True):
             for expr, state in _states(group, slot):
-                copy.remember(expr, fold_of(expr).result(self._b, state))
+                copy.remember(expr, accumulator_of(expr).result(self._b, state))
         for copy, memory in zip(scope.copies, staged, strict=True):
             copy.staged |= memory
 
@@ -205,7 +205,7 @@ class Computation:
         count = extent_of(lane)
         return count is None or count >= 4
 
-    def _fold(
+    def _reduce_in_loops(
         self, scope: Scope, group: Sequence[Reduce], staged: Sequence[dict[Expr, Spill]]
     ) -> Slots:
         """A loop over each variable, with a state for each reduction and copy."""
@@ -316,15 +316,17 @@ class Computation:
 
     def _taken(self, copy: LaneScope, expr: Reduce, state: State) -> State:
         variables = expr.variables
-        b, fold = self._b, fold_of(expr)
-        element = copy.value_as(expr.body, fold.dtype, copy.tail)
-        place = b.splat(copy.index(variables[0]), copy.lanes) if fold.finds_place else element
-        after = fold.take(b, state, element, place)
+        b, accumulator = self._b, accumulator_of(expr)
+        element = copy.value_as(expr.body, accumulator.dtype, copy.tail)
+        position = element
+        if accumulator.row.gives_position:
+            position = b.splat(copy.index(variables[0]), copy.lanes)
+        after = accumulator.take(b, state, element, position)
         if copy.tail is None or copy.vector not in variables:
             return after
         return [b.select(copy.tail, new, old) for new, old in zip(after, state, strict=True)]
 
-    def _fold_in_lanes(
+    def _reduce_in_lanes(
         self,
         scope: Scope,
         group: Sequence[Reduce],
@@ -357,7 +359,7 @@ class Computation:
         return [
             value
             for column in columns
-            for value in _pairwise([s for _, s in column], self._merge_of(fold_of(column[0][0])))
+            for value in _pairwise([s for _, s in column], self._merge_of(column[0][0]))
         ]
 
     def _merged(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
@@ -366,14 +368,15 @@ class Computation:
             [
                 value
                 for expr, state in _states(group, slot)
-                for value in fold_of(expr).across(self._b, state)
+                for value in accumulator_of(expr).across(self._b, state)
             ]
             for slot in slots
         ]
         return self._one_of(group, across)
 
-    def _merge_of(self, fold: Fold) -> Callable[[State, State], State]:
-        return lambda one, other: fold.merge(self._b, one, other)
+    def _merge_of(self, expr: Reduce) -> Callable[[State, State], State]:
+        accumulator = accumulator_of(expr)
+        return lambda one, other: accumulator.merge(self._b, one, other)
 
     def _lane_width(self, lane: Variable) -> int:
         count, lanes = extent_of(lane), self._plan.target.lanes
@@ -427,14 +430,14 @@ def _apart(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots,
 
 def _starts(group: Sequence[Reduce], lanes: int) -> list[Value]:
     """The states of several reductions before any element."""
-    return [value for expr in group for value in fold_of(expr).start(lanes)]
+    return [value for expr in group for value in accumulator_of(expr).start(lanes)]
 
 
 def _states(group: Sequence[Reduce], slot: Sequence[Value]) -> Iterator[tuple[Reduce, State]]:
     """The states of several reductions in one copy."""
     first = 0
     for expr in group:
-        size = fold_of(expr).size
+        size = accumulator_of(expr).size
         yield expr, list(slot[first : first + size])
         first += size
 

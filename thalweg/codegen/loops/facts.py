@@ -7,9 +7,6 @@ can be said about them without running anything.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
 
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Call, Const, Expr, Load, Reduce, Variable
@@ -17,7 +14,6 @@ from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Check, Store
 from thalweg.ir.rewrite import Fold
-from thalweg.platform.dtype_traits import bounds
 
 
 def outside_reductions(roots: Iterable[Expr]) -> set[Expr]:
@@ -63,12 +59,3 @@ def harmless(expr: Expr) -> bool:
     if isinstance(expr, Call) and FUNCTIONS[expr.function].divides:
         return isinstance(expr.arguments[1], Const) or expr.dtype.kind not in "iub"
     return True
-
-
-def identity(kind: str, dtype: Any) -> Any:
-    """What a reduction of nothing gives, as a number of its dtype."""
-    known: Any = np.dtype(dtype)
-    plain = {"sum": 0, "prod": 1, "all": True, "any": False}
-    if kind in plain:
-        return np.asarray(plain[kind]).astype(known)[()]
-    return bounds(known)[kind in ("min", "argmin")]
