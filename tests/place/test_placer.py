@@ -123,6 +123,16 @@ def test_what_was_placed_stays():
     assert [placement[x.op][-1], placement[y.op][-1]] == ["0", "1"]
 
 
+def test_what_holds_state_overrides_the_device_of_what_uses_it():
+    with tf.device("/cpu:1"):
+        v = tf.Variable([1.0])
+        queue = tf.FIFOQueue(3, tf.float32)
+        table = tf.contrib.lookup.MutableHashTable(tf.string, tf.float32, -1.0)
+    with tf.device("/cpu:0"):
+        uses = v.assign([2.0]), queue.enqueue(1.0), table.insert("a", 1.0), table.size()
+    assert indices(*uses) == [1, 1, 1, 1]
+
+
 def test_a_body_that_grew_is_placed_too():
     placer = Placer(names(2))
     x = tf.placeholder(tf.float32, [])

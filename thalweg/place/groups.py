@@ -1,7 +1,8 @@
 """Colocation groups: sets of nodes that must share a device, and what they ask for together.
 
 Nodes are joined by name (`tf.colocate_with`, a `_class` of "loc:@x") and by edges: an op that
-writes a variable runs where the variable is, and so does one that takes a resource.
+writes a variable runs where the variable is, and so does one that takes a resource, whatever else
+it asks for. Names that ask for different devices are an error.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class Group:
         if node.device:
             self._ask(DeviceSpec.from_string(node.device), [node], soft)
 
-    def join(self, other: Group, soft: bool) -> None:
-        """Take all nodes of another group in."""
+    def join(self, other: Group, soft: bool, overrides: bool = False) -> None:
+        """Take another group in; this one may override what the other asks for in conflict."""
         self.first = self.first or other.first
         self.size += other.size
         self.kinds = _both(self.kinds, other.kinds)
         self.error = self.error or other.error
-        if other.asking:
+        if other.asking and not (overrides and merged(self.request, other.request) is None):
             self._ask(other.request, other.asking, soft)
         if self.device and other.device and self.device != other.device:
             self.error = self.error or _apart(self, other)
@@ -82,12 +83,12 @@ class Groups:
         for name in node.colocation_groups():
             self.union(node, name)
 
-    def union(self, one: Node | bytes, other: Node | bytes) -> None:
-        """Have two share a device."""
+    def union(self, one: Node | bytes, other: Node | bytes, overrides: bool = False) -> None:
+        """Have two share a device; the first `overrides` what the other asks for in conflict."""
         first, second = self._find(one), self._find(other)
         if first != second:
             self._parents[second] = first
-            self._groups[first].join(self._groups.pop(second), self._soft)
+            self._groups[first].join(self._groups.pop(second), self._soft, overrides)
 
     def _find(self, member: Node | bytes) -> Node | bytes:
         if member not in self._parents:
@@ -114,8 +115,8 @@ def _conflict(one: list[Node], other: list[Node]) -> errors.InvalidArgumentError
         None,
         other[0],
         f"Cannot colocate nodes that ask for different devices: {asked}. They are in one group by "
-        "tf.colocate_with, or one writes the variable that the other is. Ask for one device, or "
-        "let nodes fall back with tf.ConfigProto(allow_soft_placement=True)",
+        "tf.colocate_with. Ask for one device, or let nodes fall back with "
+        "tf.ConfigProto(allow_soft_placement=True)",
     )
 
 

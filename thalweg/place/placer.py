@@ -106,7 +106,7 @@ class Placer:
     def _join_one(self, node: Node) -> None:
         self._groups.add(node)
         for tensor in bound_inputs(node):
-            self._groups.union(self._source(tensor).op, node)
+            self._groups.union(self._source(tensor).op, node, overrides=True)
         if isinstance(node.op, Trace):
             self._groups.union(node.inputs[0].op, node)
 

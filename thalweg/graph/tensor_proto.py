@@ -1,0 +1,101 @@
+"""TensorProto: arrays as protocol buffers, to and from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thalweg import protos
+from thalweg.graph.dtypes import DType, as_dtype
+from thalweg.graph.literal import make_array
+from thalweg.graph.shapes import as_shape
+from thalweg.public import public
+
+Array = NDArray[Any]
+
+
+@public("make_tensor_proto", "contrib.util.make_tensor_proto")
+def make_tensor_proto(
+    values: Any,
+    dtype: Any = None,
+    shape: Any = None,
+    verify_shape: bool = False,
+    allow_broadcast: bool = False,
+) -> Any:
+    """A TensorProto of a Python or NumPy value; fewer elements than `shape` has repeat the last."""
+    if verify_shape and allow_broadcast:
+        raise ValueError("allow_broadcast and verify_shape are not both allowed.")
+    if protos.is_message(values, protos.TensorProto):
+        return values
+    array = make_array(values, None if dtype is None else as_dtype(dtype))
+    sizes = array.shape if shape is None else tuple(as_shape(shape).as_list())
+    if array.shape != sizes:
+        make_array(array, shape=shape, verify_shape=verify_shape)  # raises unless it fits
+    return _written(array, as_dtype(array.dtype), sizes)
+
+
+def _written(array: Array, dtype: DType, sizes: tuple[Any, ...]) -> Any:
+    proto = protos.TensorProto(dtype=dtype.as_datatype_enum)
+    proto.tensor_shape.SetInParent()  # a scalar has a shape too, one of no dimensions
+    for size in sizes:
+        proto.tensor_shape.dim.add(size=size)
+    field = dtype.traits.proto_field
+    if dtype.traits.bulk and array.size > 1 and array.size == np.prod(sizes):
+        proto.tensor_content = array.tobytes()
+    elif isinstance(getattr(proto, field), bytes):
+        setattr(proto, field, array.tobytes())
+    else:
+        getattr(proto, field).extend(_elements(array.ravel(), dtype))
+    return proto
+
+
+def _elements(flat: Array, dtype: DType) -> list[Any]:
+    """The elements as the field holds them: narrow floats by their bits, complex ones in two."""
+    if dtype.is_narrow_float:
+        return flat.view(_bits(dtype)).tolist()
+    if dtype.is_complex:
+        return flat.view(dtype.real_dtype.as_numpy_dtype).tolist()
+    if dtype.is_quantized:
+        return flat.view(_storage(dtype)).tolist()
+    return flat.tolist()
+
+
+def _bits(dtype: DType) -> Any:
+    """The unsigned integers as wide as elements."""
+    return np.dtype(f"u{dtype.size}")
+
+
+def _storage(dtype: DType) -> Any:
+    """The integers that quantized elements are kept as."""
+    kind: Any = np.dtype(dtype.as_numpy_dtype)[0].base
+    return kind
+
+
+@public("make_ndarray", "contrib.util.make_ndarray")
+def make_ndarray(tensor: Any) -> Array:
+    """The array of a TensorProto."""
+    dtype = as_dtype(tensor.dtype)
+    sizes = [dimension.size for dimension in tensor.tensor_shape.dim]
+    kind = np.dtype(dtype.as_numpy_dtype)
+    if tensor.tensor_content:
+        return np.frombuffer(tensor.tensor_content, kind).copy().reshape(sizes)
+    if not dtype.traits.proto_field:
+        raise TypeError(f"Unsupported tensor type: {dtype.name}")
+    flat = _flat(getattr(tensor, dtype.traits.proto_field), dtype)
+    missing = int(np.prod(sizes)) - flat.size
+    if missing > 0 and flat.size:
+        flat = np.concatenate([flat, np.repeat(flat[-1:], missing)])
+    return flat.reshape(sizes)
+
+
+def _flat(values: Any, dtype: DType) -> Array:
+    kind = np.dtype(dtype.as_numpy_dtype)
+    if dtype.is_narrow_float:
+        return np.array(list(values), _bits(dtype)).view(kind)
+    if dtype.is_complex:
+        return np.array(values, dtype.real_dtype.as_numpy_dtype).view(kind)
+    if dtype.is_quantized:
+        return np.array(values, _storage(dtype)).view(kind)
+    return np.array(list(values), kind)
