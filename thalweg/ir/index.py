@@ -274,7 +274,7 @@ def variable(index: Variable) -> Affine:
 
 
 def row_major(variables: Sequence[Variable]) -> Affine:
-    """The number of a turn of nested loops, the last of them the innermost."""
+    """The number of an iteration of nested loops, the last of them the innermost."""
     parts: list[Affine] = []
     stride = 1
     for index in reversed(variables):

@@ -3,11 +3,11 @@
 A block's `loop(self, at, *operands)` gets the place of an output element (`at`, one index per
 dimension) and its inputs as operands, and returns the element as an expression:
 
-    def loop(self, at: Place, x: Operand, perm: Operand) -> Expr:       # transpose
+    def loop(self, at: IndexTuple, x: Operand, perm: Operand) -> Expr:  # transpose
         order = perm.constant().tolist()
         return x[tuple(at[order.index(axis)] for axis in range(x.rank))]
 
-    def loop(self, at: Place, a: Operand, b: Operand) -> Expr:          # matrix product
+    def loop(self, at: IndexTuple, a: Operand, b: Operand) -> Expr:     # matrix product
         return reduce("sum", [a.shape[1]], lambda k: a[at[0], k] * b[k, at[1]])
 
 An output that is written at computed places (scatter, segment sums) is a `Scatter` instead. Shapes
@@ -268,5 +268,5 @@ def lowered(op: Any, at: IndexTuple, operands: Sequence[Any]) -> Expr | Scatter:
 
 
 def _element(operand: Operand, at: IndexTuple) -> Expr:
-    """What an elementwise op sees of an operand; one that has none there is not looked at."""
+    """What an elementwise op sees of an operand; one that has none there is not read."""
     return operand.broadcast(at) if operand.rank <= at.rank else argument(-1, operand.dtype)

@@ -18,18 +18,18 @@ from thalweg.ir.expr import Reduce
 
 @dataclass(frozen=True)
 class Cut:
-    """Which loop of a nest is cut, into blocks of how many turns; `certain`: into several ones."""
+    """Which loop of a nest is cut, into blocks of how many iterations; `certain`: into several."""
 
     position: int
     size: int
     certain: bool
 
 
-def cut_of(turns: Sequence[int | None], block: int) -> Cut | None:
+def cut_of(counts: Sequence[int | None], block: int) -> Cut | None:
     """Where to cut loops, outermost first, so that blocks add up to twice `block` terms at most."""
     inner = 1
-    for position in reversed(range(len(turns))):
-        count = turns[position]
+    for position in reversed(range(len(counts))):
+        count = counts[position]
         if count is None or inner * count > 2 * block:
             return Cut(position, -(-block // inner), position > 0 or count is not None)
         inner *= max(count, 1)

@@ -1,8 +1,7 @@
-"""Writing the loops of a kernel as its plan says.
+"""The loops of a kernel as instructions, by its plan.
 
 What comes in is a `Plan` and a function to write into; loops, scans, checks and stores go out as
-instructions. Before each loop, everything inside it that does not depend on its variable is
-computed.
+instructions. Before each loop, everything invariant in it is computed.
 """
 
 from __future__ import annotations

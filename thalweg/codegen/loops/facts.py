@@ -1,8 +1,4 @@
-"""Facts about the expressions of loop kernels: parts, free variables, reach, strides.
-
-What comes in are expressions and places as `thalweg.ir.kernel` has them; what goes out is what
-can be said about them without running anything.
-"""
+"""Static facts about the expressions of loop kernels: extents, strides, speculation safety."""
 
 from __future__ import annotations
 

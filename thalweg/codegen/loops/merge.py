@@ -1,7 +1,7 @@
 """Two changes of a kernel's loops: neighbours made one, and scans made reductions.
 
-Loops that walk every buffer as one loop would become one. Scans that no single pass can do (two
-directions along one variable, or a loop in the wrong order) become reductions of what comes before.
+Nested loops that go through every buffer as one loop would become one. Scans that no single pass
+can do (two directions along one variable, or a loop in the wrong order) become reductions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thalweg.ir.rewrite import KernelRewriter, postorder
 
 
 def collapse(form: Form) -> None:
-    """Make one loop of neighbours that walk every buffer as one loop would."""
+    """Make one loop of neighbours that go through every buffer as one loop would."""
     merge = _Merge(form)
     if merge.find():
         rebuild_form(form, merge)

@@ -2,8 +2,8 @@
 
 What comes in is a `Loops` kernel as it was lowered; what goes out is a `Form` that means the same:
 places are affine in the variables where they can be, equal expressions are one object (reductions
-too, whatever their variables were called), loops of one turn are gone, and loops that walk a buffer
-in one sweep are one loop.
+too, whatever their variables were called), loops of one iteration are gone, and nested loops that
+read and write every buffer in order are one loop.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class Reduction:
 
     @property
     def keeps_dtype(self) -> bool:
-        """Whether elements and partial results are alike: it may be done in stages, and stores may
-        combine with it."""
+        """Whether partial results are of the dtype of elements: it may be done in stages, and
+        stores may combine with it."""
         return self.result is None
 
     @property
