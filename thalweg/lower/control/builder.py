@@ -85,8 +85,8 @@ class _Traces:
         rows = ListBuffer(dtype, self.capacity * count, element, self.where, each=count)
         rows.view = BufferView(self.where, np.dtype(dtype.as_numpy_dtype), rows.shape)
         number = scratch.reference(cast("BufferView", self.next))
-        start = scratch.node(Mul(), (number, np.int32(count)), node)
-        return scratch.seen_from(rows, start.outputs[0], node)
+        start = scratch.tensor(Mul(), (number, np.int32(count)), node)
+        return scratch.seen_from(rows, start, node)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,20 +128,11 @@ class _Lowering:
         return self._program(self._loop(unit, given, Storage.RESULT), lists)
 
     def _program(self, outputs: Sequence[Given], lists: Mapping[int, ListBuffer]) -> ControlProgram:
-        for one in outputs:
-            if (
-                isinstance(one, ListBuffer)
-                and one.view is not None
-                and one.view.where is Storage.OWN
-            ):
-                raise NotCompiled(self._unit.node, "it gives a list that was made inside")
-        return ControlProgram(
-            tuple(self._items),
-            tuple(outputs),
-            tuple(self._counts),
-            lists,
-            tuple(self._drawings),
-        )
+        views = [one.view for one in outputs if isinstance(one, ListBuffer)]
+        if any(view is not None and view.where is Storage.OWN for view in views):
+            raise NotCompiled(self._unit.node, "it gives a list that was made inside")
+        counts, drawings = tuple(self._counts), tuple(self._drawings)
+        return ControlProgram(tuple(self._items), tuple(outputs), counts, lists, drawings)
 
     def _own(self, rows: ListBuffer) -> ListBuffer:
         """A list that the loop changes, in a fresh array of the call."""
@@ -223,8 +214,7 @@ class _Lowering:
         scratch, none = Scratch(), np.int32(0)
         for view in self._first:
             if view.shape:
-                change = scratch.node(ScatterUpdate(), (scratch.reference(view), none, none), node)
-                scratch.targets.append(change)
+                scratch.target(ScatterUpdate(), (scratch.reference(view), none, none), node)
             else:
                 scratch.assign(view, none, node)
         items, self._items = self._items, []
@@ -247,7 +237,7 @@ class _Lowering:
         body = cycle.op.condition
         arguments = self._arguments(scratch, body, cycle.variables, cycle.invariants)
         (found,) = Inlining(scratch, body, arguments).run(body.outputs)
-        last = scratch.node(Identity(), (found,), body.outputs[0].op).outputs[0]
+        last = scratch.tensor(Identity(), (found,), body.outputs[0].op)
         self._emit(scratch, {last: cycle.truth}, lists=list(scratch.kept))
 
     def _arguments(
@@ -282,8 +272,8 @@ class _Lowering:
         self._renew(scratch, cycle, arguments, results[:total])
         for number in dict.fromkeys((keeping.count, keeping.next)):
             if number is not None:
-                more = scratch.node(Add(), (scratch.reference(number), np.int32(1)), cycle.node)
-                scratch.assign(number, more.outputs[0], cycle.node)
+                more = scratch.tensor(Add(), (scratch.reference(number), np.int32(1)), cycle.node)
+                scratch.assign(number, more, cycle.node)
         self._condition(scratch, cycle)
         self._keep_lists(scratch, values, keeping)
 
@@ -299,8 +289,7 @@ class _Lowering:
                     raise NotCompiled(cycle.node, "a list takes the place of another one")
             elif value is not before[place]:
                 like = cycle.op.body.outputs[place].op
-                new = scratch.node(Identity(), (value,), like).outputs[0]
-                changed.append((one, new, like))
+                changed.append((one, scratch.tensor(Identity(), (value,), like), like))
         for view, value, like in changed:
             scratch.assign(view, value, like)
 
@@ -342,7 +331,7 @@ class _Lowering:
             rows.entries = _lasting(left, tensor.op)
             index: Any = after.value(cast("BufferView", keeping.next))
             if left.end is None:
-                index = after.node(Add(), (index, np.int32(-1))).outputs[0]
+                index = after.tensor(Add(), (index, np.int32(-1)))
             start = after.offset(left) if left.end is None else after.value(left.end)
             after.write(rows, index, start, tensor.op)
             self._first.append(cast("BufferView", rows.view))
@@ -381,19 +370,18 @@ class _Lowering:
         """The truth of whether a branch other than the first is chosen."""
         if isinstance(op, If) and choice.where is Storage.OWN:
             return choice
-        last = number == len(op.branches) - 1
         scratch, truth = Scratch(), BufferView(Storage.OWN, np.bool_, ())
         index = scratch.value(choice)
         if isinstance(op, If):
-            self._emit(scratch, {scratch.node(Identity(), (index,)).outputs[0]: truth})
-            return truth
-        same = scratch.node(Equal(), (index, np.int32(number))).outputs[0]
-        if last:  # also for indices out of range
-            below = scratch.node(Less(), (index, np.int32(0))).outputs[0]
-            above = scratch.node(Less(), (np.int32(number), index)).outputs[0]
-            outside = scratch.node(LogicalOr(), (below, above)).outputs[0]
-            same = scratch.node(LogicalOr(), (same, outside)).outputs[0]
-        self._emit(scratch, {same: truth})
+            chosen = scratch.tensor(Identity(), (index,))
+        else:
+            chosen = scratch.tensor(Equal(), (index, np.int32(number)))
+            if number == len(op.branches) - 1:  # also for indices out of range
+                below = scratch.tensor(Less(), (index, np.int32(0)))
+                above = scratch.tensor(Less(), (np.int32(number), index))
+                outside = scratch.tensor(LogicalOr(), (below, above))
+                chosen = scratch.tensor(LogicalOr(), (chosen, outside))
+        self._emit(scratch, {chosen: truth})
         return truth
 
     def _branch(
@@ -426,7 +414,7 @@ class _Lowering:
                 if tensor in kept:
                     scratch.kept[value] = kept[tensor]
                 continue
-            last = scratch.node(Identity(), (value,), inner.op).outputs[0]
+            last = scratch.tensor(Identity(), (value,), inner.op)
             fetches[last] = _result_view(found, tensor, last, where)
         self._emit(scratch, fetches, where, list(traces.values()))
         found.update({tensor: scratch.lists[value] for tensor, value in traces.items()})
@@ -453,8 +441,8 @@ class _Lowering:
                 self._control(unit, scratch, where)
             elif isinstance(unit.op, Const):
                 value = np.asarray(unit.op.numpy())
-                view = BufferView(Storage.CONSTANT, value.dtype, value.shape, value)
-                scratch.views[unit.outputs[0]] = view
+                constant = BufferView(Storage.CONSTANT, value.dtype, value.shape, value)
+                scratch.views[unit.outputs[0]] = constant
             else:
                 raise NotCompiled(unit, "it runs on the host")
 
@@ -480,14 +468,10 @@ class _Lowering:
                 scratch.views[tensor] = scratch.views[region.roots[tensor]]
                 continue
             buffer = lowered.buffers[tensor]
-            view = fetches.get(tensor) or BufferView(
-                Storage.OWN, buffer.dtype, lowered.spec.shapes[tensor]
-            )
-            scratch.views[tensor] = views[buffer] = view
+            own = BufferView(Storage.OWN, buffer.dtype, lowered.spec.shapes[tensor])
+            scratch.views[tensor] = views[buffer] = fetches.get(tensor, own)
         drawn = [self._drawing(node, lowered, scratch) for node in lowered.streams]
-        views |= {
-            lowered.streams[one]: two.view for one, two in zip(lowered.streams, drawn, strict=True)
-        }
+        views |= zip(lowered.streams.values(), [one.view for one in drawn], strict=True)
         self._items.append(Part(lowered, views))
         self._move_on(drawn)
 
@@ -504,8 +488,7 @@ class _Lowering:
         if drawn:
             scratch = Scratch()
             for one in drawn:
-                skip = SkipRandom(blocks=one.blocks)
-                scratch.targets.append(scratch.node(skip, (scratch.reference(one.view),)))
+                scratch.target(SkipRandom(blocks=one.blocks), (scratch.reference(one.view),))
             self._emit(scratch, {})
 
 
