@@ -28,10 +28,10 @@ _FREE = Const | Word | Index | Load | Accumulated | Cast
 
 
 class FlopsBytes(NamedTuple):
-    """The operations and bytes of one call of a kernel."""
+    """What one call computes and moves."""
 
-    operations: float
-    touched: tuple[int, ...]  # bytes of each argument
+    operations: float  # a multiplication with its addition counts as two
+    touched: tuple[int, ...]  # the bytes of each argument that are accessed
     moved: int  # bytes read and bytes written
 
 
@@ -39,22 +39,8 @@ class FlopsBytes(NamedTuple):
 _known = Bounded[Any, FlopsBytes]("flops and bytes of kernels", 2_000)
 
 
-def operations(kernel: Kernel) -> float:
-    """The operations of one call, a multiplication with its addition being two."""
-    return _counted(kernel).operations
-
-
-def moved_bytes(kernel: Kernel) -> int:
-    """The bytes that one call reads and writes."""
-    return _counted(kernel).moved
-
-
-def touched_bytes(kernel: Kernel) -> tuple[int, ...]:
-    """The bytes of each argument that one call accesses."""
-    return _counted(kernel).touched
-
-
-def _counted(kernel: Kernel) -> FlopsBytes:
+def flops_bytes(kernel: Kernel) -> FlopsBytes:
+    """The operations and bytes of one call of a kernel."""
     key = fingerprint(kernel), integers(kernel)
     found = _known.get(key)
     if found is None:

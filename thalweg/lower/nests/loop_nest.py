@@ -67,6 +67,10 @@ class Product:
     b: Factor
     dtype: Any
 
+    def reads(self, buffer: Buffer) -> bool:
+        """Whether a factor is loaded from a buffer."""
+        return buffer in (self.a.buffer, self.b.buffer)
+
 
 @dataclass(frozen=True, eq=False)
 class Write:
@@ -195,11 +199,6 @@ class LoopNest:
         template = NestTemplate(self.variables, writes, self.product, self.serial)
         return LoopNest(template, self.nodes, self.checks, self.aliases)
 
-    def with_product(self, product: Product) -> LoopNest:
-        """This nest with another product."""
-        template = NestTemplate(self.variables, self.writes, product, self.serial)
-        return LoopNest(template, self.nodes, self.checks, self.aliases)
-
     def with_template(
         self, template: NestTemplate, more: Mapping[Buffer, View] = _NOTHING
     ) -> LoopNest:
@@ -266,11 +265,15 @@ class LoopNest:
     @cached_property
     def loads(self) -> dict[Buffer, list[Affine]]:
         """The offsets at which each buffer is loaded."""
-        if self.checks:
-            return _loads_and_size(self._roots())[0]
-        if self.bindings is None:
-            return self.template.loads
-        return dict([self._rebinding.places(*pair) for pair in self.template.loads.items()])
+        loads = self.template.loads
+        if self.bindings is not None:
+            loads = dict([self._rebinding.places(*pair) for pair in loads.items()])
+        if not self.checks:
+            return loads
+        found, _ = _loads_and_size(self._conditions)
+        for buffer, offsets in loads.items():
+            found.setdefault(buffer, []).extend(offsets)
+        return found
 
     @property
     def spans(self) -> dict[Buffer, Span]:
@@ -283,10 +286,13 @@ class LoopNest:
     @property
     def expr_size(self) -> int:
         """The number of distinct expressions in it, those of its checks among them."""
-        return _loads_and_size(self._roots())[1] if self.checks else self.template.expr_size
+        if not self.checks:
+            return self.template.expr_size
+        return _loads_and_size([*self.template.roots, *self._conditions])[1]
 
-    def _roots(self) -> list[Expr | None]:
-        return [*self.template.roots, *(check.condition for check in self.checks)]
+    @property
+    def _conditions(self) -> list[Expr]:
+        return [check.condition for check in self.checks]
 
     @property
     def loaded(self) -> list[Buffer]:
@@ -368,7 +374,7 @@ def _least(place: Affine) -> int:
     return place.constant if math.isinf(low) else int(low)
 
 
-def _loads_and_size(roots: list[Expr | None]) -> tuple[dict[Buffer, list[Affine]], int]:
+def _loads_and_size(roots: Sequence[Expr | None]) -> tuple[dict[Buffer, list[Affine]], int]:
     found: dict[Buffer, list[Affine]] = {}
     count = 0
     for part in walk(roots):

@@ -152,15 +152,9 @@ def bounds_of(condition: Expr) -> tuple[Bound, ...] | None:
 def _bound(function: str, difference: Affine) -> Bound:
     """A comparison of a difference with zero as bounds of the difference."""
     low, high = (int(b) for b in difference.bounds)
-    match function:
-        case "lt":
-            return low, difference, 0
-        case "le":
-            return low, difference, 1
-        case "gt":
-            return 1, difference, high + 1
-        case _:
-            return 0, difference, high + 1
+    if function in ("lt", "le"):
+        return low, difference, int(function == "le")
+    return int(function == "gt"), difference, high + 1
 
 
 def _joined(found: list[Bound]) -> tuple[Bound, ...]:

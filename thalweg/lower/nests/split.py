@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from math import prod
 
 from thalweg.ir.expr import Bitcast, Call, Cast, Const, Expr, Index, Load, Select, select
@@ -27,16 +28,11 @@ _Range = tuple[Expr, int, int]  # a value, and the range of the index that choos
 
 def in_steps(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     """The nests; large values are computed by several, each reading what the last one stored."""
-    known: dict[NestTemplate, _Steps] = {}
+    steps = cache(partial(_Steps, target=target))
     result: list[LoopNest] = []
     for nest in nests:
-        template = nest.template
-        if not _is_large(template, target) or not _is_plain(template):
-            result.append(nest)
-            continue
-        if template not in known:
-            known[template] = _Steps(template, target)
-        result += known[template].nests_of(nest)
+        is_split = _is_large(nest.template, target) and _is_plain(nest.template)
+        result += steps(nest.template).nests_of(nest) if is_split else [nest]
     return result
 
 

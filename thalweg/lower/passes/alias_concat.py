@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,7 +44,7 @@ def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
     aliases: dict[Buffer, frozenset[Buffer]] = {}
     known: dict[NestTemplate, dict[Buffer, int]] = {}
     for position, nest in enumerate(nests):
-        starts = find_once(nest, known, _starts)
+        starts = find_once(nest, known, partial(copied, find=_start))
         whole = nest.targets[0] if nest.targets else None
         if whole is None or not starts or not pieces.keys().isdisjoint([whole, *starts]):
             continue
@@ -82,11 +83,6 @@ def find_once(
         known[template] = find(LoopNest(template, nest.nodes))
     found, numbers = known[template], template.buffers.index
     return {nest.views[numbers(buffer)][0]: what for buffer, what in found.items()}
-
-
-def _starts(nest: LoopNest) -> dict[Buffer, int]:
-    """Where in the whole each part begins that a nest copies, if that is all it does."""
-    return copied(nest, _start)
 
 
 def copied(

@@ -23,7 +23,6 @@ from thalweg.ir.target import Target
 from thalweg.lower.cost import element_cost, worth_rematerializing
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.loop_nest import (
-    Factor,
     LoopNest,
     Renaming,
     Write,
@@ -262,7 +261,9 @@ def _computing(nest: LoopNest, value: _Value) -> LoopNest | None:
     def instead(part: Expr) -> Expr | None:
         return at[part.offset] if isinstance(part, Load) and part.buffer is buffer else None
 
-    return _with_values(nest, Replace(instead))
+    computed = Replace(instead)
+    writes = [replace(write, value=computed.of(write.value)) for write in nest.writes]
+    return nest.with_writes(tuple(writes))
 
 
 def _in_memory(nest: LoopNest, buffer: Buffer) -> bool:
@@ -322,21 +323,5 @@ def _places(nest: LoopNest, value: _Value) -> list[Affine]:
 
 def _reading(nest: LoopNest, value: _Value, again: Buffer) -> LoopNest:
     """A reader that loads a value from where it was stored again."""
-
-    def instead(part: Expr) -> Expr | None:
-        is_it = isinstance(part, Load) and part.buffer is value.buffer
-        return Load(again, part.offset) if isinstance(part, Load) and is_it else None
-
-    replaced = Replace(instead)
-    changed = _with_values(nest, replaced)
-    product = nest.product
-    if product is None:
-        return changed
-    a, b = (Factor(replaced.of(side.value), side.bounds) for side in (product.a, product.b))
-    return changed.with_product(replace(product, a=a, b=b))
-
-
-def _with_values(nest: LoopNest, rewriter: Replace) -> LoopNest:
-    """A nest with the values of its writes rewritten."""
-    writes = [replace(write, value=rewriter.of(write.value)) for write in nest.writes]
-    return nest.with_writes(tuple(writes))
+    views = [(again, at) if buffer is value.buffer else (buffer, at) for buffer, at in nest.views]
+    return replace(nest, bindings=tuple(views))
