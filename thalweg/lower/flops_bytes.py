@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from thalweg.ir.expr import Accumulated, Cast, Const, Expr, Index, Load, Reduce, Word
 from thalweg.ir.fingerprint import fingerprint
 from thalweg.ir.kernel import Argument, Contraction, Kernel
-from thalweg.ir.loop import Variable
+from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.parametric import integers
 from thalweg.ir.rewrite import Fold, free_variables
 from thalweg.platform.caches import Bounded
@@ -53,7 +52,7 @@ def _operations(kernel: Kernel) -> float:
         roots = [*(s.value for s in kernel.stores), *(c.condition for c in kernel.checks)]
         return _Count(_NOTHING).all(roots)
     results = frozenset((*kernel.batch, *kernel.rows, *kernel.columns))
-    products = 2.0 * _times(results.union(kernel.reduced))
+    products = 2.0 * iterations(results.union(kernel.reduced))
     return products + _Count(results).all([store.value for store in kernel.stores])
 
 
@@ -70,9 +69,9 @@ def _traffic(kernel: Kernel) -> tuple[tuple[int, ...], int]:
     count.all(roots)
     read, written = Counter(count.touched), Counter[Argument]()
     for store in kernel.stores:
-        written[store.argument] += _times(store.variables)
+        written[store.argument] += iterations(store.variables)
         if store.combine != "set":
-            read[store.argument] += _times(store.variables)
+            read[store.argument] += iterations(store.variables)
     moved = sum(_bytes(argument, n) for side in (read, written) for argument, n in side.items())
     return tuple([_bytes(a, read[a] + written[a]) for a in kernel.arguments]), moved
 
@@ -80,10 +79,6 @@ def _traffic(kernel: Kernel) -> tuple[tuple[int, ...], int]:
 def _bytes(argument: Argument, times: int) -> int:
     """The bytes of `times` accesses, at most those of the argument."""
     return min(times, int(argument.size)) * np.dtype(argument.dtype).itemsize
-
-
-def _times(variables: Iterable[Variable]) -> int:
-    return prod(int(variable.extent) for variable in variables)
 
 
 class _Count:
@@ -113,7 +108,7 @@ class _Count:
                 return self._of_sum, True
             case Load():
                 found = free_variables(part)
-                self.touched[part.buffer] = self.touched.get(part.buffer, 0) + _times(found)
+                self.touched[part.buffer] = self.touched.get(part.buffer, 0) + iterations(found)
                 return found, True
             case Reduce():
                 self._add(variables.union(part.variables), data)
@@ -127,4 +122,4 @@ class _Count:
         return variables, data
 
     def _add(self, variables: frozenset[Variable], data: bool) -> None:
-        self._total += _times(variables) if data else 0
+        self._total += iterations(variables) if data else 0

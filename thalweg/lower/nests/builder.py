@@ -283,7 +283,7 @@ class NestBuilder:
             return
         # A new value depends on other elements of the old one: it is complete before it is written.
         for write in writes:
-            fresh = Buffer(BufferKind.TEMPORARY, write.buffer.dtype, write.buffer.size, node)
+            fresh = Buffer.temporary(write.buffer.dtype, write.buffer.size, node)
             self._add(node, variables, [Write(fresh, variables, write.offset, write.value)])
             copied = Load(fresh, write.offset)
             self._add(node, variables, [Write(write.buffer, variables, write.offset, copied)])

@@ -20,10 +20,10 @@ import numpy as np
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Cast, Const, Expr, Load, Reduce, Scan
-from thalweg.ir.index import Affine, expressed, number
+from thalweg.ir.index import Affine, expressed, number, row_major
 from thalweg.ir.index import affine as as_sum
 from thalweg.ir.index import variable as index_of
-from thalweg.ir.loop import Variable
+from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Rewriter, walk
 from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.inline_producers import PendingCheck
@@ -83,6 +83,17 @@ class Write:
     combine: str = "set"
     inside: Expr | None = None
     distinct: frozenset[Variable] = frozenset()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it sets its element in every iteration."""
+        return self.combine == "set" and self.inside is None
+
+
+def stored(value: Expr, loops: tuple[Variable, ...], source: Any) -> tuple[Write, Load]:
+    """The write of a value to a new temporary, an element per iteration, and the load of it."""
+    buffer, offset = Buffer.temporary(value.dtype, iterations(loops), source), row_major(loops)
+    return Write(buffer, loops, offset, value), Load(buffer, offset)
 
 
 #: The first and the last element of a buffer that may be touched.

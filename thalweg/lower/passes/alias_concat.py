@@ -58,9 +58,8 @@ def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
 
 def is_made_once(writes: Sequence[Write]) -> bool:
     """Whether a buffer is a temporary that one unconditional write fills."""
-    if len(writes) != 1 or writes[0].buffer.kind is not BufferKind.TEMPORARY:
-        return False
-    return writes[0].combine == "set" and writes[0].inside is None
+    is_single = len(writes) == 1 and writes[0].is_plain
+    return is_single and writes[0].buffer.kind is BufferKind.TEMPORARY
 
 
 def _with_aliases(nest: LoopNest, aliases: Mapping[Buffer, frozenset[Buffer]]) -> LoopNest:

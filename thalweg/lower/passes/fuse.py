@@ -9,7 +9,6 @@ removed.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Index, Load
 from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major
 from thalweg.ir.index import variable as index_of
-from thalweg.ir.loop import Variable
+from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
@@ -200,7 +199,7 @@ def _reshaped(
     found = {v: number(0) for v in variables if v.extent == 1}
     while left and right:
         ours, theirs = [left.pop()], [right.pop()]
-        while (count := _iterations(ours)) != (wanted := _iterations(theirs)):
+        while (count := iterations(ours)) != (wanted := iterations(theirs)):
             side, rest = (ours, left) if count < wanted else (theirs, right)
             if not rest or not count or not wanted:
                 return None
@@ -212,10 +211,6 @@ def _reshaped(
         else:
             return None
     return None if left or right else found
-
-
-def _iterations(variables: Sequence[Variable]) -> int:
-    return math.prod(variable.extent for variable in variables)
 
 
 def _digits(variables: Sequence[Variable], whole: Variable) -> dict[Variable, Affine]:

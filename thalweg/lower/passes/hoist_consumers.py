@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from math import prod
 
+from thalweg.ir.loop import iterations
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.loop_nest import LoopNest
@@ -66,7 +66,7 @@ class _Order:
 
 
 def _is_number(nest: LoopNest) -> bool:
-    return prod(nest.domain) == 1 and nest.product is None and not _lasts(nest)
+    return iterations(nest.variables) == 1 and nest.product is None and not _lasts(nest)
 
 
 def _lasts(nest: LoopNest) -> bool:

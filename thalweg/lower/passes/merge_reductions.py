@@ -196,9 +196,7 @@ def _merged_factor(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -
         return None
     else:
         size = buffers[0].size
-        whole = Buffer(
-            BufferKind.TEMPORARY, buffers[0].dtype, size * len(buffers), buffers[0].source
-        )
+        whole = Buffer.temporary(buffers[0].dtype, size * len(buffers), buffers[0].source)
         pieces.update((b, (whole, place * size)) for place, b in enumerate(buffers))
         start, stride = 0, size
     placed = offset + index_of(steps).scaled(stride)
