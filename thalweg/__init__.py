@@ -57,3 +57,5 @@ _PARTS = (
 _sys.modules[f"{__name__}.compat.v1"] = _sys.modules[__name__]
 public.publish_value("compat.v1", _sys.modules[__name__])
 public.install(_sys.modules[__name__])
+
+platform.tracebacks.enable_traceback_filtering()

@@ -27,14 +27,15 @@ from thalweg.ir.expr import (
     as_expr,
 )
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.kernel import Argument, Dynamic, Loops, Offset
+from thalweg.ir.index import Affine, total
+from thalweg.ir.kernel import Argument, Loops
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import postorder
 from thalweg.platform.dtype_traits import bounds, compute_dtype, is_float, is_narrow_float
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 TARGETS = [t for t in ("native", "x86-64-v3", "x86-64-v2", "aarch64") if runs_here(named(t))]
-FOLDS: dict[str, Any] = {
+UFUNCS: dict[str, Any] = {
     "sum": np.add,
     "prod": np.multiply,
     "max": np.maximum,
@@ -79,7 +80,7 @@ class Oracle:
             if store.combine == "set":
                 target[place] = value
             else:
-                FOLDS[store.combine].at(target, place, value)
+                UFUNCS[store.combine].at(target, place, value)
         return fault
 
     def over(self, value: Any, variables: Sequence[Variable]) -> np.ndarray:
@@ -94,9 +95,9 @@ class Oracle:
         shape[self.axes[variable]] = int(variable.extent)
         return np.arange(int(variable.extent)).reshape(shape)
 
-    def place(self, offset: Offset) -> Any:
+    def place(self, offset: Affine) -> Any:
         total: Any = np.full([1] * len(self.axes), int(offset.constant))
-        for factor, term in offset.terms:
+        for term, factor in offset.terms.items():
             at = self.axis(term) if isinstance(term, Variable) else self.value(term)
             total = total + int(factor) * np.asarray(at).astype(np.int64)
         return total
@@ -158,7 +159,7 @@ class Oracle:
         elif kind in ("sum", "prod"):
             options["dtype"] = compute_dtype(full.dtype)
         return (
-            FOLDS[kind]
+            UFUNCS[kind]
             .reduce(full, axis=axes, keepdims=True, **options)
             .astype(bool if kind in ("all", "any") else full.dtype)
         )
@@ -167,7 +168,7 @@ class Oracle:
         full, axis = self.full(body, [variable]), self.axes[variable]
         moved = np.moveaxis(full, axis, 0)
         moved = moved[::-1] if reverse else moved
-        done = FOLDS[kind].accumulate(moved, axis=0, dtype=compute_dtype(full.dtype))
+        done = UFUNCS[kind].accumulate(moved, axis=0, dtype=compute_dtype(full.dtype))
         done = done.astype(full.dtype)
         if exclusive:
             first = np.full_like(done[:1], {"sum": 0, "prod": 1}.get(kind, worst(kind, full.dtype)))
@@ -247,8 +248,13 @@ def close(found: np.ndarray, expected: np.ndarray, tolerance: float, message: st
     np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance, err_msg=message)
 
 
+def place(*terms: Any, constant: int = 0) -> Affine:
+    """The sum of (factor, variable or expression) pairs and a constant."""
+    return total([Affine(constant), *(Affine(0, {term: factor}) for factor, term in terms)])
+
+
 def at(argument: Argument, *terms: Any, constant: int = 0) -> Expr:
-    return Load(argument, Offset(constant, terms))
+    return Load(argument, place(*terms, constant=constant))
 
 
 def over(kind: str, variables: Variable | tuple[Variable, ...], body: Any) -> Expr:
@@ -268,9 +274,3 @@ def numbers(size: Any, dtype: Any, seed: int = 0) -> np.ndarray:
     if known.kind in "iu":
         return random.integers(0 if known.kind == "u" else -9, 9, size).astype(known)
     return random.standard_normal(size).astype(known)
-
-
-def dynamic(value: int, word: int) -> Dynamic:
-    made = Dynamic(value)
-    made.word = word
-    return made

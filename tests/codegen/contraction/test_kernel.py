@@ -15,7 +15,6 @@ from tests.codegen.contraction.contractions import (
     call,
     check,
     compiled,
-    dynamic,
     element,
     matmul,
     random_arrays,
@@ -25,9 +24,11 @@ from thalweg.codegen.contraction.form import form_of
 from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Setting
 from thalweg.codegen.machine import named
+from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Index, select
 from thalweg.ir.expr import call as expr
-from thalweg.ir.kernel import Access, Contraction, Offset, Store
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access, Contraction, Store
 from thalweg.ir.loop import Variable
 
 
@@ -294,19 +295,20 @@ def test_epilogue_reads_a_transposed_operand_and_indices(native, terms):
 def test_several_stores_in_several_types(native):
     kernel = matmul(21, 35, 9)
     (store,) = kernel.stores
-    halves = argument(3, ml_dtypes.bfloat16, (21, 35), True)
+    narrow = argument(3, ml_dtypes.bfloat16, (21, 35), True)
     flags = argument(4, np.bool_, (21, 35), True)
     i, j = kernel.rows[0], kernel.columns[0]
     swapped = at((35, 21), j, i)
-    turned = argument(5, np.float32, (35, 21), True)
+    transposed = argument(5, np.float32, (35, 21), True)
     stores = (
         store,
-        Store(halves, (i, j), store.offset, SUM.cast(ml_dtypes.bfloat16)),
+        Store(narrow, (i, j), store.offset, SUM.cast(ml_dtypes.bfloat16)),
         Store(flags, (i, j), store.offset, SUM > 0),
-        Store(turned, (i, j), swapped, SUM * 2.0),
+        Store(transposed, (i, j), swapped, SUM * 2.0),
     )
     made = Contraction(
-        (*kernel.arguments, halves, flags, turned), (), kernel.rows, kernel.columns, kernel.reduced,
+        (*kernel.arguments, narrow, flags, transposed),
+        (), kernel.rows, kernel.columns, kernel.reduced,
         kernel.a, kernel.b, kernel.dtype, stores,
     )  # fmt: skip
     arrays = random_arrays(made, np.random.default_rng(1))
@@ -371,7 +373,7 @@ def test_gathered_rows(native):
     i, k = kernel.rows[0], kernel.reduced[0]
     table = argument(0, np.float32, (101, 19))
     chosen = argument(3, np.int32, (9,))
-    place = Offset(0, ((19, element(chosen, at((9,), i))), (1, k)))
+    place = Affine(0, {element(chosen, at((9,), i)): 19, k: 1})
     made = with_sides(
         kernel, Access(element(table, place)), arguments=(table, *kernel.arguments[1:], chosen)
     )
@@ -406,9 +408,9 @@ def dynamic_matmul(which, hint, size):
     a, b, y = (argument(p, np.float32, (1,), p == 2) for p in range(3))
     return Contraction(
         (a, b, y), (), (i,), (j,), (k,),
-        Access(element(a, Offset(0, ((stride_a, i), (1, k))))),
-        Access(element(b, Offset(0, ((stride_b, k), (1, j))))), np.dtype(np.float32),
-        (Store(y, (i, j), Offset(0, ((stride_b, i), (1, j))), SUM),),
+        Access(element(a, Affine(0, {i: stride_a, k: 1}))),
+        Access(element(b, Affine(0, {k: stride_b, j: 1}))), np.dtype(np.float32),
+        (Store(y, (i, j), Affine(0, {i: stride_b, j: 1}), SUM),),
     )  # fmt: skip
 
 
@@ -520,7 +522,7 @@ def test_odd_schedules(native, seed):
     "kernel", [*VARIED, matmul(16, 300, 400), matmul(16, 70, 300, tb=True), matmul(3, 40, 70)]
 )
 def test_neighbours_give_the_sums(native, kernel):
-    """A walk over schedules that differ in one respect from the one before."""
+    """A sequence of schedules that differ in one respect from the one before."""
     made = schedule(kernel, native)
     for step in range(6):
         near = neighbours(kernel, native, made)

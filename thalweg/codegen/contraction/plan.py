@@ -21,14 +21,7 @@ from thalweg.codegen.contraction.cost import (
     tile_cost,
     tile_height,
 )
-from thalweg.codegen.contraction.form import (
-    Form,
-    NotContraction,
-    argument_of,
-    form_of,
-    is_static,
-    loads_of,
-)
+from thalweg.codegen.contraction.form import Form, NotContraction, argument_of, form_of, loads_of
 from thalweg.codegen.contraction.packing import Packing
 from thalweg.codegen.contraction.schedule import (
     Schedule,
@@ -43,6 +36,7 @@ from thalweg.codegen.contraction.schedule import (
 )
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.winograd.plan import filtered, filtered_otherwise
+from thalweg.ir.dynamic import is_static
 from thalweg.ir.kernel import Contraction
 
 # Choices
@@ -370,7 +364,7 @@ def _split(setting: Setting, made: Schedule, most: int) -> Schedule:
 
 
 def _with_pieces(setting: Setting, made: Schedule) -> Schedule:
-    """Pieces of work of the least cost: rows and columns in turn, from all columns on."""
+    """Pieces of work of the least cost: rows and columns alternately, from all columns on."""
     copies = _copies_of_b(setting, made)
     likely = replace(made, panels=setting.panels(made), copy_b=copies[-1])
     for _ in range(2):

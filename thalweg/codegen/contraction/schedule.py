@@ -1,7 +1,7 @@
 """Schedules: how a contraction may be computed, and what that means for its factors.
 
 A `Schedule` is plain numbers: tiles, blocks, copies. With the form of a contraction and a target (a
-`Setting`) they say what a piece of work spans and how copies of the factors look.
+`Setting`) they say what a piece of work spans and the layout of packed factors.
 """
 
 from __future__ import annotations
@@ -15,19 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import (
-    Form,
-    argument_of,
-    is_static,
-    loads_of,
-    pinned_in,
-    plain,
-    variables_of,
-)
+from thalweg.codegen.contraction.form import Form, argument_of, loads_of, pinned_in
 from thalweg.codegen.contraction.packing import Packing, dense, tiled, windowed
 from thalweg.codegen.machine import CpuTarget
+from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load
-from thalweg.ir.kernel import Access, Offset
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access
 from thalweg.ir.loop import Variable
 
 #: How many threads have scratch memory of their own; more than these do not work on one kernel.
@@ -124,7 +118,7 @@ class Setting:
         return {}
 
     def packing_of_a(self, made: Schedule) -> Packing | None:
-        """How a copy of the rows' factor looks, if there is one."""
+        """The layout of the packed rows' factor, if it is packed."""
         if not made.copy_a:
             return None
         key = made.copy_a, made.tile_at, made.tile
@@ -192,11 +186,11 @@ def uses(access: Access) -> set[Variable]:
     """The variables that a factor depends on."""
     places = [load.offset for load in loads_of(access.value)]
     places += [offset for _, offset, _ in access.bounds]
-    return {v for o in places for v in variables_of(o)} | set(pinned_in(access.value))
+    return {v for o in places for v in o.strides} | set(pinned_in(access.value))
 
 
 def packing_of_a(form: Form, made: Schedule) -> Packing | None:
-    """How a copy of the rows' factor looks."""
+    """The layout of the packed rows' factor."""
     access = form.kernel.a
     inner = [*form.rows, *form.reduced, *([form.lane] if form.depthwise else [])]
     used = _used_in(access)
@@ -233,16 +227,16 @@ def is_plain(access: Access, dtype: Any) -> bool:
     if not isinstance(access.value, Load):
         return False
     argument, offset = argument_of(access)
-    return plain(offset) and np.dtype(argument.dtype) == np.dtype(dtype)
+    return offset.is_plain and np.dtype(argument.dtype) == np.dtype(dtype)
 
 
-def range_of(form: Form, offset: Offset, covered: Sequence[Variable]) -> Variable | None:
+def range_of(form: Form, offset: Affine, covered: Sequence[Variable]) -> Variable | None:
     """The one reduced variable that a bound limits, for the same range in all rows of a tile."""
-    variables = variables_of(offset)
+    variables = list(offset.strides)
     limited = [v for v in variables if v in form.reduced]
     if len(limited) != 1 or not set(covered).isdisjoint(variables) or form.lane in variables:
         return None
-    if not plain(offset) or not is_static(offset.factor(limited[0])):
+    if not offset.is_plain or not is_static(offset.factor(limited[0])):
         return None
     return limited[0]
 

@@ -39,7 +39,6 @@ from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported
 from thalweg.ir.functions.function import Site
 from thalweg.ir.functions.register import Register
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.kernel import Dynamic
 
 __all__ = [
     "Evaluator",
@@ -55,7 +54,7 @@ __all__ = [
 #: The mask has as many lanes as the evaluator; the value may have one, the same for all lanes.
 Leaf = Callable[[Expr, Value | None], Value]
 
-#: Told of a scalar condition that must not be: some lane divides by zero.
+#: Called with a scalar condition that must not hold: some lane divides by zero.
 Fault = Callable[[Builder, Value], None]
 
 LEAVES = Load | Index | Word | Reduce | Scan | Accumulated
@@ -76,7 +75,7 @@ def constant_of(number: Any, dtype: Any, lanes: int = 1) -> Value:
 class Evaluator:
     """Writes the value of expressions in a number of lanes; shared parts are computed once.
 
-    Values are remembered for the block that is being written: code that does not always run before
+    Values are cached for the block that is being written: code that does not always run before
     what follows needs an evaluator of its own.
     """
 
@@ -202,7 +201,7 @@ class Evaluator:
     def _reads_or_faults(self, expr: Expr) -> bool:
         match expr:
             case Load():
-                return not _always_inside(expr.buffer, expr.offset)
+                return not (expr.offset.is_constant and expr.buffer.contains(expr.offset))
             case Reduce() | Scan():
                 return True
             case Call() if FUNCTIONS[expr.function].divides:
@@ -280,11 +279,3 @@ def _spread(b: Builder, value: Value, lanes: int) -> Value:
     if lanes == 1 or value.type.lanes == lanes or value.text.startswith("%"):
         return b.splat(value, lanes)
     return Value(value.type.of(lanes), f"splat ({value})")
-
-
-def _always_inside(argument: Any, offset: Any) -> bool:
-    """Whether a load is at a fixed place within its buffer."""
-    numbers = offset.constant, argument.size
-    if offset.terms or any(isinstance(number, Dynamic) for number in numbers):
-        return False
-    return 0 <= offset.constant < argument.size
