@@ -85,7 +85,7 @@ class Op:
     #: op changes several references, `at.output` counts them in the order of the inputs.
     loop: ClassVar[Callable[..., Any]]
     #: (self, *inputs: Operand) -> what the values of its inputs must fulfil, as `Requirement`s. The
-    #: kernel raises where one does not; compiled code looks, and leaves the words to the kernel.
+    #: kernel raises where one does not; compiled code checks, and leaves the message to the kernel.
     #: That an index from data lies in its range need not be said.
     requires: ClassVar[Callable[..., Any]]
     #: (self, context, *inputs) -> the place in its random stream that a run takes, as words

@@ -1,6 +1,6 @@
 """Steps explained: `sess.plan(fetches, feeds)` gives a `StepPlan`.
 
-Print it to see what becomes of the step, stage by stage; look at `.kernels` for the code of each;
+Print it to see what becomes of the step, stage by stage; `.kernels` have the code of each;
 measure with `.profile()`. None of it changes the state of the session.
 """
 
@@ -18,11 +18,11 @@ from thalweg.inspect.kernel_info import PlannedKernel
 from thalweg.inspect.plan_text import heading, listing
 from thalweg.inspect.plan_walk import (
     HostOp,
-    Part,
     PlannedControl,
     PlannedRegion,
+    PlannedUnit,
     flattened,
-    parts_of,
+    planned_units,
 )
 from thalweg.inspect.profile import Profile, profile
 from thalweg.runtime.plan import Plan, Step
@@ -31,7 +31,7 @@ from thalweg.runtime.resources import Resources
 
 @dataclass(frozen=True, eq=False)
 class StepPlan:
-    """How a step runs: `print` it, look into its `kernels`, or measure it with `profile`.
+    """How a step runs: `print` it, read its `kernels`, or measure it with `profile`.
 
     ```
     plan = sess.plan([train, loss], {x: images, y: labels})
@@ -46,22 +46,22 @@ class StepPlan:
     feeds: Sequence[Any]
     resources: Resources
     graph_size: int
-    parts: Sequence[Part]
+    units: Sequence[PlannedUnit]
 
     @cached_property
     def regions(self) -> list[PlannedRegion]:
-        """The parts that are compiled, those inside others included."""
-        return [part for part in flattened(self.parts) if isinstance(part, PlannedRegion)]
+        """The regions, those inside others included."""
+        return [unit for unit in flattened(self.units) if isinstance(unit, PlannedRegion)]
 
     @property
     def host_ops(self) -> list[HostOp]:
         """The nodes that run on their NumPy kernels."""
-        return [part for part in flattened(self.parts) if isinstance(part, HostOp)]
+        return [unit for unit in flattened(self.units) if isinstance(unit, HostOp)]
 
     @property
     def controls(self) -> list[PlannedControl]:
         """The conditionals and loops, and how they ran the last time."""
-        return [part for part in flattened(self.parts) if isinstance(part, PlannedControl)]
+        return [unit for unit in flattened(self.units) if isinstance(unit, PlannedControl)]
 
     @cached_property
     def kernels(self) -> list[PlannedKernel]:
@@ -73,10 +73,10 @@ class StepPlan:
         return profile(self.plan, self.feeds, self.resources, n)
 
     def text(self, most: int | None = None) -> str:
-        """The plan in words; with `most`, only so many kernels of each region, the heaviest."""
+        """The plan as text; with `most`, only so many kernels of each region, the heaviest."""
         fed = zip(self.step.feeds, map(np.shape, self.feeds), strict=True)
         top = heading(self.step.fetches, self.step.targets, dict(fed))
-        return "\n".join([*top, *listing(self.plan, self.parts, self.graph_size, most)])
+        return "\n".join([*top, *listing(self.plan, self.units, self.graph_size, most)])
 
     def __str__(self) -> str:
         return self.text()
@@ -94,8 +94,8 @@ def explain(
 ) -> StepPlan:
     """Lower and compile a plan for these feeds, and tell how it runs."""
     shapes = dict(zip(step.feeds, map(np.shape, feeds), strict=True))
-    parts = parts_of(plan, shapes, resources.on(plan.device), device)
+    units = planned_units(plan, shapes, resources.on(plan.device), device)
     for each in plan.partitions:
         own = {tensor: np.shape(feeds[place]) for place, tensor in each.partition.feeds}
-        parts += parts_of(each.plan, own, resources.on(each.device.name), each.device)
-    return StepPlan(step, plan, feeds, resources, graph_size, parts)
+        units += planned_units(each.plan, own, resources.on(each.device.name), each.device)
+    return StepPlan(step, plan, feeds, resources, graph_size, units)

@@ -11,9 +11,9 @@ from thalweg.inspect.kernel_info import PlannedKernel
 from thalweg.inspect.plan_text_control import control_lines
 from thalweg.inspect.plan_walk import (
     HostOp,
-    Part,
     PlannedControl,
     PlannedRegion,
+    PlannedUnit,
     flattened,
     is_variable,
 )
@@ -37,12 +37,14 @@ def described(tensor: Tensor, shape: Sequence[int]) -> str:
     return f"{tensor.name} {tensor.dtype.base_dtype.name}{list(shape)}"
 
 
-def listing(plan: Plan, parts: Sequence[Part], graph_size: int, most: int | None) -> list[str]:
+def listing(
+    plan: Plan, units: Sequence[PlannedUnit], graph_size: int, most: int | None
+) -> list[str]:
     """The stages of a step: the graph, host ops, and each region down to its kernels."""
-    every = list(flattened(parts))
-    found = [part for part in every if isinstance(part, PlannedRegion)]
-    hosts = [part for part in every if isinstance(part, HostOp)]
-    controls = [part for part in every if isinstance(part, PlannedControl)]
+    every = list(flattened(units))
+    found = [unit for unit in every if isinstance(unit, PlannedRegion)]
+    hosts = [unit for unit in every if isinstance(unit, HostOp)]
+    controls = [unit for unit in every if isinstance(unit, PlannedControl)]
     lines = [_graph_line(plan, graph_size), _cut_line(plan, found, hosts, len(controls))]
     lines += [line for host in hosts for line in _host_lines(host)]
     lines += [line for control in controls for line in control_lines(control)]
@@ -96,15 +98,15 @@ def _lowered_lines(region: PlannedRegion, step: Program, number: int) -> list[st
     lowered, kernels = step.lowered, region.kernels
     nodes = region.region.nodes
     known = sum(all(t in lowered.spec.values for t in n.outputs) and bool(n.outputs) for n in nodes)
-    waits = sum(kernel.waits for kernel in kernels)
-    checks = sum(kernel.kind == "check" for kernel in kernels)
+    barriers = sum(kernel.barriers for kernel in kernels)
+    checks = sum(kernel.form == "check" for kernel in kernels)
     kept = plural(len(kernels) - checks, "kernel") + (
         f" and {plural(checks, 'check')} of indices" if checks else ""
     )
     return [
         f"region {number} {plural(len(nodes), 'node')}, {known} known before the step runs",
         f"fused    {plural(lowered.drafted, 'loop nest')} into {kept}",
-        f"runs     on {plural(step.threads, 'thread')}, {plural(waits, 'barrier')}",
+        f"runs     on {plural(step.threads, 'thread')}, {plural(barriers, 'barrier')}",
         f"compiled {_made(region)}",
     ]
 
@@ -175,7 +177,7 @@ def kernel_lines(kernels: Sequence[PlannedKernel], first: int, most: int | None)
         heaviest = sorted(numbered, key=lambda item: item[1].flops + item[1].bytes, reverse=True)
         shown = sorted(heaviest[:most], key=lambda item: item[0])
     rows = [_kernel_row(number, kernel) for number, kernel in shown]
-    head = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "waits")
+    head = ("#", "kernel", "form", "iterations", "flops", "bytes", "threads", "barriers")
     lines = ["", *table(head, rows, left=(1, 2, 3))]
     rest = [kernel for _, kernel in numbered if (_, kernel) not in shown]
     if rest:
@@ -189,12 +191,12 @@ def _kernel_row(number: int, kernel: PlannedKernel) -> tuple[str, ...]:
     return (
         str(number),
         clipped(kernel.name),
-        kernel.kind,
+        kernel.form,
         kernel.space,
         amount(kernel.flops),
         size(kernel.bytes),
         str(kernel.users),
-        str(kernel.waits or ""),
+        str(kernel.barriers or ""),
     )
 
 

@@ -1,6 +1,6 @@
-"""Native steps run with a clock: who wants to know when each kernel ran wraps a region's call.
+"""Programs run with a clock: a region's call is wrapped to note when each kernel ran.
 
-A `TimedRegion` does what the region does, and hands on the step that ran with the times of its
+A `TimedRegion` does what the region does, and hands on the program that ran with the times of its
 entries. Nodes that run between compiled parts of a region are seen through a `TimedContext`.
 """
 
@@ -21,7 +21,7 @@ from thalweg.runtime.kernels import Context, Instruction, run
 
 #: nanoseconds: [entry, thread, begin and end]; zeros where a thread made no call
 Times = NDArray[np.int64]
-#: (the step that ran, the times of its program)
+#: (the program that ran, the times of its entries)
 Ran = Callable[[Program, Times], None]
 #: run one instruction over slots in a context
 Single = Callable[[Instruction, list[Any], Context], None]

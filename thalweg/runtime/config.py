@@ -46,7 +46,7 @@ class OptimizerOptions:
 @public("GraphOptions")
 @dataclass
 class GraphOptions:
-    """How graphs are prepared."""
+    """How graphs are built and optimised."""
 
     enable_recv_scheduling: bool = False
     optimizer_options: OptimizerOptions = field(default_factory=OptimizerOptions)

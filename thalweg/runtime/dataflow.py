@@ -178,7 +178,7 @@ class _Run:
                 self._die(iteration, vertex)
             else:
                 fires[vertex.kind](iteration, vertex)
-        self._settle(iteration.frame)
+        self._end_iterations(iteration.frame)
 
     # Sending
 
@@ -317,7 +317,7 @@ class _Run:
             return
         frame = self._child(iteration, vertex)
         frame.missing -= 1
-        self._settle(frame)
+        self._end_iterations(frame)
 
     # Frames
 
@@ -386,7 +386,7 @@ class _Run:
         found[iteration.index] = iteration.values[vertex.first]
         iteration.values[vertex.first] = None
 
-    def _settle(self, frame: _Frame) -> None:
+    def _end_iterations(self, frame: _Frame) -> None:
         """End the iterations in which nothing can fire any more, the oldest first."""
         if frame.missing or frame.is_over:
             return

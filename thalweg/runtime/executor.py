@@ -62,7 +62,7 @@ def _run_in_order(
         slots[slot] = value
     run(plan.instructions, slots, resources, cancellation)
     if not plan.may_block:  # else what was taken from a queue would be lost
-        cancellation.check()  # native code does not look: a step that ended late is late
+        cancellation.check()  # native code does not check: a step that ended late is late
     return [slots[slot] for slot in plan.fetches]
 
 
