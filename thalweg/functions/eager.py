@@ -165,7 +165,7 @@ class EagerGraph(threading.local, BareGraph):
         return lazy_trace.position(tensor)
 
     def run_if_long(self, lazy_trace: LazyTrace, child: TraceNode, origin: MadeAt) -> None:
-        """Run work whose values nobody reads, where its loop begins again: the next span will then be
+        """Run work whose values nobody reads, where its loop begins again: the next span is then
         like this one."""
         if child.size < _LONG and not EagerGraph.sync:
             return
