@@ -33,9 +33,16 @@ class DeviceProgram(ABC):
 
     @abstractmethod
     def __call__(
-        self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
+        self,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+        deliver: Callable[[int, Any], None] | None = None,
     ) -> list[Any] | None:
-        """Issue it: the region's outputs, or None where its reference kernels must decide."""
+        """Issue it: the region's outputs, or None where its reference kernels must decide.
+
+        `deliver` may be given early outputs, by number, while the program runs.
+        """
 
     @abstractmethod
     def by_rows(

@@ -89,6 +89,7 @@ def _region_lines(region: PlannedRegion, number: int, first: int, most: int | No
     return [
         *_lowered_lines(region, step, number),
         *_shape_lines(region),
+        *_early_lines(region, step, first),
         *memory_lines(step, region.kernels),
         *kernel_lines(region.kernels, first, most),
     ]
@@ -105,7 +106,7 @@ def _lowered_lines(region: PlannedRegion, step: Program, number: int) -> list[st
     )
     return [
         f"region {number} {plural(len(nodes), 'node')}, {known} known before the step runs",
-        f"fused    {plural(lowered.drafted, 'loop nest')} into {kept}",
+        f"fused    {plural(lowered.unfused, 'loop nest')} into {kept}",
         f"runs     on {plural(step.threads, 'thread')}, {plural(barriers, 'barrier')}",
         f"compiled {_made(region)}",
     ]
@@ -136,6 +137,14 @@ def _shape_lines(region: PlannedRegion) -> list[str]:
     if at_run_time:
         lines.append(f"varying  {plural(at_run_time, 'kernel')} read sizes when they run")
     return lines
+
+
+def _early_lines(region: PlannedRegion, step: Program, first: int) -> list[str]:
+    """What leaves for other devices, and which kernel's end it waits for."""
+    outputs = dict(zip(region.region.outputs, step.outputs, strict=True))
+    last = len(region.kernels) - 1
+    ends = {t: first + (last if outputs[t].made_by < 0 else outputs[t].made_by) for t in outputs}
+    return [f"sends    {t.name} after kernel {ends[t]}" for t in region.region.early]
 
 
 def memory_lines(step: Program, kernels: Sequence[PlannedKernel]) -> list[str]:

@@ -18,6 +18,7 @@ from thalweg.device.cpu.pool import Pool, StepTable
 from thalweg.device.cpu.program import Program
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, Instruction, run
+from thalweg.runtime.sending import SendingExecutable
 
 #: nanoseconds: [entry, thread, begin and end]; zeros where a thread made no call
 Times = NDArray[np.int64]
@@ -70,7 +71,9 @@ class TimedRegion:
         results = self._timed(program, context, arrays, cells) if is_timed else None
         if results is None:
             inner = TimedContext(context.node, context.resources, context.cancellation, region=self)
-            return self.compiled.run(inner, arrays, cells)
+            results = Executable.run(self.compiled, inner, arrays, cells)
+        if isinstance(self.compiled, SendingExecutable) and context.rendezvous is not None:
+            self.compiled.send(context, results)
         return results
 
     def _timed(

@@ -78,11 +78,17 @@ class Executable:
         count = len(self.region.inputs)
         return self.run(context, values[:count], values[count:])
 
-    def run(self, context: Any, arrays: Sequence[Any], cells: Sequence[VariableCell]) -> Any:
-        """The region's outputs."""
+    def run(
+        self,
+        context: Any,
+        arrays: Sequence[Any],
+        cells: Sequence[VariableCell],
+        deliver: Callable[[int, Any], None] | None = None,
+    ) -> Any:
+        """The region's outputs; some may be delivered, by number, while others are computed."""
         shapes = tuple([np.shape(array) for array in arrays])
         program = self.programs.get(shapes) or self.compile(shapes, cells)
-        results = None if program is None else program(context, arrays, cells)
+        results = None if program is None else program(context, arrays, cells, deliver)
         if results is not None:
             return results
         return (self._partly_compiled.get(shapes) or self._reference)(context, arrays, cells)

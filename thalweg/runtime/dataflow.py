@@ -24,6 +24,7 @@ from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Call, Context, located, outputs_of
+from thalweg.runtime.sending import SendingExecutable
 from thalweg.runtime.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
 from thalweg.runtime.workers import WORKERS
@@ -174,8 +175,10 @@ class _Scheduler:
     def _release(self) -> None:
         """Call what was deferred: on workers, a single one here."""
         deferred, self.deferred = self.deferred, []
+        is_single = len(deferred) == 1 and not self._running
+        is_awaited = self.under_way > 0 and _sends_early(deferred[0][1].call)
         self.under_way += len(deferred)
-        if len(deferred) == 1 and not self._running:
+        if is_single and not is_awaited:
             ((iteration, vertex, inputs),) = deferred
             self._finish(_Done(iteration, vertex, iteration.frame.run.result(vertex, inputs)))
             return
@@ -564,6 +567,11 @@ _BY_KIND: dict[VertexKind, Callable[[_Run, _Iteration, WiredVertex], None]] = {
     VertexKind.TRIGGER: _Run.send_done,
 }
 _FIRES = [_BY_KIND[kind] for kind in VertexKind]
+
+
+def _sends_early(call: Call | None) -> bool:
+    """Whether a call sends values, which others take, while it runs."""
+    return call is not None and isinstance(call.function, SendingExecutable)
 
 
 def _is_short(call: Call | None) -> bool:

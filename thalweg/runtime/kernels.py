@@ -18,6 +18,7 @@ from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Backend, Executable
 from thalweg.runtime.resources import Resources
+from thalweg.runtime.sending import SendingExecutable, SendingRegion
 
 Resource = TypeVar("Resource")
 _SEVERAL = (list, tuple)  # a union would be rebuilt for each instruction
@@ -61,6 +62,9 @@ class Instruction(NamedTuple):
 
 def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> Call:
     """The call that computes a node on its NumPy kernel, or a region as compiled code."""
+    if isinstance(unit, SendingRegion):
+        sending = SendingExecutable(unit, backend.device_of(unit.nodes[-1]), backend.fallback)
+        return Call(sending, True, (), unit.nodes[-1], (*unit.nodes, *unit.sends))
     if isinstance(unit, Region):
         function = Executable(unit, backend.device_of(unit.nodes[-1]), backend.fallback)
         return Call(function, True, (), unit.nodes[-1], unit.nodes)

@@ -26,6 +26,7 @@ from thalweg.runtime.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow import Dataflow
 from thalweg.runtime.kernels import Instruction, call_of, dereferenced
 from thalweg.runtime.restoring import Restoring, reordered, restorings
+from thalweg.runtime.sending import with_sends
 from thalweg.runtime.tokens import of_instructions
 from thalweg.runtime.unfold import has_primitives
 
@@ -171,7 +172,7 @@ def _plan_one(
         fetched = [t for t in dict.fromkeys(step.fetches) if t not in step.feeds]
         units = [DataflowStep(tuple(nodes), step.feeds, tuple(fetched))]
     elif backend.compiled:
-        units = _units(nodes, wanted, step.feeds, order)
+        units = with_sends(_units(nodes, wanted, step.feeds, order), order)
     else:
         units = with_traces(nodes, wanted)
     return schedule(units, step.fetches, step.feeds, placement, backend, order)

@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.graph.attributes import shape_from_proto
 from thalweg.graph.dtypes import as_dtype
-from thalweg.graph.protos import message
 from thalweg.platform.dtype_traits import is_float, widened
 from thalweg.platform.files.checkpoint_files import exists
 from thalweg.platform.files.checkpoints import open_checkpoint
@@ -28,7 +27,6 @@ from thalweg.platform.files.safetensors import NUMPY
 from thalweg.platform.files.tensor_slices import Checkpoint, Entry
 from thalweg.saved.checkpoint_state import get_checkpoint_state
 from thalweg.saved.checkpoints import export_tensorflow_checkpoint
-from thalweg.saved.messages import meta_graph_def
 from thalweg.saved.meta_graph import read_proto
 from thalweg.saved.saved_model import (
     VARIABLES_DIRECTORY,
@@ -131,8 +129,8 @@ def _tensor(info: Any) -> str:
 def _graph_file(path: str) -> Iterator[str]:
     """A MetaGraphDef, or a bare GraphDef: each reads as the other without nodes, or not at all."""
     for kind, describe in (
-        (meta_graph_def(), _meta_graph),
-        (message("graph", "GraphDef"), _nodes),
+        (protos.MetaGraphDef, _meta_graph),
+        (protos.GraphDef, _nodes),
     ):
         try:
             proto = read_proto(path, kind)

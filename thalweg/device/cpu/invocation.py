@@ -14,8 +14,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.device.cpu.courier import Deliver, Early
 from thalweg.device.cpu.listing import entries_of
-from thalweg.device.cpu.pool import Entry, Pool, StepTable
+from thalweg.device.cpu.pool import Event, Pool, Signal, StepTable, TableEntry
 from thalweg.device.cpu.program_template import STREAM_BYTES, ProgramTemplate
 from thalweg.lower.memory.arena import rounded
 from thalweg.ops.core.context import VariableCell
@@ -66,17 +67,40 @@ class Invocation:
         self.addresses = [0] * len(template.references)  # of the variables, as the words have them
         self.scalars = self._scalars(template)
         self.use = use
-        entries: list[Entry] = []
-        for kernel, word, barrier, thread, no_pause, work in template.calls:
-            arguments = words.ctypes.data + 8 * word
-            entries += entries_of(functions[kernel], arguments, barrier, thread, no_pause, work)
+        self.deliver: Deliver | None = None  # takes early results of the call that is running
+        self.early: list[Early] = []
+        entries = self._entries(template, functions, pool)
         fault = self.fault.ctypes.data
         self.table = StepTable(pool, entries, fault, template.threads, template.holds_gil)
+
+    def _entries(
+        self, template: ProgramTemplate, functions: Sequence[Sequence[int]], pool: Pool
+    ) -> list[TableEntry]:
+        """The calls in order; a result that others wait for is signalled after the one that makes
+        it, but not inside an update of a variable, which must not pause."""
+        entries: list[TableEntry] = []
+        made: list[int] = []  # results that are there and not signalled yet
+        start = self._kept[2].ctypes.data
+        for number, call in enumerate(template.calls):
+            kernel, word, barrier, thread, no_pause, work = call
+            if made and not no_pause:
+                entries += self._signals(made, pool)
+                made = []
+            arguments = start + 8 * word
+            entries += entries_of(functions[kernel], arguments, barrier, thread, no_pause, work)
+            if not template.holds_gil:
+                made += [n for n, one in enumerate(template.outputs) if one.made_by == number]
+        return entries
+
+    def _signals(self, numbers: Sequence[int], pool: Pool) -> list[Signal]:
+        added = [Early(number, Event(pool)) for number in numbers]
+        self.early += added
+        return [Signal(event.address) for _, event in added]
 
     def _scalars(self, template: ProgramTemplate) -> list[tuple[int, Array]]:
         """Memory for results of a single number, which are read when the program has run."""
         found: list[tuple[int, Array]] = []
-        for number, (targets, shape, dtype, reference) in enumerate(template.outputs):
+        for number, (targets, shape, dtype, reference, _) in enumerate(template.outputs):
             if shape or reference >= 0:
                 continue
             scalar = np.zeros((), dtype)

@@ -177,25 +177,6 @@ define void @thalweg_signal(ptr %pool, ptr %word) {{
 }}"""
 
 
-def wait_or_pause() -> str:
-    """Take the signal of an event, or have the program pause; a fault is not waited upon."""
-    return f"""
-define internal void @wait_or_pause(ptr %pool, ptr %fault, ptr %word) noinline cold {{
-  %code = load atomic i64, ptr %fault monotonic, align 8
-  %leaves = icmp ne i64 %code, 0
-  br i1 %leaves, label %done, label %wait
-wait:
-  %found = call i64 @thalweg_wait(ptr %pool, ptr %word)
-  %missed = icmp eq i64 %found, 0
-  br i1 %missed, label %pause, label %done
-pause:
-  %asked = cmpxchg ptr %fault, i64 0, i64 {layout.PAUSED} monotonic monotonic
-  br label %done
-done:
-  ret void
-}}"""
-
-
 def arrive() -> str:
     """Come to the barrier; the last one opens it and says whether the step goes on.
 

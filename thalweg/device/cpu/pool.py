@@ -3,7 +3,7 @@
 A `StepTable` is a table of native kernel calls, as plain data; `Pool.run` interprets it on the
 caller's thread and on workers parked in native code, all at once, and gives the step's fault code.
 A step that finds the workers busy is run by its caller alone, with the same results. One that takes
-long, or waits long for an event, pauses some ten times a second: back in the interpreter, its
+long pauses some ten times a second: back in the interpreter, its
 caller handles signals and cancellation, and resumes it.
 
 The workers are threads of the system, not of Python: they hold no state of the interpreter, so
@@ -103,27 +103,24 @@ class Jump(NamedTuple):
     if_true: bool = False
 
 
-class Wait(NamedTuple):
-    """Go on once an event is signalled; what was called before must be finished as well."""
+class Signal(NamedTuple):
+    """Signal an event when what was called before is finished."""
 
     event: int  # its address
 
 
-class Signal(NamedTuple):
-    """Signal an event when what was called before is finished."""
-
-    event: int
-
-
 class Event:
-    """A word that steps and the host signal and wait for; each wait takes one signal.
+    """A word that a step signals and the host waits for; each wait takes one signal.
 
-    It is what lets a step receive a value, or leave one for others, while its kernels run:
+    It is what lets a step leave a value for others while its kernels run:
 
     ```
-    arrived = Event(pool)
-    table = StepTable(pool, [first, Wait(arrived.address), second], fault)
+    made = Event(pool)
+    table = StepTable(pool, [first, Signal(made.address), second], fault)
     ```
+
+    A step never waits: it would keep its threads from what it waits for. What needs a value that
+    is not there yet is in another region.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -150,7 +147,7 @@ class Event:
 
 
 #: What a step table consists of.
-TableEntry = Entry | Jump | Wait | Signal
+TableEntry = Entry | Jump | Signal
 
 
 class StepTable:
@@ -170,8 +167,6 @@ class StepTable:
     ) -> None:
         if not fault:
             raise ValueError("A step table needs the address of a fault word.")
-        if holds_gil and any(isinstance(entry, Wait) for entry in entries):
-            raise ValueError("A step that waits for an event cannot hold the GIL meanwhile.")
         self.threads = min(threads or pool.threads, MAX_THREADS)
         self.entries = tuple(entries)
         self.words = _table(pool, self.entries, fault, self.threads)
@@ -192,9 +187,9 @@ def _table(pool: Pool, entries: Sequence[TableEntry], fault: int, threads: int) 
 
 
 def _row(entry: TableEntry) -> tuple[int, int, int, int]:
-    if isinstance(entry, Wait | Signal):
-        kind = layout.WAIT if isinstance(entry, Wait) else layout.SIGNAL
-        return 0, entry.event, layout.BARRIER | kind | _CALL << layout.WORK_SHIFT, -1
+    if isinstance(entry, Signal):
+        flags = layout.BARRIER | layout.SIGNAL | _CALL << layout.WORK_SHIFT
+        return 0, entry.event, flags, -1
     if isinstance(entry, Entry):
         flags = (layout.BARRIER if entry.barrier else 0) | (
             layout.NO_PAUSE if entry.no_pause else 0

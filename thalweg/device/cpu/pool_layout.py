@@ -51,15 +51,14 @@ PROGRAM_BEGAN = 48  # i64: when the clock was first looked at in this run, or 0
 PROGRAM_ENTRIES = 64
 
 # An entry: function, arguments, flags, thread. A jump has the address of the byte that decides in
-# place of the arguments (0: always) and the entry to go to in place of the thread; what waits for
-# an event or signals it has the event's address in place of the arguments.
+# place of the arguments (0: always) and the entry to go to in place of the thread; what signals
+# an event has the event's address in place of the arguments.
 ENTRY_BYTES = 32
 BARRIER = 1
 JUMP = 2
 IF_TRUE = 4  # of a jump: taken where the byte is not zero, else where it is
 NO_PAUSE = 8  # the program must not pause before this entry
-WAIT = 16  # for an event, before the barrier
-SIGNAL = 32
+SIGNAL = 16
 WORK_SHIFT = 32  # the bits above are the entry's work, in nanoseconds at most: roughly
 MAX_WORK = 2**31 - 1
 

@@ -11,12 +11,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.codegen.cache import Loaded
+from thalweg.device.cpu.courier import Deliver, Delivery, courier_of
 from thalweg.device.cpu.invocation import Invocation, address_of
 from thalweg.device.cpu.listing import Call, Listing
 from thalweg.device.cpu.pool import Pool
@@ -87,13 +88,19 @@ class Program(DeviceProgram):
         return self._listing.arena
 
     def __call__(
-        self, context: Any, values: Sequence[Any], cells: Sequence[VariableCell]
+        self,
+        context: Any,
+        values: Sequence[Any],
+        cells: Sequence[VariableCell],
+        deliver: Deliver | None = None,
     ) -> list[Any] | None:
         """The region's outputs, or None where its reference kernels must decide."""
         try:
             invocation = self._idle.pop()
         except IndexError:
             invocation = self._invocation()
+        if deliver is not None and invocation.early:
+            invocation.deliver = deliver
         if not cells:
             results = self._run(invocation, context, values, cells)
         elif self.shares:
@@ -124,14 +131,34 @@ class Program(DeviceProgram):
         results = self._bind_outputs(words, cells)
         if self.streams:
             self._draw(invocation, context)
-        fault = self.pool.run(invocation.table)
-        if fault:
-            fault = self.pool.resume(invocation.table, fault, context.cancellation.check)
-            invocation.fault[0] = 0
+        if invocation.deliver is not None:
+            delivery = self._follow(invocation, results)
+            fault = -1
+            try:
+                fault = self._execute(invocation, context)
+            finally:
+                delivery.end(is_complete=not fault)
+        else:
+            fault = self._execute(invocation, context)
         for place, scalar in invocation.scalars:
             results[place] = scalar[()]
         del held  # until here the arrays had to live
         return None if fault else results
+
+    def _execute(self, invocation: Invocation, context: Any) -> int:
+        fault = self.pool.run(invocation.table)
+        if fault:
+            fault = self.pool.resume(invocation.table, fault, context.cancellation.check)
+            invocation.fault[0] = 0
+        return fault
+
+    def _follow(self, invocation: Invocation, results: Sequence[Any]) -> Delivery:
+        """Have the results that are signalled delivered while the program runs."""
+        arrays = [*results]
+        for place, scalar in invocation.scalars:
+            arrays[place] = scalar
+        deliver, invocation.deliver = cast("Deliver", invocation.deliver), None
+        return courier_of(self.pool).follow(invocation.early, arrays, deliver)
 
     def _draw(self, invocation: Invocation, context: Any) -> None:
         """Take from the random streams what the step needs of them."""
@@ -240,7 +267,7 @@ class Program(DeviceProgram):
     def _bind_outputs(self, words: Any, cells: Sequence[VariableCell]) -> list[Any]:
         """Bind fresh memory; the results, which the step is to fill."""
         results: list[Any] = []
-        for targets, shape, dtype, reference in self.outputs:
+        for targets, shape, dtype, reference, _ in self.outputs:
             if reference >= 0:
                 results.append(cells[reference])
                 continue
@@ -270,7 +297,7 @@ class Program(DeviceProgram):
             invocation = self._invocation()
         words, run, table = invocation.words, self.pool.run, invocation.table
         held = [np.require(value, requirements=["C", "A"]) for value in values]
-        results = [np.empty((count, *shape), dtype) for _, shape, dtype, _ in self.outputs]
+        results = [np.empty((count, *shape), dtype) for _, shape, dtype, *_ in self.outputs]
         moves = [*self._row_inputs(held, is_row, count), *self._row_outputs(results, count)]
         fault = 0
         for row in range(count):
@@ -297,7 +324,7 @@ class Program(DeviceProgram):
     def _row_outputs(self, results: Sequence[Array], count: int) -> list[Move]:
         return [
             (word, address_of(result) + shift, result.nbytes // count)
-            for (targets, shape, _, _), result in zip(self.outputs, results, strict=True)
+            for (targets, shape, *_), result in zip(self.outputs, results, strict=True)
             if shape  # of a single number the invocation has memory
             for word, shift in targets
         ]

@@ -50,6 +50,7 @@ class Output(NamedTuple):
     shape: tuple[int, ...]
     dtype: Any
     reference: int = -1
+    made_by: int = -1  # of one that others wait for: the call after which it is signalled
 
 
 class Stream(NamedTuple):
@@ -174,8 +175,15 @@ class Border:
         region, shape = self._lowered.spec.region, self._lowered.spec.shapes[tensor]
         if tensor in region.roots:
             return Output((), shape, None, region.references.index(region.roots[tensor]))
-        dtype = np.dtype(self._lowered.buffers[tensor].dtype)
-        return Output(self._words(tensor), shape, dtype)
+        buffer = self._lowered.buffers[tensor]
+        made_by = self._made_by(buffer) if tensor in region.early else -1
+        return Output(self._words(tensor), shape, np.dtype(buffer.dtype), made_by=made_by)
+
+    def _made_by(self, buffer: Buffer) -> int:
+        """The last launch that writes a buffer; -1 where none does, or nothing comes after it."""
+        launches = self._lowered.launches
+        writers = [number for number, launch in enumerate(launches) if buffer in launch.written]
+        return writers[-1] if writers and writers[-1] < len(launches) - 1 else -1
 
     def _reference(self, tensor: Tensor) -> Reference:
         buffer = self._lowered.buffers[tensor]

@@ -35,7 +35,6 @@ def emit_pool(target: CpuTarget) -> Emitted:
         native_sync.publish(futex),
         native_sync.wait_in_time(target.architecture, futex),
         native_sync.signal(),
-        native_sync.wait_or_pause(),
         native_sync.arrive(),
         native_sync.barrier(),
         _check_clock(),
@@ -135,22 +134,13 @@ ready:
   %dependent = icmp ne i64 %bit, 0
   br i1 %dependent, label %meet, label %choose
 meet:
-  %awaited = and i64 %flags, {layout.WAIT}
-  %awaits = icmp ne i64 %awaited, 0
-  %first.thread = icmp eq i64 %thread, 0
-  %must.wait = and i1 %awaits, %first.thread
-  br i1 %must.wait, label %await, label %gate
-await:
-  call void @wait_or_pause(ptr %pool, ptr %fault, ptr %arguments)
-  br label %gate
-gate:
   %hold = and i64 %flags, {layout.NO_PAUSE}
   %held = icmp ne i64 %hold, 0
   %mask = select i1 %held, i64 {layout.FAULTS}, i64 -1
   %leave = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 %mask)
   br i1 %leave, label %done, label %choose
 choose:
-  %kind = and i64 %flags, {layout.JUMP | layout.WAIT | layout.SIGNAL}
+  %kind = and i64 %flags, {layout.JUMP | layout.SIGNAL}
   %calls = icmp eq i64 %kind, 0
   br i1 %calls, label %kernel, label %other
 other:

@@ -1,0 +1,65 @@
+"""Couriers: early results are delivered once, in order, and not where a program stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from thalweg.device.cpu.courier import Courier, Early
+from thalweg.device.cpu.pool import Event, Pool
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    made = Pool(1)
+    yield made
+    made.close()
+
+
+def test_results_are_delivered_in_the_order_of_their_signals(pool: Pool) -> None:
+    early = [Early(number, Event(pool)) for number in (2, 0, 1)]
+    results = [np.array(number) for number in range(3)]
+    found: list[tuple[int, int]] = []
+    delivery = Courier().follow(early, results, lambda number, value: found.append((number, value)))
+    for _, event in early:
+        event.signal()
+    delivery.end(is_complete=True)
+    assert found == [(2, 2), (0, 0), (1, 1)]
+    assert not any(event.is_set for _, event in early)
+
+
+def test_a_program_that_stops_delivers_nothing_more(pool: Pool) -> None:
+    early = [Early(number, Event(pool)) for number in range(3)]
+    found: list[int] = []
+    courier = Courier()
+    for _ in range(20):
+        made, first = Event(pool), Event(pool)
+        values = [np.zeros(3)] * 4
+
+        def deliver(number: int, value: object, first: Event = first) -> None:
+            found.append(number)
+            first.signal()
+
+        delivery = courier.follow([Early(3, made), *early], values, deliver)
+        made.signal()
+        first.wait(lambda: None)
+        delivery.end(is_complete=False)
+    assert found == [3] * 20
+    assert not any(event.is_set for _, event in early)
+
+
+def test_an_error_of_a_delivery_is_the_caller_s(pool: Pool) -> None:
+    early = [Early(0, Event(pool)), Early(1, Event(pool))]
+
+    def refuse(number: int, value: object) -> None:
+        raise ValueError("refused")
+
+    courier = Courier()
+    for _ in range(3):
+        delivery = courier.follow(early, [np.zeros(1)] * 2, refuse)
+        for _, event in early:
+            event.signal()
+        with pytest.raises(ValueError, match="refused"):
+            delivery.end(is_complete=True)
