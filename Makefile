@@ -8,10 +8,11 @@ TF_LIST ?=
 BENCH ?=
 FUZZ ?=
 ROWS ?=
+PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs conformance clean
+.PHONY: install lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs conformance check-wheel clean
 
 install: .venv/.stamp
 
@@ -75,6 +76,9 @@ fuzz-tf: .venv/.stamp .bench-venv/.stamp
 
 docs: .venv/.stamp
 	$(BIN)/python tools/ops_table.py docs/ops.md
+
+check-wheel: .venv/.stamp
+	$(BIN)/python -m tools.check_wheel $(PYTHONS)
 
 conformance: .venv/.stamp
 	@test -n "$(TF_TESTS)" || { echo "usage: make conformance TF_TESTS=<a TensorFlow checkout>"; exit 1; }
