@@ -42,7 +42,7 @@ def listing(plan: Plan, parts: Sequence[Part], graph_size: int, most: int | None
     """The stages of a step: the graph, host ops, and each region down to its kernels."""
     lines, first = graph_facts(plan, parts, graph_size), 1
     for number, region in enumerate(planned_regions(parts), 1):
-        lines += ["", *region_facts(region, number)]
+        lines += ["", *region_facts(region, number, first)]
         if region.kernels:
             lines += kernel_lines(region.kernels, first, most)
         first += len(region.kernels)
@@ -89,8 +89,9 @@ def _host_lines(host: HostOp) -> list[str]:
     return lines
 
 
-def region_facts(region: PlannedRegion, number: int) -> list[str]:
-    """What became of a region: its nodes, shapes, threads and memory."""
+def region_facts(region: PlannedRegion, number: int, first: int) -> list[str]:
+    """What became of a region, whose kernels are numbered from `first` on: its nodes, shapes,
+    threads and memory."""
     step, about = region.step, plural(len(region.region.nodes), "node")
     if step is None:
         return [f"region {number} {about}, compiled when the step runs"]
