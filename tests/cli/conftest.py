@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import thalweg as tf
+from thalweg import protos
 from thalweg.cli.main import main
-from thalweg.graph.protos import message
-from thalweg.saved.messages import saved_model
 
 
 class Answer(NamedTuple):
@@ -73,7 +72,7 @@ def files(tmp_path_factory):
 
 def write_saved_model_of_objects(folder):
     """A saved model as TensorFlow 2 writes it: a graph of objects beside the graph of nodes."""
-    model = saved_model()(saved_model_schema_version=1)
+    model = protos.SavedModel(saved_model_schema_version=1)
     meta = model.meta_graphs.add()
     meta.meta_info_def.tags.append("serve")
     meta.graph_def.node.add(name="init", op="NoOp")
@@ -114,7 +113,7 @@ def write_events(folder):
 
 
 def summary(step):
-    made = message("summary", "Summary")()
+    made = protos.Summary()
     made.value.add(tag="loss", simple_value=1.0 / (step + 1))
     histogram = made.value.add(tag="weights").histo
     histogram.bucket_limit.extend([1.0, 2.0])

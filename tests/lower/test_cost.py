@@ -125,5 +125,5 @@ def test_a_scatter_is_known_as_one() -> None:
 
 def test_a_number_is_nothing() -> None:
     form = analysed(constant(1.5))
-    assert (form.cost, dict(form.loads), form.parts) == (0, {}, 0)
-    assert analysed(call("cast", 1, np.float32)).parts == 1
+    assert (form.cost, dict(form.loads), form.expr_size) == (0, {}, 0)
+    assert analysed(call("cast", 1, np.float32)).expr_size == 1

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from thalweg import protos
 from thalweg.cli.checkpoints import missing
 from thalweg.cli.problem import Problem, named
 from thalweg.cli.records import read_records
 from thalweg.cli.report import Report
 from thalweg.cli.tensors import NamedArray, stored_array
-from thalweg.graph.protos import message
 
 
 class EventFile:
@@ -84,10 +84,9 @@ def event_files(folder: str) -> list[str]:
 
 
 def _events(path: str) -> Iterator[Any]:
-    event = message("event", "Event")
     with read_records(path) as records:
         for record in records:
-            yield event.FromString(record)
+            yield protos.Event.FromString(record)
 
 
 @dataclass

@@ -11,15 +11,14 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from thalweg import protos
 from thalweg.cli.checkpoints import CheckpointFiles, missing, refuse_record
 from thalweg.cli.problem import Problem
 from thalweg.cli.report import Report, Size
 from thalweg.cli.tensors import NamedArray, stored_array
 from thalweg.graph.attributes import shape_from_proto
 from thalweg.graph.dtypes import as_dtype
-from thalweg.graph.protos import message
 from thalweg.platform.files.checkpoint_files import exists
-from thalweg.saved.messages import meta_graph_def, saved_model
 from thalweg.saved.meta_graph import read_proto
 from thalweg.saved.saved_model import VARIABLES_DIRECTORY, VARIABLES_FILENAME, saved_model_file
 
@@ -37,7 +36,7 @@ class GraphFile:
     def _proto(self) -> Any:
         """The message. Each kind reads as the other without nodes, or not at all."""
         check_size(self._path)
-        for kind in (meta_graph_def(), message("graph", "GraphDef")):
+        for kind in (protos.MetaGraphDef, protos.GraphDef):
             try:
                 proto = read_proto(self._path, kind)
             except OSError:
@@ -48,7 +47,7 @@ class GraphFile:
 
     def report(self, verify: bool) -> Report:
         """The ops of the graph, and what a MetaGraphDef knows besides."""
-        if isinstance(self._proto, meta_graph_def()):
+        if isinstance(self._proto, protos.MetaGraphDef):
             return meta_graph_report(self._proto, self._path)
         return Report("graph", self._path, *_graph_parts(self._proto))
 
@@ -69,7 +68,7 @@ class SavedModelFolder:
     def _model(self) -> Any:
         path = saved_model_file(self._folder)
         check_size(path)
-        model = read_proto(path, saved_model())
+        model = read_proto(path, protos.SavedModel)
         if not model.meta_graphs:
             raise Problem(f"{path}: a saved model without graphs")
         return model
@@ -104,7 +103,7 @@ def check_size(path: str) -> None:
 
 
 def _graph_of(proto: Any) -> Any:
-    return proto.graph_def if isinstance(proto, meta_graph_def()) else proto
+    return proto.graph_def if isinstance(proto, protos.MetaGraphDef) else proto
 
 
 def _graph_parts(graph: Any) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from thalweg import protos
 from thalweg.cli.checkpoints import missing
 from thalweg.cli.problem import Problem
 from thalweg.cli.report import Report, Size
 from thalweg.cli.tensors import NamedArray
-from thalweg.platform.files.examples import example_class
 from thalweg.platform.files.records import RecordReader
 
 #: Bytes of a record that a file may claim before its length is taken for damage.
@@ -117,7 +117,7 @@ def _kind_name(kind: str | None) -> str:
 def _features(record: bytes) -> Iterator[tuple[str, Any]]:
     """The features of a record; none if it is no Example."""
     try:
-        example = example_class("Example").FromString(record)
+        example = protos.Example.FromString(record)
     except Exception:  # protobuf's own class: the record is something else, which is fine
         return
     yield from example.features.feature.items()

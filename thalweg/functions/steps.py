@@ -27,7 +27,6 @@ from thalweg.graph.subgraph import Body, needed
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import ConfigProto
 from thalweg.runtime.executor import execute
 from thalweg.runtime.fast_path import BoundProgram, fast_path
 from thalweg.runtime.kernels import Context
@@ -68,7 +67,7 @@ class PlannedStep:
     """A plan that takes values and variables from outside."""
 
     def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
-        devices = local_devices(ConfigProto().device_count)
+        devices = local_devices({})
         planned = plan(step, devices, compiled=COMPILES)
         given = {tensor.op for tensor in references}
         slots = {i.node: i.output for i in planned.instructions if i.node in given}

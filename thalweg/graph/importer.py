@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
+from thalweg import protos
 from thalweg.graph import attributes, dtypes
 from thalweg.graph.attributes import FunctionName
 from thalweg.graph.build import add_node
@@ -22,7 +23,6 @@ from thalweg.graph.functions import Lambda, body_fields, function_of
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import REGISTRY, Op
-from thalweg.graph.protos import message
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.signature import Argument
 from thalweg.graph.versions import Versions
@@ -47,6 +47,8 @@ def import_graph_def(
     proto = _checked_graph_def(graph_def)
     replaced = _checked_input_map(input_map)
     wanted = _checked_elements(return_elements)
+    if producer_op_list is not None:
+        producer_op_list = protos.as_message(producer_op_list, protos.OpList)
     with name_scope(name, "import", list(replaced.values())) as scope:
         graph = get_default_graph()
         graph.graph_def_versions = Versions(
@@ -62,15 +64,9 @@ def import_graph_def(
 
 
 def _checked_graph_def(graph_def: Any) -> Any:
-    kind = message("graph", "GraphDef")
-    if isinstance(graph_def, kind):
-        return graph_def
-    try:
-        copied = kind()
-        copied.MergeFrom(graph_def)
-    except TypeError:
-        raise TypeError("graph_def must be a GraphDef proto.") from None
-    return copied
+    if not protos.is_message(graph_def, protos.GraphDef):
+        raise TypeError("graph_def must be a GraphDef proto.")
+    return protos.as_message(graph_def, protos.GraphDef)
 
 
 def _checked_input_map(input_map: Any) -> dict[str, Any]:
@@ -357,10 +353,10 @@ class _Library:
         return self._made[name]
 
     def _make(
-        self, graph: Graph, protos: Sequence[Any], given: Mapping[str, Tensor]
+        self, graph: Graph, nodes: Sequence[Any], given: Mapping[str, Tensor]
     ) -> dict[str, Node]:
-        nodes = message("graph", "GraphDef")(node=protos)
-        return _Importer(graph, nodes, dict(given), self._op_dict, self._producer, self).make_all()
+        part = protos.GraphDef(node=nodes)
+        return _Importer(graph, part, dict(given), self._op_dict, self._producer, self).make_all()
 
 
 def _block(proto: Any, op_dict: Mapping[str, Any] | None) -> type[Op]:

@@ -84,9 +84,8 @@ class Op:
     #: A reference comes as an operand with the old value, and the result is the new one; where an
     #: op changes several references, `at.output` counts them in the order of the inputs.
     loop: ClassVar[Callable[..., Any]]
-    #: (self, *inputs: Operand) -> what the values of its inputs must fulfil, as `Requirement`s. The
-    #: kernel raises where one does not; compiled code looks, and leaves the words to the kernel.
-    #: That an index from data lies in its range need not be said.
+    #: (self, *inputs: Operand) -> `RuntimeCheck`s of its inputs' values. Where one fails, compiled
+    #: code stops, and the NumPy kernel raises the error. Indices from data are checked in any case.
     requires: ClassVar[Callable[..., Any]]
     #: (self, context, *inputs) -> the place in its random stream that a run takes, as words
     #: (`Philox.place`): an op that has this part gets them as one more operand of its loop

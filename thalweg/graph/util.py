@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph import attributes, dtypes
 from thalweg.graph.context import Runner
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node
-from thalweg.graph.protos import message
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform import tf_logging
 from thalweg.platform.files import gfile
@@ -29,8 +29,9 @@ def _node_name(source: str) -> str:
 @public("graph_util.extract_sub_graph")
 def extract_sub_graph(graph_def: Any, dest_nodes: Sequence[str]) -> Any:
     """The part of a GraphDef that some nodes need, in its order."""
-    if not isinstance(graph_def, message("graph", "GraphDef")):
+    if not protos.is_message(graph_def, protos.GraphDef):
         raise TypeError("graph_def must be a graph_pb2.GraphDef proto.")
+    graph_def = protos.as_message(graph_def, protos.GraphDef)
     if isinstance(dest_nodes, str):
         raise TypeError("dest_nodes must be a list.")
     nodes = {node.name: node for node in graph_def.node}
@@ -52,7 +53,7 @@ def _needed(nodes: Mapping[str, Any], wanted: Sequence[str]) -> set[str]:
 
 
 def _with_nodes(graph_def: Any, kept: Collection[str]) -> Any:
-    part = message("graph", "GraphDef")()
+    part = protos.GraphDef()
     part.node.extend(node for node in graph_def.node if node.name in kept)
     part.library.CopyFrom(graph_def.library)
     part.versions.CopyFrom(graph_def.versions)
@@ -86,7 +87,7 @@ def convert_variables_to_constants(
 
 
 def _constant(variable: Any, value: Any) -> Any:
-    node = message("node_def", "NodeDef")(op="Const", name=variable.name, device=variable.device)
+    node = protos.NodeDef(op="Const", name=variable.name, device=variable.device)
     node.attr["dtype"].CopyFrom(variable.attr["dtype"])
     node.attr["value"].CopyFrom(attributes.encode(value, attributes.AttributeKind("tensor")))
     return node
@@ -95,6 +96,7 @@ def _constant(variable: Any, value: Any) -> Any:
 @public("graph_util.remove_training_nodes")
 def remove_training_nodes(input_graph: Any, protected_nodes: Sequence[str] | None = None) -> Any:
     """A GraphDef without CheckNumerics, and without Identity nodes that order nothing."""
+    input_graph = protos.as_message(input_graph, protos.GraphDef)
     protected = set(protected_nodes or ())
     checks = {
         node.name
@@ -112,7 +114,7 @@ def remove_training_nodes(input_graph: Any, protected_nodes: Sequence[str] | Non
         for node in nodes
         if node.name not in spliced
     ]
-    output = message("graph", "GraphDef")()
+    output = protos.GraphDef()
     output.node.extend(kept)
     return output
 

@@ -116,7 +116,7 @@ def _lowered_lines(region: PlannedRegion, step: Program, number: int) -> list[st
     )
     return [
         f"region {number} {plural(len(nodes), 'node')}, {known} known before the step runs",
-        f"fused    {plural(lowered.drafted, 'loop nest')} into {kept}",
+        f"fused    {plural(lowered.unfused, 'loop nest')} into {kept}",
         f"runs     on {plural(step.threads, 'thread')}, {plural(waits, 'barrier')}",
         f"compiled {_made(region)}",
     ]

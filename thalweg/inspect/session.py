@@ -13,7 +13,6 @@ from thalweg.inspect.explain import StepPlan, explain
 from thalweg.platform import spans
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import ConfigProto
 from thalweg.runtime.executor import execute
 from thalweg.runtime.fetches import Fetches, feed_items
 from thalweg.runtime.plan import Plan, Step
@@ -50,9 +49,7 @@ class InspectedSession(BaseSession):
 class Session(InspectedSession):
     """Runs steps of a graph. `with tf.Session() as sess: sess.run(...)`."""
 
-    def __init__(
-        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
-    ) -> None:
+    def __init__(self, target: str = "", graph: Graph | None = None, config: Any = None) -> None:
         super().__init__(target, graph, config)
         self._entered = False
 
@@ -76,7 +73,7 @@ class Session(InspectedSession):
     def reset(
         target: str = "",
         containers: Sequence[str] | None = None,
-        config: ConfigProto | None = None,
+        config: Any = None,
     ) -> None:
         """Clear the state in some containers (all if None) and close the sessions that use them."""
         for session in list(live):
@@ -89,9 +86,7 @@ class Session(InspectedSession):
 class InteractiveSession(InspectedSession):
     """A session that makes itself and its graph the default ones until it is closed."""
 
-    def __init__(
-        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
-    ) -> None:
+    def __init__(self, target: str = "", graph: Graph | None = None, config: Any = None) -> None:
         super().__init__(target, graph, config)
         self._explicit_graph = graph
         if graph is not None:

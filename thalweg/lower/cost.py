@@ -1,4 +1,4 @@
-"""What computing and moving elements costs, and the rule that decides what is stored.
+"""The cost of computing and moving elements, and the rules that decide what is stored.
 
 The unit is one vector instruction per element; the target says what loads and stores cost. A
 tensor is inlined where it is read, instead of being stored once and loaded, where that costs no
@@ -6,10 +6,10 @@ more:
 
     reads · cost  <=  size · (cost + store) + reads · load
 
-A tensor that is read again only when the target's `far_bytes` of others were made since has left
-the caches: storing and loading its element costs `far_cost`. What follows element by element from
-tensors that are kept until then anyway is rematerialized by those late readers where that costs no
-more (and its memory serves others meanwhile):
+A tensor that is read again only after `far_bytes` of others were written has left the caches:
+storing and loading an element of it costs `far_cost`. One that is computed element by element from
+tensors that are live until then anyway is rematerialized by its late readers where that costs no
+more:
 
     late readers · cost  <=  far
 """
@@ -33,29 +33,30 @@ _FREE = Const | Word | Index | OperandLoad
 
 @dataclass(frozen=True)
 class Form:
-    """One output element of an op: what it costs, what it reads, what it is like."""
+    """The cost of one output element of an op, what it reads, and which form it has."""
 
     cost: float  # arithmetic alone
     loads: Mapping[Operand, float]  # reads per element
-    parts: int
+    expr_size: int
     reduces: bool
     scatters: bool
-    widens: bool  # whether it is a narrow float as what it is computed in
+    widens: bool  # a conversion of a narrow float to its compute dtype
 
     @property
     def moves_only(self) -> bool:
-        """Whether it is another tensor's element at another place."""
+        """Whether it is an element of another tensor, unchanged."""
         return self.cost == 0 and len(self.loads) == 1 and not self.reduces and not self.scatters
 
 
 def analysed(raw: Any) -> Form:
-    """The cost of a loop form, each part counted once per value of the variables around it."""
+    """The cost of a loop form, each expression counted once per value of the variables around
+    it."""
     scatters = isinstance(raw, Scatter)
     roots = [raw.value, raw.initial, *raw.index] if isinstance(raw, Scatter) else [raw]
     found = _Count()
     for root in roots:
         found.add(root, 1.0)
-    return Form(found.cost, found.loads, found.parts, found.reduces, scatters, _widens(raw))
+    return Form(found.cost, found.loads, found.expr_size, found.reduces, scatters, _widens(raw))
 
 
 def _widens(raw: Any) -> bool:
@@ -70,7 +71,7 @@ class _Count:
     def __init__(self) -> None:
         self.cost = 0.0
         self.loads: dict[Operand, float] = {}
-        self.parts = 0
+        self.expr_size = 0
         self.reduces = False
         self._seen: set[Expr] = set()
         self._data = Fold(_is_data)
@@ -82,7 +83,7 @@ class _Count:
             if part in self._seen or isinstance(part, Const):
                 continue
             self._seen.add(part)
-            self.parts += 1
+            self.expr_size += 1
             pending += self._visit(part, count)
 
     def _visit(self, part: Expr, count: float) -> list[tuple[Expr, float]]:
@@ -108,13 +109,13 @@ def _cost(part: Expr) -> float:
 
 
 def _is_data(part: Expr, known: Fold[bool]) -> bool:
-    """Whether it is more than arithmetic on indices, which is done once per row or not at all: it
-    reads memory, or makes numbers of indices."""
+    """Whether it is more than index arithmetic, which runs once per row or not at all: it reads
+    memory, or converts indices to data."""
     return isinstance(part, OperandLoad | Reduce | Cast) or any(known.parts(part))
 
 
 def worth_inlining(size: int, cost: float, reads: float, target: Target) -> bool:
-    """The rule above."""
+    """The first rule above."""
     return reads * cost <= size * (cost + target.store_cost) + reads * target.load_cost
 
 
@@ -124,13 +125,13 @@ def worth_rematerializing(cost: float, readers: int, target: Target) -> bool:
 
 
 def element_cost(value: Expr, target: Target) -> float:
-    """What an expression over buffers costs, each of its parts once."""
+    """The cost of an expression over buffers, each subexpression counted once."""
     load = target.load_cost
     return sum([load if isinstance(part, Load) else _cost(part) for part in walk([value])], 0.0)
 
 
 class Costs:
-    """The full cost of tensors' elements, with what is inlined into them."""
+    """The cost of tensors' elements, including what is inlined into them."""
 
     def __init__(self, target: Target) -> None:
         self._load = target.load_cost
@@ -138,7 +139,7 @@ class Costs:
         self.stored: set[Tensor] = set()
 
     def of(self, tensor: Tensor) -> tuple[float, int]:
-        """What reading an element costs, and how many parts it adds to an expression."""
+        """The cost of reading an element, and the size of the expression that reads it."""
         if tensor in self.stored or tensor not in self._costs:
             return self._load, 1
         return self._costs[tensor]
@@ -146,10 +147,10 @@ class Costs:
     def note(
         self, tensor: Tensor, form: Form, reads: Iterable[tuple[Tensor | None, float]]
     ) -> None:
-        """Work out the cost of a tensor from those of what it reads; None is no tensor."""
-        cost, parts = form.cost, form.parts
+        """Add the cost of a tensor, from those of what it reads; None is a random stream."""
+        cost, expr_size = form.cost, form.expr_size
         for source, count in reads:
             each, more = (self._load, 1) if source is None else self.of(source)
             cost += count * each
-            parts += more
-        self._costs[tensor] = cost, parts
+            expr_size += more
+        self._costs[tensor] = cost, expr_size

@@ -1,8 +1,8 @@
-"""Sizes that vary from call to call.
+"""Dynamic shapes: integers of kernels that vary between lowerings are read at run time.
 
-The first lowering of a region has all its sizes in the code. Where a later one, for other shapes,
-has the same kernels but for some integers, those integers are read at run time from then on, and
-the code serves any value: a last, smaller batch does not compile anything.
+The first lowering of a region has all its sizes as constants. Where a later one, for other shapes,
+has the same kernels but for some integers, those integers become arguments from then on: another
+batch size compiles nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thalweg.platform.caches import Bounded
 
 @dataclass(frozen=True)
 class SpecializedKernel:
-    """A kernel to emit, and the integers it reads when it runs."""
+    """A kernel to emit, and the integers that it takes as arguments."""
 
     kernel: Kernel
     words: tuple[int, ...] = ()
@@ -28,57 +28,56 @@ class SpecializedKernel:
 
 @dataclass(frozen=True)
 class ObservedInts:
-    """The integers of a kernel, and the places of those that vary."""
+    """The integers of a kernel, and the positions of those that vary."""
 
     integers: tuple[int, ...]
     varying: frozenset[int] = frozenset()
 
 
 class Form(NamedTuple):
-    """A lowering as it was seen: what its kernels are but for integers, and these."""
+    """A lowering as it was observed: the fingerprints of its kernels, and their integers."""
 
     family: tuple[bytes, ...]
     kernels: tuple[ObservedInts, ...]
 
 
 class Varying:
-    """What the kernels of a region looked like so far, and which of their integers vary.
+    """The integers of a region's kernels in all lowerings so far, and which of them vary.
 
-    A batch of one has other loops than a larger one: each such form is a family of its own.
+    A batch of one has other loops than a larger one: each list of fingerprints is a family.
     """
 
     def __init__(self) -> None:
         self._families = Bounded[tuple[bytes, ...], Sequence[ObservedInts]]("forms of a region", 64)
 
     def adapt(self, launches: Sequence[Launch]) -> list[SpecializedKernel]:
-        """The kernels of a new lowering, with what varies to be read at run time."""
+        """The kernels of a new lowering, with the integers that vary as arguments."""
         return adapted(launches, self.see(launches))
 
     def see(self, launches: Sequence[Launch]) -> Form:
-        """Take note of a new lowering."""
+        """Observe a new lowering."""
         family = tuple(fingerprint(launch.kernel) for launch in launches)
-        found = _alike([launch.kernel for launch in launches], family)
+        found = _observed([launch.kernel for launch in launches], family)
         before = self._families.get(family)
         if before is not None:
-            found = [_together(*pair) for pair in zip(before, found, strict=True)]
+            found = [_merged(*pair) for pair in zip(before, found, strict=True)]
         self._families[family] = found
         return Form(family, tuple(found))
 
     def restore(self, form: Form) -> None:
-        """Take note of a lowering that was seen in another process, after the same ones."""
+        """Observe a lowering as another process did, after the same ones."""
         self._families[form.family] = form.kernels
 
 
 def adapted(launches: Sequence[Launch], form: Form) -> list[SpecializedKernel]:
-    """The kernels of a lowering that was seen like this, with what varies read at run time."""
+    """The kernels of a lowering of this form, with the integers that vary as arguments."""
     return [_adapted(*pair) for pair in zip(launches, form.kernels, strict=True)]
 
 
-def _alike(kernels: Sequence[Kernel], shapes: Sequence[bytes]) -> list[ObservedInts]:
-    """The kernels of a lowering; those that differ only in where they load and store are one.
-
-    A row of a sequence, a part of a longer buffer: its place is added when the kernel runs.
-    """
+def _observed(kernels: Sequence[Kernel], shapes: Sequence[bytes]) -> list[ObservedInts]:
+    """The integers of a lowering's kernels; kernels that differ only in the constants of offsets
+    (the items of a sequence, parts of a longer buffer) become one, with those constants as
+    arguments."""
     of_shape: dict[bytes, list[int]] = {}
     for number, shape in enumerate(shapes):
         of_shape.setdefault(shape, []).append(number)
@@ -92,7 +91,7 @@ def _alike(kernels: Sequence[Kernel], shapes: Sequence[bytes]) -> list[ObservedI
 
 
 def _groups(all_integers: Sequence[tuple[int, ...]], free: frozenset[int]) -> list[list[int]]:
-    """The positions of those that are equal but for the integers at the free places."""
+    """The numbers of those that are equal but for the integers at the free positions."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for position, numbers in enumerate(all_integers):
         fixed = tuple([n for place, n in enumerate(numbers) if place not in free])
@@ -107,7 +106,7 @@ def _share(group: Sequence[int], found: list[ObservedInts]) -> None:
         found[number] = ObservedInts(found[number].integers, varying)
 
 
-def _together(old: ObservedInts, new: ObservedInts) -> ObservedInts:
+def _merged(old: ObservedInts, new: ObservedInts) -> ObservedInts:
     pairs = enumerate(zip(old.integers, new.integers, strict=True))
     differing = {place for place, (before, now) in pairs if before != now}
     return ObservedInts(new.integers, old.varying | new.varying | differing)

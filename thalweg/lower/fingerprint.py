@@ -1,73 +1,207 @@
-"""What a region is, beyond the process it was made in.
+"""Whether nodes, or regions, compute the same: keys of graphs.
 
-Comes in: a region. Goes out: a digest that is equal for regions of the same ops, attributes,
-constants, dtypes and wiring, whatever their nodes are called and wherever they were made; or None
-for a region that holds something which only this process knows.
+`op_text` is the canonical text of an op and its attributes. Two keys are made of it. `NodeClasses`
+numbers the nodes of a specialised region: those of one class have equal output shapes, summaries
+and loop forms, whatever tensors they read, so each is computed once per class; the keys of
+subgraphs (`thalweg.lower.passes.outline`) are sequences of such numbers. `fingerprint` is a digest
+of a region's ops and wiring for other processes, without shapes: the key of cached programs.
+Kernels, which have no ops any more, have keys of their own in `thalweg.ir.fingerprint`.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from enum import Enum
 from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
+from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
-from thalweg.lower.canonical_text import Unnamed, op_text
-from thalweg.lower.specialise import Region
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import Dimension, TensorShape
+from thalweg.platform.caches import memoized
+
+if TYPE_CHECKING:
+    from thalweg.lower.specialise import Region
+
+_MAX_LITERAL = 8  # elements of an array that are written out in a text; larger ones are hashed
+_MAX_COMPARED = 16  # elements of a known value that is part of a class; others go by their tensor
+
+#: Where the ops are defined that mean the same in every process with the same code.
+_PACKAGES = tuple(f"{__name__.partition('.')[0]}.{p}." for p in ("autodiff", "control", "ops"))
+
+
+# Ops
+
+
+class Unnamed(Exception):
+    """An op or attribute that has no meaning in other processes."""
+
+
+def op_text(op: Op) -> str:
+    """The text of an op and its attributes: equal for equal ones, in this process and in others.
+    Raises `Unnamed` for an op that only this process knows."""
+    name, fields = _fields_of(type(op))
+    if not fields:
+        return name
+    values = op.__dict__
+    return f"{name}({','.join([_text(values[field]) for field in fields])})"
+
+
+@memoized(5_000)
+def _fields_of(block: type[Op]) -> tuple[str, tuple[str, ...]]:
+    """The name of an op and its attributes; those of users may mean something else later."""
+    if not block.__module__.startswith(_PACKAGES):
+        raise Unnamed
+    return block.type_name, tuple(block.fields)
+
+
+def _text(value: Any) -> str:
+    """The text of an attribute, which no other value has."""
+    write = _WRITERS.get(cast("type[Any]", type(value)))
+    if write is None:
+        write = next((t for kind, t in _WRITERS.items() if isinstance(value, kind)), None)
+    if write is None:
+        raise Unnamed
+    return write(value)
+
+
+def _array(value: Any) -> str:
+    if value.dtype.hasobject:
+        return f"objects{value.shape}{_sequence(value.reshape(-1).tolist())}"
+    if value.size <= _MAX_LITERAL:
+        return f"{value.dtype}{value.shape}{value.tobytes().hex()}"
+    content: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return f"{value.dtype}{value.shape}{blake2b(content, digest_size=20).hexdigest()}"
+
+
+def _sequence(values: Sequence[Any]) -> str:
+    return f"[{','.join([_text(value) for value in values])}]"
+
+
+def _mapping(values: Mapping[Any, Any]) -> str:
+    return "{" + _sequence([_sequence([key, values[key]]) for key in values]) + "}"
+
+
+#: The text of attribute values by their type; a value of any other type is `Unnamed`.
+_WRITERS: dict[type[Any], Callable[[Any], str]] = {
+    type(None): repr,
+    bool: repr,
+    int: repr,
+    float: repr,
+    complex: repr,
+    str: repr,
+    bytes: repr,
+    DType: lambda value: value.name,
+    TensorShape: lambda value: f"shape{value.sizes}",
+    Dimension: lambda value: f"size{value.value}",
+    np.ndarray: _array,
+    np.generic: lambda value: _array(np.asarray(value)),
+    np.dtype: lambda value: f"dtype {value}",
+    Enum: lambda value: f"{type(value).__qualname__}.{value.name}",
+    list: _sequence,
+    tuple: _sequence,
+    dict: _mapping,
+}
+
+
+# Nodes
+
+
+class NodeClasses:
+    """Numbers of nodes, equal where op, attributes, and shapes and values of inputs are."""
+
+    def __init__(
+        self, shapes: Mapping[Tensor, tuple[int, ...]], values: Mapping[Tensor, Any]
+    ) -> None:
+        self._shapes, self._values = shapes, values
+        self._numbers: dict[Hashable, int] = {}
+        self._nodes: dict[Node, int | None] = {}
+        self._tensors: dict[Tensor, int] = {}
+
+    def of(self, node: Node) -> int | None:
+        """The number of a node's class; None for a random op, or one that only this process
+        knows."""
+        try:
+            return self._nodes[node]
+        except KeyError:
+            found = self._nodes[node] = None if node.op.has("stream") else self._of(node)
+            return found
+
+    def _of(self, node: Node) -> int | None:
+        try:
+            text = op_text(node.op)
+        except Unnamed:
+            return None
+        inputs = node.inputs
+        counts = node.input_counts() if node.op.parsed.has_lists else None
+        places: dict[Tensor, int] = {}
+        same = [places.setdefault(tensor, place) for place, tensor in enumerate(inputs)]
+        return self._number((text, counts, tuple(same), *map(self._tensor, inputs)))
+
+    def _number(self, key: Hashable) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _tensor(self, tensor: Tensor) -> int:
+        found = self._tensors.get(tensor)
+        if found is None:
+            dtype, value = tensor.dtype.base_dtype, self._values.get(tensor)
+            key = (dtype, self._shapes[tensor], _value_key(tensor, value))
+            found = self._tensors[tensor] = self._number(key)
+        return found
+
+
+def _value_key(tensor: Tensor, value: Any) -> Hashable:
+    """A key of a known value, and of whether it is a constant of the graph."""
+    if value is None:
+        return None
+    if value.size > _MAX_COMPARED or value.dtype.hasobject:
+        return tensor
+    return value.dtype.str, value.tobytes(), tensor.op.type
+
+
+# Regions
 
 
 def fingerprint(region: Region) -> bytes | None:
-    """A digest of all that lowering a region depends on, besides the shapes that come in."""
+    """A digest of all that lowering a region depends on, besides the shapes of its inputs; None for
+    a region with an op that only this process knows. The names of nodes do not matter."""
+    numbers: dict[Tensor, int] = {}
+
+    def number(tensor: Tensor) -> int:
+        return numbers.setdefault(tensor, len(numbers))
+
+    inputs = [(number(tensor), tensor.dtype.name) for tensor in region.inputs]
+    references = [(number(t), t.dtype.name, t in region.carried) for t in region.references]
+    roots = [(number(tensor), number(root)) for tensor, root in region.roots.items()]
     try:
-        return _Encoding(region).digest()
+        texts, flow = _flow(region.nodes, numbers)
     except Unnamed:
         return None
+    outputs = [(number(tensor), tensor in region.early) for tensor in region.outputs]
+    text = f"{inputs}{references}{roots}{outputs}\n" + "\n".join(texts)
+    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
+    digest.update(b"\0" + flow.tobytes())  # no text has such a character
+    return digest.digest()
 
 
-class _Encoding:
-    """A region as numbers and text: tensors by number, in the order in which they appear,
-    and ops by the number of their text."""
-
-    def __init__(self, region: Region) -> None:
-        self._region = region
-        self._numbers: dict[Tensor, int] = {}
-        self._texts: dict[str, int] = {}
-
-    def digest(self) -> bytes:
-        region = self._region
-        border = [
-            [self._enter(tensor) for tensor in region.inputs],
-            [(self._enter(tensor), tensor in region.carried) for tensor in region.references],
-        ]
-        for tensor in region.roots:  # references that come in beside their variable
-            self._number(tensor)
-        flow = self._flow(region.nodes)
-        roots = [(self._number(t), self._number(root)) for t, root in region.roots.items()]
-        outputs = [(self._number(t), t in region.early) for t in region.outputs]
-        text = f"{border}{roots}{outputs}\n" + "\n".join(self._texts)
-        digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=20)
-        digest.update(b"\0" + flow.tobytes())  # no text has such a character
-        return digest.digest()
-
-    def _enter(self, tensor: Tensor) -> str:
-        return f"{self._number(tensor)} {tensor.dtype.name}"
-
-    def _number(self, tensor: Tensor) -> int:
-        return self._numbers.setdefault(tensor, len(self._numbers))
-
-    def _flow(self, nodes: Sequence[Node]) -> array[int]:
-        """Of each node its op, whether it waits, how many tensors it takes, which, and which it
-        gives; a count before each list keeps them apart."""
-        numbers, texts, words = self._numbers, self._texts, list[int]()
-        for node in nodes:
-            op, taken, given = node.op, node.inputs, node.outputs
-            words += texts.setdefault(op_text(op), len(texts)), bool(node.controls), len(taken)
-            try:
-                words += [numbers[tensor] for tensor in taken]
-            except KeyError:
-                raise Unnamed from None
-            if op.parsed.has_lists:
-                words += node.input_counts()
-            words.append(len(given))
-            words += [numbers.setdefault(tensor, len(numbers)) for tensor in given]
-        return array("q", words)
+def _flow(nodes: Sequence[Node], numbers: dict[Tensor, int]) -> tuple[list[str], array[int]]:
+    """The distinct texts of ops, and for each node the number of its text, whether it has control
+    inputs, and the numbers of its inputs and outputs, with a count before each list."""
+    texts: dict[str, int] = {}
+    words: list[int] = []
+    for node in nodes:
+        op, taken, given = node.op, node.inputs, node.outputs
+        words += texts.setdefault(op_text(op), len(texts)), bool(node.controls), len(taken)
+        try:
+            words += [numbers[tensor] for tensor in taken]
+        except KeyError:
+            raise Unnamed from None
+        if op.parsed.has_lists:
+            words += node.input_counts()
+        words.append(len(given))
+        words += [numbers.setdefault(tensor, len(numbers)) for tensor in given]
+    return list(texts), array("q", words)

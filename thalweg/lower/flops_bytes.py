@@ -1,9 +1,9 @@
-"""How much a kernel computes and moves, counted from its expressions.
+"""The operations of a kernel and the bytes it moves, counted from its expressions.
 
 Every operation on data counts once for each value of the variables that it depends on: what does
-not change in a loop is taken out of it. Arithmetic on indices is not counted, and a function such
-as exp counts as one operation. Of a buffer, the elements that are touched count, each once; what is
-moved counts twice where it is read and written.
+not change in a loop is hoisted out of it. Arithmetic on indices is not counted, and a function such
+as exp counts as one operation. Each accessed element of a buffer counts once; bytes that are read
+and written count twice as moved.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ _NOTHING: frozenset[Variable] = frozenset()
 _FREE = Const | Word | Index | Load | Accumulated | Cast
 
 
-class Amounts(NamedTuple):
-    """What one call of a kernel comes to."""
+class FlopsBytes(NamedTuple):
+    """The operations and bytes of one call of a kernel."""
 
     operations: float
     touched: tuple[int, ...]  # bytes of each argument
     moved: int  # bytes read and bytes written
 
 
-#: The steps of an unrolled loop are the same few kernels.
-_known = Bounded[Any, Amounts]("amounts of kernels", 2_000)
+#: The iterations of an unrolled loop are launches of the same few kernels.
+_known = Bounded[Any, FlopsBytes]("flops and bytes of kernels", 2_000)
 
 
 def operations(kernel: Kernel) -> float:
     """The operations of one call, a multiplication with its addition being two."""
-    return _amounts(kernel).operations
+    return _counted(kernel).operations
 
 
 def moved_bytes(kernel: Kernel) -> int:
-    """What one call reads and writes."""
-    return _amounts(kernel).moved
+    """The bytes that one call reads and writes."""
+    return _counted(kernel).moved
 
 
 def touched_bytes(kernel: Kernel) -> tuple[int, ...]:
-    """What one call reads or writes of each of its arguments."""
-    return _amounts(kernel).touched
+    """The bytes of each argument that one call accesses."""
+    return _counted(kernel).touched
 
 
-def _amounts(kernel: Kernel) -> Amounts:
+def _counted(kernel: Kernel) -> FlopsBytes:
     key = fingerprint(kernel), integers(kernel)
     found = _known.get(key)
     if found is None:
-        found = _known[key] = Amounts(_operations(kernel), *_traffic(kernel))
+        found = _known[key] = FlopsBytes(_operations(kernel), *_traffic(kernel))
     return found
 
 
@@ -72,7 +72,7 @@ def _operations(kernel: Kernel) -> float:
 
 
 def _traffic(kernel: Kernel) -> tuple[tuple[int, ...], int]:
-    """The bytes of each argument that are touched, and all that are read and written."""
+    """The bytes of each argument that are accessed, and all that are read and written."""
     count = _Count(_NOTHING)
     roots: list[Expr | None] = []
     for store in kernel.stores:
@@ -92,7 +92,7 @@ def _traffic(kernel: Kernel) -> tuple[tuple[int, ...], int]:
 
 
 def _bytes(argument: Argument, times: int) -> int:
-    """The bytes of so many elements, of which an argument has only some."""
+    """The bytes of `times` accesses, at most those of the argument."""
     return min(times, int(argument.size)) * np.dtype(argument.dtype).itemsize
 
 
@@ -101,10 +101,10 @@ def _times(variables: Iterable[Variable]) -> int:
 
 
 class _Count:
-    """Expressions seen once each: what they depend on, and whether data is in them."""
+    """Counts each expression once: the variables it depends on, and whether it reads data."""
 
     def __init__(self, of_sum: frozenset[Variable]) -> None:
-        self._of_sum = of_sum  # what the sum of a contraction depends on
+        self._of_sum = of_sum  # the variables that a contraction's sum depends on
         self._fold = Fold(self._expression)
         self._total = 0.0
         self.touched: dict[Argument, int] = {}  # how often elements are loaded

@@ -1,4 +1,4 @@
-"""A region on concrete shapes, lowered: kernels in order, over buffers that have their place."""
+"""Lowers a region on concrete shapes to kernel launches over buffers: the list of passes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.target import Target
 from thalweg.lower.memory.arena import in_place
-from thalweg.lower.memory.buffers import Buffer
-from thalweg.lower.nests.bufferize import Launch, finish
+from thalweg.lower.memory.buffers import Buffer, Pieces
+from thalweg.lower.nests.bufferize import Launch, bufferize
 from thalweg.lower.nests.builder import NestBuilder
 from thalweg.lower.nests.split import in_pieces, in_steps
 from thalweg.lower.nests.verify import verified, verify_launches
@@ -17,7 +17,7 @@ from thalweg.lower.passes.alias_concat import alias_concat
 from thalweg.lower.passes.concat_in_place import concat_in_place
 from thalweg.lower.passes.fuse import fuse
 from thalweg.lower.passes.hoist_consumers import hoist_consumers
-from thalweg.lower.passes.merge_reductions import Pieces, merge_reductions
+from thalweg.lower.passes.merge_reductions import merge_reductions
 from thalweg.lower.passes.pretranspose import pretranspose
 from thalweg.lower.passes.rematerialize import rematerialize
 from thalweg.lower.specialise import Region, Shape, Specialised, specialise
@@ -25,26 +25,25 @@ from thalweg.lower.specialise import Region, Shape, Specialised, specialise
 
 @dataclass(frozen=True)
 class Lowered:
-    """Kernel launches in order, and what the buffers of a region's border are."""
+    """Kernel launches in order, and the buffers of the region's inputs and outputs."""
 
     spec: Specialised
     launches: tuple[Launch, ...]
-    checked: tuple[Node, ...]  # the node behind each fault code, from 1
+    checked: tuple[Node, ...]  # the node of each fault code, from 1
     buffers: Mapping[Tensor, Buffer]
     streams: Mapping[Node, Buffer]
-    pieces: Pieces  # buffers that lie inside others
-    drafted: int  # kernels before fusion
+    pieces: Pieces  # sub-buffers
+    unfused: int  # nests before fusion
 
 
 def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Lowered:
-    """Shapes made concrete, nodes made loop nests, nests fused, kernels finished."""
+    """Specialise a region to shapes, build its loop nests, run the passes, and bufferize."""
     spec, classes = specialise(region, shapes, {})
     builder = NestBuilder(spec, classes, target)
     builder.run()
-    buffers, streams, drafted = builder.buffers, builder.streams, len(builder.drafts)
-    pieces: Pieces = {}
-    nests = verified("inline_producers", builder.drafts)
-    del builder, classes  # what it knows of every tensor is more than all that is kept
+    buffers, streams, unfused = builder.buffers, builder.streams, len(builder.nests)
+    nests, pieces = verified("inline_producers", builder.nests), Pieces()
+    del builder, classes  # their tables are larger than all that is kept
     nests = verified("alias_concat", alias_concat(nests, pieces))
     nests = verified("merge_reductions", merge_reductions(nests, pieces, target))
     nests = verified("in_steps", in_steps(nests, target))
@@ -55,6 +54,6 @@ def lower(region: Region, shapes: Mapping[Tensor, Shape], target: Target) -> Low
     nests = verified("pretranspose", pretranspose(nests, target))
     nests = verified("concat_in_place", concat_in_place(nests, pieces, target))
     nests = verified("in_pieces", in_pieces(nests, target))
-    launches, checked = finish(nests, in_place(nests, pieces))
+    launches, checked = bufferize(nests, in_place(nests, pieces))
     verify_launches(launches)
-    return Lowered(spec, tuple(launches), tuple(checked), buffers, streams, pieces, drafted)
+    return Lowered(spec, tuple(launches), tuple(checked), buffers, streams, pieces, unfused)

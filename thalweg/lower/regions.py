@@ -1,9 +1,9 @@
-"""Which nodes of a step are compiled together.
+"""Cuts a step into regions: nodes that are compiled together.
 
-What comes in is the nodes and their order edges (`thalweg.graph.order`), which alone decide. All
-host ops that can run do; then all compiled nodes that can run form regions; and so forth, so that
-a step without host ops is one region. Nodes that come after different blocking nodes are in
-different regions: no region waits for more of those than each of its nodes does.
+Comes in: the nodes and their order edges (`thalweg.graph.order`). All host ops that are ready come
+first, then all compiled nodes that are ready form regions, and so forth: a step without host ops is
+one region. Nodes after different blocking nodes are in different regions, so that no region waits
+for more of those than each of its nodes does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from thalweg.platform.caches import memoized
 Unit = Node | Region | ControlRegion
 _Group = list[Node]  # nodes that become a region
 
-Hops = tuple[int, str]  # how many devices were left on the way to a node, and its own
+Hops = tuple[int, str]  # the device changes on the longest path to a node, and its device
 
 
 def regions(
@@ -37,9 +37,11 @@ def regions(
     on_host: Collection[Node] = (),
     devices: Mapping[Node, str] | None = None,
 ) -> list[Unit]:
-    """Nodes to run one by one and regions to run as one, in a sequence that respects the order. A
-    region is on one device; all nodes are on the same where nothing is said."""
-    loose = {node for node in nodes if _is_loose(node)}  # constants go wherever they are read
+    """The host nodes, control nodes and regions of a step, in a sequence that respects the order. A
+    region is on one device; without `devices` all nodes are on the same."""
+    loose = {
+        node for node in nodes if _is_loose(node)
+    }  # constants are copied to where they are read
     compiled = {node for node in nodes if node not in on_host and compilable(node)}
     hops = _hops(nodes, order, devices) if devices else {}
     units = _Cutter([node for node in nodes if node not in loose], order, compiled, hops).cut()
@@ -64,13 +66,13 @@ def regions(
 
 
 def with_traces(nodes: Sequence[Node], fetches: Collection[Tensor]) -> list[Unit]:
-    """Nodes to run one by one: control nodes and their traces are one unit each."""
+    """The nodes of a step as units that run one by one: a control node and its traces are one."""
     controls = _controls(nodes, fetches)
     return [controls.get(node, node) for node in nodes if not isinstance(node.op, Trace)]
 
 
 def _controls(nodes: Sequence[Node], fetches: Collection[Tensor]) -> dict[Node, ControlRegion]:
-    """The control nodes, each with its traces and without what nothing needs of it."""
+    """The control nodes, each with its traces, pruned to what the step reads."""
     held = [node for node in nodes if is_control(node)]
     if not held:
         return {}
@@ -82,14 +84,14 @@ def _controls(nodes: Sequence[Node], fetches: Collection[Tensor]) -> dict[Node, 
     read = {*fetches, *(tensor for node in plain for tensor in node.inputs)}
     read |= {t for node in nodes for n in node.controls for t in n.outputs}
     found: dict[Node, ControlRegion] = {}
-    for node in reversed(held):  # whatever takes a value of it comes after it
+    for node in reversed(held):  # its readers come after it
         found[node] = _controlled(node, traces[node], read)
         read.update(found[node].inputs)
     return found
 
 
 def _taken(node: Node, controls: Mapping[Node, ControlRegion]) -> tuple[Tensor, ...]:
-    """What a node takes, as far as it matters."""
+    """The inputs of a node, those of control nodes pruned."""
     return controls[node].inputs if node in controls else node.inputs
 
 
@@ -108,7 +110,7 @@ def _is_loose(node: Node) -> bool:
 
 
 def compilable(node: Node) -> bool:
-    """Whether a node may be part of compiled code, as far as its op and dtypes tell."""
+    """Whether a node may be compiled, judging by its op and dtypes."""
     return isinstance(node.op, NoOp) or (
         _has_code(type(node.op))
         and all(map(_is_plain, node.inputs))
@@ -118,25 +120,25 @@ def compilable(node: Node) -> bool:
 
 @memoized(5_000)
 def _has_code(kind: type[Op]) -> bool:
-    """Whether an op says how it is computed element by element."""
+    """Whether an op has a loop form, or depends on shapes alone."""
     return not kind.host_only and (kind.has("loop") or kind.has("element") or kind.of_shapes)
 
 
 def _is_plain(tensor: Tensor) -> bool:
     dtype = tensor.dtype
     if dtype.is_ref_dtype and not tensor.shape.is_fully_defined():
-        return False  # a variable without a fixed shape may change it between any two steps
+        return False  # a variable without a static shape may change it between steps
     return _is_number(dtype.base_dtype)
 
 
 @memoized(64)
 def _is_number(dtype: dtypes.DType) -> bool:
-    """Whether compiled code knows elements of a type."""
+    """Whether kernels support a dtype."""
     return dtype in dtypes.REAL or dtype.is_bool
 
 
 class _Cutter:
-    """Takes all host nodes that are ready, then all compiled ones, and so forth."""
+    """Alternates between all ready host nodes and all ready compiled ones."""
 
     def __init__(
         self,
@@ -183,8 +185,8 @@ class _Cutter:
         return units
 
     def _apart(self, taken: Iterable[Node]) -> list[_Group]:
-        """Groups of nodes that come after the same blocking nodes, those after fewer first, and of
-        one device each; of one device, what another one comes between is apart, too."""
+        """Groups of nodes that come after the same blocking nodes, those after fewer first, each on
+        one device and with no path between its nodes through another."""
         groups: dict[tuple[int, Hops], _Group] = {}
         for node in taken:
             key = self._blockers.get(node, 0), self._hops.get(node, (0, ""))
@@ -193,7 +195,7 @@ class _Cutter:
 
 
 def _hops(nodes: Sequence[Node], order: Order, devices: Mapping[Node, str]) -> dict[Node, Hops]:
-    """For each node, how often the way to it went from device to device at most, and its own."""
+    """For each node, the device changes on the longest path to it, and its device."""
     found: dict[Node, Hops] = {}
     for node in nodes:
         device, count = devices[node], 0
@@ -214,7 +216,7 @@ def _followers(nodes: Iterable[Node], order: Order) -> dict[Node, list[Node]]:
 
 
 class _Moves:
-    """Nodes that are better computed in another unit than the one they were taken for."""
+    """Moves nodes to other regions than the first that they are ready for."""
 
     def __init__(
         self,
@@ -235,8 +237,8 @@ class _Moves:
         self._in_order = not any(node.op.blocking for node in nodes)  # that units run
 
     def sink_growing(self) -> None:
-        """Move nodes that make much out of little to the one region that reads them, so that the
-        little crosses the border between regions and not the much."""
+        """Move nodes whose outputs are larger than their inputs to the one region that reads them,
+        so that the smaller tensors cross the border between regions."""
         for node in sorted(self._unit_of, key=self._rank.__getitem__, reverse=True):
             here = self._unit_of[node]
             later = {self._unit_of[follower] for follower in self._after[node]}
@@ -247,9 +249,9 @@ class _Moves:
                 self._unit_of[node] = max(later)
 
     def read_where_used(self) -> None:
-        """Let each region read the variables it uses, so that no value of one crosses a border: a
-        copy of a whole table for a few rows of it. Not where a write comes between, or may: what
-        waits for another node must not keep back a write that the node waits for."""
+        """Let each region read the variables it uses, so that no copy of one crosses a border: of a
+        whole table for a few rows of it. Not where a write comes between, or may: what waits for
+        another node must not delay a write that the node waits for."""
         for node, here in self._unit_of.items():
             if not _is_read(node):
                 continue
@@ -266,7 +268,7 @@ class _Moves:
         return self._fetched.isdisjoint(node.outputs) and all(isinstance(u, list) for u in units)
 
     def _move(self, node: Node, targets: Collection[int]) -> None:
-        """Have some regions compute a node, and no other one."""
+        """Compute a node in these regions, and in no other one."""
         source = self._unit_of[node]
         if source not in targets:
             cast("_Group", self._units[source]).remove(node)
@@ -278,17 +280,17 @@ class _Moves:
 
 
 def _is_read(node: Node) -> bool:
-    """Whether a node gives the value of a variable, whenever in the step that may be."""
+    """Whether a node reads a variable, without control inputs."""
     return isinstance(node.op, Identity) and not node.controls and node.inputs[0].dtype.is_ref_dtype
 
 
 def _only_takes(node: Node, value: Tensor) -> bool:
-    """Whether a node comes after another one for a value of it and for nothing else."""
+    """Whether a node depends on the node of a value for that value alone."""
     return value in node.inputs and value.op not in node.controls and not node.op.footprint
 
 
 def _is_growing(node: Node) -> bool:
-    """Whether a node without effects gives more elements than it takes."""
+    """Whether a node without effects has more output elements than input elements."""
     tensors = (*node.inputs, *node.outputs)
     if node.op.stateful or node.controls or any(t.dtype.is_ref_dtype for t in tensors):
         return False
@@ -306,26 +308,26 @@ def _leaving(
     fetches: Iterable[Tensor],
     controls: Mapping[Node, ControlRegion],
 ) -> dict[int, dict[Tensor, None]]:
-    """By the number of a unit: what others take from it, in the order in which they do."""
-    homes: dict[Node, int] = {}
+    """By the number of a unit: its outputs that others read, in the order of those reads."""
+    unit_of: dict[Node, int] = {}
     for number, unit in enumerate(units):
         if not isinstance(unit, Node):
-            homes.update(dict.fromkeys(unit, number))
+            unit_of.update(dict.fromkeys(unit, number))
     found: dict[int, dict[Tensor, None]] = defaultdict(dict)
     for tensor in fetches:
-        if tensor.op in homes:
-            found[homes[tensor.op]][tensor] = None
+        if tensor.op in unit_of:
+            found[unit_of[tensor.op]][tensor] = None
     for unit in units:
         members = [unit] if isinstance(unit, Node) else unit
         own = set(members)  # a read of a variable may be in several regions
         for tensor in [tensor for node in members for tensor in _taken(node, controls)]:
-            if tensor.op in homes and tensor.op not in own:
-                found[homes[tensor.op]][tensor] = None
+            if tensor.op in unit_of and tensor.op not in own:
+                found[unit_of[tensor.op]][tensor] = None
     return found
 
 
 class _Border:
-    """What crosses the borders of regions."""
+    """Makes regions of groups of nodes: finds their inputs, references and outputs."""
 
     def __init__(
         self, fed: Collection[Tensor], roots: Mapping[Tensor, Tensor], loose: Sequence[Node]
@@ -335,7 +337,7 @@ class _Border:
         self._loose = {node: place for place, node in enumerate(loose)}
 
     def region(self, nodes: _Group, wanted: Iterable[Tensor]) -> Region:
-        """A region of nodes and of the constants that they read."""
+        """The region of some nodes and the constants that they read."""
         fed, loose = self._fed, self._loose
         constants = {t.op for node in nodes for t in node.inputs if t.op in loose and t not in fed}
         unit = [*sorted(constants, key=loose.__getitem__), *nodes]

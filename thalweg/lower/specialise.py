@@ -1,7 +1,7 @@
-"""A region of a step on concrete shapes: what each tensor's shape is, and which values are known.
+"""Specialises a region to concrete shapes: infers the shape of each tensor, and folds constants.
 
-The region's nodes are inferred again, in order, from the shapes (and, for the few that decide
-shapes, the values) that came in. What follows from shapes and constants alone is computed now.
+The region's nodes are inferred again, in order, from the shapes (and, for inputs that decide
+shapes, the values) of its inputs. What depends on shapes and constants alone is computed here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thalweg.graph.dtypes import FLOATING, as_dtype
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.shapes import TensorShape
-from thalweg.lower.node_class import NodeClasses
+from thalweg.lower.fingerprint import NodeClasses
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.ops.state.state import VariableV2
 
@@ -27,11 +27,11 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 
-_MAX_FOLDED = 1 << 16  # elements of a value that is computed once and kept with the step
+_MAX_FOLDED = 1 << 16  # elements of a folded constant
 
 
 class NotCompiled(Exception):
-    """A node that cannot be part of compiled code, and why: it runs on its NumPy kernel."""
+    """A node that cannot be compiled, and why: it runs on its NumPy kernel."""
 
     def __init__(self, node: Node, reason: str) -> None:
         super().__init__(f"{node.name} ({node.type}): {reason}")
@@ -41,46 +41,46 @@ class NotCompiled(Exception):
 
 @dataclass(frozen=True)
 class Region:
-    """Nodes that are compiled together, in an order that runs, and what crosses their border."""
+    """Nodes that are compiled together, in execution order, and their inputs and outputs."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[Tensor, ...]  # values from outside: feeds, results of host ops
     references: tuple[Tensor, ...]  # variables
-    outputs: tuple[Tensor, ...]  # what others need: fetches, inputs of host ops
-    roots: Mapping[Tensor, Tensor]  # for each reference in the region, the variable it is of
+    outputs: tuple[Tensor, ...]  # read outside: fetches, inputs of host ops
+    roots: Mapping[Tensor, Tensor]  # the variable of each reference in the region
     carried: frozenset[Tensor] = frozenset()  # references that are loop variables
     early: tuple[Tensor, ...] = ()  # outputs that others wait for while the rest is computed
 
 
 @dataclass(frozen=True)
 class ControlRegion:
-    """A conditional or a loop of a step, with the traces that the step needs of it."""
+    """A conditional or a loop of a step, with the traces that the step reads of it."""
 
-    node: Node  # without the variables, inputs and outputs that do not matter for the step
+    node: Node  # pruned to the variables, inputs and outputs that the step uses
     nodes: tuple[Node, ...]  # the node of the graph, and its traces
     inputs: tuple[Tensor, ...]  # values and references, as the node takes them
-    outputs: tuple[Tensor, ...]  # what others need: outputs of the node, traces
+    outputs: tuple[Tensor, ...]  # read outside: outputs of the node, traces
 
 
 @dataclass(frozen=True)
 class Specialised:
-    """A region whose shapes are numbers."""
+    """A region with the shapes of all its tensors, and the values of those that are known."""
 
     region: Region
     shapes: Mapping[Tensor, Shape]
-    values: Mapping[Tensor, Array]  # what is known before the step runs
+    values: Mapping[Tensor, Array]  # folded constants
 
 
 def specialise(
     region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Array]
 ) -> tuple[Specialised, NodeClasses]:
-    """Infer all shapes of a region from those of its inputs; `values` are inputs held fixed. The
-    classes of its nodes are found on the way."""
+    """Infer all shapes of a region from those of its inputs; `values` are inputs held fixed.
+    Returns the classes of its nodes as well."""
     return _Inference(region, shapes, values).run()
 
 
 class _Inference:
-    """The region's nodes, made again in a graph where every shape is known."""
+    """The region's nodes, rebuilt in a graph where every shape is known."""
 
     def __init__(
         self, region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Array]
@@ -91,7 +91,7 @@ class _Inference:
         self._graph = Graph()
         self._again: dict[Tensor, Tensor] = {}
         self._classes = NodeClasses(self._shapes, self._values)
-        self._found: dict[int, list[Shape]] = {}  # the shapes that nodes of a class give
+        self._found: dict[int, list[Shape]] = {}  # the output shapes of the nodes of a class
 
     def run(self) -> tuple[Specialised, NodeClasses]:
         with self._graph.as_default():
@@ -119,7 +119,7 @@ class _Inference:
         self._again[tensor] = add_node(self._graph, made, (), "x", tensor.op).outputs[0]
 
     def _fix(self, tensor: Tensor, value: Array) -> None:
-        """A tensor whose value is known now."""
+        """Add a tensor whose value is known."""
         made = Const(value=value, dtype=as_dtype(tensor.dtype.base_dtype))
         self._again[tensor] = add_node(self._graph, made, (), "c", tensor.op).outputs[0]
         self._shapes[tensor] = value.shape
@@ -141,8 +141,8 @@ class _Inference:
             self._found[number] = [self._shapes[tensor] for tensor in node.outputs]
 
     def _class_of(self, node: Node) -> int | None:
-        """The class of a node, where that decides its shapes and that its values are not known: of
-        integers some may be known, and what waits for others is never computed now."""
+        """The class of a node, where that determines its shapes and that its outputs are not known:
+        some integers may be known, and a node with control inputs never is."""
         if isinstance(node.op, Const) or node.controls:
             return None
         for tensor in node.inputs:
@@ -151,13 +151,13 @@ class _Inference:
         return self._classes.of(node)
 
     def _tensor(self, tensor: Tensor) -> Tensor:
-        """A tensor where every shape is known."""
+        """The rebuilt tensor."""
         if tensor not in self._again:
             self._enter(tensor)
         return self._again[tensor]
 
     def _make(self, node: Node) -> None:
-        """Infer what a node gives by making it again."""
+        """Infer the output shapes of a node by rebuilding it."""
         flat = [self._tensor(tensor) for tensor in node.inputs]
         grouped = node.op.parsed.group(flat, node.input_counts())
         try:
@@ -171,7 +171,7 @@ class _Inference:
             self._shapes[tensor] = cast("Shape", tuple(again.shape.as_list()))
 
     def _known(self, node: Node) -> list[Array] | None:
-        """The outputs of a node whose value follows from shapes and constants."""
+        """The outputs of a node, if they depend on shapes and constants alone."""
         op = node.op
         if isinstance(op, Const):
             return [op.numpy()]
@@ -194,7 +194,7 @@ def _evaluated(node: Node, values: list[Array]) -> Any:
     try:
         with np.errstate(all="ignore"):
             return node.op.numpy(*node.op.parsed.group(values, node.input_counts()))
-    except Exception:  # the step itself will say what is wrong, at the node
+    except Exception:  # the step raises it when it runs the node
         return None
 
 

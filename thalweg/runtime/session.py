@@ -27,14 +27,14 @@ from thalweg.platform import spans
 from thalweg.platform.caches import Bounded
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import ConfigProto, RunOptions, as_config
+from thalweg.runtime.config import session_options
 from thalweg.runtime.executor import execute
 from thalweg.runtime.fast_path import CachedStep
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step, plan
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.stats import RunMetadata
+from thalweg.runtime.stats import RunMetadata, store_graphs
 
 _MAX_PLANS = 1_000  # steps that a session keeps plans for
 #: THALWEG_COMPILE=0 runs everything on the reference kernels.
@@ -46,9 +46,7 @@ live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
 class BaseSession:
     """Plans and runs steps: what Session and InteractiveSession share."""
 
-    def __init__(
-        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
-    ) -> None:
+    def __init__(self, target: str = "", graph: Graph | None = None, config: Any = None) -> None:
         if graph is not None and not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError(f"graph must be a tf.Graph, but got {type(graph)}")
         if not isinstance(target, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
@@ -67,11 +65,10 @@ class BaseSession:
                 "tf.Session() is not compatible with eager execution, which has no graph to run: "
                 "look at values, or build a graph inside `with tf.Graph().as_default()`."
             )
-        self._config = ConfigProto() if config is None else as_config(config)
-        threads = self._config.intra_op_parallelism_threads
-        self._devices = local_devices(self._config.device_count, threads)
+        self._options = session_options(config)
+        self._devices = local_devices(self._options.device_count, self._options.threads)
         names = [device.name for device in self._devices]
-        self._placer = Placer(names, self._config.allow_soft_placement)
+        self._placer = Placer(names, self._options.allow_soft_placement)
         self._resources, *self._others = Resources.of_devices(self._devices)
         self._plans = Bounded[Step, Plan]("plans of a session", _MAX_PLANS)
         self._calls = Bounded[Any, tuple[Fetches, CachedStep]]("calls of a session", _MAX_PLANS)
@@ -108,7 +105,7 @@ class BaseSession:
         self,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None = None,
-        options: RunOptions | None = None,
+        options: Any = None,
         run_metadata: RunMetadata | None = None,
     ) -> Any:
         """Run one step: compute `fetches` (any nesting) given `feed_dict`."""
@@ -123,7 +120,7 @@ class BaseSession:
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         values = self._execute(self._plan(step), list(feeds.values()), options, run_metadata)
         if run_metadata is not None and options and options.output_partition_graphs:
-            run_metadata.partition_graphs.extend(self._partition_graphs(step))
+            store_graphs(run_metadata, self._partition_graphs(step))
         if key is not None and len(step.feeds) == len(feed_dict or ()):
             self._calls[key] = parsed, self._cached(step)
         return parsed.result(values)
@@ -137,7 +134,7 @@ class BaseSession:
         return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
     def _cached(self, step: Step) -> CachedStep:
-        has_clock = bool(self._config.operation_timeout_in_ms)  # which the fast path never looks at
+        has_clock = bool(self._options.timeout_in_ms)  # which the fast path never looks at
         stop = None if has_clock else self._closing
         planned = self._plan(step)
         resources = self._resources.on(planned.device)
@@ -148,7 +145,7 @@ class BaseSession:
         if found is None:
             self._graph.graph_def_versions.check()
             found = self._plans[step] = plan(step, self._devices, self._placer, COMPILES)
-            if self._config.log_device_placement:
+            if self._options.log_device_placement:
                 _log_placement(found)
         return found
 
@@ -156,7 +153,7 @@ class BaseSession:
         self,
         step: Plan,
         feeds: Sequence[Any],
-        options: RunOptions | None = None,
+        options: Any = None,
         metadata: RunMetadata | None = None,
     ) -> list[Any]:
         _check_options(options, metadata)
@@ -183,10 +180,8 @@ class BaseSession:
         """Run a step and record it in `metadata`; sessions that can do so say how."""
         raise NotImplementedError
 
-    def _start_timer(
-        self, cancellation: Cancellation, options: RunOptions | None
-    ) -> threading.Timer | None:
-        limit = (options and options.timeout_in_ms) or self._config.operation_timeout_in_ms
+    def _start_timer(self, cancellation: Cancellation, options: Any) -> threading.Timer | None:
+        limit = (options and options.timeout_in_ms) or self._options.timeout_in_ms
         if not limit:
             return None
         late = errors.DeadlineExceededError(
@@ -214,7 +209,7 @@ class BaseSession:
 
         def call(
             *values: Any,
-            options: RunOptions | None = None,
+            options: Any = None,
             run_metadata: RunMetadata | None = None,
         ) -> Any:
             self._check_open()

@@ -6,11 +6,12 @@ someone asks for their bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from thalweg.graph import protos
+from thalweg import protos
 from thalweg.graph.attributes import shape_proto
 from thalweg.graph.shapes import TensorShape
 from thalweg.public import public
@@ -60,7 +61,7 @@ def fill(proto: Any, message: Message) -> None:
         elif isinstance(value, dict):
             getattr(proto, name).update(value)
         elif isinstance(value, TensorShape):
-            getattr(proto, name).CopyFrom(shape_proto(value))
+            getattr(proto, name).MergeFromString(shape_proto(value).SerializeToString())
         else:
             setattr(proto, name, value)
 
@@ -136,7 +137,7 @@ class RunMetadata(Message):
 
     def SerializeToString(self) -> bytes:
         """The bytes of TensorFlow's RunMetadata, which TensorBoard shows."""
-        proto = protos.message("config", "RunMetadata")()
+        proto = protos.RunMetadata()
         fill(proto, self)
         return proto.SerializeToString()
 
@@ -147,3 +148,12 @@ def store_stats(metadata: Any, stats: StepStats) -> None:
         metadata.step_stats = stats
     else:
         fill(metadata.step_stats, stats)
+
+
+def store_graphs(metadata: Any, graphs: Iterable[Any]) -> None:
+    """Add GraphDefs to a RunMetadata, ours or TensorFlow's protobuf."""
+    if isinstance(metadata, RunMetadata):
+        metadata.partition_graphs.extend(graphs)
+    else:
+        for graph in graphs:
+            metadata.partition_graphs.add().MergeFromString(graph.SerializeToString())

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from thalweg import protos
 from thalweg.platform import tf_logging
 from thalweg.platform.files import checkpoint_files, gfile
 from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
-from thalweg.saved.messages import checkpoint_state
 
 _DEFAULT_NAME = "checkpoint"
 _SURPLUS = "# to be deleted: "  # a comment to whoever parses the file
@@ -44,7 +44,7 @@ def generate_checkpoint_state_proto(
     if not os.path.isabs(save_dir):
         latest = _relative(latest, save_dir)
         paths = [_relative(path, save_dir) for path in paths]
-    return checkpoint_state()(
+    return protos.CheckpointState(
         model_checkpoint_path=latest,
         all_model_checkpoint_paths=paths,
         all_model_checkpoint_timestamps=times,
@@ -171,7 +171,7 @@ def read_state(path: str) -> Any:
 
     try:
         with open(path, encoding="utf-8") as file:
-            return text_format.Parse(file.read(), checkpoint_state()())
+            return text_format.Parse(file.read(), protos.CheckpointState())
     except (UnicodeDecodeError, text_format.ParseError) as error:
         raise OSError(f"{path}: {error}") from error
 

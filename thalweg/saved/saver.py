@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
 from thalweg.ops.io import saving
@@ -28,12 +28,11 @@ from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
 from thalweg.saved import checkpoint_state
 from thalweg.saved.collection_protos import register_proto_function
-from thalweg.saved.messages import meta_graph_def, saver_def
 from thalweg.saved.meta_graph import (
     add_collection_def,
+    as_meta_graph,
     export_meta_graph,
     import_scoped_meta_graph_with_return_elements,
-    read_meta_graph_file,
 )
 from thalweg.saved.saveables import all_saveable_objects
 from thalweg.saved.saver_builder import V2, BulkSaverBuilder
@@ -135,7 +134,7 @@ class Saver:
         return True
 
     def _check_saver_def(self) -> None:
-        if not isinstance(self.saver_def, saver_def()):
+        if not protos.is_message(self.saver_def, protos.SaverDef):
             raise ValueError(f"saver_def must be a saver_pb2.SaverDef: {self.saver_def}")
         for name in ("save_tensor_name", "restore_op_name"):
             if not getattr(self.saver_def, name):
@@ -527,8 +526,7 @@ def import_meta_graph_with_return_elements(
     **kwargs: Any,
 ) -> tuple[Saver | None, list[Any] | None]:
     """As `import_meta_graph`; also gives the nodes and tensors of some names."""
-    is_proto = isinstance(meta_graph_or_file, meta_graph_def())
-    proto = meta_graph_or_file if is_proto else read_meta_graph_file(meta_graph_or_file)
+    proto = as_meta_graph(meta_graph_or_file)
     _, elements = import_scoped_meta_graph_with_return_elements(
         proto,
         clear_devices=clear_devices,
@@ -549,4 +547,5 @@ def _saver_of(proto: Any, scope: str | None, graph: Any) -> Saver | None:
     return None
 
 
-register_proto_function(GraphKeys.SAVERS, saver_def, Saver.to_proto, Saver.from_proto)
+register_proto_function(GraphKeys.SAVERS, lambda: protos.SaverDef, Saver.to_proto, Saver.from_proto)
+protos.publish("SaverDef", "CheckpointState", below="train")

@@ -12,11 +12,11 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph import dtypes
 from thalweg.graph.collections import GraphKeys, add_to_collection, get_collection
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
-from thalweg.graph.protos import message
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.io import summaries
 from thalweg.platform import tf_logging
@@ -185,7 +185,7 @@ def get_summary_description(node_def: Any) -> Any:
     if node_def.op != "TensorSummary":
         raise ValueError(f"Can't get_summary_description on {node_def.op}")
     description = as_str_any(node_def.attr["description"].s) or "{}"
-    return _json_format().Parse(description, message("summary", "SummaryDescription")())
+    return _json_format().Parse(description, protos.SummaryDescription())
 
 
 @public("summary.merge")

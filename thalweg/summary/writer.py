@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
+from thalweg import protos
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.protos import message
 from thalweg.ops.io.summaries import METADATA, value_tag
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_bytes
@@ -60,7 +60,7 @@ class SummaryToEventTransformer:
 
     def add_meta_graph(self, meta_graph_def: Any, global_step: Any = None) -> None:
         """Add a MetaGraphDef message."""
-        if not isinstance(meta_graph_def, message("meta_graph", "MetaGraphDef")):
+        if not protos.is_message(meta_graph_def, protos.MetaGraphDef):
             raise TypeError(
                 f"meta_graph_def must be type MetaGraphDef, saw type: {type(meta_graph_def)}"
             )
@@ -98,7 +98,7 @@ class SummaryToEventTransformer:
         self._add_bytes(event)
 
     def _add_bytes(self, event: bytes) -> None:
-        self.event_writer.add_event(message("event", "Event").FromString(event))
+        self.event_writer.add_event(protos.Event.FromString(event))
 
 
 def _graph_def(graph: Any) -> Any:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NoReturn, cast
 from weakref import WeakValueDictionary
 
+from thalweg import protos
 from thalweg.graph import context
 from thalweg.graph.build import graph_of
 from thalweg.graph.collections import GraphKeys
@@ -19,7 +20,6 @@ from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
-from thalweg.graph.protos import message
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import around, lifted, root
 from thalweg.ops.arrays import indexing
@@ -453,7 +453,7 @@ class Variable:
         """A VariableDef, or None if the variable is outside `export_scope`."""
         if export_scope is not None and not self.name.startswith(export_scope):
             return None
-        definition = message("variable", "VariableDef")()
+        definition = protos.VariableDef()
         definition.variable_name = strip_scope(self._variable.name, export_scope)
         definition.initializer_name = strip_scope(self._initializer_op.name, export_scope)
         definition.snapshot_name = strip_scope(self._snapshot.name, export_scope)

@@ -23,11 +23,11 @@ from thalweg.device.local import local_devices
 from thalweg.lower.lowering import Lowered, lower
 from thalweg.lower.memory.arena import (
     Arena,
-    Need,
+    Request,
     arrange,
     by_size,
     in_time,
-    most_at_once,
+    peak_bytes,
     placed,
     rounded,
 )
@@ -157,24 +157,24 @@ def test_every_temporary_is_written_before_it_is_read(seed: int, count: int) -> 
 )
 def test_the_largest_first_are_apart_as_well(drawn: list[tuple[int, int, int]]) -> None:
     sizes = [rounded(size, host().alignment) for _, _, size in drawn]
-    needed = [
-        Need(first, first + length, size)
+    requests = [
+        Request(first, first + length, size)
         for (first, length, _), size in zip(drawn, sizes, strict=True)
     ]
-    starts, size = by_size(needed)
-    least = most_at_once(needed)
+    starts, size = by_size(requests)
+    least = peak_bytes(requests)
     assert least <= size
     for time in range(45):
-        alive = [n for n, need in enumerate(needed) if need.first <= time <= need.last]
-        pieces = sorted((starts[n], needed[n].size) for n in alive)
+        alive = [n for n, request in enumerate(requests) if request.first <= time <= request.last]
+        pieces = sorted((starts[n], requests[n].size) for n in alive)
         assert_apart(pieces, Arena(size, {}, ()))
 
 
 def test_the_largest_first_leave_no_holes() -> None:
     # As they come, the small one lies in the middle of what the large one could have had.
-    needed = [Need(0, 1, 640), Need(1, 3, 64), Need(2, 3, 704)]
-    assert in_time(needed)[1] > by_size(needed)[1] == most_at_once(needed) == 768
-    assert placed(needed) == by_size(needed)[0]
+    requests = [Request(0, 1, 640), Request(1, 3, 64), Request(2, 3, 704)]
+    assert in_time(requests)[1] > by_size(requests)[1] == peak_bytes(requests) == 768
+    assert placed(requests) == by_size(requests)[0]
 
 
 @pytest.fixture

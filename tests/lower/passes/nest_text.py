@@ -14,7 +14,7 @@ from tests.lower.programs import lowered
 from thalweg.ir.text.printer import kernel_text
 from thalweg.lower import lowering
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.bufferize import Launch, finish
+from thalweg.lower.nests.bufferize import Launch, bufferize
 from thalweg.lower.nests.loop_nest import LoopNest
 
 _LETTERS = {BufferKind.OUTPUT: "out", BufferKind.CONSTANT: "c"}
@@ -63,7 +63,7 @@ class _Names:
 
     def texts(self, nests: Sequence[LoopNest]) -> Iterator[str]:
         """Each nest as the kernel that it becomes."""
-        for launch in finish(nests, {})[0]:
+        for launch in bufferize(nests, {})[0]:
             yield kernel_text(launch.kernel, self._of(launch))
 
     def _of(self, launch: Launch) -> list[str]:

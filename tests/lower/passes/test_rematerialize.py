@@ -1,4 +1,4 @@
-"""What is kept for the second half of a training step, what is computed again, and when drafts run.
+"""What is kept from the forward to the backward pass, what is rematerialized, what is hoisted.
 
 The rules look at megabytes; here they look at kilobytes, so that small steps show them.
 """

@@ -98,7 +98,7 @@ def _given_list(place: int, value: ListValue, depth: int = 0) -> ListBuffer | No
         rows.reads = BufferView(Storage.RESULT, np.dtype(np.int32), (rows.count,))
     if rows.element is not None:
         dtype = np.dtype(value.dtype.as_numpy_dtype)
-        rows.home = BufferView(Storage.INPUT, dtype, rows.shape, place, depth)
+        rows.view = BufferView(Storage.INPUT, dtype, rows.shape, place, depth)
     return rows
 
 
@@ -109,5 +109,5 @@ def _given_lists(place: int, value: ListValue, depth: int) -> ListBuffer | None:
         return None
     entries.each = nested.each
     rows = ListBuffer(value.dtype, value.size(), (), Storage.INPUT, entries=entries)
-    rows.home = BufferView(Storage.INPUT, np.dtype(np.int32), rows.shape, place, depth)
+    rows.view = BufferView(Storage.INPUT, np.dtype(np.int32), rows.shape, place, depth)
     return rows

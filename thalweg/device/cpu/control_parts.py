@@ -91,7 +91,7 @@ def _iteration(
     words = 0
     for launch, to in zip(launches, kernels, strict=True):
         places = zip(launch.buffers, launch.starts, strict=True)
-        keys = [(part.homes.get(buffer, buffer), start) for buffer, start in places]
+        keys = [(part.views.get(buffer, buffer), start) for buffer, start in places]
         numbers.append(tuple(memory.setdefault(key, len(memory)) for key in keys))
         starts.append(words)
         words += Call.count_words(launch, to)

@@ -171,7 +171,7 @@ class _ControlStep:
         found: dict[BufferView, None] = {}
         for item in self.program.items:
             if isinstance(item, Part):
-                found.update(dict.fromkeys(item.homes.values()))
+                found.update(dict.fromkeys(item.views.values()))
             elif isinstance(item, Branch) and item.decides is not None:
                 found[item.decides] = None
         return list(found)
@@ -194,7 +194,7 @@ class _ControlStep:
             for call in placed.calls:
                 written = call.launch.written
                 for word, buffer, shift in call.addresses():
-                    view = part.homes.get(buffer)
+                    view = part.views.get(buffer)
                     if view is not None:
                         self.words.setdefault(view, []).append((word, shift))
                         if buffer in written:
@@ -211,7 +211,7 @@ class _ControlStep:
         found: set[BufferView] = set()
         for one in self.program.outputs:
             while isinstance(one, ListBuffer) and one.entries is not None:
-                found |= set() if one.home is None else {one.home}
+                found |= set() if one.view is None else {one.view}
                 one = one.entries
         return found
 
@@ -276,8 +276,8 @@ class _ControlStep:
         last = [results[view][-1] > 0 for view in grown if view is not None and view in results]
         found = {LISTS: self._list_capacity} if any(last) else {}
         for number, count in enumerate(self.program.counts):
-            if results[count.home] >= count.room:
-                found[number] = count.room
+            if results[count.view] >= count.capacity:
+                found[number] = count.capacity
         return found
 
     def _saved(self, values: Sequence[Any]) -> list[tuple[VariableCell, Array]]:
@@ -331,7 +331,7 @@ class _ControlStep:
         found: dict[BufferView, Array] = {}
         starts = self._starts(values)
         for one in self.program.drawings:
-            starts[one.home] = _next_in_stream(one, context).place
+            starts[one.view] = _next_in_stream(one, context).place
         for view in (*self.words, *[o for o in self.program.outputs if isinstance(o, BufferView)]):
             if view.where is not Storage.RESULT or view in found:
                 continue
@@ -346,8 +346,8 @@ class _ControlStep:
         """What memory of lists begins with."""
         found: dict[BufferView, Callable[[], Array]] = {}
         for rows, value in self._lists(values):
-            if rows.where is Storage.RESULT and rows.home is not None:
-                found[rows.home] = partial(_begun, value, rows.home)
+            if rows.where is Storage.RESULT and rows.view is not None:
+                found[rows.view] = partial(_begun, value, rows.view)
             if rows.writes is not None:
                 found[rows.writes] = partial(_first_counts, value, rows.count)
             if rows.reads is not None:
@@ -365,7 +365,7 @@ class _ControlStep:
         """Take out of the random streams what the turns have drawn."""
         for one in self.program.drawings:
             start = _next_in_stream(one, context)
-            drawn = Philox.at(results[one.home]).counter - start.counter
+            drawn = Philox.at(results[one.view]).counter - start.counter
             cast("Random", one.node.op).reserve(context.at(one.node), drawn)
 
     def _used_once(self, results: Mapping[BufferView, Array]) -> bool:
@@ -385,10 +385,10 @@ class _ControlStep:
             written, reads = (
                 None if view is None else results.get(view) for view in (rows.writes, rows.reads)
             )
-            if rows.where is Storage.RESULT and rows.home is not None and rows.home in results:
+            if rows.where is Storage.RESULT and rows.view is not None and rows.view in results:
                 size = _size(rows, value, written)
                 marks = None if written is None else written[:size] > 0
-                value.take_over(results[rows.home][:size], marks)
+                value.take_over(results[rows.view][:size], marks)
             if reads is not None:
                 value.forget(np.flatnonzero(reads))
         return [self._output(one, results, lists) for one in self.program.outputs]
@@ -400,14 +400,14 @@ class _ControlStep:
             return results[one]
         if one in lists:
             return lists[one]
-        if one.entries is not None and one.home is not None:
+        if one.entries is not None and one.view is not None:
             flat = self._output(one.entries, results, lists)
-            return ListValue.of_nested(results[one.home], flat, one.entries.each)
-        if one.home is None:
+            return ListValue.of_nested(results[one.view], flat, one.entries.each)
+        if one.view is None:
             value = np.asarray(one.value, one.dtype.as_numpy_dtype)
             rows = np.broadcast_to(value, (one.count, *value.shape))
         else:
-            rows = results[one.home]
+            rows = results[one.view]
         return ListValue.of_stacked(rows, dtype=one.dtype)
 
 
@@ -482,7 +482,7 @@ class _Invocation:
         return entries
 
     def _address(self, part: Part, placed: Listing, buffer: Buffer) -> int:
-        view = part.homes.get(buffer)
+        view = part.views.get(buffer)
         if view is not None:
             return self._address_of(view)
         if buffer.kind is BufferKind.TEMPORARY:

@@ -1,10 +1,10 @@
-"""Loops and conditionals as native programs: lowered regions with jumps between them.
+"""Lowers loops and conditionals to native programs: lowered regions with branches between them.
 
-A loop variable is memory that the body updates in place, as it would a variable's. What enters a
-loop is one region (first values, and whether to begin), an iteration is another (the body, new
-values, whether to go on): a small loop is one kernel and one jump an iteration. Lists become arrays
-that are read and written by rows. What cannot be done so raises `NotCompiled`; the executor then
-runs the loop.
+A loop variable is memory that the body updates in place, like a variable. The entry of a loop is
+one region (initial values, and the condition), an iteration is another (the body, new values, and
+the condition): a small loop is one kernel and one branch per iteration. Lists become arrays that
+are read and written by rows. What cannot be lowered so raises `NotCompiled`, and the executor runs
+it.
 """
 
 from __future__ import annotations
@@ -53,36 +53,37 @@ from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import SkipRandom
 from thalweg.ops.state.scatter import ScatterUpdate
 
-#: (region, the shapes of its inputs and variables, target) -> its lowering, made now or before
+#: (region, the shapes of its inputs and variables, target) -> its lowering, new or cached
 Lower = Callable[[Region, Mapping[Tensor, Shape], Target], Lowered]
 
 
 def lower_control(
-    unit: ControlRegion, given: Sequence[Given], rooms: Capacity, target: Target, lower: Lower
+    unit: ControlRegion, given: Sequence[Given], capacity: Capacity, target: Target, lower: Lower
 ) -> ControlProgram:
-    """A control node on inputs of known shapes; traces have room for so many iterations."""
-    return _Lowering(rooms, target, lower).program(unit, given)
+    """The program of a control node on inputs of known shapes, with this capacity for traces."""
+    return _Lowering(capacity, target, lower).program(unit, given)
 
 
 @dataclass(eq=False)
-class _Keeping:
-    """What a loop keeps of its iterations."""
+class _Traces:
+    """The traces that a loop keeps: values of every iteration, one row each."""
 
-    room: int
+    capacity: int
     where: Storage
     traces: dict[Tensor, ListBuffer | None]
     count: BufferView | None = None  # the number of iterations
     next: BufferView | None = None  # the row that this iteration's values go to
     start: BufferView | None = (
-        None  # the row of the first iteration, where a loop around keeps the traces
+        None  # the row of the first iteration, where an outer loop keeps them
     )
 
     def new_list(
         self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
     ) -> ListBuffer:
-        """A list that an iteration makes and the loop keeps, after those of earlier ones."""
-        rows = ListBuffer(dtype, self.room * count, element, self.where, each=count)
-        rows.home = BufferView(self.where, np.dtype(dtype.as_numpy_dtype), rows.shape)
+        """A list that an iteration makes and the loop keeps, in the rows after those of earlier
+        ones."""
+        rows = ListBuffer(dtype, self.capacity * count, element, self.where, each=count)
+        rows.view = BufferView(self.where, np.dtype(dtype.as_numpy_dtype), rows.shape)
         number = scratch.reference(cast("BufferView", self.next))
         start = scratch.node(Mul(), (number, np.int32(count)), node)
         return scratch.seen_from(rows, start.outputs[0], node)
@@ -90,28 +91,28 @@ class _Keeping:
 
 @dataclass(frozen=True, eq=False)
 class _Cycle:
-    """A loop while it is put together."""
+    """A loop that is being lowered."""
 
     node: Node
     op: While
     variables: Sequence[Given]
     invariants: Sequence[Given]
     truth: BufferView
-    keeping: _Keeping
+    keeping: _Traces
 
 
 class _Lowering:
-    """One program while it is put together."""
+    """Builds one program."""
 
-    def __init__(self, rooms: Capacity, target: Target, lower: Lower) -> None:
-        self._rooms, self._target, self._lower = rooms, target, lower
+    def __init__(self, capacity: Capacity, target: Target, lower: Lower) -> None:
+        self._capacity, self._target, self._lower = capacity, target, lower
         self._items: list[Item] = []
         self._counts: list[Count] = []
         self._drawings: list[Drawing] = []
-        self._first: list[BufferView] = []  # what begins at zero when the outermost loop does
+        self._first: list[BufferView] = []  # counters and starts to zero before the outermost loop
 
     def program(self, unit: ControlRegion, given: Sequence[Given]) -> ControlProgram:
-        """The whole of it."""
+        """The program of a control node."""
         self._unit = unit
         if isinstance(unit.node.op, Branching):
             found = self._branching(unit, given, Storage.RESULT)
@@ -130,8 +131,8 @@ class _Lowering:
         for one in outputs:
             if (
                 isinstance(one, ListBuffer)
-                and one.home is not None
-                and one.home.where is Storage.OWN
+                and one.view is not None
+                and one.view.where is Storage.OWN
             ):
                 raise NotCompiled(self._unit.node, "it gives a list that was made inside")
         return ControlProgram(
@@ -143,13 +144,13 @@ class _Lowering:
         )
 
     def _own(self, rows: ListBuffer) -> ListBuffer:
-        """A list that the loop changes: in memory of this call."""
+        """A list that the loop changes, in a fresh array of the call."""
         if rows.entries is not None:
             return replace(rows, entries=self._own(rows.entries))
-        count = max(rows.count, self._rooms.of(LISTS)) if rows.grows else rows.count
+        count = max(rows.count, self._capacity.of(LISTS)) if rows.grows else rows.count
         changed = replace(rows, where=Storage.RESULT, count=count)
         if rows.element is not None:
-            changed.home = BufferView(Storage.RESULT, rows.dtype.as_numpy_dtype, changed.shape)
+            changed.view = BufferView(Storage.RESULT, rows.dtype.as_numpy_dtype, changed.shape)
         for uses in ("writes", "reads"):
             if getattr(rows, uses) is not None:
                 setattr(changed, uses, BufferView(Storage.RESULT, np.dtype(np.int32), (count,)))
@@ -164,8 +165,8 @@ class _Lowering:
         where: Storage,
         kept: Mapping[Tensor, Keeper] | None = None,
     ) -> list[Given]:
-        """A loop. Where a loop around it keeps its traces, those of all iterations follow one
-        another."""
+        """Lower a loop. Where an outer loop keeps its traces, those of all outer iterations are
+        concatenated."""
         node, op = unit.node, cast("While", unit.node.op)
         total = len(node.outputs)
         begin = len(self._items)
@@ -183,24 +184,24 @@ class _Lowering:
         self._condition(enter, cycle)
         start, end = Label(), Label()
         self._items += [Branch(end, truth), start]
-        self._turn(cycle)
+        self._iteration(cycle)
         self._items += [Branch(start, truth, if_true=True), end]
         if kept:
             self._first += around
         else:
-            self._begin_anew(begin, node)
+            self._reset_kept(begin, node)
             self._first = around
         return [self._output(tensor, cycle) for tensor in unit.outputs]
 
     def _keeping(
         self, unit: ControlRegion, enter: Scratch, where: Storage, kept: Mapping[Tensor, Keeper]
-    ) -> _Keeping:
-        """What a loop counts and keeps, as it begins."""
+    ) -> _Traces:
+        """The counters and traces of a loop; initialises them at its entry."""
         traces = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
         counts = [n for n in unit.nodes if isinstance(n.op, LoopCount)]
         where_kept = next((around.where for around in kept.values()), where)
-        room = self._rooms.of(len(self._counts), bool(kept))
-        keeping = _Keeping(room, where_kept, dict.fromkeys(traces))
+        capacity = self._capacity.of(len(self._counts), bool(kept))
+        keeping = _Traces(capacity, where_kept, dict.fromkeys(traces))
         if counts or (traces and not kept):
             keeping.count = BufferView(Storage.RESULT if traces else where, np.dtype(np.int32), ())
             enter.assign(keeping.count, np.int32(0), unit.node)
@@ -212,20 +213,20 @@ class _Lowering:
             self._first += [keeping.next, keeping.start]
         if traces:
             assert keeping.next is not None
-            self._counts.append(Count(keeping.next, room))
+            self._counts.append(Count(keeping.next, capacity))
         return keeping
 
-    def _begin_anew(self, place: int, node: Node) -> None:
-        """Before a loop begins, there is nothing that loops inside it have kept."""
+    def _reset_kept(self, place: int, node: Node) -> None:
+        """Insert, before an outermost loop, the reset of what its inner loops keep."""
         if not self._first:
             return
         scratch, none = Scratch(), np.int32(0)
-        for home in self._first:
-            if home.shape:
-                change = scratch.node(ScatterUpdate(), (scratch.reference(home), none, none), node)
+        for view in self._first:
+            if view.shape:
+                change = scratch.node(ScatterUpdate(), (scratch.reference(view), none, none), node)
                 scratch.targets.append(change)
             else:
-                scratch.assign(home, none, node)
+                scratch.assign(view, none, node)
         items, self._items = self._items, []
         self._emit(scratch, {})
         self._items = [*items[:place], *self._items, *items[place:]]
@@ -242,7 +243,7 @@ class _Lowering:
         return rows if keeping.start is None else rows.seen_from(keeping.start, keeping.next)
 
     def _condition(self, scratch: Scratch, cycle: _Cycle) -> None:
-        """Whether to go on, as memory says now; the end of a scratch graph."""
+        """Compute the loop's condition from its variables, and emit the scratch graph."""
         body = cycle.op.condition
         arguments = self._arguments(scratch, body, cycle.variables, cycle.invariants)
         (found,) = Inlining(scratch, body, arguments).run(body.outputs)
@@ -256,7 +257,7 @@ class _Lowering:
         variables: Sequence[Given],
         invariants: Sequence[Given],
     ) -> list[Bound]:
-        """What stands for the arguments of a body: variables are read where they lie."""
+        """The arguments of a body: loop variables and variables are references, the rest values."""
         found: list[Bound] = []
         for place, one in enumerate((*variables, *invariants)):
             if isinstance(one, ListBuffer):
@@ -267,8 +268,8 @@ class _Lowering:
                 found.append(scratch.value(one))
         return found
 
-    def _turn(self, cycle: _Cycle) -> None:
-        """One iteration: the body, what is kept of it, new values, and whether to go on."""
+    def _iteration(self, cycle: _Cycle) -> None:
+        """Lower one iteration: the body, its traces, new values, and the condition."""
         scratch, body, keeping = Scratch(), cycle.op.body, cycle.keeping
         arguments = self._arguments(scratch, body, cycle.variables, cycle.invariants)
         made = [first_of(t).op for t in keeping.traces if t.dtype.base_dtype is variant]
@@ -289,8 +290,8 @@ class _Lowering:
     def _renew(
         self, scratch: Scratch, cycle: _Cycle, before: Sequence[Bound], after: Sequence[Bound]
     ) -> None:
-        """Give the variables their new values."""
-        # All new values are there before the first is written: one may be another's old one.
+        """Assign the new values of the loop variables."""
+        # All new values are computed before the first assignment: one may be another's old one.
         changed: list[tuple[BufferView, Tensor, Node]] = []
         for place, (one, value) in enumerate(zip(cycle.variables, after, strict=True)):
             if isinstance(one, ListBuffer):
@@ -300,13 +301,12 @@ class _Lowering:
                 like = cycle.op.body.outputs[place].op
                 new = scratch.node(Identity(), (value,), like).outputs[0]
                 changed.append((one, new, like))
-        for home, value, like in changed:
-            scratch.assign(home, value, like)
+        for view, value, like in changed:
+            scratch.assign(view, value, like)
 
-    def _keep(
-        self, scratch: Scratch, tensor: Tensor, value: Bound, keeping: _Keeping
-    ) -> ListBuffer:
-        """Write a value of this iteration into its row of a trace; of a list, where it starts."""
+    def _keep(self, scratch: Scratch, tensor: Tensor, value: Bound, keeping: _Traces) -> ListBuffer:
+        """Write a value of this iteration into its row of a trace; of a list, the row it starts
+        at."""
         assert keeping.next is not None
         if isinstance(value, ListBuffer):
             rows = self._list_of_lists(keeping)
@@ -314,25 +314,25 @@ class _Lowering:
             scratch.write(rows, scratch.reference(keeping.next), scratch.offset(value), tensor.op)
             return rows
         if value.dtype.base_dtype is variant:
-            scratch.kept[value] = keeping  # a loop or a branch inside leaves it
+            scratch.kept[value] = keeping  # an inner loop or branch makes it
             return self._list_of_lists(keeping)
-        rows = ListBuffer(tensor.dtype.base_dtype, keeping.room, None, keeping.where)
+        rows = ListBuffer(tensor.dtype.base_dtype, keeping.capacity, None, keeping.where)
         if not tensor.dtype.is_floating:
             rows.value = constant_value(value)
         if rows.value is None:
             scratch.write(rows, scratch.reference(keeping.next), value, tensor.op)
         return rows
 
-    def _list_of_lists(self, keeping: _Keeping) -> ListBuffer:
-        rows = ListBuffer(variant, keeping.room + 1, (), keeping.where)
-        rows.home = BufferView(keeping.where, np.dtype(np.int32), rows.shape)
+    def _list_of_lists(self, keeping: _Traces) -> ListBuffer:
+        rows = ListBuffer(variant, keeping.capacity + 1, (), keeping.where)
+        rows.view = BufferView(keeping.where, np.dtype(np.int32), rows.shape)
         return rows
 
     def _keep_lists(
-        self, scratch: Scratch, values: Mapping[Tensor, Bound], keeping: _Keeping
+        self, scratch: Scratch, values: Mapping[Tensor, Bound], keeping: _Traces
     ) -> None:
-        """Note where lists start that loops and branches inside have left. The loop has counted
-        this iteration: where its rows end is where those of the next one start."""
+        """Write the starts of lists that inner loops and branches made. The loop has counted this
+        iteration: where its rows end, those of the next one start."""
         after = Scratch()
         for tensor, value in values.items():
             rows = keeping.traces[tensor]
@@ -345,8 +345,8 @@ class _Lowering:
                 index = after.node(Add(), (index, np.int32(-1))).outputs[0]
             start = after.offset(left) if left.end is None else after.value(left.end)
             after.write(rows, index, start, tensor.op)
-            self._first.append(cast("BufferView", rows.home))
-            if left.end is None and left.offset is not None:  # only its branch gives it
+            self._first.append(cast("BufferView", rows.view))
+            if left.end is None and left.offset is not None:  # only its branch sets it
                 self._first.append(left.offset)
         if after.targets:
             self._emit(after, {})
@@ -378,7 +378,7 @@ class _Lowering:
         return [found[tensor] for tensor in unit.outputs]
 
     def _is_chosen(self, op: Branching, choice: BufferView, number: int) -> BufferView:
-        """Whether a branch (not the first) is the one."""
+        """The truth of whether a branch other than the first is chosen."""
         if isinstance(op, If) and choice.where is Storage.OWN:
             return choice
         last = number == len(op.branches) - 1
@@ -388,7 +388,7 @@ class _Lowering:
             self._emit(scratch, {scratch.node(Identity(), (index,)).outputs[0]: truth})
             return truth
         same = scratch.node(Equal(), (index, np.int32(number))).outputs[0]
-        if last:  # also for numbers that no branch has
+        if last:  # also for indices out of range
             below = scratch.node(Less(), (index, np.int32(0))).outputs[0]
             above = scratch.node(Less(), (np.int32(number), index)).outputs[0]
             outside = scratch.node(LogicalOr(), (below, above)).outputs[0]
@@ -415,7 +415,7 @@ class _Lowering:
         keepers = {first_of(wanted[t]).op: around for t, around in kept.items() if t in wanted}
         results = Inlining(scratch, body, arguments, where, keepers).run([*wanted.values()])
         fetches: dict[Tensor, BufferView] = {}
-        traces: dict[Tensor, Tensor] = {}  # lists that loops inside leave
+        traces: dict[Tensor, Tensor] = {}  # lists that inner loops make
         for (tensor, inner), value in zip(wanted.items(), results, strict=True):
             if isinstance(value, ListBuffer):
                 if found.setdefault(tensor, value) is not value:
@@ -427,7 +427,7 @@ class _Lowering:
                     scratch.kept[value] = kept[tensor]
                 continue
             last = scratch.node(Identity(), (value,), inner.op).outputs[0]
-            fetches[last] = _result_home(found, tensor, last, where)
+            fetches[last] = _result_view(found, tensor, last, where)
         self._emit(scratch, fetches, where, list(traces.values()))
         found.update({tensor: scratch.lists[value] for tensor, value in traces.items()})
 
@@ -440,7 +440,8 @@ class _Lowering:
         where: Storage = Storage.OWN,
         lists: Sequence[Tensor] = (),
     ) -> None:
-        """A scratch graph as parts of the program; what loops in it leave lies at `where`."""
+        """Lower a scratch graph to items of the program; results of its loops are stored at
+        `where`."""
         wanted = [*fetches, *lists, *_changed_lists(scratch)]
         nodes = needed(wanted, scratch.targets, dict.fromkeys(scratch.inputs))
         nodes = [node for node in nodes if node not in scratch.sources]
@@ -452,13 +453,13 @@ class _Lowering:
                 self._control(unit, scratch, where)
             elif isinstance(unit.op, Const):
                 value = np.asarray(unit.op.numpy())
-                home = BufferView(Storage.CONSTANT, value.dtype, value.shape, value)
-                scratch.homes[unit.outputs[0]] = home
+                view = BufferView(Storage.CONSTANT, value.dtype, value.shape, value)
+                scratch.views[unit.outputs[0]] = view
             else:
                 raise NotCompiled(unit, "it runs on the host")
 
     def _control(self, unit: ControlRegion, scratch: Scratch, where: Storage) -> None:
-        given = [scratch.lists.get(t) or _home_of(scratch, t) for t in unit.inputs]
+        given = [scratch.lists.get(t) or _view_of(scratch, t) for t in unit.inputs]
         kept = {t: scratch.kept[t] for t in unit.outputs if t in scratch.kept}
         lowered = self._loop if isinstance(unit.node.op, While) else self._branching
         found = lowered(unit, given, where, kept)
@@ -466,50 +467,50 @@ class _Lowering:
             if isinstance(one, ListBuffer):
                 scratch.lists[tensor] = one
             else:
-                scratch.homes[tensor] = one
+                scratch.views[tensor] = one
 
     def _region(self, unit: Region, scratch: Scratch, fetches: Mapping[Tensor, BufferView]) -> None:
         region = replace(unit, carried=frozenset(scratch.carried) & frozenset(unit.references))
         outside = (*region.inputs, *region.references)
-        shapes = {t: scratch.homes[t].shape for t in outside}
+        shapes = {t: scratch.views[t].shape for t in outside}
         lowered = self._lower(region, shapes, self._target)
-        homes = {lowered.buffers[t]: scratch.homes[t] for t in outside if t in lowered.buffers}
+        views = {lowered.buffers[t]: scratch.views[t] for t in outside if t in lowered.buffers}
         for tensor in region.outputs:
             if tensor in region.roots:
-                scratch.homes[tensor] = scratch.homes[region.roots[tensor]]
+                scratch.views[tensor] = scratch.views[region.roots[tensor]]
                 continue
             buffer = lowered.buffers[tensor]
-            home = fetches.get(tensor) or BufferView(
+            view = fetches.get(tensor) or BufferView(
                 Storage.OWN, buffer.dtype, lowered.spec.shapes[tensor]
             )
-            scratch.homes[tensor] = homes[buffer] = home
+            scratch.views[tensor] = views[buffer] = view
         drawn = [self._drawing(node, lowered, scratch) for node in lowered.streams]
-        homes |= {
-            lowered.streams[one]: two.home for one, two in zip(lowered.streams, drawn, strict=True)
+        views |= {
+            lowered.streams[one]: two.view for one, two in zip(lowered.streams, drawn, strict=True)
         }
-        self._items.append(Part(lowered, homes))
+        self._items.append(Part(lowered, views))
         self._move_on(drawn)
 
     def _drawing(self, node: Node, lowered: Lowered, scratch: Scratch) -> Drawing:
         meter = _Meter()
         node.op.stream(meter, *[lowered.spec.values.get(tensor) for tensor in node.inputs])
-        home = BufferView(Storage.RESULT, np.dtype(np.uint32), (STREAM_WORDS,))
-        made = Drawing(scratch.origins[node], meter.blocks, home)
+        view = BufferView(Storage.RESULT, np.dtype(np.uint32), (STREAM_WORDS,))
+        made = Drawing(scratch.origins[node], meter.blocks, view)
         self._drawings.append(made)
         return made
 
     def _move_on(self, drawn: Sequence[Drawing]) -> None:
-        """The streams that a part has drawn from, ready for the next time."""
+        """Advance the streams that a part has drawn from."""
         if drawn:
             scratch = Scratch()
             for one in drawn:
                 skip = SkipRandom(blocks=one.blocks)
-                scratch.targets.append(scratch.node(skip, (scratch.reference(one.home),)))
+                scratch.targets.append(scratch.node(skip, (scratch.reference(one.view),)))
             self._emit(scratch, {})
 
 
 class _Meter:
-    """Stands for the step and for the stream of a random op: tells how much the op takes."""
+    """Stands for the step and the stream of a random op: counts the blocks that it draws."""
 
     blocks = 0
 
@@ -524,37 +525,36 @@ class _Meter:
 
 
 def _changed_lists(scratch: Scratch) -> list[Tensor]:
-    """Lists that control nodes give: they are changed in place, whether something takes them or
-    not."""
+    """The lists that control nodes return: changed in place, whether they are read or not."""
     controls = [node for node in scratch.targets if is_control(node)]
     return [t for node in controls for t in node.outputs if t.dtype.base_dtype is variant]
 
 
 def _lasting(rows: ListBuffer, node: Node) -> ListBuffer:
-    """All of a list that is kept, which has to be there after the iteration."""
+    """The whole of a list that is kept, which must outlive the iteration."""
     if rows.root.is_new:
         raise NotCompiled(node, "a list that was made in the iteration is kept")
     return rows.root
 
 
-def _home_of(scratch: Scratch, tensor: Tensor) -> BufferView:
-    home = scratch.homes.get(tensor)
-    if home is None:
+def _view_of(scratch: Scratch, tensor: Tensor) -> BufferView:
+    view = scratch.views.get(tensor)
+    if view is None:
         raise NotCompiled(tensor.op, "it has no memory of its own")
-    return home
+    return view
 
 
-def _result_home(
+def _result_view(
     found: dict[Tensor, Given], tensor: Tensor, value: Tensor, where: Storage
 ) -> BufferView:
-    """Storage branches leave an output: all in one place."""
+    """The memory of a conditional's output, which all branches write."""
     if not value.shape.is_fully_defined():
         raise NotCompiled(value.op, "the shape of the result is known only when it ran")
     shape = tuple(cast("list[int]", value.shape.as_list()))
-    home = found.setdefault(
+    view = found.setdefault(
         tensor, BufferView(where, np.dtype(value.dtype.base_dtype.as_numpy_dtype), shape)
     )
-    assert isinstance(home, BufferView)
-    if home.shape != shape:
+    assert isinstance(view, BufferView)
+    if view.shape != shape:
         raise NotCompiled(value.op, "the branches give different shapes")
-    return home
+    return view

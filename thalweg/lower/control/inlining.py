@@ -1,8 +1,8 @@
-"""Bodies of control nodes as nodes of a scratch graph: what stands for each tensor of a body.
+"""Inlines bodies of control nodes into scratch graphs.
 
-Arguments come in as tensors or as lists, which are arrays that are read and written by rows. A list
-that a body changes is changed in place: what comes out is the list that came in, and all that asks
-where a list comes from goes back along the nodes that give it on.
+Arguments are tensors or lists, which are arrays that are read and written by rows. A list is
+changed in place: the list that a body returns is the one that it got, which is found by going back
+along the nodes that pass it on.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.control.program import BufferView, ListBuffer, Storage
-from thalweg.lower.control.scratch import Keeper, Scratch, element_of, written_home
+from thalweg.lower.control.scratch import Keeper, Scratch, element_of, written_view
 from thalweg.lower.specialise import NotCompiled, Shape
 from thalweg.ops.arrays.indexing import GatherV2
 from thalweg.ops.core.basic import Const, Identity
 from thalweg.ops.core.filling import Fill
 from thalweg.ops.state.scatter import ScatterAdd, ScatterUpdate
 
-#: The ops that give on the list they get, changed or not.
+#: The ops that return the list they get, changed or not.
 _IN_PLACE = TensorArrayWrite | TensorArrayUnstack | TensorArrayMerge | Identity
 
-Bound = Tensor | ListBuffer  # what stands for a tensor of a body
+Bound = Tensor | ListBuffer  # what a tensor of a body is bound to
 
 
 class Inlining:
-    """A body's nodes in a scratch graph."""
+    """Inlines the nodes of one body into a scratch graph."""
 
     def __init__(
         self,
@@ -60,15 +60,16 @@ class Inlining:
         self._scratch = scratch
         self._keepers = keepers or {}  # of lists that nodes of the body make
         self._body = body
-        self._where = where  # of lists that are made inside
+        self._where = where  # of lists that the body makes
         self._found: dict[Tensor, Bound] = dict(zip(body.arguments, arguments, strict=True))
         self._nodes: dict[Node, Node] = {}
-        #: lists of gradients that are added to an entry of a list of lists: by which node
+        #: the node that adds a list of gradients to another list, by the node that makes it
         self._added: dict[Node, Node] = {}
         self._entries: dict[Node, ListBuffer] = {}
 
     def run(self, wanted: Sequence[Tensor]) -> list[Bound]:
-        """What stands for tensors of the body."""
+        """Inline what tensors of the body depend on, and its targets; what the tensors are bound
+        to."""
         needs = Needs(self._found)
         nodes = needs.run(wanted, self._body.targets)
         self._added = {made: node for node in nodes for made in _lists_added(node)}
@@ -105,7 +106,7 @@ class Inlining:
             self._fold(made, node)
 
     def _fold(self, made: Node, node: Node) -> None:
-        """Have a number that is known as a constant, for all regions that read it."""
+        """Replace an integer that is known by a constant, for all regions that read it."""
         if len(made.outputs) != 1 or not made.outputs[0].dtype.is_integer or node.controls:
             return
         value = constant_value(made.outputs[0])
@@ -134,7 +135,7 @@ class Inlining:
         self._found[node.outputs[0]] = self._new_list(op.dtype, int(size), element, node)
 
     def _new_list(self, dtype: DType, count: int, element: Shape | None, node: Node) -> ListBuffer:
-        """A list of zeros that the body makes."""
+        """A new list of zeros."""
         keeper = self._keepers.get(node)
         if keeper is None or element is None:
             rows = ListBuffer(dtype, count, element, self._where, is_new=True)
@@ -145,20 +146,20 @@ class Inlining:
         return rows
 
     def _clear(self, rows: ListBuffer, node: Node) -> None:
-        """Memory of zeros for a list."""
+        """Allocate a list and fill it with zeros."""
         kind, scratch = rows.dtype.as_numpy_dtype, self._scratch
         dims = np.array(rows.shape, np.int32)
         zeros = scratch.node(Fill(), (dims, np.zeros((), kind)), node).outputs[0]
-        if rows.home is None:
-            rows.home = BufferView(rows.where, kind, rows.shape)
-            scratch.assign(rows.home, zeros, node, (rows,))
+        if rows.view is None:
+            rows.view = BufferView(rows.where, kind, rows.shape)
+            scratch.assign(rows.view, zeros, node, (rows,))
         else:
-            place = scratch.reference(rows.home), scratch.all_rows(rows)
+            place = scratch.reference(rows.view), scratch.all_rows(rows)
             made = scratch.node(ScatterUpdate(), (*place, zeros), node, (rows,))
             scratch.targets.append(made)
 
     def _add_list(self, node: Node, inputs: Sequence[Bound]) -> None:
-        """A node that uses a list."""
+        """Inline a node that uses a list."""
         (out,) = node.outputs
         if self._is_in_place(node, inputs):
             self._found[out] = inputs[0]
@@ -171,7 +172,7 @@ class Inlining:
         self._found[out] = found
 
     def _used(self, node: Node, rows: ListBuffer, rest: Sequence[Any]) -> Node | Bound:
-        """The node that stands for one that uses a list, or what it gives."""
+        """The inlined node of one that uses a list, or what its output is bound to."""
         match node.op:
             case TensorArrayWrite():
                 return self._write(rows, rest[0], rest[1], node)
@@ -196,11 +197,11 @@ class Inlining:
 
     def _write(self, rows: ListBuffer, index: Any, value: Any, node: Node) -> Node:
         scratch, op = self._scratch, node.op
-        if rows.home is None and rows.is_new:
+        if rows.view is None and rows.is_new:
             rows.element = element_of(value, node)
             self._clear(rows, node)
         change = ScatterAdd() if isinstance(op, TensorArrayAdd) else ScatterUpdate()
-        memory = scratch.reference(written_home(rows, value, node))
+        memory = scratch.reference(written_view(rows, value, node))
         row = scratch.row(rows, index)
         made = scratch.node(change, (memory, row, value), node, (rows,), self._after(node))
         scratch.targets.append(made)
@@ -209,17 +210,18 @@ class Inlining:
         return made
 
     def _unstack(self, rows: ListBuffer, value: Tensor, node: Node) -> Node:
-        """All rows at once. They are added to what is there: zeros, where nobody wrote."""
+        """Write all rows at once. They are added to what the rows hold: zeros, unless written
+        before."""
         count, *element = element_of(value, node) or (None,)
         if count != rows.count:
             raise NotCompiled(node, "only a part of the list is written")
-        if rows.home is None and rows.is_new:
+        if rows.view is None and rows.is_new:
             rows.element = tuple(element)
             self._clear(rows, node)
-        if rows.element != tuple(element) or rows.home is None or rows.home.where is Storage.INPUT:
+        if rows.element != tuple(element) or rows.view is None or rows.view.where is Storage.INPUT:
             raise NotCompiled(node, "it writes a list as a whole")
         scratch, places = self._scratch, self._scratch.all_rows(rows)
-        taken = scratch.reference(rows.home), places, value
+        taken = scratch.reference(rows.view), places, value
         made = scratch.node(ScatterAdd(), taken, node, (rows,), self._after(node))
         scratch.targets.append(made)
         self._count(rows.writes, places, node)
@@ -235,7 +237,7 @@ class Inlining:
         return self._scratch.node(GatherV2(), taken, node, (rows,), after)
 
     def _gradient(self, rows: ListBuffer, node: Node) -> ListBuffer:
-        """A list of gradients like a list: new, or the one that it will be added to."""
+        """The list of gradients of a list: new, or the one that it will be added to."""
         if node in self._added:
             return self._total(self._added[node])
         if rows.entries is not None:
@@ -244,7 +246,7 @@ class Inlining:
         return made if rows.is_whole else made.seen_from(cast("BufferView", rows.offset))
 
     def _total(self, added: Node) -> ListBuffer:
-        """The list of gradients that a node adds another one to: of a list of lists, its entry."""
+        """The list that a node adds a list of gradients to: for a list of lists, its entry."""
         rows = self._list(added.inputs[0])
         if isinstance(added.op, TensorArrayMerge):
             return rows
@@ -256,7 +258,7 @@ class Inlining:
         return self._entries[added]
 
     def _list(self, tensor: Tensor) -> ListBuffer:
-        """A list, which may be had before the nodes that change it."""
+        """The list that a tensor is, inlining what makes it first."""
         tensor = first_of(tensor)
         self._require(tensor.op)
         rows = self._found[tensor]
@@ -265,24 +267,24 @@ class Inlining:
         return rows
 
     def _require(self, node: Node) -> None:
-        """Have a node before the others that are to come."""
+        """Inline a node and its inputs ahead of others."""
         if not self._found.keys() >= set(node.outputs):
             for tensor in node.inputs:
                 self._require(tensor.op)
             self._add(node)
 
     def _is_in_place(self, node: Node, inputs: Sequence[Bound]) -> bool:
-        """Whether what a node adds to a list is there already."""
+        """Whether what a node adds to a list was added in place."""
         if isinstance(node.op, TensorArrayMerge):
             return inputs[0] is inputs[1]
         return node in self._entries and self._entries[node] is inputs[2]
 
     def _memory(self, rows: ListBuffer, node: Node) -> Tensor:
-        if rows.home is None:
+        if rows.view is None:
             raise NotCompiled(node, "nothing was written to the list")
         scratch = self._scratch
-        is_input = rows.home.where is Storage.INPUT
-        return scratch.value(rows.home) if is_input else scratch.reference(rows.home)
+        is_input = rows.view.where is Storage.INPUT
+        return scratch.value(rows.view) if is_input else scratch.reference(rows.view)
 
     def _read(self, rows: ListBuffer, index: Any, node: Node, after: Sequence[Node]) -> Node:
         scratch = self._scratch
@@ -296,7 +298,7 @@ class Inlining:
         return scratch.node(GatherV2(), (memory, row, np.int32(0)), node, lists, after)
 
     def _count(self, counts: BufferView | None, index: Any, node: Node) -> None:
-        """Count a use of a row."""
+        """Count a read or write of a row."""
         if counts is not None:
             memory = self._scratch.reference(counts)
             once = np.ones(index.shape.as_list(), np.int32)
@@ -306,11 +308,11 @@ class Inlining:
     # Control nodes
 
     def _add_control(self, node: Node, pruned: Node) -> None:
-        """A control node, without what nothing needs of it."""
+        """Inline a control node, pruned to what is read of it."""
         scratch = self._scratch
         inputs = [self._found[tensor] for tensor in pruned.inputs]
         lists = [one for one in inputs if isinstance(one, ListBuffer)]
-        if any(rows.is_new and rows.home is None for rows in lists):
+        if any(rows.is_new and rows.view is None for rows in lists):
             raise NotCompiled(node, "the shape of a list's elements is known only inside")
         flat = [scratch.stand_in(one) if isinstance(one, ListBuffer) else one for one in inputs]
         grouped = pruned.op.parsed.group(flat, pruned.input_counts())
@@ -326,14 +328,14 @@ class Inlining:
                 self._found[tensor] = again
 
     def _add_trace(self, node: Node) -> None:
-        """A trace: any output of the control node stands for its holder."""
+        """Inline a trace: any output of the inlined control node serves as its input."""
         holder = self._nodes[node.inputs[0].op].outputs[0]
         self._bind(node, self._scratch.node(node.op, (holder,), node, (), self._after(node)))
 
 
 def _lists_added(node: Node) -> list[Node]:
-    """The nodes that make lists of gradients which a node adds to another list, or to a list in
-    one: what is added to them can be added there at once."""
+    """The nodes that make lists of gradients which a node adds to another list, or to an entry of
+    one: what is added to them can be added to the total directly."""
     is_entry = isinstance(node.op, TensorArrayAdd) and node.op.dtype is variant
     if not is_entry and not isinstance(node.op, TensorArrayMerge):
         return []
@@ -344,7 +346,7 @@ def _lists_added(node: Node) -> list[Node]:
 
 
 def first_of(tensor: Tensor) -> Tensor:
-    """A list before anything in its body changed it."""
+    """The tensor by which a list enters its body."""
     source = _source(tensor)
     while source is not None:
         tensor = tensor.op.inputs[source]
@@ -353,21 +355,21 @@ def first_of(tensor: Tensor) -> Tensor:
 
 
 def _is_only_added_to(tensor: Tensor) -> bool:
-    """Whether nothing looks into a list of gradients."""
+    """Whether a list of gradients is added to and not read."""
     return all(
         isinstance(n.op, TensorArrayAdd | TensorArrayMerge | Identity) for n in _uses(tensor)
     )
 
 
 def _written_shape(tensor: Tensor) -> Shape | None:
-    """The shape of what is written to a list, if one of the writes tells."""
+    """The static shape of what is written to a list, if one of the writes has one."""
     writes = [node for node in _uses(tensor) if isinstance(node.op, TensorArrayWrite)]
     shapes = [node.inputs[2].shape.whole for node in writes]
     return next((shape for shape in shapes if shape is not None), None)
 
 
 def _uses(tensor: Tensor) -> Iterator[Node]:
-    """The nodes that use a list, wherever it goes from here."""
+    """The nodes that use a list, inside control nodes and after changes too."""
     for node in tensor.graph.consumers(tensor):
         places = [place for place, given in enumerate(node.inputs) if given is tensor]
         if is_control(node):
@@ -383,14 +385,14 @@ def _uses(tensor: Tensor) -> Iterator[Node]:
 
 
 def _source(tensor: Tensor) -> int | None:
-    """The input of a node that is the list it gives."""
+    """The input of a node that is the list it returns."""
     if is_control(tensor.op):
         return list_source(tensor.op, tensor.value_index)
     return 0 if isinstance(tensor.op.op, _IN_PLACE) else None
 
 
 def list_source(node: Node, place: int) -> int:
-    """The input of a control node that is the list it gives back."""
+    """The input of a control node that is the list it returns."""
     if isinstance(node.op, While):
         return place
     found = {_root(body, body.outputs[place]) for body in node.op.bodies}
@@ -410,7 +412,7 @@ def _list_and_rest(node: Node, inputs: Sequence[Bound]) -> tuple[ListBuffer, Seq
 
 
 def is_changed(body: Body, place: int) -> bool:
-    """Whether a list that goes around a loop may be another one after an iteration."""
+    """Whether a loop may change a list that is one of its variables."""
     tensor = body.outputs[place]
     while isinstance(tensor.op.op, Identity):
         (tensor,) = tensor.op.inputs
@@ -418,7 +420,7 @@ def is_changed(body: Body, place: int) -> bool:
 
 
 def _root(body: Body, tensor: Tensor) -> int | None:
-    """The argument that a list of a body is."""
+    """The argument of a body that a list of it is."""
     while tensor not in body.arguments:
         node = tensor.op
         if isinstance(node.op, Branching | While):

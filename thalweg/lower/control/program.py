@@ -1,7 +1,7 @@
-"""What a native program of a control node is: parts and jumps, and memory that outlives a part.
+"""Native programs of control nodes: lowered regions, branches, and memory that outlives a region.
 
-A part is a lowered region. Its buffers from outside lie in homes: arrays that come with a call or
-are made for it, variables, constants, pieces of the program's own memory.
+The inputs and outputs of a region are bound to views: arrays that a call is given or allocates,
+variables, constants, parts of the program's frame.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from thalweg.lower.specialise import Shape
 
 
 class Storage(Enum):
-    """What memory of a program is."""
+    """Where memory of a program comes from."""
 
-    INPUT = "input"  # an array that comes with the call
+    INPUT = "input"  # an array that the call is given
     VARIABLE = "variable"  # a variable's own memory
-    RESULT = "result"  # a fresh array of the call
+    RESULT = "result"  # an array that the call allocates
     CONSTANT = "constant"  # an array of the program
-    OWN = "own"  # a piece of the frame
+    OWN = "own"  # a part of the frame
 
 
 @dataclass(eq=False)
 class BufferView:
-    """Memory that lives longer than a region: whose it is, and what lies there."""
+    """Memory that outlives a region: its storage, dtype and shape."""
 
     where: Storage
     dtype: Any
     shape: Shape
-    source: Any = None  # of an input or a variable its number, of a constant the array
-    depth: int = 0  # of a list of lists: 0 where these start, 1 what they hold, and so on
+    source: Any = None  # the number of an input or a variable, the array of a constant
+    depth: int = 0  # in a list of lists: 0 for the starts of lists, 1 for their rows, and so on
 
     @property
     def bytes(self) -> int:
@@ -49,103 +49,100 @@ class BufferView:
 
 @dataclass(eq=False)
 class ListBuffer:
-    """A list as memory: its rows. The shape of an element may be known only at the first write.
+    """A list as an array of rows. The shape of an element may be known only at the first write.
 
-    A list of lists is the rows of all of them, one list after the other, and the row each starts
-    at. A list read from it is the same memory, seen from there on.
+    A list of lists is the rows of all of them, concatenated, and the row each starts at. A list
+    read from it is a view of the same memory from that row on.
     """
 
     dtype: DType
     count: int
     element: Shape | None
     where: Storage
-    home: BufferView | None = None
-    writes: BufferView | None = None  # how often each row was written, where that may be once
-    reads: BufferView | None = None  # how often each row was read, where that may be once
-    value: Any = None  # what all rows are, where that is known
-    is_new: bool = False  # made inside the program, which fills it with zeros
-    grows: bool = False  # the list may get longer: rows beyond its end are room for that
-    entries: ListBuffer | None = (
-        None  # of a list of lists: what all of them hold; its memory is starts
-    )
-    offset: BufferView | None = None  # the row that the list starts at, where that is not the first
+    view: BufferView | None = None
+    writes: BufferView | None = None  # how often each row was written, if only one write is allowed
+    reads: BufferView | None = None  # how often each row was read, if only one read is allowed
+    value: Any = None  # the value of all rows, if known
+    is_new: bool = False  # made by the program, which fills it with zeros
+    grows: bool = False  # the list may get longer: rows beyond its end are spare capacity
+    entries: ListBuffer | None = None  # of a list of lists: all rows; its own memory is the starts
+    offset: BufferView | None = None  # the row that the list starts at, if not the first
     end: BufferView | None = None  # of a list that a loop is adding to: the row after the last
-    whole: ListBuffer | None = None  # of a list seen from a row on: all of it
-    each: int | None = None  # how many rows each list in it has, where that is known
+    whole: ListBuffer | None = None  # of a view from a row on: the list it is of
+    each: int | None = None  # the number of rows of each list in it, if known
 
     @property
     def shape(self) -> Shape:
-        """Of the memory."""
+        """The shape of the array."""
         assert self.element is not None
         return (self.count, *self.element)
 
     @property
     def root(self) -> ListBuffer:
-        """All of the memory that this list is a part of."""
+        """The whole list that this one is a view of."""
         return self.whole or self
 
     def seen_from(self, offset: BufferView, end: BufferView | None = None) -> ListBuffer:
-        """The list from a row on."""
+        """A view of the whole list from a row on."""
         count = self.root.each or self.root.count
         return replace(self.root, count=count, offset=offset, end=end, whole=self.root)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the list has as many entries as are counted, not room for so many."""
+        """Whether the list has `count` entries, not capacity for as many."""
         return self.offset is None or self.each is not None
 
 
-Given = BufferView | ListBuffer  # what an input of a control node is
+Given = BufferView | ListBuffer  # what an input of a control node is bound to
 
-
-LISTS = -1  # the number under which lists that grow have their room
+LISTS = -1  # stands for all lists that grow, in a capacity
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """How many iterations traces have room for: at first, and of loops that needed more."""
+    """The number of iterations that traces have memory for."""
 
-    outer: int  # of a loop that is in no other one
-    inner: int  # of all iterations of one whose traces a loop around it keeps
-    grown: tuple[tuple[int, int], ...] = ()  # by the number of the loop
+    outer: int  # of an outermost loop
+    inner: int  # of a loop whose traces an outer one keeps, over all outer iterations
+    grown: tuple[tuple[int, int], ...] = ()  # of loops that needed more, by number
 
     def of(self, number: int, is_inner: bool = False) -> int:
-        """The room of a loop, counted in the order they are lowered in."""
+        """The capacity of a loop; loops are numbered in the order they are lowered in."""
         return max(self.inner if is_inner else self.outer, dict(self.grown).get(number, 0))
 
 
 @dataclass(frozen=True, eq=False)
 class Count:
-    """The iterations of a loop with traces, of which there is room for so many."""
+    """The counter of a loop with traces, and its capacity."""
 
-    home: BufferView
-    room: int
+    view: BufferView
+    capacity: int
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A random op inside a program: the place in its stream moves on with every iteration."""
+    """A random op inside a program, whose stream advances with every iteration."""
 
     node: Node
     blocks: int  # that an iteration takes
-    home: BufferView
+    view: BufferView
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A region, and where its buffers from outside lie."""
+    """A lowered region, and the views that its inputs and outputs are bound to."""
 
     lowered: Lowered
-    homes: Mapping[Buffer, BufferView]
+    views: Mapping[Buffer, BufferView]
 
 
 class Label:
-    """A place in a program."""
+    """The target of branches."""
 
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """A jump to a label: always, or where a truth holds (or does not)."""
+    """A jump to a label: always, or if a truth is false (or true)."""
 
     target: Label
     decides: BufferView | None = None
@@ -157,10 +154,10 @@ Item = Part | Label | Branch
 
 @dataclass(frozen=True, eq=False)
 class ControlProgram:
-    """A control node, lowered: its items in order, and what its outputs are."""
+    """A lowered control node: its items in order, and what its outputs are bound to."""
 
     items: tuple[Item, ...]
     outputs: tuple[Given, ...]  # in the order of the unit's
-    counts: tuple[Count, ...]  # of loops with traces, whose room may prove too small
+    counts: tuple[Count, ...]  # of loops with traces, whose capacity may be exceeded
     lists: Mapping[int, ListBuffer]  # the inputs that are lists
     drawings: tuple[Drawing, ...]

@@ -1,8 +1,8 @@
-"""Plain graphs made for lowering, with all shapes known, and where their tensors lie.
+"""Scratch graphs: plain graphs that control nodes are lowered through, with all shapes known.
 
-Memory that is read and written becomes a reference, a list an array that is read and written by
-rows; the nodes that use one list stay in order. Goes out: a graph whose tensors from outside have
-homes, and the nodes that are to run.
+Memory that is read and written is a reference, a list an array that is read and written by rows;
+nodes that use one list are ordered by control inputs. Goes out: a graph whose sources are bound to
+views, and the nodes to run.
 """
 
 from __future__ import annotations
@@ -28,58 +28,58 @@ from thalweg.ops.state.state import Assign, VariableV2
 
 
 class Keeper(Protocol):
-    """A loop that keeps lists of its iterations: gives memory to those that an iteration makes."""
+    """A loop that keeps lists of its iterations, and allocates those that an iteration makes."""
 
     @property
     def where(self) -> Storage:
-        """What the memory is."""
+        """The storage of those lists."""
         ...
 
     def new_list(
         self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
     ) -> ListBuffer:
-        """A list of this iteration."""
+        """A new list of this iteration."""
         ...
 
 
 class Scratch:
-    """A graph made for lowering, with all shapes known, and where its tensors lie."""
+    """A scratch graph, and the views that its tensors are bound to."""
 
     def __init__(self) -> None:
         self.graph = Graph()
-        self.homes: dict[Tensor, BufferView] = {}
+        self.views: dict[Tensor, BufferView] = {}
         self.lists: dict[Tensor, ListBuffer] = {}
         self.inputs: list[Tensor] = []
         self.carried: set[Tensor] = set()
         self.sources: set[Node] = set()
         self.targets: list[Node] = []
         self.origins: dict[Node, Node] = {}
-        self.kept: dict[Tensor, Keeper] = {}  # lists that are left for after the iteration
+        self.kept: dict[Tensor, Keeper] = {}  # lists that outlive the iteration
         self._references: dict[BufferView, Tensor] = {}
-        self._touched: dict[ListBuffer, Node] = {}  # the last node that read or wrote a list
-        self._offsets: dict[BufferView, Tensor] = {}  # rows that lists start at
-        self._placed: dict[ListBuffer, Node] = {}  # the node that says so
+        self._touched: dict[ListBuffer, Node] = {}  # the last node that used a list
+        self._offsets: dict[BufferView, Tensor] = {}  # the starts of lists
+        self._placed: dict[ListBuffer, Node] = {}  # the node that assigns a list's start
 
-    def value(self, home: BufferView) -> Tensor:
-        """A tensor that is read from memory."""
-        if home.where is Storage.CONSTANT:
-            made = Const(value=home.source, dtype=as_dtype(home.dtype))
+    def value(self, view: BufferView) -> Tensor:
+        """A tensor that reads a view."""
+        if view.where is Storage.CONSTANT:
+            made = Const(value=view.source, dtype=as_dtype(view.dtype))
             return self.node(made, ()).outputs[0]
-        op = Placeholder(dtype=as_dtype(home.dtype), given_shape=TensorShape.of(home.shape))
+        op = Placeholder(dtype=as_dtype(view.dtype), given_shape=TensorShape.of(view.shape))
         tensor = self._source(op)
-        self.homes[tensor] = home
+        self.views[tensor] = view
         self.inputs.append(tensor)
         return tensor
 
-    def reference(self, home: BufferView) -> Tensor:
-        """Memory that is read and written."""
-        if home not in self._references:
-            shape = TensorShape.of(home.shape)
-            tensor = self._source(VariableV2(dtype=as_dtype(home.dtype), given_shape=shape))
-            self._references[home], self.homes[tensor] = tensor, home
-            if home.where is not Storage.VARIABLE:
+    def reference(self, view: BufferView) -> Tensor:
+        """A reference to a view, to read and write it."""
+        if view not in self._references:
+            shape = TensorShape.of(view.shape)
+            tensor = self._source(VariableV2(dtype=as_dtype(view.dtype), given_shape=shape))
+            self._references[view], self.views[tensor] = tensor, view
+            if view.where is not Storage.VARIABLE:
                 self.carried.add(tensor)
-        return self._references[home]
+        return self._references[view]
 
     def stand_in(self, rows: ListBuffer) -> Tensor:
         """A tensor that stands for a list, to be an input of a control node."""
@@ -101,7 +101,7 @@ class Scratch:
         lists: Sequence[ListBuffer] = (),
         after: Sequence[Node] = (),
     ) -> Node:
-        """A new node. Those that use one list come one after the other."""
+        """Add a node, after `after` and after earlier nodes that use its lists."""
         before = [*after]
         for rows in lists:
             found = self._touched.get(rows.root), self._placed.get(rows)
@@ -120,35 +120,35 @@ class Scratch:
         return made
 
     def assign(
-        self, home: BufferView, value: Any, like: Node, lists: Sequence[ListBuffer] = ()
+        self, view: BufferView, value: Any, like: Node, lists: Sequence[ListBuffer] = ()
     ) -> Tensor:
-        """Give memory a value; the result reads it."""
-        made = self.node(Assign(), (self.reference(home), value), like, lists)
+        """Assign a value to a view; returns the reference."""
+        made = self.node(Assign(), (self.reference(view), value), like, lists)
         self.targets.append(made)
-        self.homes[made.outputs[0]] = home
+        self.views[made.outputs[0]] = view
         return made.outputs[0]
 
     def write(self, rows: ListBuffer, row: Any, value: Any, like: Node) -> None:
-        """Give a row of a list a value."""
-        memory = self.reference(written_home(rows, value, like))
+        """Write a row of a list."""
+        memory = self.reference(written_view(rows, value, like))
         self.targets.append(self.node(ScatterUpdate(), (memory, row, value), like, (rows,)))
 
     def all_rows(self, rows: ListBuffer) -> Tensor:
-        """Storage the entries of a list lie."""
+        """The rows of a list's entries in its array."""
         numbers = Const(value=np.arange(rows.count, dtype=np.int32), dtype=int32)
         return self.row(rows, self.node(numbers, ()).outputs[0])
 
     def entry(self, rows: ListBuffer, start: Tensor, like: Node) -> ListBuffer:
-        """A list in a list of lists, given where it starts."""
+        """An entry of a list of lists, given the row it starts at."""
         assert rows.entries is not None
         return self.seen_from(rows.entries, start, like)
 
     def seen_from(self, rows: ListBuffer, start: Tensor, like: Node) -> ListBuffer:
-        """A list from a row on."""
-        home = BufferView(Storage.OWN, np.dtype(np.int32), ())
-        found = rows.seen_from(home)
-        self.assign(home, start, like)
-        self._offsets[home], self._placed[found] = start, self.targets[-1]
+        """A view of a list from a row on."""
+        view = BufferView(Storage.OWN, np.dtype(np.int32), ())
+        found = rows.seen_from(view)
+        self.assign(view, start, like)
+        self._offsets[view], self._placed[found] = start, self.targets[-1]
         return found
 
     def offset(self, rows: ListBuffer) -> Any:
@@ -160,26 +160,26 @@ class Scratch:
         return self._offsets[rows.offset]
 
     def row(self, rows: ListBuffer, index: Any) -> Any:
-        """Storage an entry of a list lies."""
+        """The row of a list's entry in its array."""
         if rows.offset is None:
             return index
         return self.node(Add(), (index, self.offset(rows))).outputs[0]
 
 
-def written_home(rows: ListBuffer, value: Tensor, node: Node) -> BufferView:
-    """The memory of a list that is written."""
-    if rows.home is None:
+def written_view(rows: ListBuffer, value: Tensor, node: Node) -> BufferView:
+    """The view of a list that is written, allocated at the first write."""
+    if rows.view is None:
         rows.element = element_of(value, node)
-        rows.home = BufferView(rows.where, rows.dtype.as_numpy_dtype, rows.shape)
-    if rows.home.where in (Storage.INPUT, Storage.CONSTANT):
+        rows.view = BufferView(rows.where, rows.dtype.as_numpy_dtype, rows.shape)
+    if rows.view.where in (Storage.INPUT, Storage.CONSTANT):
         raise NotCompiled(node, "it writes to a list that is no variable of the loop")
     if tuple(value.shape.as_list()) != rows.element:
         raise NotCompiled(node, "the elements of the list differ in shape")
-    return rows.home
+    return rows.view
 
 
 def element_of(value: Tensor, node: Node) -> Shape:
-    """The shape of what is written to a list, which has to be known when the program is built."""
+    """The static shape of what is written to a list."""
     shape = value.shape.whole
     if shape is None:
         raise NotCompiled(node, "the shape of the list's elements is known only when it ran")

@@ -1,9 +1,8 @@
-"""Where temporaries live: in place of what dies as they are made, or at an offset in the arena.
+"""The memory plan: temporaries reuse the buffers of others, or get an offset in the arena.
 
-Lifetimes are those of the order of launches. A buffer may take over the memory of one that its
-kernel reads for the last time, at exactly the places it writes. Everything else gets a piece of the
-arena that nobody has during its life: the smallest that is free when it begins, or, where that
-leaves holes, the lowest one, those of the largest buffers chosen first.
+Lifetimes are intervals of launches. A buffer may reuse one that its kernel reads for the last time,
+at exactly the offsets that it writes. All others are allocated in the arena: by best fit in the
+order of launches, or, where that leaves holes, the largest first at the lowest free offset.
 """
 
 from __future__ import annotations
@@ -19,42 +18,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.bufferize import Launch
 from thalweg.lower.nests.loop_nest import LoopNest
-from thalweg.lower.passes.merge_reductions import Pieces
 
-_NEAR = 1.02  # times the least memory that there can be, which is not worth a second attempt
+_NEAR = 1.02  # times the peak of live bytes, below which no second algorithm is tried
 
 Array = NDArray[Any]
 
 
-def in_place(drafts: Sequence[LoopNest], pieces: Pieces) -> dict[Buffer, Buffer]:
-    """For each temporary that takes over another one's memory, whose it is."""
+def in_place(nests: Sequence[LoopNest], pieces: Pieces) -> dict[Buffer, Buffer]:
+    """The buffer whose memory each temporary reuses, for those that reuse one."""
     last: dict[Buffer, int] = {}
     first: dict[Buffer, int] = {}
-    for position, draft in enumerate(drafts):
-        for buffer in draft.reads | draft.written:
+    for position, nest in enumerate(nests):
+        for buffer in nest.reads | nest.written:
             last[buffer] = position
             first.setdefault(buffer, position)
     memory: dict[Buffer, Buffer] = {}
-    taken = {home for home, _ in pieces.values()}  # whose pieces may be read when they are not
-    for position, draft in enumerate(drafts):
-        for target, place in draft.places:
+    taken = {whole for whole, _ in pieces.values()}  # read through their sub-buffers
+    for position, nest in enumerate(nests):
+        for target, place in nest.places:
             if target.kind is not BufferKind.TEMPORARY or first[target] != position:
                 continue
             if target in pieces:
                 continue
-            for buffer in draft.loaded:
+            for buffer in nest.loaded:
                 if (
                     buffer.kind is BufferKind.TEMPORARY
                     and buffer not in taken
-                    and buffer not in draft.written
+                    and buffer not in nest.written
                     and buffer not in pieces
                     and last[buffer] == position
                     and (buffer.dtype, buffer.size) == (target.dtype, target.size)
-                    and all(offset == place for offset in draft.loads[buffer])
-                    and _may_replace(draft, buffer)
+                    and all(offset == place for offset in nest.loads[buffer])
+                    and _may_replace(nest, buffer)
                 ):
                     taken.add(buffer)
                     memory[target] = memory.get(buffer, buffer)
@@ -62,18 +60,19 @@ def in_place(drafts: Sequence[LoopNest], pieces: Pieces) -> dict[Buffer, Buffer]
     return memory
 
 
-def _may_replace(draft: LoopNest, buffer: Buffer) -> bool:
-    """A factor of a product, and what a reduction sees, is read at other places than its own."""
-    if draft.has_reductions or any(write.combine != "set" for write in draft.nest.writes):
+def _may_replace(nest: LoopNest, buffer: Buffer) -> bool:
+    """Whether a nest may overwrite what it loads from a buffer: factors of contractions and
+    arguments of reductions are read in other iterations, too."""
+    if nest.has_reductions or any(write.combine != "set" for write in nest.template.writes):
         return False
-    product = draft.product
+    product = nest.product
     return product is None or buffer not in (product.a.buffer, product.b.buffer)
 
 
 @dataclass(frozen=True)
 class Arena:
-    """The memory of a step in flight: its size, where temporaries lie in it, and each launch's
-    scratch."""
+    """The memory of a running step: its size, the offset of each temporary, and that of each
+    launch's scratch memory."""
 
     size: int
     offsets: dict[Buffer, int]
@@ -85,25 +84,31 @@ def arrange(
 ) -> Arena:
     """Offsets for all temporaries and for the scratch memory of each launch."""
     lives = _lives(launches, pieces)
-    homes = list(lives)
-    needed = [
-        *(Need(*lives[home], rounded(home.bytes, target.alignment)) for home in homes),
-        *(Need(at, at, rounded(size, target.alignment)) for at, size in enumerate(scratch) if size),
+    wholes = list(lives)
+    requests = [
+        *(Request(*lives[whole], rounded(whole.bytes, target.alignment)) for whole in wholes),
+        *(
+            Request(at, at, rounded(size, target.alignment))
+            for at, size in enumerate(scratch)
+            if size
+        ),
     ]
-    found = placed(needed)
-    end = max((start + need.size for start, need in zip(found, needed, strict=True)), default=0)
+    found = placed(requests)
+    end = max(
+        (start + request.size for start, request in zip(found, requests, strict=True)), default=0
+    )
     starts = iter(found)
-    places = {home: next(starts) for home in homes}
+    places = {whole: next(starts) for whole in wholes}
     scratches = tuple([next(starts) if size else 0 for size in scratch])
     offsets = dict(places)
-    for buffer, (home, start) in pieces.items():
-        if home in places:
-            offsets[buffer] = places[home] + start * np.dtype(home.dtype).itemsize
+    for buffer, (whole, start) in pieces.items():
+        if whole in places:
+            offsets[buffer] = places[whole] + start * np.dtype(whole.dtype).itemsize
     return Arena(end, offsets, scratches)
 
 
-class Need(NamedTuple):
-    """So many bytes from the beginning of one launch to the end of another."""
+class Request(NamedTuple):
+    """Bytes that are live from the beginning of one launch to the end of another."""
 
     first: int
     last: int
@@ -111,60 +116,60 @@ class Need(NamedTuple):
 
 
 def _lives(launches: Sequence[Launch], pieces: Pieces) -> dict[Buffer, tuple[int, int]]:
-    """The first and the last launch that touch each temporary, be it in pieces."""
+    """The first and the last launch that access each temporary or a sub-buffer of it."""
     lives: dict[Buffer, tuple[int, int]] = {}
     for position, launch in enumerate(launches):
         for buffer in launch.buffers:
             if buffer.kind is BufferKind.TEMPORARY:
-                home = pieces.get(buffer, (buffer, 0))[0]
-                first, _ = lives.get(home, (position, position))
-                lives[home] = first, position
+                whole = pieces.get(buffer, (buffer, 0))[0]
+                first, _ = lives.get(whole, (position, position))
+                lives[whole] = first, position
     return lives
 
 
-def placed(needed: Sequence[Need]) -> list[int]:
-    """A place for each need: as launches come to them, or the largest ones first, whichever takes
-    less memory in all."""
-    first, size = in_time(needed)
-    if size <= most_at_once(needed) * _NEAR:
+def placed(requests: Sequence[Request]) -> list[int]:
+    """An offset for each request, by the algorithm that takes less memory."""
+    first, size = in_time(requests)
+    if size <= peak_bytes(requests) * _NEAR:
         return first
-    second, other = by_size(needed)
+    second, other = by_size(requests)
     return second if other < size else first
 
 
-def most_at_once(needed: Sequence[Need]) -> int:
-    """The most bytes that are in use at a time: no arrangement takes less."""
+def peak_bytes(requests: Sequence[Request]) -> int:
+    """The most bytes that are live at a time: no arrangement takes less."""
     changes: dict[int, int] = defaultdict(int)
-    for need in needed:
-        changes[need.first] += need.size
-        changes[need.last + 1] -= need.size
+    for request in requests:
+        changes[request.first] += request.size
+        changes[request.last + 1] -= request.size
     return max(accumulate(changes[at] for at in sorted(changes)), default=0)
 
 
-def in_time(needed: Sequence[Need]) -> tuple[list[int], int]:
-    """Each takes the smallest piece that is free when its life begins."""
+def in_time(requests: Sequence[Request]) -> tuple[list[int], int]:
+    """Best fit in the order of launches: offsets, and the size of the arena."""
     space = _Space()
-    starts = [0] * len(needed)
-    dying: list[tuple[int, int, int]] = []  # when, in which order they were born, which
-    order = sorted(range(len(needed)), key=lambda number: needed[number].first)
-    births = iter(range(len(needed)))
-    for at, born in groupby(order, key=lambda number: needed[number].first):
+    starts = [0] * len(requests)
+    dying: list[tuple[int, int, int]] = []  # last launch, order of birth, request
+    order = sorted(range(len(requests)), key=lambda number: requests[number].first)
+    births = iter(range(len(requests)))
+    for at, born in groupby(order, key=lambda number: requests[number].first):
         while dying and dying[0][0] < at:
             _, _, number = heappop(dying)
-            space.give(starts[number], needed[number].size)
+            space.give(starts[number], requests[number].size)
         for number in born:
-            starts[number] = space.take(needed[number].size)
-            heappush(dying, (needed[number].last, next(births), number))
+            starts[number] = space.take(requests[number].size)
+            heappush(dying, (requests[number].last, next(births), number))
     return starts, space.size
 
 
-def by_size(needed: Sequence[Need]) -> tuple[list[int], int]:
-    """Each, the largest first, goes to the lowest place where nobody is during its life."""
-    starts = [0] * len(needed)
-    order = sorted(range(len(needed)), key=lambda n: (-needed[n].size, needed[n].first))
-    firsts, lasts, begins, ends = np.zeros((4, len(needed)), np.int64)
+def by_size(requests: Sequence[Request]) -> tuple[list[int], int]:
+    """The largest request first, at the lowest offset that is free in its lifetime: offsets,
+    size."""
+    starts = [0] * len(requests)
+    order = sorted(range(len(requests)), key=lambda n: (-requests[n].size, requests[n].first))
+    firsts, lasts, begins, ends = np.zeros((4, len(requests)), np.int64)
     for count, number in enumerate(order):
-        first, last, size = needed[number]
+        first, last, size = requests[number]
         meets = (firsts[:count] <= last) & (lasts[:count] >= first)
         start = _lowest(begins[:count][meets], ends[:count][meets], size)
         firsts[count], lasts[count] = first, last
@@ -174,7 +179,7 @@ def by_size(needed: Sequence[Need]) -> tuple[list[int], int]:
 
 
 def _lowest(begins: Array, ends: Array, size: int) -> int:
-    """The lowest place for so many bytes beside pieces that are taken."""
+    """The lowest offset of `size` free bytes between allocated ranges."""
     order = np.argsort(begins)
     below = np.maximum.accumulate(np.concatenate([[0], ends[order]]))
     fits = np.flatnonzero(begins[order] - below[:-1] >= size)
@@ -182,12 +187,12 @@ def _lowest(begins: Array, ends: Array, size: int) -> int:
 
 
 def rounded(count: int, alignment: int) -> int:
-    """So many bytes, and as many more as the next buffer's alignment takes."""
+    """A number of bytes, rounded up to the alignment."""
     return max(-(-count // alignment), 1) * alignment
 
 
 class _Space:
-    """Free pieces of an arena that grows as needed; the smallest that fits is taken."""
+    """The free ranges of an arena that grows; allocates the smallest that fits."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -209,7 +214,7 @@ class _Space:
         return start
 
     def give(self, start: int, length: int) -> None:
-        """Free a piece, joined with those beside it."""
+        """Free a range, and join it with free ones beside it."""
         before, after = self._ends.get(start), start + length
         if after in self._free:
             length += self._remove(after)

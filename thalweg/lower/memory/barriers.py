@@ -1,9 +1,9 @@
-"""Where barriers stand between launches, which thread runs them, and what they amount to.
+"""Barriers between launches, and which launches run on one thread.
 
-Threads run the launches together. A barrier stands before a launch only where it touches memory
-that a launch since the last barrier wrote, or writes memory that one of those touched, unless that
-was the same thread's; launches of several threads between two barriers run in any order. A launch
-too small to share is one thread's.
+Threads share launches. A barrier comes before a launch only where it accesses memory that a launch
+since the last barrier wrote, or writes memory that one of those accessed, unless the same thread
+ran both; launches between two barriers run in any order. A launch too small to share runs on one
+thread.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.bufferize import Launch
 
-#: The thread of a launch that all threads share.
+#: Stands for all threads.
 SHARED = -1
 
-_CLEARLY = 0.8  # of the time that all threads take, below which one is better
-_MAX_EXTENTS = 300  # that launches are compared with, before a barrier comes in any case
+_CLEARLY = 0.8  # of the estimated time on all threads, below which one is better
+_MAX_EXTENTS = 300  # that a launch is compared with; a barrier bounds them
 
 Extent = Buffer | tuple[int, int]
 
 
 def work_of(kernel: Kernel, target: Target) -> float:
-    """About how many vector instructions a call takes."""
+    """The estimated number of vector instructions of a launch."""
     touched = sum(touched_bytes(kernel))
     return max(operations(kernel) / target.operations_per_work, touched / target.bytes_per_work)
 
 
 def is_small(launch: Launch, target: Target) -> bool:
-    """Whether a launch is better left to one thread: sharing costs more."""
+    """Whether a launch runs on one thread: sharing it would cost more."""
     return work_of(launch.kernel, target) < target.min_shared_work
 
 
 def threads_for(launches: Sequence[Launch], threads: int, target: Target) -> int:
-    """On how many threads a step runs: on one where that is likely faster.
+    """The number of threads of a step: one where that is estimated to be faster.
 
-    A step of a few microseconds is done before others have joined in. Shared among threads, a
-    longer one takes a part of the time, but what one of them wrote the others must fetch from its
-    cache, in the next launch or in the next step. What is written and read over and over, and fits
-    into one core's own cache is better left there.
+    A step of a few microseconds ends before other threads have joined. A longer one takes a
+    fraction of the time on several threads, but what one of them wrote the others fetch from its
+    cache, in the next launch or in the next step. A working set that fits one core's cache may be
+    faster there.
     """
     if sum(work_of(launch.kernel, target) for launch in launches) < 2 * target.min_shared_work:
         return 1
@@ -67,17 +67,17 @@ def threads_for(launches: Sequence[Launch], threads: int, target: Target) -> int
 
 
 class SlotPlan(NamedTuple):
-    """Whether a barrier stands before a launch, and which thread runs it (or all)."""
+    """Whether a barrier comes before a launch, and which thread runs it (or all)."""
 
     barrier: bool
     thread: int
 
 
 class BarrierPlan:
-    """Barriers and threads of launches, asked one after the other.
+    """Barriers and threads of launches, planned in order.
 
-    What one thread wrote, the same thread may read without a barrier: launches that follow from one
-    another and are too small to share are the same thread's.
+    A thread may read what it wrote without a barrier: small launches that depend on one another run
+    on one thread.
     """
 
     def __init__(self, arena: Arena, target: Target) -> None:
@@ -85,23 +85,23 @@ class BarrierPlan:
         self._begin()
 
     def _begin(self) -> None:
-        """Nothing has run since all threads met."""
-        self._threads = 0  # given out
+        """Forget what ran before a barrier."""
+        self._threads = 0  # that small launches were given to
         self._read: list[tuple[Extent, int]] = []
         self._written: list[tuple[Extent, int]] = []
-        self._unchecked = False  # checks have run whose verdict nobody has read
+        self._unchecked = False  # checks have run whose result was not read yet
         self._work = 0.0
 
     def place(self, launch: Launch, scratch: tuple[int, int], phases: int) -> SlotPlan:
-        """Plan the next launch. `scratch` is its piece of the arena: (start, end)."""
+        """Plan the next launch. `scratch` is its range of the arena: (start, end)."""
         written = [self._extent(buffer) for buffer in launch.written]
         written += [scratch] if scratch[1] > scratch[0] else []
         touched = [*(self._extent(buffer) for buffer in launch.buffers), *written]
-        met = _who(self._written, touched) | _who(self._read, written)
+        met = _threads_of(self._written, touched) | _threads_of(self._read, written)
         is_alone = phases == 1 and is_small(launch, self._target)
         barrier = bool(met) if SHARED in met or not is_alone else len(met) > 1
         if self._unchecked and any(b.kind is BufferKind.VARIABLE for b in launch.written):
-            barrier = True  # nothing that lasts is written before all checks have held
+            barrier = True  # no variable is written before all checks have held
         is_long = self._work > self._target.max_work_between_barriers
         if barrier or is_long or len(self._read) > _MAX_EXTENTS:
             barrier = True
@@ -118,7 +118,7 @@ class BarrierPlan:
         return SlotPlan(barrier, thread)
 
     def _next_thread(self) -> int:
-        """The next thread, for a launch that follows from none since the last barrier."""
+        """The next thread, for a launch that depends on none since the last barrier."""
         self._threads += 1
         return self._threads - 1
 
@@ -130,9 +130,9 @@ class BarrierPlan:
 
 
 def amid_updates(launches: Sequence[Launch]) -> list[bool]:
-    """For each launch, whether an update of a variable that began before it ends with it or later.
+    """For each launch, whether an update of a variable began before it and ends with it or later.
 
-    A step must not be stopped there: the variable would be left with some of its new elements.
+    A step must not stop there: the variable would have only some of its new elements.
     """
     spans: dict[tuple[Buffer, Node], tuple[int, int]] = {}
     for place, launch in enumerate(launches):
@@ -144,8 +144,8 @@ def amid_updates(launches: Sequence[Launch]) -> list[bool]:
     return [place in inside for place in range(len(launches))]
 
 
-def _who(ones: Sequence[tuple[Extent, int]], others: Sequence[Extent]) -> set[int]:
-    """Who touched what overlaps with others."""
+def _threads_of(ones: Sequence[tuple[Extent, int]], others: Sequence[Extent]) -> set[int]:
+    """The threads whose extents overlap with others."""
     pieces = [other for other in others if isinstance(other, tuple)]
     whole = {other for other in others if isinstance(other, Buffer)}
     found: set[int] = set()
@@ -156,7 +156,7 @@ def _who(ones: Sequence[tuple[Extent, int]], others: Sequence[Extent]) -> set[in
 
 
 def _meets(one: Extent, pieces: Sequence[tuple[int, int]]) -> bool:
-    """Whether a piece of the arena overlaps with others."""
+    """Whether a range of the arena overlaps with others."""
     if isinstance(one, Buffer):
         return False
     start, end = one

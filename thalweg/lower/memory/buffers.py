@@ -14,16 +14,16 @@ class BufferKind(Enum):
 
     INPUT = "input"  # an array from outside: a feed, the result of a host op
     VARIABLE = "variable"  # a variable's own memory
-    CARRIED = "carried"  # the memory of a loop variable: as a variable's, but of this step alone
-    CONSTANT = "constant"  # an array that belongs to the step's plan
-    STREAM = "stream"  # the place in a random stream that this run takes
+    CARRIED = "carried"  # a loop variable: read and written as a variable, but only in this step
+    CONSTANT = "constant"  # an array of the step's plan
+    STREAM = "stream"  # key and counter of a random op in this run
     OUTPUT = "output"  # a fresh array that leaves the region
-    TEMPORARY = "temporary"  # a piece of the step's arena
+    TEMPORARY = "temporary"  # in the step's arena
 
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """So many elements of a dtype, in row-major order."""
+    """Contiguous memory for `size` elements of a dtype."""
 
     kind: BufferKind
     dtype: Any
@@ -34,3 +34,10 @@ class Buffer:
     def bytes(self) -> int:
         """Its size in memory."""
         return self.size * np.dtype(self.dtype).itemsize
+
+
+#: A part of a buffer: the buffer, and the element that the part begins at.
+View = tuple[Buffer, int]
+
+#: Sub-buffers: for each buffer that lies inside another one, where.
+Pieces = dict[Buffer, View]

@@ -1,4 +1,5 @@
-"""From drafts to kernels: buffers become arguments, sums become offsets, indices get checked."""
+"""From loop nests to kernels: buffers become arguments, affine sums become offsets, and the checks
+that indices from data need become kernels of their own."""
 
 from __future__ import annotations
 
@@ -12,19 +13,12 @@ from thalweg.ir.index import Affine, atom_expression, number
 from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Offset, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Rewriter, free_variables, walk
-from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.inline_producers import PendingCheck
-from thalweg.lower.nests.loop_nest import (
-    Factor,
-    Home,
-    LoopNest,
-    Product,
-    Span,
-    spans_of,
-)
+from thalweg.lower.nests.loop_nest import Factor, LoopNest, Product, Span, spans_of
 from thalweg.lower.specialise import NotCompiled
 
-_Numbered = tuple[PendingCheck, int]  # a condition, and the fault that it is when it does not hold
+_Numbered = tuple[PendingCheck, int]  # a check, and its fault code
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,40 +41,40 @@ class Launch:
         return [buffer for buffer, argument in pairs if argument.written]
 
 
-def finish(
-    drafts: Sequence[LoopNest], memory: Mapping[Buffer, Buffer]
+def bufferize(
+    nests: Sequence[LoopNest], memory: Mapping[Buffer, Buffer]
 ) -> tuple[list[Launch], list[Node]]:
-    """The kernels in order, and the node behind each check, numbered from 1.
+    """The kernel launches in order, and the node of each fault code, from 1.
 
-    `memory` says which buffers live in the memory of another one. A check runs as soon as what it
-    looks at is there: a step whose check fails is run again, so no variable may be written before.
+    `memory` maps buffers to those whose memory they reuse. A check runs as soon as what it reads is
+    written: a step whose check fails runs again on the host, so no variable may be written before.
     """
-    before: list[list[_Numbered]] = [[] for _ in drafts]  # what to check before each draft
+    before: list[list[_Numbered]] = [[] for _ in nests]  # the checks that run before each nest
     checked: list[Node] = []
     made_at: dict[Buffer, int] = {}
-    first_update = len(drafts)
-    for position, draft in enumerate(drafts):
-        for need in draft.needed:
-            checked.append(need.node)
-            looked_at = (memory.get(buffer, buffer) for buffer, _ in _loads([need.condition]))
-            place = max((made_at.get(buffer, -1) for buffer in looked_at), default=-1) + 1
+    first_update = len(nests)
+    for position, nest in enumerate(nests):
+        for check in nest.checks:
+            checked.append(check.node)
+            read = (memory.get(buffer, buffer) for buffer, _ in _loads([check.condition]))
+            place = max((made_at.get(buffer, -1) for buffer in read), default=-1) + 1
             if place > first_update:
-                raise NotCompiled(need.node, "it may fail when a variable has changed already")
-            before[place].append((need, len(checked)))
-        made_at |= {memory.get(buffer, buffer): position for buffer in draft.written}
-        if any(buffer.kind is BufferKind.VARIABLE for buffer in draft.written):
+                raise NotCompiled(check.node, "it may fail when a variable has changed already")
+            before[place].append((check, len(checked)))
+        made_at |= {memory.get(buffer, buffer): position for buffer in nest.written}
+        if any(buffer.kind is BufferKind.VARIABLE for buffer in nest.written):
             first_update = min(first_update, position)
     launches: list[Launch] = []
     kernels: dict[Any, Kernel] = {}
-    for needed, draft in zip(before, drafts, strict=True):
-        launches += _checks(needed, memory)
-        if draft.nest.writes:
-            launches.append(_finished(draft, memory, kernels))
+    for checks, nest in zip(before, nests, strict=True):
+        launches += _checks(checks, memory)
+        if nest.template.writes:
+            launches.append(_launch(nest, memory, kernels))
     return launches, checked
 
 
 class _Arguments(Rewriter):
-    """Buffers as the arguments of one kernel, and expressions over them."""
+    """The arguments of one kernel; rewrites expressions over buffers to expressions over them."""
 
     def __init__(
         self,
@@ -90,26 +84,26 @@ class _Arguments(Rewriter):
     ) -> None:
         super().__init__()
         self._memory = memory
-        homes = {memory.get(buffer, buffer) for buffer in written}
+        views = {memory.get(buffer, buffer) for buffer in written}
         touched: dict[Buffer, Span] = {}
         for buffer, (low, high) in spans.items():
-            home = memory.get(buffer, buffer)
-            before = touched.get(home, (low, high))
-            touched[home] = min(before[0], low), max(before[1], high)
+            whole = memory.get(buffer, buffer)
+            before = touched.get(whole, (low, high))
+            touched[whole] = min(before[0], low), max(before[1], high)
         self.buffers = tuple(touched)
         self._starts = {buffer: max(low, 0) for buffer, (low, _) in touched.items()}
         self._of = {
-            buffer: Argument(place, buffer.dtype, self._reach(buffer, high), buffer in homes)
+            buffer: Argument(place, buffer.dtype, self._reach(buffer, high), buffer in views)
             for place, (buffer, (_, high)) in enumerate(touched.items())
         }
 
     def _reach(self, buffer: Buffer, last: float) -> int:
-        """How many elements of a buffer the kernel may touch, from where its argument begins."""
+        """The size of an argument: from where it begins to the last element that is accessed."""
         return int(min(last + 1, buffer.size)) - self._starts[buffer]
 
     @property
     def all(self) -> tuple[Argument, ...]:
-        """In the order of their positions."""
+        """The arguments, in the order of their positions."""
         return tuple(self._of.values())
 
     @property
@@ -117,14 +111,14 @@ class _Arguments(Rewriter):
         """The element of its buffer at which each argument begins."""
         return tuple(self._starts.values())
 
-    def told(self, homes: Sequence[Home]) -> tuple[tuple[int, int, int], ...]:
-        """What tells kernels of one nest apart: which argument each of its buffers is, where that
-        begins and how far it reaches."""
+    def layout(self, views: Sequence[View]) -> tuple[tuple[int, int, int], ...]:
+        """For each buffer of a template the position of its argument, where that begins and its
+        size: nests of one template and layout have one kernel."""
         found: list[tuple[int, int, int]] = []
-        for buffer, shift in homes:
-            home = self._memory.get(buffer, buffer)
-            argument = self._of[home]
-            found.append((argument.position, self._starts[home] - shift, argument.size))
+        for buffer, shift in views:
+            whole = self._memory.get(buffer, buffer)
+            argument = self._of[whole]
+            found.append((argument.position, self._starts[whole] - shift, argument.size))
         return tuple(found)
 
     def argument(self, buffer: Buffer) -> Argument:
@@ -154,19 +148,17 @@ class _Arguments(Rewriter):
         return Offset(offset.constant, tuple(terms))
 
 
-def _finished(
-    draft: LoopNest, memory: Mapping[Buffer, Buffer], kernels: dict[Any, Kernel]
-) -> Launch:
-    """A draft's kernel on its buffers; `kernels` are those that were made before."""
-    arguments = _Arguments(draft.spans, draft.written, memory)
-    # What is looked at by a check alone is an argument as well: such a kernel is nobody else's.
-    key = (draft if draft.needed else draft.nest), arguments.told(draft.homes)
+def _launch(nest: LoopNest, memory: Mapping[Buffer, Buffer], kernels: dict[Any, Kernel]) -> Launch:
+    """The launch of a nest's kernel on its buffers; `kernels` has those that were built before."""
+    arguments = _Arguments(nest.spans, nest.written, memory)
+    # What only a check reads is an argument as well: the kernel of such a nest is not shared.
+    key = (nest if nest.checks else nest.template), arguments.layout(nest.views)
     if key not in kernels:
-        kernels[key] = _kernel(draft, arguments)
-    return Launch(kernels[key], arguments.buffers, draft.nodes, arguments.starts)
+        kernels[key] = _kernel(nest, arguments)
+    return Launch(kernels[key], arguments.buffers, nest.nodes, arguments.starts)
 
 
-def _kernel(draft: LoopNest, arguments: _Arguments) -> Kernel:
+def _kernel(nest: LoopNest, arguments: _Arguments) -> Kernel:
     stores = tuple(
         Store(
             arguments.argument(write.buffer),
@@ -177,11 +169,11 @@ def _kernel(draft: LoopNest, arguments: _Arguments) -> Kernel:
             arguments.unless_none(write.inside),
             write.distinct,
         )
-        for write in draft.writes
+        for write in nest.writes
     )
-    if draft.product is None:
-        return Loops(arguments.all, draft.variables, stores, (), draft.serial)
-    return _contraction(draft.product, arguments, stores)
+    if nest.product is None:
+        return Loops(arguments.all, nest.variables, stores, (), nest.serial)
+    return _contraction(nest.product, arguments, stores)
 
 
 def _contraction(product: Product, arguments: _Arguments, stores: tuple[Store, ...]) -> Contraction:
@@ -203,17 +195,18 @@ def _contraction(product: Product, arguments: _Arguments, stores: tuple[Store, .
 
 
 def _loads(conditions: Sequence[Expr]) -> list[tuple[Buffer, Affine]]:
-    """What conditions look at."""
+    """The buffers and offsets that conditions load from."""
     return [(part.buffer, part.offset) for part in walk(conditions) if isinstance(part, Load)]
 
 
-def _checks(needed: Sequence[_Numbered], memory: Mapping[Buffer, Buffer]) -> list[Launch]:
-    """Kernels that look whether conditions on data hold: one for all that loop over nothing."""
-    variables = [_variables(need.condition) for need, _ in needed]
-    single = [one for one, over in zip(needed, variables, strict=True) if not over]
-    found = [_check(single, (), memory)] if single else []
-    looping = [pair for pair in zip(needed, variables, strict=True) if pair[1]]
-    return [*found, *(_check([one], over, memory) for one, over in looping)]
+def _checks(checks: Sequence[_Numbered], memory: Mapping[Buffer, Buffer]) -> list[Launch]:
+    """Launches of kernels that test conditions: one for all scalar conditions, one for each
+    loop."""
+    loops = [_variables(check.condition) for check, _ in checks]
+    scalar = [check for check, variables in zip(checks, loops, strict=True) if not variables]
+    found = [_check(scalar, (), memory)] if scalar else []
+    pairs = [pair for pair in zip(checks, loops, strict=True) if pair[1]]
+    return [*found, *(_check([check], variables, memory) for check, variables in pairs)]
 
 
 def _variables(condition: Expr) -> tuple[Variable, ...]:
@@ -222,11 +215,11 @@ def _variables(condition: Expr) -> tuple[Variable, ...]:
 
 
 def _check(
-    needed: Sequence[_Numbered], variables: tuple[Variable, ...], memory: Mapping[Buffer, Buffer]
+    checks: Sequence[_Numbered], variables: tuple[Variable, ...], memory: Mapping[Buffer, Buffer]
 ) -> Launch:
-    used = _loads([need.condition for need, _ in needed])
+    used = _loads([check.condition for check, _ in checks])
     arguments = _Arguments(spans_of(used), frozenset(), memory)
-    checks = tuple(Check(variables, arguments.of(need.condition), fault) for need, fault in needed)
-    kernel = Loops(arguments.all, variables, (), checks)
-    nodes = tuple(need.node for need, _ in needed)
+    tests = [Check(variables, arguments.of(check.condition), fault) for check, fault in checks]
+    kernel = Loops(arguments.all, variables, (), tuple(tests))
+    nodes = tuple(check.node for check, _ in checks)
     return Launch(kernel, arguments.buffers, nodes, arguments.starts)

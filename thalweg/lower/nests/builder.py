@@ -1,8 +1,8 @@
-"""From the nodes of a region to drafts: what is stored, what is computed where it is read.
+"""From the nodes of a region to loop nests: which tensors are stored, which are inlined.
 
-Every output of every node is looked at in order. Reductions, scatters, products and what leaves the
-region are stored; everything else follows the rule of `thalweg.lower.cost`. A tensor that reads a
-variable is stored before a write to that variable that comes between it and a reader.
+Every output is summarised in the order of nodes. Reductions, scatters, contractions and outputs of
+the region are stored; the rest follows the rule of `thalweg.lower.cost`. A tensor that reads a
+variable is stored where a write to that variable comes between it and a reader.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from thalweg.ir.loop import IndexTuple, NotLowered, Scatter, Variable, lowered
 from thalweg.ir.rewrite import Replace, free_variables
 from thalweg.ir.target import Target
 from thalweg.lower.cost import Costs, Form, worth_inlining
+from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests import reductions
 from thalweg.lower.nests.inline_producers import (
@@ -37,40 +38,39 @@ from thalweg.lower.nests.inline_producers import (
 )
 from thalweg.lower.nests.loop_nest import LoopNest, Renaming, Write, renaming
 from thalweg.lower.nests.match_contraction import product_of, splits_of
-from thalweg.lower.nests.output_summary import OutputSummary, look_at, own_place
+from thalweg.lower.nests.output_summary import OutputSummary, own_place, summarize
 from thalweg.lower.nests.scans import as_scan
-from thalweg.lower.node_class import NodeClasses
-from thalweg.lower.passes.outline import Cones, Templates
+from thalweg.lower.passes.outline import Subgraphs, Templates
 from thalweg.lower.passes.split_strided import is_nothing, phases, strides_of
 from thalweg.lower.specialise import NotCompiled, Specialised
 
 Key = TypeVar("Key")
 
-#: Reshapes and transposes one behind the other that are inlined: indices may double with each.
-_MOST_MOVES = 6
-_MIN_PACKED_READS = 64  # of each element: fewer are read where they lie, not from a packed copy
+#: Reshapes and transposes in a row that are inlined: indices may double in size with each.
+_MAX_MOVES = 6
+_MIN_PACKED_READS = 64  # of each element, for a contraction to pack a factor
 
 
 class _Mark(NamedTuple):
-    """How much was drafted up to some moment, and what had to be checked then."""
+    """How much was built up to a point, and the checks that were pending there."""
 
-    drafts: int
+    nests: int
     reductions: int
     buffers: int
-    needed: tuple[PendingCheck, ...]
+    checks: tuple[PendingCheck, ...]
 
 
-class _Drafted(NamedTuple):
-    """What was drafted from some moment on."""
+class _Built(NamedTuple):
+    """What was built since a mark."""
 
-    drafts: list[LoopNest]
+    nests: list[LoopNest]
     reductions: dict[Any, Buffer]
     buffers: dict[Tensor, Buffer]
-    needed: tuple[PendingCheck, ...]
+    checks: tuple[PendingCheck, ...]
 
 
 class NestBuilder:
-    """The drafts of a region, in the order of its nodes."""
+    """Builds the nests of a region, in the order of its nodes."""
 
     def __init__(self, spec: Specialised, classes: NodeClasses, target: Target) -> None:
         self._spec, self._target = spec, target
@@ -78,48 +78,50 @@ class NestBuilder:
         self._operands = Operands(spec)
         self._resolver = Resolver(spec, self._operands)
         self._costs = Costs(target)
-        self._seen: dict[Tensor, OutputSummary] = {}
+        self._summaries: dict[Tensor, OutputSummary] = {}
         self._reads: dict[Tensor, float] = defaultdict(float)
         self._readers: dict[Tensor, list[int]] = defaultdict(list)
         self._contracted: set[Tensor] = set()
-        self._not_packed: set[Tensor] = set()  # that some reader does not pack first
-        self._sums: set[Tensor] = set()  # of products, as the ops have them
+        self._not_packed: set[Tensor] = set()  # that some reader does not pack
+        self._sums: set[Tensor] = set()  # outputs whose loop form is a sum of products
         self._roots = spec.region.roots
         self._outputs = frozenset(spec.region.outputs)
-        self._writes: dict[Tensor, list[int]] = defaultdict(list)  # of a variable: positions
+        self._writes: dict[Tensor, list[int]] = defaultdict(
+            list
+        )  # the positions of writes to a variable
         self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
         self._reductions: dict[Any, Buffer] = {}
-        self._moves: dict[Tensor, int] = {}  # of elements, in what is computed where it is read
-        self._looks: dict[tuple[int, int], OutputSummary] = {}  # by kind of node, and output
+        self._moves: dict[Tensor, int] = {}  # reshapes and transposes in a row, in what is inlined
+        self._by_class: dict[tuple[int, int], OutputSummary] = {}  # by class of node, and output
         self._views: dict[Tensor, tuple[Tensor, int]] = {}
-        self._models = Templates()
-        self.drafts: list[LoopNest] = []
+        self._templates = Templates()
+        self.nests: list[LoopNest] = []
         self.buffers: dict[Tensor, Buffer] = self._resolver.buffers
         self.streams: dict[Node, Buffer] = self._resolver.stream_buffers
-        self._cones = Cones(spec, classes, self.buffers, self._views)
+        self._subgraphs = Subgraphs(spec, classes, self.buffers, self._views)
 
     def run(self) -> None:
-        """LoopNest everything."""
+        """Build everything."""
         self._enter()
         for position, node in enumerate(self._spec.region.nodes):
-            self._look_at(position, node)
+            self._summarise(position, node)
         for position, node in enumerate(self._spec.region.nodes):
             self._decide(position, node)
-        self._seen.clear()
+        self._summaries.clear()
         for node in self._spec.region.nodes:
-            self._draft(node)
+            self._build(node)
             self._resolver.forget()
-        left = self._needed()
+        left = self._take_checks()
         if left:
-            self.drafts.append(LoopNest.of((), (), (left[0].node,), None, left))
+            self.nests.append(LoopNest.of((), (), (left[0].node,), None, left))
 
-    def _needed(self) -> tuple[PendingCheck, ...]:
-        """What has to be checked since the last time this was asked."""
-        needed = tuple(self._resolver.needed)
-        self._resolver.needed.clear()
-        return needed
+    def _take_checks(self) -> tuple[PendingCheck, ...]:
+        """The checks that came up since the last call."""
+        checks = tuple(self._resolver.checks)
+        self._resolver.checks.clear()
+        return checks
 
-    # What comes in
+    # Inputs
 
     def _enter(self) -> None:
         spec = self._spec
@@ -137,33 +139,33 @@ class NestBuilder:
         return Buffer(kind, dtype, math.prod(self._spec.shapes[tensor]), source)
 
     def _constant(self, tensor: Tensor) -> None:
-        """A buffer for a known value that is read at computed places."""
+        """Make a buffer for a known value."""
         value = self._spec.values[tensor]
         if value.dtype.kind in "OSU":
             raise NotCompiled(tensor.op, "its value is not numeric")
         self.buffers[tensor] = Buffer(BufferKind.CONSTANT, value.dtype, value.size, value)
 
-    # What every node reads
+    # Summaries
 
-    def _look_at(self, position: int, node: Node) -> None:
+    def _summarise(self, position: int, node: Node) -> None:
         if self._is_known(node):
             return
         references = node.op.parsed.references
         if node.op.has("stream"):
             self.streams[node] = Buffer(BufferKind.STREAM, np.dtype(np.uint32), STREAM_WORDS, node)
         for output, shape in self._places(node):
-            look = self._look(node, output, shape)
-            self._note_reads(position, node, look, math.prod(shape))
+            summary = self._summary(node, output, shape)
+            self._note_reads(position, node, summary, math.prod(shape))
             if not references:
-                self._seen[node.outputs[output]] = look
-                if look.contracts:
+                self._summaries[node.outputs[output]] = summary
+                if summary.contracts:
                     self._sums.add(node.outputs[output])
-                self._note_view(node.outputs[output], look)
+                self._note_view(node.outputs[output], summary)
         for place in references:
             self._writes[self._roots[node.inputs[place]]].append(position)
 
     def _is_known(self, node: Node) -> bool:
-        """Whether nothing is left to compute; known values get buffers to be read from."""
+        """Whether a node's outputs are all known; makes buffers for known values that it reads."""
         known = bool(node.outputs) and all(t in self._spec.values for t in node.outputs)
         for tensor in node.outputs if known else node.inputs:
             if tensor in self._spec.values and tensor not in self.buffers:
@@ -171,7 +173,7 @@ class NestBuilder:
         return known
 
     def _places(self, node: Node) -> list[tuple[int, tuple[int, ...]]]:
-        """The outputs to compute: for an update, one for each reference it changes."""
+        """The outputs to compute and their shapes: for an update, one for each reference."""
         references = node.op.parsed.references
         if references:
             shapes = [self._spec.shapes[node.inputs[place]] for place in references]
@@ -179,21 +181,21 @@ class NestBuilder:
             shapes = [self._spec.shapes[tensor] for tensor in node.outputs]
         return list(enumerate(shapes))
 
-    def _look(self, node: Node, output: int, shape: tuple[int, ...]) -> OutputSummary:
-        """What an output is like, looked at once for all nodes of a kind."""
+    def _summary(self, node: Node, output: int, shape: tuple[int, ...]) -> OutputSummary:
+        """The summary of an output, computed once for all nodes of a class."""
         kind = self._classes.of(node)
-        found = None if kind is None else self._looks.get((kind, output))
+        found = None if kind is None else self._by_class.get((kind, output))
         if found is None:
             at = IndexTuple.over(shape, output)
             raw = self._raw(node, at)
-            found = look_at(raw, at, self._operands.flat(node))
+            found = summarize(raw, at, self._operands.flat(node))
             if kind is not None:
-                self._looks[kind, output] = found
+                self._by_class[kind, output] = found
         return found
 
-    def _note_view(self, tensor: Tensor, look: OutputSummary) -> None:
-        if look.view is not None:
-            place, start = look.view
+    def _note_view(self, tensor: Tensor, summary: OutputSummary) -> None:
+        if summary.view is not None:
+            place, start = summary.view
             self._views[tensor] = tensor.op.inputs[place], start
 
     def _raw(self, node: Node, at: IndexTuple) -> Any:
@@ -204,37 +206,37 @@ class NestBuilder:
         except NotLowered as error:
             raise NotCompiled(node, str(error)) from error
         except (ValueError, TypeError, IndexError, OpError, Unsupported) as error:
-            # An input the op does not take: its NumPy kernel says so in the right words.
+            # An input that the op does not take: its NumPy kernel raises the error.
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
 
-    def _note_reads(self, position: int, node: Node, look: OutputSummary, size: int) -> None:
-        for tensor, count in look.reads(node):
+    def _note_reads(self, position: int, node: Node, summary: OutputSummary, size: int) -> None:
+        for tensor, count in summary.reads(node):
             if tensor is None:
                 continue
             self._reads[tensor] += count * size
             self._readers[tensor].append(position)
-            if look.contracts:
+            if summary.contracts:
                 self._contracted.add(tensor)
-            if not (look.multiplies and count * size >= _MIN_PACKED_READS * self._size(tensor)):
+            if not (summary.multiplies and count * size >= _MIN_PACKED_READS * self._size(tensor)):
                 self._not_packed.add(tensor)
 
-    # What is stored
+    # Stored or inlined
 
     def _decide(self, position: int, node: Node) -> None:
         if node.op.parsed.references:
             return
         for tensor in node.outputs:
-            look = self._seen.get(tensor)
-            if look is None:
+            summary = self._summaries.get(tensor)
+            if summary is None:
                 continue
-            reads = look.reads(node)
+            reads = summary.reads(node)
             sources = [source for source, _ in reads if source is not None]
-            self._costs.note(tensor, look.form, reads)
+            self._costs.note(tensor, summary.form, reads)
             read = self._directly_read(sources)
             self._variables_read[tensor] = read
             moves = max([self._moves.get(source, 0) for source in sources], default=0)
-            moves += look.form.moves_only and look.view is None
-            stored = tensor in self._outputs or self._must_store(tensor, look.form, moves)
+            moves += summary.form.moves_only and summary.view is None
+            stored = tensor in self._outputs or self._must_store(tensor, summary.form, moves)
             if moves and not stored:
                 self._moves[tensor] = moves
             if stored or self._is_overtaken(position, tensor, read):
@@ -242,7 +244,7 @@ class NestBuilder:
                 self._variables_read[tensor] = frozenset()
 
     def _directly_read(self, sources: Sequence[Tensor]) -> frozenset[Tensor]:
-        """The variables that computing a tensor reads."""
+        """The variables that are read by what is inlined into a tensor of these sources."""
         found: frozenset[Tensor] = frozenset()
         for tensor in sources:
             if tensor in self._roots:
@@ -254,14 +256,14 @@ class NestBuilder:
     def _must_store(self, tensor: Tensor, form: Form, moves: int) -> bool:
         if not self._readers[tensor]:
             return False
-        if moves > _MOST_MOVES:
+        if moves > _MAX_MOVES:
             return True
         if form.widens and tensor not in self._not_packed:
             return False  # packing widens: no wide copy need be stored
         if form.reduces or form.scatters or (tensor in self._contracted and not form.moves_only):
             return True
-        cost, parts = self._costs.of(tensor)
-        if parts > self._target.max_expressions:
+        cost, expr_size = self._costs.of(tensor)
+        if expr_size > self._target.max_expressions:
             return True
         size = self._size(tensor)
         return not worth_inlining(size, cost, self._reads[tensor], self._target)
@@ -270,29 +272,29 @@ class NestBuilder:
         return math.prod(self._spec.shapes[tensor])
 
     def _is_overtaken(self, position: int, tensor: Tensor, read: frozenset[Tensor]) -> bool:
-        """Whether a variable it reads is written before its last reader has run."""
+        """Whether a variable that a tensor reads is written before the tensor's last reader."""
         if not read:
             return False
         last = max(self._readers[tensor], default=position)
         return any(position < write < last for root in read for write in self._writes[root])
 
-    # Drafts
+    # Nests
 
-    def _draft(self, node: Node) -> None:
+    def _build(self, node: Node) -> None:
         if node.op.has("requires") and not self._is_known(node):
-            self._resolver.need(node)
+            self._resolver.require(node)
         if node.op.parsed.references:
-            self._draft_update(node)
+            self._build_update(node)
             return
         for tensor in node.outputs:
             if tensor in self._costs.stored and tensor not in self._spec.values:
-                self._draft_tensor(tensor)
+                self._build_tensor(tensor)
         for tensor in node.outputs:
             if tensor in self._spec.values and tensor in self._outputs:
-                self._draft_constant(tensor)
+                self._build_constant(tensor)
 
-    def _draft_constant(self, tensor: Tensor) -> None:
-        """A known value that leaves the region: a copy of it."""
+    def _build_constant(self, tensor: Tensor) -> None:
+        """Copy a known value that is an output of the region."""
         size = self.buffers[tensor].size
         (index,) = variables = (Variable.fresh(size),)
         value = Load(self.buffers[tensor], index_of(index))
@@ -300,76 +302,75 @@ class NestBuilder:
         self._add(tensor.op, variables, [Write(buffer, variables, index_of(index), value)])
         self.buffers[tensor] = buffer
 
-    def _draft_tensor(self, tensor: Tensor) -> None:
+    def _build_tensor(self, tensor: Tensor) -> None:
         is_output = tensor in self._outputs
-        cone = None if is_output else self._cones.of(tensor)
-        if cone is None:
-            self._draft_best(tensor)
+        subgraph = None if is_output else self._subgraphs.of(tensor)
+        if subgraph is None:
+            self._build_best(tensor)
             return
         target = self._buffer(BufferKind.TEMPORARY, tensor, tensor)
-        again = self._models.again(cone, target, tensor.op)
-        if again is not None:
-            self.drafts.append(again)
+        instance = self._templates.instantiate(subgraph, target, tensor.op)
+        if instance is not None:
+            self.nests.append(instance)
             self.buffers[tensor] = target
             return
-        before = len(self.drafts)
-        self._draft_best(tensor)
-        if len(self.drafts) == before + 1:
-            self._models.note(cone, self.buffers[tensor], self.drafts[before])
+        before = len(self.nests)
+        self._build_best(tensor)
+        if len(self.nests) == before + 1:
+            self._templates.note(subgraph, self.buffers[tensor], self.nests[before])
 
-    def _draft_best(self, tensor: Tensor) -> None:
-        """Draft a tensor; a sum of products, which its operands were shuffled out of the form of
-        when they were inlined, with some of them stored first: a copy costs far less than products
-        by plain loops."""
+    def _build_best(self, tensor: Tensor) -> None:
+        """Build the nests of a tensor. Where inlined operands keep a sum of products from being a
+        contraction, some of them are stored: a copy costs far less than products by plain loops."""
         inlined = [t for t in dict.fromkeys(tensor.op.inputs) if t not in self.buffers]
         if not inlined or tensor not in self._sums:
-            self._draft_anew(tensor)
+            self._build_nests(tensor)
             return
         mark = self._mark()
-        self._draft_anew(tensor)
-        if self._are_products(mark):
+        self._build_nests(tensor)
+        if self._are_contractions(mark):
             return
-        plain = self._take_back(mark)
+        plain = self._undo(mark)
         for operands in _choices(inlined, self._spec.shapes):
             for operand in operands:
-                self._draft_tensor(operand)
+                self._build_tensor(operand)
             self._resolver.forget()
             stored = self._mark()
-            self._draft_anew(tensor)
-            if self._are_products(stored):
+            self._build_nests(tensor)
+            if self._are_contractions(stored):
                 return
-            self._take_back(mark)
-        self._put_back(plain)
+            self._undo(mark)
+        self._redo(plain)
 
     def _mark(self) -> _Mark:
-        sizes = len(self.drafts), len(self._reductions), len(self.buffers)
-        return _Mark(*sizes, tuple(self._resolver.needed))
+        sizes = len(self.nests), len(self._reductions), len(self.buffers)
+        return _Mark(*sizes, tuple(self._resolver.checks))
 
-    def _take_back(self, mark: _Mark) -> _Drafted:
-        """What was drafted since, as if it had not been."""
-        taken = _Drafted(
-            self.drafts[mark.drafts :],
-            _taken_back(self._reductions, mark.reductions),
-            _taken_back(self.buffers, mark.buffers),
-            tuple(self._resolver.needed),
+    def _undo(self, mark: _Mark) -> _Built:
+        """Remove and return what was built since a mark."""
+        taken = _Built(
+            self.nests[mark.nests :],
+            _pop_since(self._reductions, mark.reductions),
+            _pop_since(self.buffers, mark.buffers),
+            tuple(self._resolver.checks),
         )
-        del self.drafts[mark.drafts :]
-        self._resolver.needed[:] = mark.needed
+        del self.nests[mark.nests :]
+        self._resolver.checks[:] = mark.checks
         self._resolver.forget()
         return taken
 
-    def _put_back(self, taken: _Drafted) -> None:
-        self.drafts += taken.drafts
+    def _redo(self, taken: _Built) -> None:
+        self.nests += taken.nests
         self._reductions.update(taken.reductions)
         self.buffers.update(taken.buffers)
-        self._resolver.needed[:] = taken.needed
+        self._resolver.checks[:] = taken.checks
 
-    def _are_products(self, mark: _Mark) -> bool:
-        """Whether all sums that were drafted since are sums of products."""
-        made = self.drafts[mark.drafts :]
-        return all(draft.product is not None or not draft.has_reductions for draft in made)
+    def _are_contractions(self, mark: _Mark) -> bool:
+        """Whether all reductions of the nests since a mark are contractions."""
+        made = self.nests[mark.nests :]
+        return all(nest.product is not None or not nest.has_reductions for nest in made)
 
-    def _draft_anew(self, tensor: Tensor) -> None:
+    def _build_nests(self, tensor: Tensor) -> None:
         shape = self._spec.shapes[tensor]
         at = IndexTuple.over(shape, tensor.value_index)
         form = self._resolver.form(tensor.op, at)
@@ -382,12 +383,12 @@ class NestBuilder:
         )
         strides = strides_of(form, at, self._target)
         if strides:
-            self._draft_phases(tensor.op, buffer, at, strides)
+            self._build_phases(tensor.op, buffer, at, strides)
         else:
             self._write(tensor.op, buffer, at, form)
         self.buffers[tensor] = buffer
 
-    def _draft_phases(
+    def _build_phases(
         self, node: Node, buffer: Buffer, at: IndexTuple, strides: dict[Variable, int]
     ) -> None:
         for place, loops in phases(at, strides):
@@ -397,7 +398,7 @@ class NestBuilder:
             self._add(node, loops, [Write(buffer, loops, own_place(place), form)])
 
     def _is_alias(self, form: Any, at: IndexTuple) -> bool:
-        """Whether a tensor is another one's memory under another shape."""
+        """Whether a tensor is a reshape of another one's buffer."""
         if not isinstance(form, Load):
             return False
         buffer = form.buffer
@@ -405,9 +406,9 @@ class NestBuilder:
             return False
         return buffer.size == math.prod(at.shape) and form.offset == own_place(at)
 
-    def _draft_update(self, node: Node) -> None:
-        """New values of variables. All are computed before any is written where one reads another
-        elsewhere than at its own place."""
+    def _build_update(self, node: Node) -> None:
+        """Build the nests that write an update's variables. All new values are computed before any
+        is written, where one reads another variable at other offsets than its own."""
         pending: list[tuple[Buffer, IndexTuple, Any]] = []
         for (output, shape), place in zip(
             self._places(node), node.op.parsed.references, strict=True
@@ -444,7 +445,7 @@ class NestBuilder:
         if not elsewhere:
             self._add(node, variables, writes)
             return
-        # A new value is read from elsewhere in the old one: it is finished before it is put there.
+        # A new value depends on other elements of the old one: it is complete before it is written.
         for write in writes:
             fresh = Buffer(BufferKind.TEMPORARY, write.buffer.dtype, write.buffer.size, node)
             self._add(node, variables, [Write(fresh, variables, write.offset, write.value)])
@@ -459,7 +460,7 @@ class NestBuilder:
             self._add(node, variables, [Write(buffer, variables, own_place(at), form)])
 
     def _scatter(self, node: Node, buffer: Buffer, at: IndexTuple, form: Scatter) -> None:
-        """First the initial values, unless they are there, then what is combined into them."""
+        """Write the initial values, unless the buffer holds them, then combine the updates."""
         identity = own_place(at)
         initial = form.initial
         if initial is not Load(buffer, identity):
@@ -474,42 +475,42 @@ class NestBuilder:
                 within = (index >= 0) & (index < size)
                 condition = within if condition is None else condition & within
                 if is_from_data(place):
-                    self._resolver.need_within(place, size, node)
+                    self._resolver.require_within(place, size, node)
         variables = tuple(v for v in form.variables if v.extent != 1)
-        # A variable that is one of the indices leads to places of its own.
+        # A variable that is one of the indices writes elements of its own.
         distinct = frozenset(v for v in variables if Affine(0, {v: 1}) in form.index)
         offset = flat(form.index, at.shape)
         write = Write(buffer, variables, offset, form.value, form.combine, condition, distinct)
         self._add(node, variables, [write])
 
     def _add(self, node: Node, variables: tuple[Variable, ...], writes: Sequence[Write]) -> None:
-        """A draft of these writes, with reductions that do not fit its loops taken out."""
+        """Add a nest of these writes, and nests for the reductions that do not fit its loops."""
         if any(v.extent == 0 for v in variables):
             return
-        needed = self._needed()
+        checks = self._take_checks()
         scan = as_scan(writes[0].value, variables) if len(writes) == 1 else None
         if scan is not None:
             write, along = replace(writes[0], value=scan[0]), frozenset([scan[1]])
-            self.drafts.append(LoopNest.of(variables, (write,), (node,), None, needed, along))
+            self.nests.append(LoopNest.of(variables, (write,), (node,), None, checks, along))
             return
-        apart = reductions.Apart(
+        apart = reductions.HoistReductions(
             variables, self._reductions, lambda n, v, w: self._add(n, v, w), self._target
         )
         taken = [_with_value(write, apart.of(node, write.value)) for write in writes]
-        self.drafts.append(_contracted(variables, taken, node, needed, self._target))
+        self.nests.append(_contracted(variables, taken, node, checks, self._target))
 
 
 def _choices(
     operands: Sequence[Tensor], shapes: Mapping[Tensor, tuple[int, ...]]
 ) -> list[tuple[Tensor, ...]]:
-    """Which operands of a product may be stored, those that take less to store first."""
+    """The sets of operands that may be stored for a contraction, those of fewer bytes first."""
     ordered = sorted(operands, key=lambda tensor: math.prod(shapes[tensor]))
     singles = [(tensor,) for tensor in ordered]
     return singles if len(ordered) < 2 else [*singles, tuple(ordered)]
 
 
-def _taken_back(made: dict[Key, Buffer], count: int) -> dict[Key, Buffer]:
-    """What was noted after the first so many, which alone stay."""
+def _pop_since(made: dict[Key, Buffer], count: int) -> dict[Key, Buffer]:
+    """Remove and return all but the first entries."""
     taken = [made.popitem() for _ in range(len(made) - count)]
     return dict(reversed(taken))
 
@@ -524,11 +525,11 @@ def _contracted(
     variables: tuple[Variable, ...],
     writes: Sequence[Write],
     node: Node,
-    needed: tuple[PendingCheck, ...],
+    checks: tuple[PendingCheck, ...],
     target: Target,
 ) -> LoopNest:
-    """A draft whose one reduction, where it is a sum of products, is taken out as such."""
-    plain = LoopNest.of(variables, tuple(writes), (node,), None, needed)
+    """The nest of some writes, whose one reduction is its product where it is a contraction."""
+    plain = LoopNest.of(variables, tuple(writes), (node,), None, checks)
     found = reductions.outermost([write.value for write in writes])
     if len(found) != 1:
         return plain
@@ -537,17 +538,17 @@ def _contracted(
     product = product_of(found[0], variables, target)
     if product is None:
         again = _split(variables, writes, found[0], target)
-        return plain if again is None else _contracted(*again, node, needed, target)
+        return plain if again is None else _contracted(*again, node, checks, target)
     total = converted(Accumulated(product.dtype), found[0].dtype)
     taken = Replace(lambda part: total if part is found[0] else None)
     kept = tuple(_with_value(write, taken.of(write.value)) for write in writes)
-    return LoopNest.of(variables, kept, (node,), product, needed)
+    return LoopNest.of(variables, kept, (node,), product, checks)
 
 
 def _split(
     variables: tuple[Variable, ...], writes: Sequence[Write], total: Reduce, target: Target
 ) -> tuple[tuple[Variable, ...], list[Write]] | None:
-    """The same writes with some variables split, if that makes a contraction of them."""
+    """The loops and writes with some variables split, if the sum is a contraction then."""
     if total.combine != "sum":
         return None
     places = splits_of(total, variables)
@@ -562,13 +563,13 @@ def _split(
     loops = _opened(variables, parts)
     if product_of(again, loops, target) is None:
         return None
-    moved = Renaming(sums, lambda part: again if part is total else None)
+    renamed = Renaming(sums, lambda part: again if part is total else None)
     return loops, [
         replace(
             write,
             variables=_opened(write.variables, parts),
-            offset=moved.affine(write.offset),
-            value=moved.of(write.value),
+            offset=renamed.affine(write.offset),
+            value=renamed.of(write.value),
         )
         for write in writes
     ]

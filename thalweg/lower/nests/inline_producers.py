@@ -1,9 +1,8 @@
 """From an op's loop form to an expression over buffers: producers inlined, indices in normal form.
 
-A tensor that has a buffer is loaded from it; any other is computed where it is read, by its own
-loop form at the indices that are asked for. Guards that the ranges of indices settle vanish, equal
-parts become one object, and an index that comes from data is clamped into its range, so that no
-load leaves its buffer, and noted to be checked.
+A tensor that has a buffer is loaded from it; any other is inlined: its own loop form at the indices
+that are read. Guards that follow from the ranges of indices are removed. An index that comes from
+data is clamped into its range, so that no load leaves its buffer, and gets a runtime check.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.specialise import NotCompiled, Specialised
 from thalweg.ops.core import basic
 
-STREAM_WORDS = 6  # the place in a random stream that an op takes: key and counter
+STREAM_WORDS = 6  # of a random stream's state: key and counter
 
 
 @dataclass(frozen=True, eq=False)
 class PendingCheck:
-    """A condition on data that must hold, or the node fails."""
+    """A runtime check: a condition on data that must hold, or the node fails."""
 
     condition: Expr
     node: Node
 
 
 class Operands:
-    """The operands of nodes, and back from an operand to its tensor."""
+    """The operands that stand for tensors in loop forms, and the tensors of operands."""
 
     def __init__(self, spec: Specialised) -> None:
         self._spec = spec
@@ -60,11 +59,11 @@ class Operands:
         self._made: dict[Tensor, Operand] = {}
 
     def flat(self, node: Node) -> list[Operand]:
-        """The operands of a node's inputs, one by one."""
+        """The operands of a node's inputs."""
         return [self._operand(tensor) for tensor in node.inputs]
 
     def of(self, node: Node) -> list[Any]:
-        """What the node's loop form takes."""
+        """The operands of a node as its loop form takes them: grouped, and with its stream."""
         flat = self.flat(node)
         grouped = node.op.parsed.group(flat, node.input_counts())
         if node.op.has("stream"):
@@ -85,24 +84,24 @@ class Operands:
 
 
 class Resolver:
-    """Expressions over buffers, made from loop forms. One for the kernels of a region."""
+    """Resolves the loop forms of a region's nodes to expressions over buffers."""
 
     def __init__(self, spec: Specialised, operands: Operands) -> None:
         self._spec = spec
         self._operands = operands
         self.buffers: dict[Tensor, Buffer] = {}
         self.stream_buffers: dict[Node, Buffer] = {}
-        self.needed: list[PendingCheck] = []
+        self.checks: list[PendingCheck] = []
         self._elements: dict[tuple[Tensor, tuple[Affine, ...]], Expr] = {}
         self._node: Node | None = None
-        self.guards = 0  # selects around what is resolved: what they do not choose is not read
+        self.guards = 0  # selects around what is resolved: a load that is not chosen needs no check
 
     def forget(self) -> None:
-        """Let go of what was made: another nest has variables of its own, and shares nothing."""
+        """Clear the memo of elements: the next nest has variables of its own."""
         self._elements.clear()
 
     def form(self, node: Node, at: IndexTuple) -> Any:
-        """An output of a node at a place: an expression over buffers, or a Scatter of them."""
+        """The element of a node's output at an index, as an expression or a Scatter of those."""
         outer, self._node = self._node, node
         raw = self._raw(node, at)
         resolution = _Resolution(self)
@@ -126,7 +125,7 @@ class Resolver:
             raise NotCompiled(node, str(error)) from error
 
     def element(self, tensor: Tensor, indices: tuple[Affine, ...]) -> Expr:
-        """An element of a tensor."""
+        """The element of a tensor at an index: a constant, a load, or its inlined loop form."""
         key = (tensor, indices)
         if key not in self._elements:
             self._elements[key] = self._element(tensor, indices)
@@ -144,7 +143,7 @@ class Resolver:
         return self.form(tensor.op, IndexTuple.of(places, shape, tensor.value_index))
 
     def loaded(self, operand: Operand, places: Sequence[Affine], indices: Sequence[Expr]) -> Expr:
-        """The element of an operand at some places, which its indices are in normal form."""
+        """The element of an operand; `places` are its `indices` in normal form."""
         node = self._operands.streams.get(operand)
         if node is not None:
             return Load(self.stream_buffers[node], places[0])
@@ -152,13 +151,13 @@ class Resolver:
             self._within(place, size, index)
             for place, size, index in zip(places, operand.shape, indices, strict=True)
         ]
-        if 0 in operand.shape:  # nothing is there, and nobody asks: places in it mean nothing
+        if 0 in operand.shape:  # no element is ever read
             return constant(0, operand.dtype)
         return self.element(self._operands.tensors[operand], tuple(inside))
 
     def _within(self, place: Affine, size: int, index: Expr) -> Affine:
-        """An index that comes from data, brought into its range; others are right by construction,
-        or under a guard that keeps them from being read."""
+        """An index that comes from data, clamped to its range; others are in range by construction,
+        or under a guard that does not choose the load."""
         if not place.parts:
             outside = place.is_constant and not 0 <= place.constant < size
             if outside and not index.is_index:
@@ -170,30 +169,30 @@ class Resolver:
             return place
         assert self._node is not None
         if not self.guards:
-            self.need_within(place, size, self._node)
+            self.require_within(place, size, self._node)
         return Affine(0, {expressed(place).max(0).min(max(size - 1, 0)): 1})
 
-    def need_within(self, place: Affine, size: int, node: Node) -> None:
-        """Note that an index from data must lie in [0, size)."""
+    def require_within(self, place: Affine, size: int, node: Node) -> None:
+        """Add the check that an index from data lies in [0, size)."""
         index = expressed(place)
-        self.needed.append(PendingCheck((index >= 0) & (index < size), node))
+        self.checks.append(PendingCheck((index >= 0) & (index < size), node))
 
-    def need(self, node: Node) -> None:
-        """Note what a node says of its inputs' values."""
+    def require(self, node: Node) -> None:
+        """Add the checks that a node's op requires of its inputs' values."""
         try:
             required = list(node.op.requires(*self._operands.of(node)))
         except (ValueError, TypeError, IndexError, NotLowered, OpError, Unsupported) as error:
             raise NotCompiled(node, f"its inputs do not fit: {error}") from error
-        for requirement in required:
-            condition = _Resolution(self).of(as_expr(requirement.condition))
+        for check in required:
+            condition = _Resolution(self).of(as_expr(check.condition))
             if not isinstance(condition, Const):
-                self.needed.append(PendingCheck(condition, node))
-            elif not condition.value and all(v.extent for v in requirement.variables):
+                self.checks.append(PendingCheck(condition, node))
+            elif not condition.value and all(v.extent for v in check.variables):
                 raise NotCompiled(node, "its inputs are not what it requires")
 
 
 class _Resolution(Rewriter):
-    """An op's loop form over buffers."""
+    """Rewrites an op's loop form to an expression over buffers."""
 
     def __init__(self, resolver: Resolver) -> None:
         super().__init__()
@@ -223,9 +222,9 @@ class _Resolution(Rewriter):
 
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
         if function in COMPARISONS and all(part.is_index for part in arguments):
-            settled = compared(function, *map(affine, arguments))
-            if settled is not None:
-                return TRUE if settled else FALSE
+            decided = compared(function, *map(affine, arguments))
+            if decided is not None:
+                return TRUE if decided else FALSE
         if function in ("and", "or", "not"):
             return logical(function, arguments)
         return super().call(function, arguments)
@@ -243,7 +242,7 @@ class _Resolution(Rewriter):
 
 
 def _typed(result: Expr, node: Node, output: int) -> Expr:
-    """A number that an op gives is one of its output's dtype."""
+    """A constant converted to the dtype of the output that it is."""
     if not isinstance(result, Const):
         return result
     references = [node.inputs[place] for place in node.op.parsed.references]
@@ -261,19 +260,19 @@ def _reduced(node: Reduce, body: Expr) -> Expr:
 
 
 def is_from_data(place: Affine) -> bool:
-    """Whether an index was read from memory; one that is the place of an extreme was not."""
+    """Whether an index was loaded from memory; the result of an argmax was not."""
     return any(not isinstance(part, Reduce) for part in place.parts)
 
 
 def _is_literal(tensor: Tensor, value: Any, indices: tuple[Affine, ...]) -> bool:
-    """Whether a known element goes into the code as a number. One that follows from sizes is read
-    from memory: other sizes, the same code."""
+    """Whether a known element is a constant of the kernel. A float that follows from sizes is
+    loaded, so that other sizes have the same kernel."""
     fixed = isinstance(tensor.op.op, basic.Const) or value.dtype.kind in "iub"
     return fixed and all(index.is_constant for index in indices)
 
 
 def flat(indices: Sequence[Affine], shape: Sequence[int]) -> Affine:
-    """The row-major number of an element."""
+    """The row-major offset of an element."""
     parts: list[Affine] = []
     stride = 1
     for index, size in zip(reversed(indices), reversed(shape), strict=True):

@@ -1,8 +1,8 @@
-"""Drafts: kernels while they are being put together.
+"""Loop nests: what the lowering passes rewrite, between the graph and kernels.
 
-A draft is a loop nest with its writes, as expressions over buffers with offsets in normal form, and
-where it holds a sum of products, that sum taken out. Drafts that do the same on other memory share
-their nest. Fusion joins drafts; `thalweg.lower.nests.bufferize` turns them into kernels.
+A nest is its loops and its writes, as expressions over buffers with offsets in normal form; a sum
+of products is kept apart as a `Product`. Nests that compute the same on other buffers are instances
+of one `NestTemplate`. `thalweg.lower.nests.bufferize` makes kernels of nests.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from thalweg.ir.index import affine as as_sum
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Rewriter, walk
-from thalweg.lower.memory.buffers import Buffer
+from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.inline_producers import PendingCheck
 
 Bound = tuple[int, Affine, int]
-Positions = defaultdict[Buffer, list[int]]  # of drafts that use a buffer, in order
+Positions = defaultdict[Buffer, list[int]]  # of nests that use a buffer, in order
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """One side of a sum of products: a load, perhaps cast, counting as zero outside its bounds."""
+    """One factor of a sum of products: a load, perhaps cast, that is zero outside its bounds."""
 
     value: Expr
     bounds: tuple[Bound, ...]
@@ -51,13 +51,13 @@ class Factor:
 
     @property
     def buffer(self) -> Buffer:
-        """What is read."""
+        """The buffer it loads from."""
         return self.load.buffer
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """Σ over the reduced variables of a · b, by the roles of the draft's variables."""
+    """Σ over the reduced variables of a · b, and the role of each of the nest's variables."""
 
     batch: tuple[Variable, ...]
     rows: tuple[Variable, ...]
@@ -70,7 +70,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Write:
-    """One element that is written for each value of the variables."""
+    """A store of one element for each value of the variables."""
 
     buffer: Buffer
     variables: tuple[Variable, ...]
@@ -81,19 +81,16 @@ class Write:
     distinct: frozenset[Variable] = frozenset()
 
 
-#: A buffer that stands for one of a nest, and how many elements further on its places are in it.
-Home = tuple[Buffer, int]
-
 #: The first and the last element of a buffer that may be touched.
 Span = tuple[int, float]
 
 
 @dataclass(frozen=True, eq=False)
 class NestTemplate:
-    """Loops over `variables` and what they write, told on the memory they were first seen on.
+    """Loops over `variables` and what they write, on the buffers of the first instance.
 
-    Equal steps of an unrolled loop are one nest, each on memory of its own: what follows from the
-    nest alone is found once for all of them.
+    The iterations of an unrolled loop are instances of one template on other buffers: what follows
+    from the template is computed once for all of them.
     """
 
     variables: tuple[Variable, ...]
@@ -103,21 +100,21 @@ class NestTemplate:
 
     @property
     def loads(self) -> dict[Buffer, list[Affine]]:
-        """Where each buffer is read."""
-        return self._seen[0]
+        """The offsets at which each buffer is loaded."""
+        return self._facts[0]
 
     @property
-    def parts(self) -> int:
-        """How large its expressions are."""
-        return self._seen[1]
+    def expr_size(self) -> int:
+        """The number of distinct expressions in it."""
+        return self._facts[1]
 
     @cached_property
-    def _seen(self) -> tuple[dict[Buffer, list[Affine]], int]:
-        return _loads_and_parts(self.roots)
+    def _facts(self) -> tuple[dict[Buffer, list[Affine]], int]:
+        return _loads_and_size(self.roots)
 
     @property
     def roots(self) -> list[Expr | None]:
-        """All its expressions."""
+        """The roots of its expressions."""
         roots: list[Expr | None] = []
         for write in self.writes:
             roots += write.value, *write.offset.parts
@@ -133,17 +130,17 @@ class NestTemplate:
 
     @cached_property
     def written(self) -> tuple[int, ...]:
-        """Which of its buffers it writes."""
+        """The position of each write's buffer in `buffers`."""
         return tuple([self.buffers.index(write.buffer) for write in self.writes])
 
     @cached_property
     def loaded(self) -> tuple[int, ...]:
-        """Which of its buffers it loads from."""
+        """The positions of the buffers it loads from."""
         return tuple(map(self.buffers.index, self.loads))
 
     @cached_property
     def read(self) -> tuple[int, ...]:
-        """Which of its buffers it reads: one that is combined into is read as well."""
+        """The positions of the buffers it reads: those that are combined into among them."""
         combines = [write.combine != "set" for write in self.writes]
         return self.loaded + tuple(compress(self.written, combines))
 
@@ -160,9 +157,10 @@ class NestTemplate:
         return any(isinstance(part, Reduce | Scan) for part in walk(values))
 
     @cached_property
-    def can_move(self) -> bool:
-        """Whether it may be had on other memory: its places follow from its loops alone. Reductions
-        stay: two in one nest must not count with the same variables."""
+    def can_rebind(self) -> bool:
+        """Whether it may be instantiated on other buffers: its offsets depend on its loops alone,
+        and it has no reductions, whose variables would be shared with another instance fused into
+        it."""
         places = [place for offsets in self.loads.values() for place in offsets]
         places += [write.offset for write in self.writes]
         return not self.has_reductions and not any(place.parts for place in places)
@@ -170,13 +168,13 @@ class NestTemplate:
 
 @dataclass(frozen=True, eq=False)
 class LoopNest:
-    """A nest on memory of its own, and which nodes it computes."""
+    """An instance of a template on buffers of its own, and the nodes that it computes."""
 
-    nest: NestTemplate
+    template: NestTemplate
     nodes: tuple[Node, ...]
-    needed: tuple[PendingCheck, ...] = ()
-    behind: frozenset[Buffer] = frozenset()  # pieces of a buffer it reads, written on their own
-    moved: tuple[Home, ...] | None = None  # for each buffer of the nest, if it was moved
+    checks: tuple[PendingCheck, ...] = ()
+    aliases: frozenset[Buffer] = frozenset()  # sub-buffers of what it reads, written by other nests
+    bindings: tuple[View, ...] | None = None  # of the template's buffers, unless to themselves
 
     @classmethod
     def of(
@@ -185,49 +183,52 @@ class LoopNest:
         writes: tuple[Write, ...],
         nodes: tuple[Node, ...],
         product: Product | None = None,
-        needed: tuple[PendingCheck, ...] = (),
+        checks: tuple[PendingCheck, ...] = (),
         serial: frozenset[Variable] = frozenset(),
-        behind: frozenset[Buffer] = frozenset(),
+        aliases: frozenset[Buffer] = frozenset(),
     ) -> LoopNest:
-        """A draft of these writes."""
-        return cls(NestTemplate(variables, writes, product, serial), nodes, needed, behind)
+        """A nest with a template of its own."""
+        return cls(NestTemplate(variables, writes, product, serial), nodes, checks, aliases)
 
-    def writing(self, writes: tuple[Write, ...]) -> LoopNest:
-        """The same with other writes."""
-        nest = NestTemplate(self.variables, writes, self.product, self.serial)
-        return LoopNest(nest, self.nodes, self.needed, self.behind)
+    def with_writes(self, writes: tuple[Write, ...]) -> LoopNest:
+        """This nest with other writes."""
+        template = NestTemplate(self.variables, writes, self.product, self.serial)
+        return LoopNest(template, self.nodes, self.checks, self.aliases)
 
-    def multiplying(self, product: Product) -> LoopNest:
-        """The same with another product."""
-        nest = NestTemplate(self.variables, self.writes, product, self.serial)
-        return LoopNest(nest, self.nodes, self.needed, self.behind)
+    def with_product(self, product: Product) -> LoopNest:
+        """This nest with another product."""
+        template = NestTemplate(self.variables, self.writes, product, self.serial)
+        return LoopNest(template, self.nodes, self.checks, self.aliases)
 
-    def changed(self, nest: NestTemplate, more: Mapping[Buffer, Home] = _NOTHING) -> LoopNest:
-        """The same with a nest that was made of its own; `more` tells of buffers that are new."""
-        homes = {**dict(zip(self.nest.buffers, self.homes, strict=True)), **more}
-        moved = tuple([homes[buffer] for buffer in nest.buffers])
-        stays = all(home == (buffer, 0) for home, buffer in zip(moved, nest.buffers, strict=True))
-        return LoopNest(nest, self.nodes, self.needed, self.behind, None if stays else moved)
+    def with_template(
+        self, template: NestTemplate, more: Mapping[Buffer, View] = _NOTHING
+    ) -> LoopNest:
+        """An instance of a rewritten template on this nest's buffers; `more` binds new ones."""
+        views = {**dict(zip(self.template.buffers, self.views, strict=True)), **more}
+        bound = tuple([views[buffer] for buffer in template.buffers])
+        is_identity = bound == tuple([(buffer, 0) for buffer in template.buffers])
+        bindings = None if is_identity else bound
+        return LoopNest(template, self.nodes, self.checks, self.aliases, bindings)
 
     @cached_property
-    def homes(self) -> tuple[Home, ...]:
-        """What stands for each buffer of the nest."""
-        return self.moved or tuple([(buffer, 0) for buffer in self.nest.buffers])
+    def views(self) -> tuple[View, ...]:
+        """What each buffer of the template is bound to."""
+        return self.bindings or tuple([(buffer, 0) for buffer in self.template.buffers])
 
     @property
     def variables(self) -> tuple[Variable, ...]:
         """Its loops."""
-        return self.nest.variables
+        return self.template.variables
 
     @property
     def serial(self) -> frozenset[Variable]:
-        """Those of its loops whose turns depend on one another."""
-        return self.nest.serial
+        """Those of its loops whose iterations depend on one another."""
+        return self.template.serial
 
     @property
     def has_reductions(self) -> bool:
         """Whether its writes hold reductions (a product's own sum aside)."""
-        return self.nest.has_reductions
+        return self.template.has_reductions
 
     @property
     def domain(self) -> tuple[int, ...]:
@@ -235,72 +236,73 @@ class LoopNest:
         return tuple([variable.extent for variable in self.variables])
 
     @cached_property
-    def _moving(self) -> Moving:
-        return Moving(dict(zip(self.nest.buffers, self.homes, strict=True)))
+    def _rebinding(self) -> Rebinding:
+        return Rebinding(dict(zip(self.template.buffers, self.views, strict=True)))
 
     @cached_property
     def writes(self) -> tuple[Write, ...]:
         """What is written for each value of the variables."""
-        if self.moved is None:
-            return self.nest.writes
-        return tuple([self._moving.write(write) for write in self.nest.writes])
+        if self.bindings is None:
+            return self.template.writes
+        return tuple([self._rebinding.write(write) for write in self.template.writes])
 
     @cached_property
     def product(self) -> Product | None:
-        """The sum of products that the writes take."""
-        product = self.nest.product
-        if self.moved is None or product is None:
+        """The sum of products that the writes use, if there is one."""
+        product = self.template.product
+        if self.bindings is None or product is None:
             return product
-        a, b = (Factor(self._moving.of(f.value), f.bounds) for f in (product.a, product.b))
+        a, b = (Factor(self._rebinding.of(f.value), f.bounds) for f in (product.a, product.b))
         return replace(product, a=a, b=b)
 
     @cached_property
     def places(self) -> tuple[tuple[Buffer, Affine], ...]:
-        """Which buffers are written, and where."""
-        if self.moved is None:
-            return tuple([(write.buffer, write.offset) for write in self.nest.writes])
-        return tuple([self._moving.place(write.buffer, write.offset) for write in self.nest.writes])
+        """The buffer and the offset of each write."""
+        places = [(write.buffer, write.offset) for write in self.template.writes]
+        if self.bindings is not None:
+            places = [self._rebinding.place(*place) for place in places]
+        return tuple(places)
 
     @cached_property
     def loads(self) -> dict[Buffer, list[Affine]]:
-        """Where each buffer is read."""
-        if self.needed:
-            return _loads_and_parts(self._roots())[0]
-        if self.moved is None:
-            return self.nest.loads
-        return dict([self._moving.places(*pair) for pair in self.nest.loads.items()])
+        """The offsets at which each buffer is loaded."""
+        if self.checks:
+            return _loads_and_size(self._roots())[0]
+        if self.bindings is None:
+            return self.template.loads
+        return dict([self._rebinding.places(*pair) for pair in self.template.loads.items()])
 
     @property
     def spans(self) -> dict[Buffer, Span]:
         """The span of each buffer that it touches."""
-        if self.needed:
+        if self.checks:
             return spans_of(self.places, self.loads)
-        pairs = zip(self.homes, self.nest.spans, strict=True)
-        return {home: (low + shift, high + shift) for (home, shift), (low, high) in pairs}
+        pairs = zip(self.views, self.template.spans, strict=True)
+        return {buffer: (low + shift, high + shift) for (buffer, shift), (low, high) in pairs}
 
     @property
-    def parts(self) -> int:
-        """How large its expressions are."""
-        return _loads_and_parts(self._roots())[1] if self.needed else self.nest.parts
+    def expr_size(self) -> int:
+        """The number of distinct expressions in it, those of its checks among them."""
+        return _loads_and_size(self._roots())[1] if self.checks else self.template.expr_size
 
     def _roots(self) -> list[Expr | None]:
-        return [*self.nest.roots, *(need.condition for need in self.needed)]
+        return [*self.template.roots, *(check.condition for check in self.checks)]
 
     @property
     def loaded(self) -> list[Buffer]:
         """The buffers it loads from."""
-        return list(self.loads) if self.needed else [self.homes[n][0] for n in self.nest.loaded]
+        return list(self.loads) if self.checks else [self.views[n][0] for n in self.template.loaded]
 
     @cached_property
     def reads(self) -> frozenset[Buffer]:
-        """The buffers it reads, all pieces of them among these."""
-        found = [self.homes[number][0] for number in self.nest.read]
-        return frozenset([*found, *self.loads] if self.needed else found) | self.behind
+        """The buffers it reads, and their sub-buffers."""
+        found = [self.views[number][0] for number in self.template.read]
+        return frozenset([*found, *self.loads] if self.checks else found) | self.aliases
 
     @cached_property
     def targets(self) -> tuple[Buffer, ...]:
         """The buffer of each write."""
-        return tuple([self.homes[number][0] for number in self.nest.written])
+        return tuple([self.views[number][0] for number in self.template.written])
 
     @cached_property
     def written(self) -> frozenset[Buffer]:
@@ -308,14 +310,39 @@ class LoopNest:
         return frozenset(self.targets)
 
 
-def users_of(drafts: Sequence[LoopNest]) -> tuple[Positions, Positions]:
-    """For each buffer the positions of the drafts that write it, and of those that read it."""
+@dataclass(frozen=True, eq=False)
+class BoundTemplate:
+    """A template whose buffers are among some views: which of them each is, and where that began.
+    Nests on other views of the same arrangement are instances of it."""
+
+    template: NestTemplate
+    positions: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, template: NestTemplate, views: Sequence[View]) -> BoundTemplate:
+        """The binding of a template to views that its buffers are among."""
+        first = {buffer: position for position, (buffer, _) in reversed([*enumerate(views)])}
+        positions = tuple([first[buffer] for buffer in template.buffers])
+        return cls(template, positions, tuple([views[position][1] for position in positions]))
+
+    def instantiate(self, views: Sequence[View], nodes: tuple[Node, ...]) -> LoopNest:
+        """The nest on other views."""
+        bindings: list[View] = []
+        for position, start in zip(self.positions, self.starts, strict=True):
+            buffer, now = views[position]
+            bindings.append((buffer, now - start))
+        return LoopNest(self.template, nodes, bindings=tuple(bindings))
+
+
+def users_of(nests: Sequence[LoopNest]) -> tuple[Positions, Positions]:
+    """For each buffer the positions of the nests that write it, and of those that read it."""
     writers: Positions = defaultdict(list)
     readers: Positions = defaultdict(list)
-    for position, draft in enumerate(drafts):
-        for buffer in draft.written:
+    for position, nest in enumerate(nests):
+        for buffer in nest.written:
             writers[buffer].append(position)
-        for buffer in draft.reads:
+        for buffer in nest.reads:
             readers[buffer].append(position)
     return writers, readers
 
@@ -323,7 +350,7 @@ def users_of(drafts: Sequence[LoopNest]) -> tuple[Positions, Positions]:
 def spans_of(
     places: Sequence[tuple[Buffer, Affine]], loads: Mapping[Buffer, list[Affine]] = _NOTHING
 ) -> dict[Buffer, Span]:
-    """The spans of buffers that are touched at these places, in the order in which they appear."""
+    """The span of each buffer that is accessed at these offsets, in order of appearance."""
     used: dict[Buffer, list[Affine]] = {}
     for buffer, offset in places:
         used.setdefault(buffer, []).append(offset)
@@ -341,7 +368,7 @@ def _least(place: Affine) -> int:
     return place.constant if math.isinf(low) else int(low)
 
 
-def _loads_and_parts(roots: list[Expr | None]) -> tuple[dict[Buffer, list[Affine]], int]:
+def _loads_and_size(roots: list[Expr | None]) -> tuple[dict[Buffer, list[Affine]], int]:
     found: dict[Buffer, list[Affine]] = {}
     count = 0
     for part in walk(roots):
@@ -351,35 +378,35 @@ def _loads_and_parts(roots: list[Expr | None]) -> tuple[dict[Buffer, list[Affine
     return found, count
 
 
-class Moving(Rewriter):
-    """Parts of a nest on other memory."""
+class Rebinding(Rewriter):
+    """Rewrites parts of a template to the buffers of an instance."""
 
-    def __init__(self, homes: Mapping[Buffer, Home]) -> None:
+    def __init__(self, views: Mapping[Buffer, View]) -> None:
         super().__init__()
-        self._homes = homes
+        self._views = views
 
     def write(self, write: Write) -> Write:
-        """A write."""
+        """A write to the bound buffer."""
         buffer, offset = self.place(write.buffer, write.offset)
         value, inside = self.of(write.value), self.unless_none(write.inside)
         return replace(write, buffer=buffer, offset=offset, value=value, inside=inside)
 
     def place(self, buffer: Buffer, offset: Affine) -> tuple[Buffer, Affine]:
-        """A place in a buffer."""
-        home, shift = self._homes[buffer]
-        return home, offset + number(shift) if shift else offset
+        """The bound buffer, and an offset in it."""
+        bound, shift = self._views[buffer]
+        return bound, offset + number(shift) if shift else offset
 
     def places(self, buffer: Buffer, offsets: list[Affine]) -> tuple[Buffer, list[Affine]]:
-        """Places in a buffer."""
-        home, shift = self._homes[buffer]
-        return home, [offset + number(shift) for offset in offsets] if shift else offsets
+        """The bound buffer, and offsets in it."""
+        bound, shift = self._views[buffer]
+        return bound, [offset + number(shift) for offset in offsets] if shift else offsets
 
     def load(self, buffer: Buffer, offset: Affine) -> Expr:
         return Load(*self.place(buffer, offset))
 
 
 class Renaming(Rewriter):
-    """Expressions with sums of other variables, and other parts, put in place of some."""
+    """Substitutes affine sums for variables, and expressions for those that `replace` knows."""
 
     def __init__(
         self,
@@ -398,11 +425,11 @@ class Renaming(Rewriter):
         return super().index(variable) if new is None else expressed(new)
 
     def offset(self, offset: Affine) -> Affine:
-        """A sum with its variables replaced, whose opaque integers were made anew."""
+        """A sum with its variables replaced, whose opaque terms were rewritten before."""
         return offset.replaced(self._sum)
 
     def affine(self, value: Affine) -> Affine:
-        """A sum with its variables replaced."""
+        """A sum with its variables replaced, opaque terms included."""
         for part in value.parts:
             self.of(part)
         return self.offset(value)
@@ -415,11 +442,11 @@ class Renaming(Rewriter):
 
 
 def renaming(old: Sequence[Variable], new: Sequence[Variable]) -> dict[Variable, Affine]:
-    """Variables in place of others, one by one."""
+    """The substitution of variables by others, one by one."""
     pairs = zip(old, new, strict=True)
     return {before: index_of(after) for before, after in pairs if before is not after}
 
 
 def is_float(dtype: Any) -> bool:
-    """Whether a dtype is a float that code computes in as it is."""
+    """Whether a dtype is a float that kernels compute in without conversion."""
     return np.dtype(dtype) in (np.dtype(np.float32), np.dtype(np.float64))

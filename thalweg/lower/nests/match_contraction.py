@@ -1,6 +1,6 @@
-"""Finding sums of products: matrix products, convolutions and their gradients in one pattern.
+"""Matches contractions: matrix products, convolutions and their gradients in one pattern.
 
-`Σ a[…] · b[…]` over places that are sums of variables is a contraction, whatever op it came from.
+`Σ a[…] · b[…]` at offsets that are sums of variables is a contraction, whatever op it came from.
 Each factor may be guarded by bounds outside which it is zero, as padding is.
 """
 
@@ -19,7 +19,7 @@ from thalweg.platform.dtype_traits import compute_dtype, is_float, is_narrow_flo
 
 
 def summed_product(part: Expr) -> Call | None:
-    """The product that an expression is the sum of, perhaps cast."""
+    """The product under an expression that is a sum of products, perhaps cast."""
     while isinstance(part, Cast):
         part = part.value
     match part:
@@ -30,7 +30,7 @@ def summed_product(part: Expr) -> Call | None:
 
 
 def product_of(part: Expr, variables: tuple[Variable, ...], target: Target) -> Product | None:
-    """The roles of a reduction's parts if it is a contraction over a nest of these variables."""
+    """A reduction in a nest of these variables as a contraction, if it is one worth that."""
     body = summed_product(part) if isinstance(part, Reduce) else None
     if body is None or not isinstance(part, Reduce):
         return None
@@ -71,41 +71,42 @@ def _roles(
 
 
 def splits_of(part: Reduce, variables: tuple[Variable, ...]) -> dict[Variable, int]:
-    """Where variables of a sum of products must be split in two for its places to be plain sums.
+    """The variables of a sum of products to split in two, so that its offsets are sums of
+    variables, and the extent of the inner one of each.
 
     Heads of attention that were merged into one axis are read at `k // 64` and `k % 64`: split at
     64, both are variables.
     """
     found: dict[Variable, int] = {}
     loops = (*variables, *part.variables)
-    fits = all(_note_split(digit, loops, found) for digit in digits_of(part.body))
+    fits = all(_note_split(term, loops, found) for term in floor_mods(part.body))
     return found if fits else {}
 
 
-def digits_of(value: Expr) -> list[FloorMod]:
-    """The digits of numbers that an expression loads at."""
+def floor_mods(value: Expr) -> list[FloorMod]:
+    """The quotients and remainders in the offsets that an expression loads at."""
     loads = [part for part in walk([value]) if isinstance(part, Load)]
     return [atom for load in loads for atom in load.offset.terms if isinstance(atom, FloorMod)]
 
 
 def _note_split(
-    digit: FloorMod, variables: tuple[Variable, ...], found: dict[Variable, int]
+    term: FloorMod, variables: tuple[Variable, ...], found: dict[Variable, int]
 ) -> bool:
-    """Note where one digit wants its variable split; whether that can be."""
-    terms = list(digit.number.terms.items())
-    if len(terms) != 1 or digit.number.constant:
+    """Note where one quotient or remainder needs its variable split; whether that is possible."""
+    terms = list(term.number.terms.items())
+    if len(terms) != 1 or term.number.constant:
         return False
     ((variable, factor),) = terms
-    at = digit.divisor if digit.divisor > 1 else digit.modulus
+    at = term.divisor if term.divisor > 1 else term.modulus
     if not isinstance(variable, Variable) or variable not in variables or factor != 1:
         return False
-    if digit.divisor > 1 and digit.modulus:
+    if term.divisor > 1 and term.modulus:
         return False
     return variable.extent % at == 0 and found.setdefault(variable, at) == at
 
 
 def _factor(part: Expr) -> Factor | None:
-    """A load, perhaps cast, perhaps zero outside bounds."""
+    """An expression as a factor, if it is a load, perhaps cast, perhaps zero outside bounds."""
     match part:
         case Load():
             return Factor(part, ())
@@ -126,7 +127,7 @@ def _factor(part: Expr) -> Factor | None:
 
 
 def bounds_of(condition: Expr) -> tuple[Bound, ...] | None:
-    """A conjunction of comparisons of indices as ranges, if it is one."""
+    """A conjunction of comparisons of indices as bounds, if it is one."""
     if not isinstance(condition, Call):
         return None
     if condition.function == "and":
@@ -149,7 +150,7 @@ def bounds_of(condition: Expr) -> tuple[Bound, ...] | None:
 
 
 def _bound(function: str, difference: Affine) -> Bound:
-    """A comparison with zero as a range of the difference."""
+    """A comparison of a difference with zero as bounds of the difference."""
     low, high = (int(b) for b in difference.bounds)
     match function:
         case "lt":
@@ -163,7 +164,7 @@ def _bound(function: str, difference: Affine) -> Bound:
 
 
 def _joined(found: list[Bound]) -> tuple[Bound, ...]:
-    """Ranges of one quantity as one range, and with no constant in the quantity."""
+    """Bounds with those of one affine sum intersected, and its constant moved into the range."""
     ranges: dict[Affine, tuple[int, int]] = {}
     for low, value, high in found:
         plain = Affine(0, value.terms)
@@ -174,7 +175,7 @@ def _joined(found: list[Bound]) -> tuple[Bound, ...]:
 
 
 def _variables(factor: Factor) -> set[Variable] | None:
-    """The variables of a factor, or None where a place is more than a sum of variables."""
+    """The variables of a factor, or None where an offset is more than a sum of variables."""
     found: set[Variable] = set()
     for place in [factor.load.offset, *(bound[1] for bound in factor.bounds)]:
         for atom in place.terms:

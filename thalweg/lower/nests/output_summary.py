@@ -1,7 +1,7 @@
-"""What an output of a node is like before it is decided where it is computed.
+"""Summaries of node outputs, from which it is decided what is stored and what is inlined.
 
-Comes in: its loop form over operands. Goes out: what it costs and reads, by the positions of the
-node's inputs, so that nodes of one kind are looked at once.
+Comes in: the loop form of an output over operands. Goes out: its cost, and what it reads by the
+positions of the node's inputs, so that all nodes of one class share a summary.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from thalweg.lower.nests.match_contraction import summed_product
 
 @dataclass(frozen=True)
 class OutputSummary:
-    """An output of all nodes of a kind."""
+    """An output of all nodes of a class."""
 
     form: Form
-    loads: tuple[tuple[int, float], ...]  # which inputs are read, -1 for none: how often
-    contracts: bool
-    multiplies: bool  # matrices: a contraction over one axis
-    view: tuple[int, int] | None  # the input that it is a piece of, and from which element on
+    loads: tuple[tuple[int, float], ...]  # input (-1: a random stream) and reads per element
+    contracts: bool  # a sum of products
+    multiplies: bool  # a matrix product: a contraction over one axis
+    view: tuple[int, int] | None  # the input that it is a view of, and the element it begins at
 
     def reads(self, node: Node) -> list[tuple[Tensor | None, float]]:
-        """The tensors that a node reads for an element, and how often; a random stream is none."""
+        """The tensors that an element of a node reads, and how often; None is a random stream."""
         inputs = node.inputs
         return [(None if place < 0 else inputs[place], count) for place, count in self.loads]
 
 
-def look_at(raw: Any, at: IndexTuple, operands: Sequence[Operand]) -> OutputSummary:
-    """What a loop form is like."""
+def summarize(raw: Any, at: IndexTuple, operands: Sequence[Operand]) -> OutputSummary:
+    """The summary of a loop form."""
     form = analysed(raw)
     places = {operand: place for place, operand in reversed([*enumerate(operands)])}
     loads = [(places.get(operand, -1), count) for operand, count in form.loads.items()]
@@ -47,12 +47,12 @@ def look_at(raw: Any, at: IndexTuple, operands: Sequence[Operand]) -> OutputSumm
 
 
 def own_place(at: IndexTuple) -> Affine:
-    """The flat place of an element of the output itself."""
+    """The row-major offset of an element of the output."""
     return flat([affine(index) for index in at], at.shape)
 
 
 def _start(raw: Any, at: IndexTuple) -> int | None:
-    """From which element on an operand is the output, element by element."""
+    """The element of an operand from which on the output is a contiguous view of it."""
     if not isinstance(raw, OperandLoad) or not all(index.is_index for index in (*at, *raw.indices)):
         return None
     own, place = own_place(at), flat([affine(index) for index in raw.indices], raw.operand.shape)
@@ -60,7 +60,7 @@ def _start(raw: Any, at: IndexTuple) -> int | None:
 
 
 def _contracted_axes(raw: Any) -> int:
-    """Over how many axes a sum of products goes, whose factors are best read from memory; or 0."""
+    """The number of axes that a sum of products contracts; 0 for other forms."""
     while isinstance(raw, Cast):
         raw = raw.value
     is_sum = isinstance(raw, Reduce) and summed_product(raw) is not None

@@ -1,9 +1,9 @@
-"""Reductions inside larger expressions: which stay in their kernel, which get one of their own.
+"""Reductions inside larger expressions: which stay in their nest, which get a nest of their own.
 
-A reduction over the rest of its row (a softmax's sum) stays: its value is found once per row. One
-that depends on inner loops only (a channel's mean), or on none at all, would be found again and
-again: it is stored by a kernel of its own. Long reductions with few results are cut into a fixed
-number of parts, so that threads may share them and the order of summing never depends on how many
+A reduction over the rest of its row (a softmax's sum) stays: it runs once per row. One that depends
+on inner loops only (a channel's mean), or on none at all, would run again in every outer iteration:
+it is stored by a nest of its own. Long reductions with few results are split into a fixed number of
+partial ones, so that threads may share them and the order of summing does not depend on how many
 threads there are.
 """
 
@@ -29,14 +29,14 @@ from thalweg.lower.nests.loop_nest import Renaming, Write
 from thalweg.lower.nests.match_contraction import product_of
 from thalweg.platform.dtype_traits import bounds
 
-#: the variables that count the parts of a reduction
-_parts: WeakSet[Variable] = WeakSet()
+#: the variables over partial reductions
+_split_variables: WeakSet[Variable] = WeakSet()
 
 Add = Callable[[Node, tuple[Variable, ...], Sequence[Write]], None]
 
 
 def outermost(values: Sequence[Expr]) -> list[Reduce]:
-    """The reductions of expressions that are not inside other ones."""
+    """The reductions in expressions that are not inside other ones."""
     found: list[Reduce] = []
     pending, seen = list(values), set[Expr]()
     while pending:
@@ -51,8 +51,8 @@ def outermost(values: Sequence[Expr]) -> list[Reduce]:
     return found
 
 
-class Apart:
-    """Expressions of a nest with the reductions that do not fit it read from buffers."""
+class HoistReductions:
+    """Moves the reductions that do not fit a nest into nests of their own."""
 
     def __init__(
         self,
@@ -66,7 +66,8 @@ class Apart:
         self._add = add
 
     def of(self, node: Node, value: Expr) -> Expr:
-        """The value, with what has to be stored stored: inner reductions before outer ones."""
+        """The value with such reductions read from buffers: inner ones are moved before outer
+        ones."""
         replaced: dict[Expr, Expr] = {}
         for part in [part for part in postorder([value]) if isinstance(part, Reduce)]:
             again = Reduce(part.combine, part.variables, _with(replaced, part.body))
@@ -81,7 +82,7 @@ class Apart:
         level = tuple(v for v in self._variables if v in free)
         if self._fits(level, part):
             if len(level) == len(self._variables):
-                return self._cut(node, part, level)
+                return self._split(node, part, level)
             return None
         key = structure([part], level)
         buffer = self._stored.get(key)
@@ -95,7 +96,7 @@ class Apart:
         return Load(buffer, place)
 
     def _fits(self, level: tuple[Variable, ...], part: Reduce) -> bool:
-        """Whether it is found once per row of this nest, and rows are enough to share."""
+        """Whether it runs once per row of this nest, and there are enough rows to share."""
         if level != self._variables[: len(level)]:
             return False
         if len(level) == len(self._variables):
@@ -105,14 +106,14 @@ class Apart:
         few = rows < self._target.min_rows_with_reduction
         return not few or rows * work < self._target.min_split_elements
 
-    def _cut(self, node: Node, part: Reduce, level: tuple[Variable, ...]) -> Expr | None:
-        """A long reduction to few results in two stages: parts, then their combination."""
+    def _split(self, node: Node, part: Reduce, level: tuple[Variable, ...]) -> Expr | None:
+        """A long reduction to few results in two stages: partial ones, then their combination."""
         kind, variables, body = part.combine, part.variables, part.body
         results = math.prod(v.extent for v in level)
         length = math.prod(v.extent for v in variables)
         dtype = part.dtype
-        if any(v in _parts for v in level):
-            return None  # a part of one that was cut already
+        if any(v in _split_variables for v in level):
+            return None  # it is a partial reduction itself
         target, along_rows = self._target, _goes_along_rows(body, variables)
         if results >= (target.min_shared_rows if along_rows else target.min_shared_results):
             return None
@@ -126,22 +127,22 @@ class Apart:
         longest = max(variables, key=lambda v: v.extent)
         if longest.extent < 8:
             return None
-        outer, inner, index, guard = _split(longest, target.reduction_splits)
+        outer, inner, index, guard = _split_variable(longest, target.reduction_splits)
         renamed = Renaming({longest: index}).of(body)
         if guard is not None:
             renamed = select(guard, renamed, _identity(kind, dtype))
         rest = tuple(inner if v is longest else v for v in variables)
         partial = Reduce(kind, rest, renamed)
-        nest = (outer, *level)
-        size = math.prod(v.extent for v in nest)
+        loops = (outer, *level)
+        size = math.prod(v.extent for v in loops)
         buffer = Buffer(BufferKind.TEMPORARY, dtype, size, node)
-        place = row_major(nest)
-        self._add(node, nest, [Write(buffer, nest, place, partial)])
+        place = row_major(loops)
+        self._add(node, loops, [Write(buffer, loops, place, partial)])
         return Reduce(kind, (outer,), Load(buffer, place))
 
 
 def _goes_along_rows(body: Expr, variables: Sequence[Variable]) -> bool:
-    """Whether a reduction takes elements that lie one after the other."""
+    """Whether a reduction loads contiguous elements."""
     loads = [part for part in walk([body]) if isinstance(part, Load)]
     return any(load.offset.terms.get(v) == 1 for load in loads for v in variables)
 
@@ -150,13 +151,16 @@ def _with(replaced: dict[Expr, Expr], value: Expr) -> Expr:
     return Replace(replaced.get).of(value) if replaced else value
 
 
-def _split(variable: Variable, splits: int) -> tuple[Variable, Variable, Affine, Expr | None]:
-    """A variable as part and place in the part, and the guard of an uneven last part."""
+def _split_variable(
+    variable: Variable, splits: int
+) -> tuple[Variable, Variable, Affine, Expr | None]:
+    """A variable as the number of a part and an index in it, and the guard of an uneven last
+    part."""
     parts = next((p for p in range(splits, 7, -1) if variable.extent % p == 0), 0)
     each = variable.extent // parts if parts else -(-variable.extent // splits)
     count = parts or -(-variable.extent // each)
     outer, inner = Variable.fresh(count), Variable.fresh(each)
-    _parts.add(outer)
+    _split_variables.add(outer)
     index = total([index_of(outer).scaled(each), index_of(inner)])
     if parts:
         return outer, inner, index, None

@@ -1,7 +1,7 @@
-"""Scans: reductions up to here, run as one pass.
+"""Matches scans: cumulative reductions that run as one serial loop.
 
-An op's loop form of a cumulative sum is a reduction under the guard `k <= i`. Where i is a loop of
-the nest and the rest does not depend on it, the loop runs in order and carries the sum along.
+The loop form of a cumulative sum is a reduction under the guard `k <= i`. Where i is a loop of the
+nest and the summand does not depend on it, the loop is serial and carries the sum.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables
 from thalweg.lower.nests.loop_nest import Renaming
 
-#: comparison of the summed index with the place -> (exclusive, reverse)
+#: comparison of the summed index with the loop's -> (exclusive, reverse)
 _DIRECTIONS = {
     "le": (False, False),
     "lt": (True, False),
@@ -24,7 +24,7 @@ _DIRECTIONS = {
 
 
 def as_scan(value: Expr, variables: Sequence[Variable]) -> tuple[Expr, Variable] | None:
-    """The value with its one reduction as a scan, and the variable that it runs along."""
+    """A value that is such a reduction as a scan, and the variable of the serial loop."""
     match value:
         case Cast():
             inner = as_scan(value.value, variables)
@@ -35,12 +35,12 @@ def as_scan(value: Expr, variables: Sequence[Variable]) -> tuple[Expr, Variable]
             return None
     if along is None or value.combine.startswith("arg") or along in free_variables(chosen):
         return None
-    moved = Renaming({summed: index_of(along)}).of(chosen)
-    return Scan(value.combine, along, moved, *_DIRECTIONS[guard.function]), along
+    summand = Renaming({summed: index_of(along)}).of(chosen)
+    return Scan(value.combine, along, summand, *_DIRECTIONS[guard.function]), along
 
 
 def _along(guard: Call, summed: Variable, variables: Sequence[Variable]) -> Variable | None:
-    """The loop variable that a summed index is compared with, if that is the guard."""
+    """The loop variable that a guard compares the summed index with, if it is such a guard."""
     match guard:
         case Call(arguments=(Index(variable=counted), Index(variable=along))) if (
             guard.function in _DIRECTIONS and counted is summed

@@ -1,4 +1,4 @@
-"""Nests too large for one kernel, cut into several.
+"""Splits nests that are too large for one kernel.
 
 A kernel holds at most `max_expressions` and goes through at most `max_streams` buffers at a time
 (`thalweg.ir.target` has both, and why). A sum of thousands of terms is stored after some of them
@@ -17,85 +17,85 @@ from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Rewriter, walk
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.loop_nest import Home, LoopNest, NestTemplate, Renaming, Write
+from thalweg.lower.memory.buffers import Buffer, BufferKind, View
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, Write
 
-_Range = tuple[Expr, int, int]  # a value for an index from a number up to another
+_Range = tuple[Expr, int, int]  # a value, and the range of the index that chooses it
 
-# Values in steps
+# Large values
 
 
-def in_steps(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
-    """The drafts, large values computed by several of which each reads what the last one stored."""
+def in_steps(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
+    """The nests; large values are computed by several, each reading what the last one stored."""
     known: dict[NestTemplate, _Steps] = {}
     result: list[LoopNest] = []
-    for draft in drafts:
-        nest = draft.nest
-        if not _is_large(nest, target) or not _is_plain(nest):
-            result.append(draft)
+    for nest in nests:
+        template = nest.template
+        if not _is_large(template, target) or not _is_plain(template):
+            result.append(nest)
             continue
-        if nest not in known:
-            known[nest] = _Steps(nest, target)
-        result += known[nest].of_nest(draft)
+        if template not in known:
+            known[template] = _Steps(template, target)
+        result += known[template].nests_of(nest)
     return result
 
 
-def _is_plain(nest: NestTemplate) -> bool:
-    """Whether all of a nest's values may be computed for all values of its variables, and alone."""
-    plain = all(write.combine == "set" and write.inside is None for write in nest.writes)
-    return plain and nest.product is None and not nest.serial
+def _is_plain(template: NestTemplate) -> bool:
+    """Whether a template only stores values, unconditionally and in any order of iterations."""
+    plain = all(write.combine == "set" and write.inside is None for write in template.writes)
+    return plain and template.product is None and not template.serial
 
 
-def _is_large(nest: NestTemplate, target: Target) -> bool:
-    streams = len(nest.loads) + len(nest.writes)
-    return nest.parts > target.max_expressions or streams > target.max_streams
+def _is_large(template: NestTemplate, target: Target) -> bool:
+    streams = len(template.loads) + len(template.writes)
+    return template.expr_size > target.max_expressions or streams > target.max_streams
 
 
 @dataclass
-class _Amount:
-    """What an expression adds to a kernel."""
+class _Size:
+    """What an expression adds to a kernel: expressions, and buffers that it streams through."""
 
-    parts: int = 0
+    exprs: int = 0
     buffers: set[Buffer] = field(default_factory=set[Buffer])
 
-    def of(self, *others: _Amount) -> _Amount:
-        """This and others together."""
-        parts = self.parts + sum(other.parts for other in others)
-        return _Amount(parts, self.buffers.union(*(other.buffers for other in others)))
+    def of(self, *others: _Size) -> _Size:
+        """The size of this and others together."""
+        exprs = self.exprs + sum(other.exprs for other in others)
+        return _Size(exprs, self.buffers.union(*(other.buffers for other in others)))
 
     def fits(self, target: Target) -> bool:
-        """Whether there is room for it beside what it is stored to, or loaded from."""
+        """Whether a kernel holds it, with the buffers that it is stored to and continued from."""
         streams = len(self.buffers) + 2
-        return self.parts < target.max_expressions and streams <= target.max_streams
+        return self.exprs < target.max_expressions and streams <= target.max_streams
 
 
-def _amount(part: Expr) -> _Amount:
-    found = _Amount()
+def _size_of(part: Expr) -> _Size:
+    found = _Size()
     for one in walk([part]):
-        found.parts += not isinstance(one, Const)
+        found.exprs += not isinstance(one, Const)
         if isinstance(one, Load):
             found.buffers.add(one.buffer)
     return found
 
 
 class _Steps(Rewriter):
-    """The nests of one that was too large. The values are made again from their leaves on, and what
-    has grown too large is stored."""
+    """The templates that one which is too large is split into. Values are rebuilt from their
+    leaves, and what has grown too large is stored."""
 
-    def __init__(self, nest: NestTemplate, target: Target) -> None:
+    def __init__(self, template: NestTemplate, target: Target) -> None:
         super().__init__()
-        self._nest, self._target = nest, target
-        self._amounts: dict[Expr, _Amount] = {}  # of what nobody counted yet
+        self._template, self._target = template, target
+        self._sizes: dict[Expr, _Size] = {}  # of what no larger expression contains yet
         self._stored: list[Buffer] = []
-        self._nests: list[NestTemplate] = []
-        writes = tuple([replace(write, value=self._value(write)) for write in nest.writes])
-        self._nests.append(replace(nest, writes=writes) if self._nests else nest)
+        self._templates: list[NestTemplate] = []
+        writes = tuple([replace(write, value=self._value(write)) for write in template.writes])
+        self._templates.append(replace(template, writes=writes) if self._templates else template)
 
-    def of_nest(self, draft: LoopNest) -> list[LoopNest]:
-        """What does the work of a draft."""
-        fresh: dict[Buffer, Home] = {buffer: (replace(buffer), 0) for buffer in self._stored}
-        first, *others = [draft.changed(nest, fresh) for nest in self._nests]
-        return [first, *(replace(other, needed=()) for other in others)]
+    def nests_of(self, nest: LoopNest) -> list[LoopNest]:
+        """The nests that replace an instance of the template."""
+        fresh: dict[Buffer, View] = {buffer: (replace(buffer), 0) for buffer in self._stored}
+        first, *others = [nest.with_template(template, fresh) for template in self._templates]
+        return [first, *(replace(other, checks=()) for other in others)]
 
     def _value(self, write: Write) -> Expr:
         self._write = write
@@ -104,22 +104,22 @@ class _Steps(Rewriter):
     def early(self, node: Expr) -> Expr | None:
         if isinstance(node, Call | Cast | Bitcast):
             return None
-        # It stands whole in a kernel: its parts count with variables of its own, or may not be
-        # computed where they are not chosen.
-        self._amounts[node] = _amount(node)
+        # It is not split: its parts have variables of its own, or may be computed only where they
+        # are chosen.
+        self._sizes[node] = _size_of(node)
         return node
 
     def rebuilt(self, node: Expr) -> Expr:
         inner = list(dict.fromkeys(node.parts))
-        amounts = {part: self._amounts.pop(part, _Amount()) for part in inner}  # each counts once
-        for largest in sorted(inner, key=lambda part: amounts[part].parts, reverse=True):
-            if _Amount(1).of(*amounts.values()).fits(self._target):
+        sizes = {part: self._sizes.pop(part, _Size()) for part in inner}  # each counts once
+        for largest in sorted(inner, key=lambda part: sizes[part].exprs, reverse=True):
+            if _Size(1).of(*sizes.values()).fits(self._target):
                 break
             if isinstance(largest, Call | Cast | Bitcast):
                 stored = self._store(self.new(largest))
                 self._made[largest] = stored
-                amounts[largest] = _Amount(1, {stored.buffer})
-        self._amounts[node] = _Amount(1).of(*amounts.values())
+                sizes[largest] = _Size(1, {stored.buffer})
+        self._sizes[node] = _Size(1).of(*sizes.values())
         return super().rebuilt(node)
 
     def _store(self, part: Expr) -> Load:
@@ -129,42 +129,42 @@ class _Steps(Rewriter):
         place = row_major(write.variables)
         self._stored.append(buffer)
         stored = Write(buffer, write.variables, place, part)
-        self._nests.append(NestTemplate(write.variables, (stored,)))
+        self._templates.append(NestTemplate(write.variables, (stored,)))
         return Load(buffer, place)
 
 
-# Places in pieces
+# Large choices by an index
 
 
-def in_pieces(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
-    """The drafts, large choices by an index written by several of which each has some places."""
+def in_pieces(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
+    """The nests; large choices by an index are written by several, each a range of the index."""
     result: list[LoopNest] = []
-    for draft in drafts:
-        nest = draft.nest
-        is_small = nest.parts <= target.max_expressions
-        if is_small or len(nest.writes) != 1 or not _is_plain(nest):
-            result.append(draft)
+    for nest in nests:
+        template = nest.template
+        is_small = template.expr_size <= target.max_expressions
+        if is_small or len(template.writes) != 1 or not _is_plain(template):
+            result.append(nest)
             continue
-        pieces = [] if draft.needed else _pieces(draft.writes[0], target.max_expressions)
-        result += [_only(draft, piece) for piece in pieces] or [draft]
+        pieces = [] if nest.checks else _pieces(nest.writes[0], target.max_expressions)
+        result += [_only(nest, piece) for piece in pieces] or [nest]
     return result
 
 
-def _only(draft: LoopNest, piece: Write) -> LoopNest:
-    """A draft that does a piece of another one's write."""
-    return LoopNest.of(piece.variables, (piece,), draft.nodes, behind=draft.behind)
+def _only(nest: LoopNest, piece: Write) -> LoopNest:
+    """The nest of one piece of a nest's write."""
+    return LoopNest.of(piece.variables, (piece,), nest.nodes, aliases=nest.aliases)
 
 
-def _pieces(write: Write, most: int) -> list[Write]:
+def _pieces(write: Write, max_size: int) -> list[Write]:
     along = _border(write.value)
     if along is None or along[0] not in write.variables:
         return []
-    groups = _groups(_ranges(write.value, along[0]), most)
+    groups = _groups(_ranges(write.value, along[0]), max_size)
     return [_piece(write, along[0], group) for group in groups]
 
 
 def _ranges(value: Expr, variable: Variable) -> Iterator[_Range]:
-    """What an index chooses from, in the order of the index."""
+    """The values that an index chooses from, and their ranges in order."""
     pending = [(value, 0, variable.extent)]
     while pending:
         part, low, high = pending.pop()
@@ -181,29 +181,29 @@ def _ranges(value: Expr, variable: Variable) -> Iterator[_Range]:
 
 
 def _border(choice: Expr) -> tuple[Variable, int] | None:
-    """The variable that a choice is made by, and the number below which it is for the first."""
+    """The variable that a choice compares, and the number below which it chooses the first."""
     found = upper_border(choice.condition) if isinstance(choice, Select) else None
     if found is None or not isinstance(found[0], Variable):
         return None
     return found[0], found[1]
 
 
-def _groups(ranges: Iterator[_Range], most: int) -> Iterator[list[_Range]]:
-    """Ranges that follow one another, together as many as one kernel holds."""
+def _groups(ranges: Iterator[_Range], max_size: int) -> Iterator[list[_Range]]:
+    """Consecutive ranges, together as many as one kernel holds."""
     group: list[_Range] = []
-    parts = 0
+    size = 0
     for one in ranges:
-        own = _amount(one[0]).parts + 2  # with the choice and its condition
-        if group and parts + own >= most:
+        own = _size_of(one[0]).exprs + 2  # with the choice and its condition
+        if group and size + own >= max_size:
             yield group
-            group, parts = [], 0
+            group, size = [], 0
         group.append(one)
-        parts += own
+        size += own
     yield group
 
 
 def _piece(write: Write, variable: Variable, ranges: Sequence[_Range]) -> Write:
-    """The part of a write where an index is in some ranges."""
+    """The write restricted to some ranges of an index."""
     first, last = ranges[0][1], ranges[-1][2]
     fresh = Variable.fresh(last - first)
     place = Index(fresh)

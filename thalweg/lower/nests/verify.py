@@ -14,7 +14,7 @@ from thalweg.lower.nests.loop_nest import LoopNest
 
 
 def verified(after: str, nests: list[LoopNest]) -> list[LoopNest]:
-    """The nests that a pass made, of which none may break an invariant."""
+    """The nests that a pass returned; raises where one breaks an invariant."""
     if verify.ENABLED:
         written: set[Buffer] = set()
         for nest in nests:
@@ -25,14 +25,14 @@ def verified(after: str, nests: list[LoopNest]) -> list[LoopNest]:
 
 
 def verify_launches(launches: Sequence[Launch]) -> None:
-    """The same for finished kernels."""
+    """Raises where a kernel breaks an invariant."""
     if verify.ENABLED:
         for launch in launches:
             verify.verify(launch.kernel, "bufferize", f"the kernel of {_names(launch)}")
 
 
 def faults(nest: LoopNest) -> Iterator[str]:
-    """What is wrong with a nest."""
+    """The invariants that a nest breaks."""
     product, loops = nest.product, nest.variables
     if not nest.serial <= set(loops):
         yield "a serial variable is no loop"
@@ -49,9 +49,9 @@ def faults(nest: LoopNest) -> Iterator[str]:
 
 
 def _unwritten(nest: LoopNest, written: Set[Buffer]) -> Iterator[str]:
-    """Temporaries that it reads, or that lie behind what it reads, and that nothing wrote."""
+    """Temporaries that a nest reads, directly or as sub-buffers, before anything writes them."""
     own = {write.buffer for write in nest.writes if write.combine == "set"}
-    aliased = nest.behind and nest.loads.keys() - written - own
+    aliased = nest.aliases and nest.loads.keys() - written - own
     for buffer in nest.reads - written - own:
         if buffer.kind is BufferKind.TEMPORARY and buffer not in aliased:
             yield f"a temporary of {buffer.size} elements is read before anything writes it"

@@ -1,7 +1,7 @@
-"""Tensors that are made one after the other in memory need not be copied to be stacked.
+"""Removes copies that concatenate whole tensors: their buffers become sub-buffers of the result.
 
-A draft that only copies tensors one after the other into a whole (`stack`, `concat` of rows) is
-left out: the tensors are pieces of the whole's buffer from the beginning.
+A nest that only copies tensors one after the other into a buffer (`stack`, `concat` of rows) is
+removed, and each tensor is written where the copy would have put it.
 """
 
 from __future__ import annotations
@@ -15,93 +15,97 @@ from typing import Any, NamedTuple, TypeVar
 from thalweg.ir.expr import Expr, Load, Select
 from thalweg.ir.index import Affine, FloorMod, upper_border
 from thalweg.ir.loop import Variable
-from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Write
-from thalweg.lower.passes.merge_reductions import Pieces
 
 Found = TypeVar("Found")
 
-#: The values that indices take somewhere: from the first number up to the second.
+#: The range of values that each index takes.
 Limits = dict[Variable, tuple[int, int]]
 
 
 class Step(NamedTuple):
-    """An index of a copy, or a digit of one: how often it turns, and how far that steps in the part
-    and in the whole."""
+    """An index of a copy, or a digit of one: its extent, and its strides in the part and in the
+    whole."""
 
     count: int
     inner: int
     outer: int
 
 
-def alias_concat(drafts: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
-    """The drafts without such copies; notes in `pieces` where the parts lie from now on."""
+def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
+    """The nests without such copies; adds the parts to `pieces`."""
     writers: dict[Buffer, list[Write]] = defaultdict(list)
-    for draft in drafts:
-        for write, buffer in zip(draft.nest.writes, draft.targets, strict=True):
+    for nest in nests:
+        for write, buffer in zip(nest.template.writes, nest.targets, strict=True):
             writers[buffer].append(write)
     gone: set[int] = set()
-    behind: dict[Buffer, frozenset[Buffer]] = {}
+    aliases: dict[Buffer, frozenset[Buffer]] = {}
     known: dict[NestTemplate, dict[Buffer, int]] = {}
-    for position, draft in enumerate(drafts):
-        starts = found_again(draft, known, _starts)
-        whole = draft.targets[0] if draft.targets else None
+    for position, nest in enumerate(nests):
+        starts = find_once(nest, known, _starts)
+        whole = nest.targets[0] if nest.targets else None
         if whole is None or not starts or not pieces.keys().isdisjoint([whole, *starts]):
             continue
         if all(is_made_once(writers[buffer]) for buffer in (whole, *starts)):
             pieces.update((buffer, (whole, start)) for buffer, start in starts.items())
-            behind[whole] = frozenset(starts)
+            aliases[whole] = frozenset(starts)
             gone.add(position)
-    kept = [draft for position, draft in enumerate(drafts) if position not in gone]
-    return [_behind(draft, behind) for draft in kept] if gone else kept
+    kept = [nest for position, nest in enumerate(nests) if position not in gone]
+    return [_with_aliases(nest, aliases) for nest in kept] if gone else kept
 
 
 def is_made_once(writes: Sequence[Write]) -> bool:
-    """Whether a buffer is the step's own and written whole by one draft."""
+    """Whether a buffer is a temporary that one unconditional write fills."""
     if len(writes) != 1 or writes[0].buffer.kind is not BufferKind.TEMPORARY:
         return False
     return writes[0].combine == "set" and writes[0].inside is None
 
 
-def _behind(draft: LoopNest, behind: Mapping[Buffer, frozenset[Buffer]]) -> LoopNest:
-    """A draft that is known to read all pieces of what it reads."""
-    found = [behind[buffer] for buffer in draft.loaded if buffer in behind]
-    return replace(draft, behind=draft.behind.union(*found)) if found else draft
+def _with_aliases(nest: LoopNest, aliases: Mapping[Buffer, frozenset[Buffer]]) -> LoopNest:
+    """The nest, reading all sub-buffers of what it reads."""
+    found = [aliases[buffer] for buffer in nest.loaded if buffer in aliases]
+    return replace(nest, aliases=nest.aliases.union(*found)) if found else nest
 
 
-def found_again(
-    draft: LoopNest,
+def find_once(
+    nest: LoopNest,
     known: dict[NestTemplate, dict[Buffer, Found]],
     find: Callable[[LoopNest], dict[Buffer, Found]],
 ) -> dict[Buffer, Found]:
-    """What is found of a draft's buffers: once for all of its nest that begin at one place."""
-    if draft.needed or draft.behind or any(shift for _, shift in draft.homes):
-        return find(draft)
-    nest = draft.nest
-    if nest not in known:
-        known[nest] = find(LoopNest(nest, draft.nodes))
-    found, numbers = known[nest], nest.buffers.index
-    return {draft.homes[numbers(buffer)][0]: what for buffer, what in found.items()}
+    """What `find` returns for a nest: computed once for all instances of its template whose buffers
+    begin at one element."""
+    if nest.checks or nest.aliases or any(shift for _, shift in nest.views):
+        return find(nest)
+    template = nest.template
+    if template not in known:
+        known[template] = find(LoopNest(template, nest.nodes))
+    found, numbers = known[template], template.buffers.index
+    return {nest.views[numbers(buffer)][0]: what for buffer, what in found.items()}
 
 
-def _starts(draft: LoopNest) -> dict[Buffer, int]:
-    """Where in a whole the parts begin that a draft copies there, if that is all it does."""
-    return copied(draft, _start)
+def _starts(nest: LoopNest) -> dict[Buffer, int]:
+    """Where in the whole each part begins that a nest copies, if that is all it does."""
+    return copied(nest, _start)
 
 
 def copied(
-    draft: LoopNest, find: Callable[[Write, Load, Limits], Found | None]
+    nest: LoopNest, find: Callable[[Write, Load, Limits], Found | None]
 ) -> dict[Buffer, Found]:
-    """What is found of each part that a draft copies into a whole, if that is all it does and all
-    parts are so."""
-    nest = draft.nest
-    if len(nest.writes) != 1 or len(nest.loads) < 2 or not isinstance(nest.writes[0].value, Select):
+    """What `find` returns for each part that a nest copies into a whole; nothing if the nest does
+    more, or if `find` returns None for one."""
+    template = nest.template
+    if (
+        len(template.writes) != 1
+        or len(template.loads) < 2
+        or not isinstance(template.writes[0].value, Select)
+    ):
         return {}
-    if nest.product or draft.needed or draft.serial or draft.behind:
+    if template.product or nest.checks or nest.serial or nest.aliases:
         return {}
-    (write,) = draft.writes
+    (write,) = nest.writes
     found: dict[Buffer, Found] = {}
-    for leaf, limits in _leaves(write.value, {v: (0, v.extent) for v in draft.variables}):
+    for leaf, limits in _leaves(write.value, {v: (0, v.extent) for v in nest.variables}):
         what = find(write, leaf, limits) if isinstance(leaf, Load) else None
         if what is None or not isinstance(leaf, Load) or leaf.buffer in found:
             return {}
@@ -113,7 +117,7 @@ def copied(
 
 
 def _leaves(value: Expr, limits: Limits) -> list[tuple[Expr | None, Limits]]:
-    """What selections by an index choose from, and for which values of the indices."""
+    """The values that selections by an index choose from, and the ranges of indices for each."""
     if not isinstance(value, Select):
         return [(value, limits)]
     found = _border(value.condition)
@@ -128,7 +132,7 @@ def _leaves(value: Expr, limits: Limits) -> list[tuple[Expr | None, Limits]]:
 
 
 def _border(condition: Expr) -> tuple[Variable, int] | None:
-    """The index that must be below a number for a condition to hold, and that number."""
+    """The variable that a condition bounds from above, and the bound."""
     found = upper_border(condition)
     if found is None:
         return None
@@ -145,11 +149,11 @@ def _is_one_variable(place: Affine) -> bool:
     return place.constant == 0 and list(place.terms.values()) == [1]
 
 
-# Places
+# Offsets
 
 
 def _start(write: Write, leaf: Load, limits: Limits) -> int | None:
-    """Where a buffer begins in the whole, if the copy takes its elements one after the other."""
+    """The element of the whole at which a part begins, if the copy of it is contiguous."""
     steps = steps_of(write, leaf, limits)
     if steps is None or any(step.inner != step.outer for step in steps):
         return None
@@ -157,7 +161,7 @@ def _start(write: Write, leaf: Load, limits: Limits) -> int | None:
 
 
 def steps_of(write: Write, leaf: Load, limits: Limits) -> list[Step] | None:
-    """How a copy goes through all elements of a buffer, in order: the slowest step first."""
+    """The loops by which a copy visits all elements of a part in order, the outermost first."""
     buffer = leaf.buffer
     if buffer.dtype != write.buffer.dtype or buffer is write.buffer:
         return None
@@ -173,13 +177,13 @@ def steps_of(write: Write, leaf: Load, limits: Limits) -> list[Step] | None:
 
 
 def first_place(offset: Affine, limits: Limits) -> int:
-    """A place where all indices have their least values."""
+    """An offset where all indices have their least values."""
     return offset.constant + sum(limits[atom][0] * f for atom, f in offset.terms.items())  # pyright: ignore[reportArgumentType] - the caller saw that all atoms are variables
 
 
 def _digits_of(place: Affine, limits: Limits) -> list[tuple[Variable, int, int, int]] | None:
-    """The digits of indices that a place is the sum of: for each the index, the divisor, how often
-    it turns, and by how much it moves the place. None where it is no such sum from zero on."""
+    """The digits of indices that an offset is the sum of: the index, divisor, extent and stride of
+    each. None where it is no such sum, or does not begin at zero."""
     own: dict[Variable, dict[int, tuple[int, int]]] = {v: {} for v in limits}
     first = place.constant
     for atom, factor in place.terms.items():
@@ -191,26 +195,26 @@ def _digits_of(place: Affine, limits: Limits) -> list[tuple[Variable, int, int, 
         first += factor * (value % modulus if modulus else value)
     found: list[tuple[Variable, int, int, int]] = []
     for variable, (low, high) in limits.items():
-        turning = _turning(own[variable], low, high)
-        if turning is None:
+        changing = _changing_digits(own[variable], low, high)
+        if changing is None:
             return None
-        found += [(variable, *digit) for digit in turning]
+        found += [(variable, *digit) for digit in changing]
     return None if first else found
 
 
 def _digit(atom: Any) -> tuple[Any, int, int]:
-    """An index with the divisor and the modulus that a digit of it has, or as it is."""
+    """A term as a digit of an index: the index, the divisor and the modulus (0: none)."""
     if isinstance(atom, FloorMod) and _is_one_variable(atom.number):
         (number,) = atom.number.terms
         return number, atom.divisor, atom.modulus
     return atom, 1, 0
 
 
-def _turning(
+def _changing_digits(
     digits: Mapping[int, tuple[int, int]], low: int, high: int
 ) -> list[tuple[int, int, int]] | None:
-    """Those of an index's digits that change from `low` up to `high`: divisor, count and factor.
-    None where together they do not count all of that."""
+    """The digits that change while an index goes from `low` up to `high`: divisor, extent and
+    stride. None where they do not determine the index."""
     found: list[tuple[int, int, int]] = []
     divisor, left = 1, high - low
     while left > 1:

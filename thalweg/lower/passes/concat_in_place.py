@@ -1,8 +1,8 @@
-"""Tensors need not be copied to lie side by side.
+"""Removes copies that interleave tensors: their producers write into the result.
 
-A draft that only copies tensors into a whole (`concat` of columns, `stack` with a transpose behind)
-is left out where each of them is made by one draft and nobody else reads it: that one writes to the
-places of the whole.
+A nest that only copies tensors into a buffer (`concat` of columns, `stack` and a transpose) is
+removed where each tensor has one producer and no other reader: the producer writes to the offsets
+of the result instead.
 """
 
 from __future__ import annotations
@@ -14,41 +14,40 @@ from typing import Any
 from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine, Term, bounds_of
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Write, users_of
 from thalweg.lower.passes.alias_concat import (
     Limits,
     Step,
     copied,
+    find_once,
     first_place,
-    found_again,
     is_made_once,
     steps_of,
 )
-from thalweg.lower.passes.merge_reductions import Pieces
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the elements of a tensor lie in a whole: how far each step through it goes there, the
-    slowest first, and where the first element lies."""
+    """Where the elements of a tensor lie in a whole: its loops and their strides there, the
+    outermost first, and the first element."""
 
     steps: tuple[Step, ...]
     start: int
 
     @property
     def run(self) -> int:
-        """How many elements lie one after the other."""
+        """The number of contiguous elements."""
         last = self.steps[-1] if self.steps else Step(1, 1, 1)
         return last.count if last.outer == 1 else 1
 
     def place(self, offset: Affine) -> Affine | None:
-        """A place in the tensor, as one in the whole; None where it is no plain sum there."""
-        first, rest, most = self.start, offset.constant, list[float]()
+        """An offset in the tensor as one in the whole; None where that is no affine sum."""
+        first, rest, highest = self.start, offset.constant, list[float]()
         for step in self.steps:
             value, rest = divmod(rest, step.inner)
             first += value * step.outer
-            most.append(value)
+            highest.append(value)
         terms: dict[Term, int] = {}
         for atom, factor in offset.terms.items():
             low, high = bounds_of(atom)
@@ -57,38 +56,40 @@ class Layout:
                 return None
             times = factor // self.steps[number].inner
             terms[atom] = times * self.steps[number].outer
-            most[number] += times * high
-        fits = all(value < step.count for value, step in zip(most, self.steps, strict=True))
+            highest[number] += times * high
+        fits = all(value < step.count for value, step in zip(highest, self.steps, strict=True))
         return Affine(first, terms) if fits and offset.constant >= 0 else None
 
 
-def concat_in_place(drafts: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
-    """The drafts without such copies."""
-    fixed = {*pieces, *(home for home, _ in pieces.values())}
-    makers, readers = users_of(drafts)
-    result: list[LoopNest | None] = list(drafts)
+def concat_in_place(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
+    """The nests without such copies."""
+    fixed = {*pieces, *(whole for whole, _ in pieces.values())}
+    writers, readers = users_of(nests)
+    result: list[LoopNest | None] = list(nests)
     known: dict[NestTemplate, dict[Buffer, Layout]] = {}
-    nests: dict[Any, tuple[NestTemplate, Buffer] | None] = {}
-    for position, copy in enumerate(drafts):
-        parts = found_again(copy, known, _layouts)
+    templates: dict[Any, tuple[NestTemplate, Buffer] | None] = {}
+    for position, copy in enumerate(nests):
+        parts = find_once(copy, known, _layouts)
         if not parts or not fixed.isdisjoint(parts):
             continue
         (whole,) = copy.targets
         inner = all(buffer.kind is BufferKind.TEMPORARY for buffer in (whole, *parts))
-        alone = all(readers[part] == [position] and len(makers[part]) == 1 for part in parts)
-        if not inner or not alone or makers[whole] != [position]:
+        alone = all(readers[part] == [position] and len(writers[part]) == 1 for part in parts)
+        if not inner or not alone or writers[whole] != [position]:
             continue
-        places = dict.fromkeys(makers[part][0] for part in parts)
-        changed = [_writing_there(result[place], parts, whole, nests, target) for place in places]
+        places = dict.fromkeys(writers[part][0] for part in parts)
+        changed = [
+            _writing_there(result[place], parts, whole, templates, target) for place in places
+        ]
         if None not in changed:
             result[position] = None
-            for place, maker in zip(places, changed, strict=True):
-                result[place] = maker
-    return [draft for draft in result if draft is not None]
+            for place, producer in zip(places, changed, strict=True):
+                result[place] = producer
+    return [nest for nest in result if nest is not None]
 
 
 def _layouts(copy: LoopNest) -> dict[Buffer, Layout]:
-    """Where a draft copies its parts to, if that is all it does."""
+    """The layout of each part that a nest copies, if that is all it does."""
     return copied(copy, _layout) if is_made_once(copy.writes) else {}
 
 
@@ -98,46 +99,46 @@ def _layout(write: Write, leaf: Load, limits: Limits) -> Layout | None:
         return None
     joined: list[Step] = []
     for step in steps:
-        if joined and joined[-1].outer == step.count * step.outer:  # goes on where the row ends
+        if joined and joined[-1].outer == step.count * step.outer:  # contiguous rows
             step = step._replace(count=joined.pop().count * step.count)
         joined.append(step)
     return Layout(tuple(joined), first_place(write.offset, limits))
 
 
 def _writing_there(
-    maker: LoopNest | None,
+    producer: LoopNest | None,
     parts: Mapping[Buffer, Layout],
     whole: Buffer,
-    nests: dict[Any, tuple[NestTemplate, Buffer] | None],
+    templates: dict[Any, tuple[NestTemplate, Buffer] | None],
     target: Target,
 ) -> LoopNest | None:
-    """A draft that writes to a whole instead of its parts; drafts of one nest are still of one."""
-    if maker is None:
+    """A producer that writes to the whole; instances of one template stay instances of one."""
+    if producer is None:
         return None
-    layouts = tuple(parts.get(buffer) for buffer in maker.targets)
-    shifts = [maker.homes[number][1] for number in maker.nest.written]
+    layouts = tuple(parts.get(buffer) for buffer in producer.targets)
+    shifts = [producer.views[number][1] for number in producer.template.written]
     if any(layout and shift for layout, shift in zip(layouts, shifts, strict=True)):
         return None
-    key = maker.nest, layouts
-    if key not in nests:
-        nest = _nest_writing(maker.nest, layouts, whole, target)
-        nests[key] = None if nest is None else (nest, whole)
-    found = nests[key]
-    return None if found is None else maker.changed(found[0], {found[1]: (whole, 0)})
+    key = producer.template, layouts
+    if key not in templates:
+        template = _template_writing(producer.template, layouts, whole, target)
+        templates[key] = None if template is None else (template, whole)
+    found = templates[key]
+    return None if found is None else producer.with_template(found[0], {found[1]: (whole, 0)})
 
 
-def _nest_writing(
-    nest: NestTemplate, layouts: Sequence[Layout | None], whole: Buffer, target: Target
+def _template_writing(
+    template: NestTemplate, layouts: Sequence[Layout | None], whole: Buffer, target: Target
 ) -> NestTemplate | None:
     writes: list[Write] = []
-    for write, layout in zip(nest.writes, layouts, strict=True):
+    for write, layout in zip(template.writes, layouts, strict=True):
         if layout is None:
             writes.append(write)
             continue
         place = layout.place(write.offset)
-        # The tiles of a product are stored by whole vectors.
+        # The tiles of a contraction are stored by whole vectors.
         is_short = layout.run * whole.dtype.itemsize < target.alignment
-        if place is None or not is_made_once([write]) or (nest.product and is_short):
+        if place is None or not is_made_once([write]) or (template.product and is_short):
             return None
         writes.append(replace(write, buffer=whole, offset=place))
-    return replace(nest, writes=tuple(writes))
+    return replace(template, writes=tuple(writes))

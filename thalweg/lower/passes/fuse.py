@@ -1,10 +1,10 @@
-"""Joining drafts: what reads a result at the place it was made goes into the nest that makes it.
+"""Fuses loop nests, element by element.
 
-A draft joins an earlier one with the same loops when it reads its results only at their own place
-(an activation into the product before it, an optimizer's update into the gradient's product), or
-when both read the same memory (the moments of Adam, several reductions of one input), and when
-nothing between the two stands in the way of moving one to the other. Then writes that nobody reads
-are dropped.
+A nest is fused into an earlier one of the same loops where it reads its results only at the offsets
+that they are written at (an activation into the product before it, an optimizer's update into the
+gradient's product), or where both read the same buffers (the moments of Adam, several reductions of
+one input), and where no dependence keeps one from moving to the other. Then dead stores are
+removed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import compress
 from typing import Any
 
@@ -23,180 +23,165 @@ from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.loop_nest import Home, LoopNest, NestTemplate, Renaming, Write, renaming
+from thalweg.lower.memory.buffers import Buffer, BufferKind, View
+from thalweg.lower.nests.loop_nest import (
+    BoundTemplate,
+    LoopNest,
+    NestTemplate,
+    Renaming,
+    Write,
+    renaming,
+)
 
 _CANDIDATES = 8
 
 
-def fuse(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
-    """The drafts joined as far as that is right and worth it, in an order that runs."""
-    joining = _Joining(target)
-    for draft in drafts:
-        joining.add(draft)
-    return _without_dead([draft for draft in joining.drafts if draft is not None])
+def fuse(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
+    """The nests, fused where that is legal and profitable; the order respects dependences."""
+    fusion = _Fusion(target)
+    for nest in nests:
+        fusion.add(nest)
+    return _without_dead([nest for nest in fusion.nests if nest is not None])
 
 
-class _Joining:
+class _Fusion:
+    """The nests so far, some fused: those that were moved leave None behind."""
+
     def __init__(self, target: Target) -> None:
-        self.drafts: list[LoopNest | None] = []
+        self.nests: list[LoopNest | None] = []
         self._written_at: dict[Buffer, int] = defaultdict(lambda: -1)
         self._used_at: dict[Buffer, int] = defaultdict(lambda: -1)
-        self._joints = _Joints(target)
+        self._fused = _FusedTemplates(target)
 
-    def add(self, draft: LoopNest) -> None:
-        for place in self._candidates(draft):
-            target = self.drafts[place]
+    def add(self, nest: LoopNest) -> None:
+        for place in self._candidates(nest):
+            target = self.nests[place]
             if target is None:
                 continue
-            joined = self._joints.of(target, draft)
-            if joined is None:
+            fused = self._fused.of(target, nest)
+            if fused is None:
                 continue
-            if self._can_rise(draft, place):
-                self.drafts[place] = joined
-                self._note(draft, place)  # what the other one touches is noted there
+            if self._can_rise(nest, place):
+                self.nests[place] = fused
+                self._note(nest, place)  # the accesses of the earlier one are noted
                 return
             if self._can_sink(target, place):
-                self.drafts[place] = None
-                self.drafts.append(None)
-                self._put(joined, len(self.drafts) - 1)
+                self.nests[place] = None
+                self.nests.append(None)
+                self._put(fused, len(self.nests) - 1)
                 return
-        self.drafts.append(None)
-        self._put(draft, len(self.drafts) - 1)
+        self.nests.append(None)
+        self._put(nest, len(self.nests) - 1)
 
-    def _put(self, draft: LoopNest, place: int) -> None:
-        self.drafts[place] = draft
-        self._note(draft, place)
+    def _put(self, nest: LoopNest, place: int) -> None:
+        self.nests[place] = nest
+        self._note(nest, place)
 
-    def _note(self, draft: LoopNest, place: int) -> None:
-        """What a draft at a place touches."""
+    def _note(self, nest: LoopNest, place: int) -> None:
+        """Note the accesses of a nest at a position."""
         used, written = self._used_at, self._written_at
-        for buffer in draft.reads | draft.written:
+        for buffer in nest.reads | nest.written:
             if used[buffer] < place:
                 used[buffer] = place
-        for buffer in draft.written:
+        for buffer in nest.written:
             if written[buffer] < place:
                 written[buffer] = place
 
-    def _candidates(self, draft: LoopNest) -> list[int]:
-        nest = draft.nest
-        if nest.product is not None or any(write.combine != "set" for write in nest.writes):
+    def _candidates(self, nest: LoopNest) -> list[int]:
+        template = nest.template
+        if template.product is not None or any(write.combine != "set" for write in template.writes):
             return []
-        places = {self._written_at[buffer] for buffer in draft.reads}
-        places |= {self._used_at[buffer] for buffer in draft.reads if buffer.size > 1}
+        places = {self._written_at[buffer] for buffer in nest.reads}
+        places |= {self._used_at[buffer] for buffer in nest.reads if buffer.size > 1}
         return sorted((place for place in places if place >= 0), reverse=True)[:_CANDIDATES]
 
-    def _can_rise(self, draft: LoopNest, place: int) -> bool:
-        """Whether a new draft may run already at a place: what it reads is there by then, and what
-        it overwrites is no longer needed."""
-        touched = draft.reads | draft.written
+    def _can_rise(self, nest: LoopNest, place: int) -> bool:
+        """Whether a new nest may move up to a position: what it reads is written before, and what
+        it overwrites is not accessed after."""
+        touched = nest.reads | nest.written
         return all(self._written_at[buffer] <= place for buffer in touched) and all(
-            self._used_at[buffer] <= place for buffer in draft.written
+            self._used_at[buffer] <= place for buffer in nest.written
         )
 
-    def _can_sink(self, draft: LoopNest, place: int) -> bool:
-        """Whether a draft may wait until now: nobody after it needs it or changes what it reads."""
-        return all(self._used_at[buffer] <= place for buffer in draft.written) and all(
-            self._written_at[buffer] <= place for buffer in draft.reads
+    def _can_sink(self, nest: LoopNest, place: int) -> bool:
+        """Whether an earlier nest may move down to the end: no later one accesses what it writes,
+        or writes what it reads."""
+        return all(self._used_at[buffer] <= place for buffer in nest.written) and all(
+            self._written_at[buffer] <= place for buffer in nest.reads
         )
 
 
-@dataclass(frozen=True)
-class _Joint:
-    """Two nests as one, and which of the homes of both its buffers come from, shifted how far."""
-
-    nest: NestTemplate
-    places: tuple[int, ...]
-    shifts: tuple[int, ...]
-
-
-class _Joints:
-    """Drafts as one, found out once for nests that meet in the same way."""
+class _FusedTemplates:
+    """Fuses pairs of nests; once for all pairs of two templates whose buffers overlap equally."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._known: dict[Any, _Joint | None] = {}
+        self._known: dict[Any, BoundTemplate | None] = {}
 
     def of(self, first: LoopNest, second: LoopNest) -> LoopNest | None:
-        """Both drafts as one, or None where that would be wrong or useless."""
-        if not all(_is_plain(draft) for draft in (first, second)):
-            return _joined(first, second, self._target)
-        homes = first.homes + second.homes
-        key = (first.nest, second.nest, *_meeting(homes))
+        """Both nests fused, or None where that is illegal or unprofitable."""
+        if not all(_is_plain(nest) for nest in (first, second)):
+            return _fused(first, second, self._target)
+        views = first.views + second.views
+        key = (first.template, second.template, *_overlaps(views))
         if key not in self._known:
-            joined = _joined(first, second, self._target)
-            self._known[key] = None if joined is None else _joint(joined, homes)
-            return joined
-        joint = self._known[key]
-        return None if joint is None else _made_again(joint, homes, first, second)
+            fused = _fused(first, second, self._target)
+            self._known[key] = fused and BoundTemplate.of(fused.template, views)
+            return fused
+        known = self._known[key]
+        return known and known.instantiate(views, _nodes(first, second))
 
 
-def _is_plain(draft: LoopNest) -> bool:
-    """Whether a draft is nothing but a nest on some memory."""
-    return not draft.needed and not draft.behind and draft.nest.can_move
+def _is_plain(nest: LoopNest) -> bool:
+    """Whether a nest is nothing but an instance of its template."""
+    return not nest.checks and not nest.aliases and nest.template.can_rebind
 
 
-def _meeting(homes: Sequence[Home]) -> list[tuple[int, int]]:
-    """Which of several places in memory are in the same buffer, and how far from one another."""
+def _overlaps(views: Sequence[View]) -> list[tuple[int, int]]:
+    """Which of several views share a buffer, and their distances in it."""
     first: dict[Buffer, tuple[int, int]] = {}
     found: list[tuple[int, int]] = []
-    for buffer, shift in homes:
+    for buffer, shift in views:
         which, start = first.setdefault(buffer, (len(first), shift))
         found.append((which, shift - start))
     return found
-
-
-def _joint(joined: LoopNest, homes: Sequence[Home]) -> _Joint:
-    first = {buffer: place for place, (buffer, _) in reversed([*enumerate(homes)])}
-    places = tuple([first[buffer] for buffer in joined.nest.buffers])
-    return _Joint(joined.nest, places, tuple([homes[place][1] for place in places]))
-
-
-def _made_again(
-    joint: _Joint, homes: Sequence[Home], first: LoopNest, second: LoopNest
-) -> LoopNest:
-    """Two drafts whose nests were joined before."""
-    moved: list[Home] = []
-    for place, before in zip(joint.places, joint.shifts, strict=True):
-        buffer, shift = homes[place]
-        moved.append((buffer, shift - before))
-    return LoopNest(joint.nest, _nodes(first, second), moved=tuple(moved))
 
 
 def _nodes(first: LoopNest, second: LoopNest) -> tuple[Node, ...]:
     return first.nodes + tuple([node for node in second.nodes if node not in first.nodes])
 
 
-def _joined(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None:
-    """Both drafts as one, or None where that would be wrong or useless."""
+def _fused(first: LoopNest, second: LoopNest, target: Target) -> LoopNest | None:
+    """Both nests fused, or None where that is illegal or unprofitable."""
     if first.serial or second.serial:
         return None
     if any(write.combine != "set" for write in first.writes):
         return None
     if first.product is not None and second.has_reductions:
         return None
-    if first.written & second.behind or second.written & first.behind:
-        return None  # one reads what the other writes through an alias, at places of its own
+    if first.written & second.aliases or second.written & first.aliases:
+        return None  # one reads what the other writes through an alias, at other offsets
     writes = [*first.writes, *second.writes]
-    if len(writes) > target.max_writes or first.parts + second.parts > target.max_expressions:
+    size = first.expr_size + second.expr_size
+    if len(writes) > target.max_writes or size > target.max_expressions:
         return None
     if len(first.loads.keys() | second.loads.keys()) + len(writes) > target.max_streams:
         return None
     rename = _onto(second, first)
     if rename is None:
         return None
-    moved = Renaming(rename)
+    renamed = Renaming(rename)
     places: dict[Buffer, list[Write]] = defaultdict(list)
     for write in first.writes:
         places[write.buffer].append(write)
-    if not _meet(first, second, places, moved) or _checks_made(first, second):
+    if not _meet(first, second, places, renamed) or _checks_made(first, second):
         return None
     return _merge(first, second, places, rename)
 
 
 def _onto(second: LoopNest, first: LoopNest) -> dict[Variable, Affine] | None:
-    """A nest's variables by those of another one: the same ones, or those of a nest of as many
-    turns in other loops, where every place is still a plain sum."""
+    """A nest's variables by those of another one: of equal loops, or of other loops with as many
+    iterations, where every offset stays an affine sum of variables."""
     if first.domain == second.domain:
         return renaming(second.variables, first.variables)
     if not first.written & second.reads:
@@ -210,15 +195,15 @@ def _onto(second: LoopNest, first: LoopNest) -> dict[Variable, Affine] | None:
 def _reshaped(
     variables: Sequence[Variable], others: Sequence[Variable]
 ) -> dict[Variable, Affine] | None:
-    """Loops by other loops, of which some are several of theirs or several one of theirs."""
+    """Loops by other loops, where each of one side is one or several of the other, collapsed."""
     left = [v for v in variables if v.extent != 1]
     right = [v for v in others if v.extent != 1]
     found = {v: number(0) for v in variables if v.extent == 1}
     while left and right:
         ours, theirs = [left.pop()], [right.pop()]
-        while (turns := _turns(ours)) != (wanted := _turns(theirs)):
-            side, rest = (ours, left) if turns < wanted else (theirs, right)
-            if not rest or not turns or not wanted:
+        while (count := _iterations(ours)) != (wanted := _iterations(theirs)):
+            side, rest = (ours, left) if count < wanted else (theirs, right)
+            if not rest or not count or not wanted:
                 return None
             side.insert(0, rest.pop())
         if len(ours) == 1:
@@ -230,12 +215,12 @@ def _reshaped(
     return None if left or right else found
 
 
-def _turns(variables: Sequence[Variable]) -> int:
+def _iterations(variables: Sequence[Variable]) -> int:
     return math.prod(variable.extent for variable in variables)
 
 
 def _digits(variables: Sequence[Variable], whole: Variable) -> dict[Variable, Affine]:
-    """Loops as the digits of one loop that has all their turns."""
+    """Loops as the digits of one collapsed loop."""
     found: dict[Variable, Affine] = {}
     stride = 1
     for variable in reversed(variables):
@@ -244,47 +229,47 @@ def _digits(variables: Sequence[Variable], whole: Variable) -> dict[Variable, Af
     return found
 
 
-def _stays_plain(draft: LoopNest, moved: Renaming) -> bool:
-    """Whether a draft reads and writes at sums of variables, which it does not compute with."""
-    places = [place for offsets in draft.loads.values() for place in offsets]
-    places += [write.offset for write in draft.writes]
-    if any(isinstance(atom, FloorMod) for place in places for atom in moved.affine(place).terms):
+def _stays_plain(nest: LoopNest, renamed: Renaming) -> bool:
+    """Whether a nest's renamed offsets are sums of variables, and its values use no index."""
+    places = [place for offsets in nest.loads.values() for place in offsets]
+    places += [write.offset for write in nest.writes]
+    if any(isinstance(atom, FloorMod) for place in places for atom in renamed.affine(place).terms):
         return False
-    values = [write.value for write in draft.writes]
+    values = [write.value for write in nest.writes]
     return not any(isinstance(part, Index) for part in walk(values))
 
 
 def _meet(
-    first: LoopNest, second: LoopNest, places: dict[Buffer, list[Write]], moved: Renaming
+    first: LoopNest, second: LoopNest, places: dict[Buffer, list[Write]], renamed: Renaming
 ) -> bool:
-    """Whether the second reads what the first writes, and writes what it reads, only in place."""
+    """Whether the second reads what the first writes, and writes what it reads, only at the offset
+    of the same iteration."""
     for buffer, offsets in second.loads.items():
         if buffer in places and any(
-            moved.affine(offset) != places[buffer][-1].offset for offset in offsets
+            renamed.affine(offset) != places[buffer][-1].offset for offset in offsets
         ):
             return False
     for write in second.writes:
-        offset = moved.affine(write.offset)
+        offset = renamed.affine(write.offset)
         if any(before.offset != offset for before in places.get(write.buffer, ())):
             return False
         if any(read != offset for read in first.loads.get(write.buffer, ())):
             return False
         if first.product is not None and write.buffer in _factors(first):
             return False
-    # A reduction sees other places than its own: nothing it reads may be written in its nest.
+    # A reduction reads the elements of other iterations: its nest may not write what it reads.
     return not (first.has_reductions and first.reads & second.written)
 
 
 def _checks_made(first: LoopNest, second: LoopNest) -> bool:
-    """Whether the second checks what the first makes: that can be done when it is there, and the
-    second must not run before that."""
-    conditions = walk([need.condition for need in second.needed])
+    """Whether the second has checks of what the first writes: those run between the two."""
+    conditions = walk([check.condition for check in second.checks])
     return any(isinstance(part, Load) and part.buffer in first.written for part in conditions)
 
 
-def _factors(draft: LoopNest) -> set[Buffer]:
-    assert draft.product is not None
-    return {draft.product.a.buffer, draft.product.b.buffer}
+def _factors(nest: LoopNest) -> set[Buffer]:
+    assert nest.product is not None
+    return {nest.product.a.buffer, nest.product.b.buffer}
 
 
 def _merge(
@@ -315,26 +300,26 @@ def _merge(
         tuple(writes),
         _nodes(first, second),
         first.product,
-        first.needed + second.needed,
-        behind=first.behind | second.behind,
+        first.checks + second.checks,
+        aliases=first.aliases | second.aliases,
     )
 
 
-def _without_dead(drafts: list[LoopNest]) -> list[LoopNest]:
-    """The drafts without writes to temporaries that nothing reads afterwards."""
+def _without_dead(nests: list[LoopNest]) -> list[LoopNest]:
+    """The nests without writes to temporaries that no later nest reads."""
     alive: set[Buffer] = set()
     kept: list[LoopNest] = []
-    nests: dict[tuple[NestTemplate, tuple[bool, ...]], NestTemplate] = {}
-    for draft in reversed(drafts):
-        read = [b.kind is not BufferKind.TEMPORARY or b in alive for b in draft.targets]
-        if not any(read) and not draft.needed:
+    templates: dict[tuple[NestTemplate, tuple[bool, ...]], NestTemplate] = {}
+    for nest in reversed(nests):
+        read = [b.kind is not BufferKind.TEMPORARY or b in alive for b in nest.targets]
+        if not any(read) and not nest.checks:
             continue
         if not all(read):
-            key = draft.nest, tuple(read)
-            if key not in nests:
-                writes = tuple(compress(draft.nest.writes, read))
-                nests[key] = replace(draft.nest, writes=writes)
-            draft = draft.changed(nests[key])
-        alive |= draft.reads
-        kept.append(draft)
+            key = nest.template, tuple(read)
+            if key not in templates:
+                writes = tuple(compress(nest.template.writes, read))
+                templates[key] = replace(nest.template, writes=writes)
+            nest = nest.with_template(templates[key])
+        alive |= nest.reads
+        kept.append(nest)
     return kept[::-1]

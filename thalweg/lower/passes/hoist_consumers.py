@@ -1,8 +1,8 @@
-"""When drafts run: what makes little of much runs as soon as it can.
+"""Hoists nests that read far more than they write, up to the producers of what they read.
 
-The gradient of a weight, joined with the update of that weight, reads large values and leaves
-nothing behind but the variables it writes. Where it runs right after what it reads was made, that
-memory is free for others, and much of it is still in the caches.
+The gradient of a weight, fused with the update of that weight, reads large temporaries and writes
+only variables. Right after the producers of those temporaries, it finds much of them in the caches,
+and frees their memory early.
 """
 
 from __future__ import annotations
@@ -15,50 +15,52 @@ from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.loop_nest import LoopNest
 
-_Place = tuple[int, int]  # after which draft, and after how many others that were moved
+_Place = tuple[int, int]  # the nest that it comes after, and a rank among those hoisted there
 
 
-def hoist_consumers(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
-    """The drafts, some of them moved to the front as far as what they touch lets them."""
-    order = _Order(drafts, target)
-    places = [order.place(position, draft) for position, draft in enumerate(drafts)]
-    return [drafts[i] for i in sorted(range(len(drafts)), key=places.__getitem__)]
+def hoist_consumers(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
+    """The nests, some of them hoisted as far as dependences allow."""
+    order = _Order(nests, target)
+    places = [order.place(position, nest) for position, nest in enumerate(nests)]
+    return [nests[i] for i in sorted(range(len(nests)), key=places.__getitem__)]
 
 
 class _Order:
-    def __init__(self, drafts: Sequence[LoopNest], target: Target) -> None:
+    """The places of nests so far, by the buffers that they access."""
+
+    def __init__(self, nests: Sequence[LoopNest], target: Target) -> None:
         self._target = target
         self._written: dict[Buffer, _Place] = defaultdict(_start)
         self._used: dict[Buffer, _Place] = defaultdict(_start)
         self._checked = _start()
-        self._last_check = max((i for i, draft in enumerate(drafts) if draft.needed), default=-1)
+        self._last_check = max((i for i, nest in enumerate(nests) if nest.checks), default=-1)
 
-    def place(self, position: int, draft: LoopNest) -> _Place:
-        """Where a draft goes; those before it in the old order have their places."""
+    def place(self, position: int, nest: LoopNest) -> _Place:
+        """The place of the next nest."""
         found = position, 0
-        if self._may_move(position, draft):
-            found = self._earliest(draft)[0], position + 1
-        for buffer in draft.reads | draft.written:
+        if self._may_move(position, nest):
+            found = self._earliest(nest)[0], position + 1
+        for buffer in nest.reads | nest.written:
             self._used[buffer] = max(self._used[buffer], found)
-        for buffer in draft.written:
+        for buffer in nest.written:
             self._written[buffer] = max(self._written[buffer], found)
-        if draft.needed:
+        if nest.checks:
             self._checked = max(self._checked, found)
         return found
 
-    def _may_move(self, position: int, draft: LoopNest) -> bool:
-        if draft.needed or (position < self._last_check and _lasts(draft)):
-            return False  # nothing that lasts is written before all checks have held
-        made = sum(b.bytes for b in draft.written if b.kind is BufferKind.TEMPORARY)
-        read = sum(b.bytes for b in draft.reads if b.kind is BufferKind.TEMPORARY)
-        much, shrinkage = self._target.min_hoisted_bytes, self._target.hoisted_shrinkage
-        return _is_number(draft) or (read >= much and made * shrinkage <= read)
+    def _may_move(self, position: int, nest: LoopNest) -> bool:
+        if nest.checks or (position < self._last_check and _lasts(nest)):
+            return False  # nothing that outlives the step is written before all checks have held
+        made = sum(b.bytes for b in nest.written if b.kind is BufferKind.TEMPORARY)
+        read = sum(b.bytes for b in nest.reads if b.kind is BufferKind.TEMPORARY)
+        min_bytes, shrinkage = self._target.min_hoisted_bytes, self._target.hoisted_shrinkage
+        return _is_number(nest) or (read >= min_bytes and made * shrinkage <= read)
 
-    def _earliest(self, draft: LoopNest) -> _Place:
-        """The last place of those it must come after."""
-        places = [self._written[buffer] for buffer in draft.reads]
-        places += [self._used[buffer] for buffer in draft.written]
-        places += [self._checked] if _lasts(draft) else []
+    def _earliest(self, nest: LoopNest) -> _Place:
+        """The last place of the nests that it depends on."""
+        places = [self._written[buffer] for buffer in nest.reads]
+        places += [self._used[buffer] for buffer in nest.written]
+        places += [self._checked] if _lasts(nest) else []
         return max(places, default=_start())
 
 
@@ -66,10 +68,10 @@ def _start() -> _Place:
     return -1, 0
 
 
-def _is_number(draft: LoopNest) -> bool:
-    return prod(draft.domain) == 1 and draft.product is None and not _lasts(draft)
+def _is_number(nest: LoopNest) -> bool:
+    return prod(nest.domain) == 1 and nest.product is None and not _lasts(nest)
 
 
-def _lasts(draft: LoopNest) -> bool:
-    """Whether a draft writes what outlives the step."""
-    return any(buffer.kind in (BufferKind.VARIABLE, BufferKind.CARRIED) for buffer in draft.written)
+def _lasts(nest: LoopNest) -> bool:
+    """Whether a nest writes what outlives the step."""
+    return any(buffer.kind in (BufferKind.VARIABLE, BufferKind.CARRIED) for buffer in nest.written)

@@ -1,8 +1,8 @@
-"""Sums of many products as one product.
+"""Merges sums of contractions into one contraction.
 
-A weight that is used at every step of an unrolled loop gets its gradient as a sum of products, one
-per step: dW = Σ aₜᵀ bₜ. With all the aₜ one after the other in memory, and all the bₜ, the step is
-one more variable to sum over: one long contraction instead of many short ones and their sum.
+A weight that is used in every iteration of an unrolled loop gets its gradient as a sum of products:
+dW = Σ aₜᵀ bₜ. With all aₜ contiguous in memory, and all bₜ, the iteration t is one more reduced
+variable: one long contraction instead of many short ones and their sum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Fold
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.loop_nest import (
     Factor,
     LoopNest,
@@ -30,64 +30,61 @@ from thalweg.lower.nests.loop_nest import (
     users_of,
 )
 
-#: For each buffer that lies inside another one: in which, and from which element on.
-Pieces = dict[Buffer, tuple[Buffer, int]]
 
-
-def merge_reductions(drafts: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
-    """The drafts with sums of products of one form joined; notes which buffers make up others."""
-    writers, readers = users_of(drafts)
+def merge_reductions(nests: Sequence[LoopNest], pieces: Pieces, target: Target) -> list[LoopNest]:
+    """The nests with sums of equivalent contractions merged; adds their factors to `pieces`."""
+    writers, readers = users_of(nests)
     least = target.min_merged_contractions
-    result: list[LoopNest | None] = list(drafts)
-    adds: dict[NestTemplate, bool] = {}  # whether nests hold sums that are long enough
-    for position, draft in enumerate(drafts):
-        if draft.nest not in adds:
-            adds[draft.nest] = _adds_many(draft.nest, least)
-        groups = _groups(drafts, draft, writers, readers, least) if adds[draft.nest] else ()
+    result: list[LoopNest | None] = list(nests)
+    adds: dict[NestTemplate, bool] = {}  # whether a template has a long enough sum
+    for position, nest in enumerate(nests):
+        if nest.template not in adds:
+            adds[nest.template] = _adds_many(nest.template, least)
+        groups = _groups(nests, nest, writers, readers, least) if adds[nest.template] else ()
         for chain, group in groups:
-            joined = _joined([drafts[place] for place in group], draft, chain, pieces)
-            if joined is None:
+            merged = _merged([nests[place] for place in group], nest, chain, pieces)
+            if merged is None:
                 continue
             for place in group:
                 result[place] = None
-            result[position] = joined
-            break  # the nest has one product now
-    return [draft for draft in result if draft is not None]
+            result[position] = merged
+            break  # the nest has a product now
+    return [nest for nest in result if nest is not None]
 
 
-def _adds_many(nest: NestTemplate, least: int) -> bool:
-    """Whether a nest does nothing but compute with sums, of which one may be of many products."""
-    if nest.product is not None or len(nest.writes) != 1 or nest.has_reductions:
+def _adds_many(template: NestTemplate, least: int) -> bool:
+    """Whether a template is one elementwise write with a sum of enough loads in it."""
+    if template.product is not None or len(template.writes) != 1 or template.has_reductions:
         return False
-    return any(len(_added(chain)) >= least for chain in _chains(nest.writes[0].value))
+    return any(len(_added(chain)) >= least for chain in _chains(template.writes[0].value))
 
 
 def _groups(
-    drafts: Sequence[LoopNest],
+    nests: Sequence[LoopNest],
     total: LoopNest,
     writers: Positions,
     readers: Positions,
     least: int,
 ) -> list[tuple[Expr, list[int]]]:
-    """The products of one form that a sum inside a draft adds up and that nobody else reads."""
+    """The sums in a nest, each with a group of equivalent contractions that only it reads."""
     found: list[tuple[Expr, list[int]]] = []
     for chain in _chains(total.writes[0].value):
-        alike: dict[Any, list[int]] = defaultdict(list)
+        equivalent: dict[Any, list[int]] = defaultdict(list)
         for buffer, offset in _added(chain):
             if buffer.kind is not BufferKind.TEMPORARY or len(writers[buffer]) != 1:
                 continue
             (place,) = writers[buffer]
-            draft = drafts[place]
-            if len(readers[buffer]) == 1 and _is_bare(draft) and _meet(draft, total, offset):
-                alike[_form(draft)].append(place)
-        found += [(chain, group) for group in alike.values() if len(set(group)) >= least]
+            nest = nests[place]
+            if len(readers[buffer]) == 1 and _is_bare(nest) and _meet(nest, total, offset):
+                equivalent[_form(nest)].append(place)
+        found += [(chain, group) for group in equivalent.values() if len(set(group)) >= least]
     return [(chain, group) for chain, group in found if len(set(group)) == len(group)]
 
 
-def _meet(draft: LoopNest, total: LoopNest, offset: Affine) -> bool:
-    """Whether a sum reads a product at the place it was made."""
-    mine = structure([draft.writes[0].offset], draft.variables)
-    return draft.domain == total.domain and mine == structure([offset], total.variables)
+def _meet(nest: LoopNest, total: LoopNest, offset: Affine) -> bool:
+    """Whether a sum reads a contraction at the offset that it is written at."""
+    mine = structure([nest.writes[0].offset], nest.variables)
+    return nest.domain == total.domain and mine == structure([offset], total.variables)
 
 
 def _is_sum(part: Expr) -> bool:
@@ -95,7 +92,7 @@ def _is_sum(part: Expr) -> bool:
 
 
 def _chains(value: Expr) -> list[Expr]:
-    """The sums in an expression that are not parts of larger sums."""
+    """The sums in an expression that are not terms of larger sums."""
     found: list[Expr] = []
     pending, seen = [value], set[Expr]()
     while pending:
@@ -111,7 +108,7 @@ def _chains(value: Expr) -> list[Expr]:
 
 
 def _added(chain: Expr) -> list[tuple[Buffer, Affine]]:
-    """What a sum of loads adds up."""
+    """The loads among the terms of a sum."""
     found: list[tuple[Buffer, Affine]] = []
     pending = [chain]
     while pending:
@@ -123,95 +120,98 @@ def _added(chain: Expr) -> list[tuple[Buffer, Affine]]:
     return found
 
 
-def _is_bare(draft: LoopNest) -> bool:
-    """Whether a draft is a product of two temporaries and nothing else."""
-    product = draft.product
-    if product is None or len(draft.writes) != 1:
+def _is_bare(nest: LoopNest) -> bool:
+    """Whether a nest is a contraction of two temporaries without an epilogue."""
+    product = nest.product
+    if product is None or len(nest.writes) != 1:
         return False
     factors = [product.a.value, product.b.value]
     loads = [value for value in factors if isinstance(value, Load)]
     temporary = all(load.buffer.kind is BufferKind.TEMPORARY for load in loads)
-    return len(loads) == 2 and temporary and isinstance(draft.writes[0].value, Accumulated)
+    return len(loads) == 2 and temporary and isinstance(nest.writes[0].value, Accumulated)
 
 
-def _form(draft: LoopNest) -> Any:
-    """What products must have in common to be joined: all but the buffers."""
-    product = draft.product
+def _form(nest: LoopNest) -> Any:
+    """What equivalent contractions have in common: all but the buffers."""
+    product = nest.product
     assert product is not None
     factors = product.a, product.b
     bounds = [bound for factor in factors for bound in factor.bounds]
     places = [*(f.load.offset for f in factors), *(place for _, place, _ in bounds)]
     sizes = tuple(factor.buffer.size for factor in factors)
     limits = tuple((low, high) for low, _, high in bounds), len(product.a.bounds)
-    same = structure([*places, draft.writes[0].offset], (*draft.variables, *product.reduced))
+    same = structure([*places, nest.writes[0].offset], (*nest.variables, *product.reduced))
     return same, limits, sizes, product.dtype
 
 
-def _joined(
+def _merged(
     products: Sequence[LoopNest], total: LoopNest, chain: Expr, pieces: Pieces
 ) -> LoopNest | None:
-    """One product in place of several and of their sum."""
+    """One contraction in place of several and of their sum; None if the factors are not
+    contiguous."""
     first = products[0]
     assert first.product is not None
     steps = Variable.fresh(len(products))
-    a, b = (_stack([_factor(draft, side) for draft in products], steps, pieces) for side in (0, 1))
+    a, b = (
+        _merged_factor([_factor(nest, side) for nest in products], steps, pieces) for side in (0, 1)
+    )
     if a is None or b is None:
         return None
     product = replace(first.product, reduced=(steps, *first.product.reduced), a=a, b=b)
-    gone = {draft.writes[0].buffer for draft in products}
+    gone = {nest.writes[0].buffer for nest in products}
     rest = Fold(lambda part, left: _left(part, left, gone)).of(chain)
     total_sum = Accumulated(product.dtype)
     value = total_sum if rest is None else total_sum + rest
     rename = Renaming(_onto(total, first), lambda part: value if part is chain else None)
-    # Within the sum's place stands what is left of it, which has to be renamed as well.
-    moved = Renaming(_onto(total, first)).of(rename.of(total.writes[0].value))
+    # The rest of the sum, which was put in as it is, has to be renamed as well.
+    renamed = Renaming(_onto(total, first)).of(rename.of(total.writes[0].value))
     write = total.writes[0]
     done = replace(
-        write, variables=first.variables, offset=rename.affine(write.offset), value=moved
+        write, variables=first.variables, offset=rename.affine(write.offset), value=renamed
     )
-    nodes = tuple(dict.fromkeys(n for draft in (*products, total) for n in draft.nodes))
-    needed = tuple(n for draft in (*products, total) for n in draft.needed)
-    behind = frozenset(_factor(draft, side).buffer for draft in products for side in (0, 1))
-    return LoopNest.of(first.variables, (done,), nodes, product, needed, behind=behind)
+    nodes = tuple(dict.fromkeys(n for nest in (*products, total) for n in nest.nodes))
+    checks = tuple(n for nest in (*products, total) for n in nest.checks)
+    aliases = frozenset(_factor(nest, side).buffer for nest in products for side in (0, 1))
+    return LoopNest.of(first.variables, (done,), nodes, product, checks, aliases=aliases)
 
 
-def _onto(draft: LoopNest, other: LoopNest) -> dict[Variable, Affine]:
-    pairs = zip(draft.variables, other.variables, strict=True)
+def _onto(nest: LoopNest, other: LoopNest) -> dict[Variable, Affine]:
+    pairs = zip(nest.variables, other.variables, strict=True)
     return {mine: index_of(theirs) for mine, theirs in pairs if mine is not theirs}
 
 
-def _factor(draft: LoopNest, side: int) -> Factor:
-    assert draft.product is not None
-    return draft.product.b if side else draft.product.a
+def _factor(nest: LoopNest, side: int) -> Factor:
+    assert nest.product is not None
+    return nest.product.b if side else nest.product.a
 
 
-def _stack(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -> Factor | None:
-    """The factors of all steps as one over a buffer that holds them one after the other."""
+def _merged_factor(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -> Factor | None:
+    """The factors of all iterations as one over a buffer that holds them contiguously."""
     buffers = [factor.buffer for factor in factors]
     offset: Affine = factors[0].load.offset
     if all(buffer in pieces for buffer in buffers):
         places = [pieces[buffer] for buffer in buffers]
         strides = {now[1] - before[1] for before, now in pairwise(places)}
-        if len({home for home, _ in places}) > 1 or len(strides) > 1:
+        if len({whole for whole, _ in places}) > 1 or len(strides) > 1:
             return None
-        home, start = places[0]
+        whole, start = places[0]
         (stride,) = strides
     elif len(set(buffers)) < len(buffers) or any(buffer in pieces for buffer in buffers):
         return None
     else:
         size = buffers[0].size
-        home = Buffer(
+        whole = Buffer(
             BufferKind.TEMPORARY, buffers[0].dtype, size * len(buffers), buffers[0].source
         )
-        pieces.update((b, (home, place * size)) for place, b in enumerate(buffers))
+        pieces.update((b, (whole, place * size)) for place, b in enumerate(buffers))
         start, stride = 0, size
     placed = offset + index_of(steps).scaled(stride)
-    value = Load(home, placed + number(start))
+    value = Load(whole, placed + number(start))
     return Factor(value, factors[0].bounds)
 
 
 def _left(part: Expr, left: Fold[Expr | None], gone: set[Buffer]) -> Expr | None:
-    """What is left of a sum of loads without those of some buffers."""
+    """A sum of loads without those from some buffers; None if nothing is left."""
     if isinstance(part, Load) and part.buffer in gone:
         return None
     if not _is_sum(part):

@@ -1,8 +1,8 @@
-"""Factors of many small products, turned round once for all of them.
+"""Transposes a factor once for many small contractions.
 
-At every step of an unrolled loop's gradient a few rows meet the same weights, read across their
-rows: dx = dy Wᵀ. Each such product would turn the weights round on its way. Where there are
-several, a copy whose columns lie side by side is made once, and all of them read that.
+In every iteration of an unrolled loop's gradient a few rows are multiplied by the same transposed
+weights: dx = dy Wᵀ. Each such product would transpose the weights as it packs them. Where there are
+several, a transposed copy is stored once, and all of them read that.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from thalweg.lower.nests.loop_nest import Factor, LoopNest, NestTemplate, Produc
 
 
 @dataclass(frozen=True)
-class _Turned:
-    """What a factor is: a matrix in a buffer, its columns as far apart as `stride` says."""
+class _Matrix:
+    """A factor that is a matrix in a buffer, its columns `stride` elements apart."""
 
     buffer: Buffer
     start: int
@@ -33,35 +33,35 @@ class _Turned:
     depth: int
 
 
-def pretranspose(drafts: Sequence[LoopNest], target: Target) -> list[LoopNest]:
-    """The drafts with copies of factors that several products would turn round."""
-    users: dict[_Turned, list[int]] = defaultdict(list)
+def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
+    """The nests with transposed copies of factors that several contractions read."""
+    users: dict[_Matrix, list[int]] = defaultdict(list)
     rows = range(target.min_pretransposed_rows, target.max_pretransposed_rows + 1)
-    for position, draft in enumerate(drafts):
-        found = None if draft.product is None else _across(draft.product, rows)
+    for position, nest in enumerate(nests):
+        found = None if nest.product is None else _across(nest.product, rows)
         if found is not None:
             users[found].append(position)
-    result = list(drafts)
-    nests: dict[NestTemplate, tuple[NestTemplate, Buffer]] = {}
+    result = list(nests)
+    templates: dict[NestTemplate, tuple[NestTemplate, Buffer]] = {}
     copies: dict[int, list[LoopNest]] = defaultdict(list)
     for matrix, positions in users.items():
         is_read_once = len(positions) < target.min_pretransposed_uses
-        if is_read_once or _changes(drafts, matrix.buffer, positions):
+        if is_read_once or _changes(nests, matrix.buffer, positions):
             continue
-        home = Buffer(
+        copy = Buffer(
             BufferKind.TEMPORARY,
             matrix.buffer.dtype,
             matrix.columns * matrix.depth,
             matrix.buffer.source,
         )
-        copies[positions[0]].append(_copy(drafts[positions[0]], matrix, home))
+        copies[positions[0]].append(_copy(nests[positions[0]], matrix, copy))
         for position in positions:
-            result[position] = _reading(drafts[position], home, nests)
-    return [each for at, draft in enumerate(result) for each in (*copies[at], draft)]
+            result[position] = _reading(nests[position], copy, templates)
+    return [each for at, nest in enumerate(result) for each in (*copies[at], nest)]
 
 
-def _across(product: Product, rows: range) -> _Turned | None:
-    """The second factor of a product of few rows, if its sums run along memory."""
+def _across(product: Product, rows: range) -> _Matrix | None:
+    """The second factor of a product of few rows, if its reduced variable is contiguous."""
     value = product.b.value
     if product.batch or product.b.bounds or not isinstance(value, Load):
         return None
@@ -76,37 +76,37 @@ def _across(product: Product, rows: range) -> _Turned | None:
     stride = offset.terms[column]
     if stride < inner.extent or np.dtype(buffer.dtype) != np.dtype(product.dtype):
         return None
-    return _Turned(buffer, offset.constant, stride, column.extent, inner.extent)
+    return _Matrix(buffer, offset.constant, stride, column.extent, inner.extent)
 
 
-def _changes(drafts: Sequence[LoopNest], buffer: Buffer, positions: Sequence[int]) -> bool:
+def _changes(nests: Sequence[LoopNest], buffer: Buffer, positions: Sequence[int]) -> bool:
     """Whether a buffer is written between the first product and the last."""
-    return any(buffer in draft.written for draft in drafts[positions[0] : positions[-1]])
+    return any(buffer in nest.written for nest in nests[positions[0] : positions[-1]])
 
 
-def _copy(user: LoopNest, matrix: _Turned, home: Buffer) -> LoopNest:
+def _copy(user: LoopNest, matrix: _Matrix, copy: Buffer) -> LoopNest:
     inner, column = Variable.fresh(matrix.depth), Variable.fresh(matrix.columns)
     place = Affine(matrix.start, {column: matrix.stride, inner: 1})
     value = Load(matrix.buffer, place)
-    nest = inner, column
-    write = Write(home, nest, Affine(0, {inner: matrix.columns, column: 1}), value)
-    return LoopNest.of(nest, (write,), user.nodes[:1])
+    loops = inner, column
+    write = Write(copy, loops, Affine(0, {inner: matrix.columns, column: 1}), value)
+    return LoopNest.of(loops, (write,), user.nodes[:1])
 
 
 def _reading(
-    draft: LoopNest, home: Buffer, nests: dict[NestTemplate, tuple[NestTemplate, Buffer]]
+    nest: LoopNest, copy: Buffer, templates: dict[NestTemplate, tuple[NestTemplate, Buffer]]
 ) -> LoopNest:
-    """A draft whose product reads the copy; drafts of one nest are still of one."""
-    if draft.nest not in nests:
-        nests[draft.nest] = _reading_nest(draft.nest, home), home
-    nest, first = nests[draft.nest]
-    return draft.changed(nest, {first: (home, 0)})
+    """A nest whose product reads the copy; instances of one template stay instances of one."""
+    if nest.template not in templates:
+        templates[nest.template] = _reading_template(nest.template, copy), copy
+    template, first = templates[nest.template]
+    return nest.with_template(template, {first: (copy, 0)})
 
 
-def _reading_nest(nest: NestTemplate, home: Buffer) -> NestTemplate:
-    product = nest.product
+def _reading_template(template: NestTemplate, copy: Buffer) -> NestTemplate:
+    product = template.product
     assert product is not None
     (column,), (inner,) = product.columns, product.reduced
     place = Affine(0, {inner: column.extent, column: 1})
-    factor = Factor(Load(home, place), ())
-    return replace(nest, product=replace(product, b=factor))
+    factor = Factor(Load(copy, place), ())
+    return replace(template, product=replace(product, b=factor))

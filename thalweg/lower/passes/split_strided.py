@@ -1,7 +1,7 @@
-"""Products over strided places, one phase at a time.
+"""Splits contractions with strided outputs into phases.
 
 The gradient of a strided convolution reads at `i // 2` and `i % 2` of an output index i. Over the
-even and over the odd places apart, both are sums of variables again, and each phase is a plain
+even and over the odd indices apart, both are sums of variables again, and each phase is a plain
 contraction.
 """
 
@@ -17,20 +17,21 @@ from thalweg.ir.index import Affine, expressed, number
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import IndexTuple, Variable
 from thalweg.ir.target import Target
-from thalweg.lower.nests.match_contraction import digits_of, summed_product
+from thalweg.lower.nests.match_contraction import floor_mods, summed_product
 
 
 def strides_of(form: Any, at: IndexTuple, target: Target) -> dict[Variable, int]:
-    """By which numbers the indices of a product's output are divided, if that is all there is."""
+    """The strides of a contraction's output variables: those it divides by, if it divides nothing
+    else."""
     body = summed_product(form) if isinstance(form, Expr) else None
     if body is None:
         return {}
     strides: dict[Variable, int] = {}
-    for digit in digits_of(body):
-        outer = [v for v in digit.number.terms if v in at.variables]
-        if len(digit.number.terms) != 1 or len(outer) != 1:
+    for term in floor_mods(body):
+        outer = [v for v in term.number.terms if v in at.variables]
+        if len(term.number.terms) != 1 or len(outer) != 1:
             return {}
-        by = digit.divisor * max(digit.modulus, 1)
+        by = term.divisor * max(term.modulus, 1)
         variable = at.variables[at.variables.index(outer[0])]  # pyright: ignore[reportArgumentType]
         strides[variable] = math.lcm(strides.get(variable, 1), by)
     return strides if math.prod(strides.values()) <= target.max_strided_phases else {}
@@ -39,7 +40,7 @@ def strides_of(form: Any, at: IndexTuple, target: Target) -> dict[Variable, int]
 def phases(
     at: IndexTuple, strides: dict[Variable, int]
 ) -> Iterator[tuple[IndexTuple, tuple[Variable, ...]]]:
-    """For each phase, the place of its elements and the loops over them."""
+    """The index of an element of each phase, and the loops over its elements."""
     for residues in itertools.product(*(range(s) for s in strides.values())):
         chosen = dict(zip(strides, residues, strict=True))
         indices: list[Affine] = []
@@ -63,6 +64,6 @@ def _phase(variable: Variable, stride: int, residue: int) -> tuple[Affine, Varia
 
 
 def is_nothing(form: Expr) -> bool:
-    """Whether a phase of a product has no terms: one of its factors is always padding."""
+    """Whether a phase of a contraction is zero: one of its factors is always padding."""
     body = summed_product(form)
     return is_zero(form) if body is None else any(map(is_zero, body.arguments))
