@@ -32,7 +32,7 @@ def page(facts: Sequence[str], regions: Sequence[PlannedRegion]) -> str:
     """A plan: what holds for the whole step, then each region."""
     first, parts = 1, [_STYLE, _facts(facts)]
     for number, region in enumerate(regions, 1):
-        parts += [_facts(region_facts(region, number, first)), _kernels(region.kernels, first)]
+        parts += [_facts(region_facts(region, number)), _kernels(region.kernels, first)]
         first += len(region.kernels)
     return f'<div class="thalweg">{"".join(parts)}</div>'
 

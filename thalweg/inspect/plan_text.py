@@ -42,7 +42,7 @@ def listing(plan: Plan, parts: Sequence[Part], graph_size: int, most: int | None
     """The stages of a step: the graph, host ops, and each region down to its kernels."""
     lines, first = graph_facts(plan, parts, graph_size), 1
     for number, region in enumerate(planned_regions(parts), 1):
-        lines += ["", *region_facts(region, number, first)]
+        lines += ["", *region_facts(region, number)]
         if region.kernels:
             lines += kernel_lines(region.kernels, first, most)
         first += len(region.kernels)
@@ -89,9 +89,8 @@ def _host_lines(host: HostOp) -> list[str]:
     return lines
 
 
-def region_facts(region: PlannedRegion, number: int, first: int) -> list[str]:
-    """What became of a region, whose kernels are numbered from `first` on: its nodes, shapes,
-    threads and memory."""
+def region_facts(region: PlannedRegion, number: int) -> list[str]:
+    """What became of a region: its nodes, shapes, threads and memory."""
     step, about = region.step, plural(len(region.region.nodes), "node")
     if step is None:
         return [f"region {number} {about}, compiled when the step runs"]
@@ -100,7 +99,7 @@ def region_facts(region: PlannedRegion, number: int, first: int) -> list[str]:
     return [
         *_lowered_lines(region, step, number),
         *_shape_lines(region),
-        *_early_lines(region, step, first),
+        *_early_lines(region, step),
         *memory_lines(step, region.kernels),
     ]
 
@@ -149,12 +148,12 @@ def _shape_lines(region: PlannedRegion) -> list[str]:
     return lines
 
 
-def _early_lines(region: PlannedRegion, step: Program, first: int) -> list[str]:
-    """What leaves for other devices, and which kernel's end it waits for."""
-    outputs = dict(zip(region.region.outputs, step.outputs, strict=True))
-    last = len(region.kernels) - 1
-    ends = {t: first + (last if outputs[t].made_by < 0 else outputs[t].made_by) for t in outputs}
-    return [f"sends    {t.name} after kernel {ends[t]}" for t in region.region.early]
+def _early_lines(region: PlannedRegion, step: Program) -> list[str]:
+    """What leaves for other devices, and which kernel of the region it waits for."""
+    makers = [output.made_by % len(region.kernels) for output in step.outputs]
+    made = dict(zip(region.region.outputs, makers, strict=True))
+    count = len(region.kernels)
+    return [f"sends    {t.name} after kernel {made[t] + 1} of {count}" for t in region.region.early]
 
 
 def memory_lines(step: Program, kernels: Sequence[PlannedKernel]) -> list[str]:

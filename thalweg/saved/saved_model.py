@@ -64,7 +64,23 @@ for _name in (
 
 @public("saved_model.builder.SavedModelBuilder", "saved_model.Builder")
 class SavedModelBuilder:
-    """Writes a saved model: a graph with its variables, then graphs for other uses of them."""
+    """Writes a saved model: a graph with its variables, then graphs for other uses of them.
+
+    Args:
+        export_dir: the folder, which must not exist.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [], name="x")
+        >>> y = tf.multiply(x, tf.Variable(2.0), name="y")
+        >>> sess.run(tf.global_variables_initializer())
+        >>> builder = tf.saved_model.builder.SavedModelBuilder("export")
+        >>> builder.add_meta_graph_and_variables(sess, [tf.saved_model.tag_constants.SERVING])
+        >>> path = builder.save()
+        >>> with tf.Session(graph=tf.Graph()) as session:
+        ...     model = tf.saved_model.loader.load(session, ["serve"], "export")
+        ...     session.run("y:0", {"x:0": 3.0})
+        np.float32(6.0)
+    """
 
     def __init__(self, export_dir: str) -> None:
         self._export_dir = os.fsdecode(export_dir)

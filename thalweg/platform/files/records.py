@@ -46,7 +46,15 @@ _WANTS_MORE, _IS_FULL, _BAD_LENGTH, _BAD_DATA = range(4)
 
 @public("python_io.TFRecordCompressionType", "io.TFRecordCompressionType")
 class TFRecordCompressionType:
-    """How a file of records is compressed."""
+    """How a file of records is compressed: NONE, ZLIB or GZIP.
+
+    Example:
+        >>> gzip = tf.python_io.TFRecordOptions(tf.python_io.TFRecordCompressionType.GZIP)
+        >>> with tf.python_io.TFRecordWriter("data.gz", gzip) as writer:
+        ...     writer.write(b"record")
+        >>> list(tf.python_io.tf_record_iterator("data.gz", gzip))
+        [b'record']
+    """
 
     NONE = 0
     ZLIB = 1
@@ -317,7 +325,19 @@ def tf_record_iterator(path: Path, options: Any = None) -> Iterator[bytes]:
 
 @public("python_io.TFRecordWriter", "io.TFRecordWriter")
 class TFRecordWriter:
-    """Writes records: `with tf.python_io.TFRecordWriter(path) as writer: writer.write(b"a")`."""
+    """Writes a file of records, which are bytes: `tf.data.TFRecordDataset` reads it.
+
+    Args:
+        path: the name of the file.
+        options: a `tf.python_io.TFRecordOptions` or compression type.
+
+    Example:
+        >>> with tf.python_io.TFRecordWriter("data.tfrecord") as writer:
+        ...     for record in (b"one", b"two"):
+        ...         writer.write(record)
+        >>> list(tf.python_io.tf_record_iterator("data.tfrecord"))
+        [b'one', b'two']
+    """
 
     def __init__(self, path: Path, options: Any = None) -> None:
         given = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
