@@ -23,7 +23,21 @@ from thalweg.public import public
 
 @public("distributions.Categorical")
 class Categorical(Distribution):
-    """Class i with probability `probs[..., i]` = softmax(`logits`)[..., i]"""
+    """Class i with probability `probs[..., i]` = softmax(`logits`)[..., i].
+
+    Args:
+        logits: log-probabilities [..., classes], which need not be normalized.
+        probs: probabilities; give one of the two.
+        dtype: the dtype of samples.
+        validate_args: check in the step what values must fulfil.
+        allow_nan_stats: give NaN for statistics that are not defined, instead of raising.
+        name: the scope of the nodes.
+
+    Example:
+        >>> coin = tf.distributions.Categorical(probs=[0.25, 0.75])
+        >>> sess.run([coin.prob(1), coin.mode()])
+        [np.float32(0.75), np.int32(1)]
+    """
 
     def __init__(
         self,

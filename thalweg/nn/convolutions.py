@@ -300,7 +300,23 @@ def _transposed(
 def atrous_conv2d(
     value: Any, filters: Any, rate: int, padding: Any, name: str | None = None
 ) -> Tensor:
-    """`conv2d` with `rate - 1` holes between the elements of the filter."""
+    """The convolution of images with a filter that has holes.
+
+    Args:
+        value: images [batch, height, width, in].
+        filters: the kernel [k, l, in, out].
+        rate: the distance between the elements of a window; 1 has no holes.
+        padding: "SAME" or "VALID".
+        name: the name of the nodes.
+
+    Returns:
+        A tensor [batch, rows, columns, out].
+
+    Example:
+        >>> x, kernel = tf.ones([1, 8, 8, 1]), tf.ones([3, 3, 1, 2])
+        >>> tf.nn.atrous_conv2d(x, kernel, 2, "VALID").shape.as_list()
+        [1, 4, 4, 2]
+    """
     with name_scope(name, "atrous_conv2d", [value, filters]) as scope:
         x, w = convert_to_tensor(value, name="value"), convert_to_tensor(filters, name="filters")
         _check_atrous(x, w, 2, rate)

@@ -190,7 +190,15 @@ class NanLossDuringTrainingError(RuntimeError):
 
 @public("train.NanTensorHook", "estimator.NanTensorHook")
 class NanTensorHook(SessionRunHook):
-    """Raises an error, or requests a stop, when the loss becomes NaN."""
+    """Ends the training when the loss is not a number.
+
+    Args:
+        loss_tensor: the loss.
+        fail_on_nan_loss: raise an error, else request a stop.
+
+    Example:
+        >>> hook = tf.train.NanTensorHook(tf.constant(0.5), fail_on_nan_loss=True)
+    """
 
     def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
         self._loss_tensor = loss_tensor

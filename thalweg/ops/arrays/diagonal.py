@@ -469,6 +469,18 @@ def _diagonal_shape(rows: Any, columns: Any, batch_shape: Any) -> Any:
 
 @public("trace", "linalg.trace")
 def trace(x: Any, name: str | None = None) -> Tensor:
-    """The sums of the main diagonals of the innermost matrices."""
+    """The sums of the main diagonals of the innermost matrices.
+
+    Args:
+        x: a numeric tensor [..., m, n].
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of the shape of `x` without its last two axes.
+
+    Example:
+        >>> sess.run(tf.trace([[1, 2], [3, 4]]))
+        np.int32(5)
+    """
     with name_scope(name, "Trace", [x]) as scope:
         return reduce.reduce_sum(matrix_diag_part(x), [-1], name=scope)

@@ -86,7 +86,12 @@ log = unary(Log, "log", "math.log")
 
 
 class Log1p(Smooth):
-    """y = ln(1 + x), exact near 0"""
+    """y = ln(1 + x), exact near 0
+
+    Example:
+        >>> sess.run(tf.log1p([0.0, np.e - 1]))
+        array([0., 1.], dtype=float32)
+    """
 
     numpy = staticmethod(np.log1p)
 
@@ -216,7 +221,12 @@ cos = unary(Cos, "cos", "math.cos")
 
 
 class Tan(Smooth):
-    """y = tan x"""
+    """y = tan x
+
+    Example:
+        >>> sess.run(tf.tan([0.0]))
+        array([0.], dtype=float32)
+    """
 
     numpy = staticmethod(np.tan)
 

@@ -300,7 +300,12 @@ class SoftplusGrad(ActivationGrad):
 
 
 class Softsign(Unary):
-    """y = x / (1 + |x|)"""
+    """y = x / (1 + |x|)
+
+    Example:
+        >>> sess.run(tf.nn.softsign([1.0, -3.0]))
+        array([ 0.5 , -0.75], dtype=float32)
+    """
 
     signature = "features: T -> activations: T; T: floating"
 
