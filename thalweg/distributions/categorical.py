@@ -13,7 +13,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, scalar
-from thalweg.ops.arrays import indexing, joining, searching, transposing
+from thalweg.ops.arrays import joining, marking, searching, transposing
 from thalweg.ops.core import casting, checks, filling, shaping
 from thalweg.ops.math.transcendental import multiply_no_nan
 from thalweg.ops.nn import softmax
@@ -100,7 +100,7 @@ class Categorical(Distribution):
     def _chosen(self, k: Tensor, by_class: Tensor) -> Tensor:
         """The element of `by_class` that each `k` names."""
         checked = after(is_integer(k, "k must be integers."), k) if self.validate_args else k
-        hot = indexing.one_hot(
+        hot = marking.one_hot(
             casting.cast(checked, dtypes.int32), self.event_size, dtype=by_class.dtype
         )
         # The other classes may be impossible: their -inf must not count.

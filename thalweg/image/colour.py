@@ -10,7 +10,7 @@ from thalweg.graph.dtypes import as_dtype, float32
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.image.checks import after, require, require_image, sizes_of
-from thalweg.ops.arrays import joining
+from thalweg.ops.arrays import joining, splitting
 from thalweg.ops.core import basic, casting, filling, shaping
 from thalweg.ops.image import colour
 from thalweg.ops.math import arithmetic, compare, division, reduce, transcendental
@@ -185,7 +185,7 @@ def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = Non
     """
 
     def change(x: Tensor) -> Tensor:
-        hue, saturation, value = joining.split(colour.rgb_to_hsv(_coloured(x)), 3, -1)
+        hue, saturation, value = splitting.split(colour.rgb_to_hsv(_coloured(x)), 3, -1)
         factor = casting.cast(saturation_factor, float32)
         scaled = arithmetic.clip_by_value(saturation * factor, 0.0, 1.0)
         return colour.hsv_to_rgb(joining.concat([hue, scaled, value], -1))
