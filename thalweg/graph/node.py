@@ -16,6 +16,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.op import Op
 from thalweg.graph.origin import line_of
 from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.platform.notebook import location
 from thalweg.public import public
 
 if TYPE_CHECKING:
@@ -115,8 +116,8 @@ class Node:
 
     @property
     def origin(self) -> str:
-        """`file:line` of the user's code that made this node."""
-        return f"{self._code.co_filename}:{self._line()}"
+        """Where the user's code made this node: `file:line`, or `Cell In[3], line 4`."""
+        return location(self._code.co_filename, self._line())
 
     @property
     def traceback(self) -> list[tuple[str, int, str, str]]:

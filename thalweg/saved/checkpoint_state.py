@@ -162,17 +162,14 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
         >>> tf.train.get_checkpoint_state(".").model_checkpoint_path
         './model'
     """
-    from google.protobuf import text_format
-
     folder = os.fsdecode(checkpoint_dir)
     path = _state_path(folder, latest_filename)
     if not os.path.exists(path):
         return None
     try:
-        with open(path, encoding="utf-8") as file:
-            state: Any = text_format.Parse(file.read(), protos.CheckpointState())
-    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
-        tf_logging.warning("%s: %s: Checkpoint ignored", path, error)
+        state = read_state(path)
+    except OSError as error:
+        tf_logging.warning("%s: Checkpoint ignored", error)
         return None
     if not state.model_checkpoint_path:
         raise ValueError(f"Invalid checkpoint state loaded from {folder}")
@@ -181,6 +178,17 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     paths = [os.path.join(folder, each) for each in state.all_model_checkpoint_paths]
     state.all_model_checkpoint_paths[:] = paths
     return state
+
+
+def read_state(path: str) -> Any:
+    """The CheckpointState in a file, as it stands there; an OSError if there is none."""
+    from google.protobuf import text_format
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return text_format.Parse(file.read(), protos.CheckpointState())
+    except (UnicodeDecodeError, text_format.ParseError) as error:
+        raise OSError(f"{path}: {error}") from error
 
 
 @public("train.latest_checkpoint", "contrib.framework.latest_checkpoint")

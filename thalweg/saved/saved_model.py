@@ -305,10 +305,15 @@ def maybe_saved_model_directory(export_dir: str) -> bool:
 
 def read_saved_model(export_dir: str) -> Any:
     """The SavedModel message of a folder."""
+    return read_proto(saved_model_file(export_dir), protos.SavedModel)
+
+
+def saved_model_file(export_dir: str) -> str:
+    """The file of a saved model that a folder has."""
     for name in (SAVED_MODEL_FILENAME_PB, SAVED_MODEL_FILENAME_PBTXT):
         path = os.path.join(export_dir, name)
         if os.path.exists(path):
-            return read_proto(path, protos.SavedModel)
+            return path
     raise OSError(
         f"SavedModel file does not exist at: {export_dir}/"
         f"{{{SAVED_MODEL_FILENAME_PBTXT}|{SAVED_MODEL_FILENAME_PB}}}"

@@ -119,10 +119,21 @@ class Block(NamedTuple):
 
 
 class RecordReader:
-    """The records of one file, block by block, from `offset` in the uncompressed file on."""
+    """The records of one file, block by block, from `offset` in the uncompressed file on.
 
-    def __init__(self, path: Path, compression_type: str = "", offset: int = 0) -> None:
+    A record of more than `max_record` bytes is an error before it is read: what a file says of its
+    length is not a reason to fill the memory.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        compression_type: str = "",
+        offset: int = 0,
+        max_record: int | None = None,
+    ) -> None:
         self._name = as_str_any(os.fspath(path))
+        self._max_record = max_record
         self._source = opened(self._name, compression_type, offset)
         self._offset = offset
         self._begins, self._ends = np.empty((2, _AT_ONCE), np.int64)
@@ -180,6 +191,8 @@ class RecordReader:
         """The data with what follows them, `size` bytes or more."""
         if size - len(data) > self._source.most_left():
             raise self._cut_short()
+        if self._max_record is not None and size > self._max_record:
+            raise _data_loss(self._name, f"a record of {size:,} bytes at {self._offset}")
         pieces, total = [data], len(data)
         while total < size and (piece := self._source.read(size - total)):
             pieces.append(piece)
