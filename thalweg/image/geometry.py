@@ -103,7 +103,19 @@ def random_flip_left_right(image: Any, seed: int | None = None) -> Tensor:
 
 @public("image.random_flip_up_down")
 def random_flip_up_down(image: Any, seed: int | None = None) -> Tensor:
-    """Mirror vertically with probability one half; each image of a batch on its own."""
+    """Images mirrored from top to bottom, or not, as likely as not.
+
+    Args:
+        image: [height, width, channels], or a batch, each image of which has its own chance.
+        seed: a number that fixes the sequence of choices.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> sorted(sess.run(tf.image.random_flip_up_down([[[1]], [[2]]])).ravel().tolist())
+        [1, 2]
+    """
     return _randomly_flipped(image, 0, seed)
 
 

@@ -261,7 +261,24 @@ def sigmoid_cross_entropy(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Cross entropy of independent classes; smoothing moves labels towards 1/2."""
+    """The mean cross entropy of sigmoid(logits) against labels of independent classes.
+
+    Args:
+        multi_class_labels: probabilities of the shape of `logits`.
+        logits: a floating tensor [batch, classes].
+        weights: a scalar, or a tensor that broadcasts to that shape.
+        label_smoothing: how far labels are moved towards 1/2, from 0 to 1.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join.
+        reduction: a `tf.losses.Reduction`.
+
+    Returns:
+        A scalar of the dtype of `logits`, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.sigmoid_cross_entropy([[1.0, 0.0]], [[0.0, 0.0]]))
+        np.float32(0.6931472)
+    """
     _require(multi_class_labels=multi_class_labels, logits=logits)
     values = [logits, multi_class_labels, weights]
     with name_scope(scope, "sigmoid_cross_entropy_loss", values) as scope:

@@ -342,7 +342,17 @@ def fans(shape: Sequence[int]) -> tuple[float, float]:
 
 @public("glorot_uniform_initializer", "initializers.glorot_uniform")
 class GlorotUniform(VarianceScaling):
-    """Uniform in ±√(6 / (fan-in + fan-out))."""
+    """Glorot's initializer: uniform in ±√(6 / (fan-in + fan-out)).
+
+    Args:
+        seed: a number that, with the graph's seed, fixes the values.
+        dtype: the dtype, where the variable does not tell.
+
+    Example:
+        >>> values = sess.run(tf.glorot_uniform_initializer()([100, 200]))
+        >>> abs(values).max() <= (6 / 300) ** 0.5
+        np.True_
+    """
 
     def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
         super().__init__(1.0, "fan_avg", "uniform", seed, dtype)

@@ -159,11 +159,35 @@ def _sum(x: Tensor) -> Tensor:
 
 @public("image.rgb_to_hsv")
 def rgb_to_hsv(images: Any, name: str | None = None) -> Tensor:
-    """Convert images from RGB to HSV, all in [0, 1]."""
+    """RGB images as hue, saturation and value.
+
+    Args:
+        images: [..., 3] in [0, 1], floating.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.image.rgb_to_hsv([[[0.0, 1.0, 0.0]]]))
+        array([[[0.33333334, 1.        , 1.        ]]], dtype=float32)
+    """
     return RGBToHSV()(images, name=name)
 
 
 @public("image.hsv_to_rgb")
 def hsv_to_rgb(images: Any, name: str | None = None) -> Tensor:
-    """Convert images from HSV to RGB, all in [0, 1]."""
+    """Hue, saturation and value as RGB images.
+
+    Args:
+        images: [..., 3] in [0, 1], floating.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.image.hsv_to_rgb([[[0.0, 0.0, 0.5]]]))
+        array([[[0.5, 0.5, 0.5]]], dtype=float32)
+    """
     return HSVToRGB()(images, name=name)
