@@ -139,8 +139,8 @@ def command_output(line: str) -> str:
     if name != "thalweg":
         raise Mismatch(f"only the output of thalweg can be checked, not that of {line}")
     printed = io.StringIO()
-    outputs = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
-    with outputs[0], outputs[1], contextlib.suppress(SystemExit):
+    shown = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
+    with shown[0], shown[1], contextlib.suppress(SystemExit):
         command()(arguments)
     return printed.getvalue()
 
