@@ -126,10 +126,24 @@ def map_fn(
     infer_shape: bool = True,
     name: str | None = None,
 ) -> Any:
-    """`fn` of every row of `elems`, stacked.
+    """A function of every row of `elems`, the results stacked.
 
-    Both may be nested; `dtype` gives the structure and dtypes of the results where they are not
-    those of `elems`. `infer_shape=False` lets the results of the rows differ in shape.
+    Args:
+        fn: a function of a row, or of a nesting of rows.
+        elems: a tensor [rows, ...], or a nesting of such.
+        dtype: the structure and dtypes of the results, where they are not those of `elems`.
+        parallel_iterations, swap_memory: taken for old programs.
+        back_prop: whether gradients can be taken.
+        infer_shape: False lets the results of the rows differ in shape.
+        name: the name of the node.
+
+    Returns:
+        A tensor [rows, ...], or a nesting of such.
+
+    Example:
+        >>> sess.run(tf.map_fn(lambda row: row[::-1], np.array([[1, 2], [3, 4]])))
+        array([[2, 1],
+               [4, 3]])
     """
     _check_function(fn)
     if any(isinstance(leaf, SparseTensor) for leaf in nest.flatten(elems)):
@@ -215,9 +229,24 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> Any:
-    """All values that `foldl` goes through, stacked: `scan(add, x)` is a cumulative sum.
+    """A function carried from row to row, all values on the way stacked.
 
-    With `reverse`, from the last row to the first, each value at the place of its row.
+    Args:
+        fn: a function of the value so far and a row, which returns the next value.
+        elems: a tensor [rows, ...], or a nesting of such.
+        initializer: the value to begin with; the first row if None.
+        parallel_iterations, swap_memory: taken for old programs.
+        back_prop: whether gradients can be taken.
+        infer_shape: False lets the values differ in shape.
+        reverse: go from the last row to the first, each value at the place of its row.
+        name: the name of the node.
+
+    Returns:
+        A tensor with a row for each value.
+
+    Example:
+        >>> sess.run(tf.scan(lambda total, x: total + x, np.array([1, 2, 3, 4])))
+        array([ 1,  3,  6, 10])
     """
     _check_function(fn)
     with name_scope(name, "scan", nest.flatten(elems)):

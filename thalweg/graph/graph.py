@@ -62,7 +62,20 @@ class _NameScope:
 
 @public("Graph")
 class Graph:
-    """A dataflow graph under construction, or one that is finalized and only run."""
+    """A dataflow graph under construction, or one that is finalized and only run.
+
+    Nodes go to the default graph: a global one, or the one whose `as_default()` block is open.
+
+    Example:
+        >>> graph = tf.Graph()
+        >>> with graph.as_default():
+        ...     y = tf.add(1, 2, name="y")
+        >>> [node.name for node in graph.get_operations()]
+        ['y/x', 'y/y', 'y']
+        >>> with tf.Session(graph=graph) as session:
+        ...     session.run("y:0")
+        np.int32(3)
+    """
 
     is_eager: ClassVar[bool] = False  # its ops run as they are written
 
@@ -454,13 +467,27 @@ class Graph:
         return node.outputs[int(index)]
 
     def get_operation_by_name(self, name: str) -> Node:
-        """The node of that name."""
+        """The node of a name.
+
+        Args:
+            name: such as "layer/add".
+
+        Raises:
+            KeyError: where there is none.
+        """
         if not isinstance(cast(Any, name), str):
             raise TypeError(f"Operation names are strings (or similar), not {type(name).__name__}.")
         return self.as_graph_element(name, allow_tensor=False)
 
     def get_tensor_by_name(self, name: str) -> Tensor:
-        """The tensor `node:index`."""
+        """The tensor of a name.
+
+        Args:
+            name: the name of the node, a colon and the number of the output, such as "layer/add:0".
+
+        Raises:
+            KeyError: where there is none.
+        """
         if not isinstance(cast(Any, name), str):
             raise TypeError(f"Tensor names are strings (or similar), not {type(name).__name__}.")
         return self.as_graph_element(name, allow_operation=False)
@@ -484,7 +511,15 @@ class Graph:
         return as_node(value) not in self._unfetchable
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
-        """This graph as a GraphDef protobuf: the nodes made after `from_version`, or all."""
+        """The graph as a protocol buffer.
+
+        Args:
+            from_version: only the nodes that were made since the graph had this `version`.
+            add_shapes: write static shapes along.
+
+        Returns:
+            A `tf.GraphDef`.
+        """
         return operators["graph_def"](self, from_version, add_shapes)
 
     def create_op(
@@ -516,7 +551,7 @@ class Graph:
             raise RuntimeError("Graph is finalized and cannot be modified.")
 
     def as_default(self) -> AbstractContextManager[Graph]:
-        """Make this the default graph inside the block."""
+        """Make this the default graph of this thread inside a `with` block."""
         return graphs.pushed(self)
 
     def __enter__(self) -> Graph:
@@ -546,7 +581,16 @@ default_graph: list[Callable[[], Graph]] = [Graph]
 
 @public("get_default_graph")
 def get_default_graph() -> Graph:
-    """The graph new nodes go to in this thread."""
+    """The graph that new nodes go to in this thread.
+
+    Returns:
+        The `tf.Graph` whose `as_default()` block is innermost, else the global one.
+
+    Example:
+        >>> x = tf.constant(1.0)
+        >>> tf.get_default_graph() is x.graph
+        True
+    """
     current = (graphs.items or global_graph)[-1]
     if current is None:
         current = global_graph[0] = default_graph[0]()
@@ -555,7 +599,20 @@ def get_default_graph() -> Graph:
 
 @public("reset_default_graph")
 def reset_default_graph() -> None:
-    """Throw the global default graph away; the next node starts a new one."""
+    """Throw the global default graph away; the next node starts a new one.
+
+    Tensors, variables and sessions made before belong to the old graph and cannot be mixed with
+    what is made afterwards.
+
+    Raises:
+        AssertionError: inside the `as_default()` block of a graph.
+
+    Example:
+        >>> x = tf.constant(1.0)
+        >>> tf.reset_default_graph()
+        >>> len(tf.get_default_graph().get_operations())
+        0
+    """
     if graphs.items:
         raise AssertionError("Do not use tf.reset_default_graph() inside `with graph.as_default()`")
     forget_default_graph()

@@ -43,7 +43,31 @@ def import_graph_def(
     op_dict: Mapping[str, Any] | None = None,
     producer_op_list: Any = None,
 ) -> list[Any] | None:
-    """Add the nodes of a GraphDef below the scope `name`, inputs in `input_map` replaced."""
+    """Add the nodes of a GraphDef to the default graph.
+
+    Args:
+        graph_def: a `tf.GraphDef`.
+        input_map: a dict from names in `graph_def` to tensors that stand for them.
+        return_elements: names of nodes ("y") or tensors ("y:0") to return.
+        name: the scope of the new nodes; "import" if None, none if empty.
+        op_dict, producer_op_list: taken for old programs.
+
+    Returns:
+        A list with the elements asked for, or None.
+
+    Raises:
+        ValueError: where a name or an op is not known.
+
+    Example:
+        >>> graph = tf.Graph()
+        >>> with graph.as_default():
+        ...     y = tf.multiply(tf.placeholder(tf.float32, [], name="x"), 2.0, name="y")
+        >>> (y,) = tf.import_graph_def(
+        ...     graph.as_graph_def(), {"x:0": tf.constant(21.0)}, ["y:0"], name="copy"
+        ... )
+        >>> y.name, sess.run(y)
+        ('copy/y:0', np.float32(42.0))
+    """
     proto = _checked_graph_def(graph_def)
     replaced = _checked_input_map(input_map)
     wanted = _checked_elements(return_elements)

@@ -68,7 +68,25 @@ def convert_variables_to_constants(
     variable_names_whitelist: Collection[str] | None = None,
     variable_names_blacklist: Collection[str] | None = None,
 ) -> Any:
-    """What the outputs need of a GraphDef, its variables replaced by their values in a session."""
+    """What some outputs need of a graph, its variables replaced by their values in a session.
+
+    Args:
+        sess: the session with the values.
+        input_graph_def: the graph, as a GraphDef.
+        output_node_names: the names of the outputs' nodes.
+        variable_names_whitelist: the only variables to replace.
+        variable_names_blacklist: variables to leave.
+
+    Returns:
+        A `tf.GraphDef`, for `tf.import_graph_def`.
+
+    Example:
+        >>> y = tf.multiply(tf.Variable(3.0), 2.0, name="y")
+        >>> sess.run(tf.global_variables_initializer())
+        >>> frozen = tf.graph_util.convert_variables_to_constants(sess, sess.graph_def, ["y"])
+        >>> sorted({node.op for node in frozen.node})
+        ['Const', 'Identity', 'Mul']
+    """
     part = extract_sub_graph(input_graph_def, output_node_names)
     names = [
         node.name
@@ -178,7 +196,22 @@ def set_cpu0(device_string: str) -> str:
 
 @public("train.write_graph", "io.write_graph")
 def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool = True) -> str:
-    """Write a graph to a file as a GraphDef, in text or in binary; returns the path."""
+    """Write a graph to a file, as a GraphDef.
+
+    Args:
+        graph_or_graph_def: a graph, or its GraphDef.
+        logdir: the folder, made if there is none.
+        name: the name of the file.
+        as_text: as text, else in the binary form.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> x = tf.constant(1.0)
+        >>> tf.train.write_graph(x.graph, "model", "graph.pbtxt")
+        'model/graph.pbtxt'
+    """
     is_graph = isinstance(graph_or_graph_def, Graph)
     proto = graph_or_graph_def.as_graph_def() if is_graph else graph_or_graph_def
     gfile.MakeDirs(logdir)

@@ -18,6 +18,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 
+from thalweg.protos.docstrings import DOCSTRINGS
 from thalweg.protos.parser import parse
 
 _FOLDER: Final = Path(__file__).parent
@@ -64,10 +65,16 @@ def _class(descriptor: Any, outer: str = "") -> Any:
     made: Any = message_factory.GetMessageClass(descriptor)
     made.__module__ = __package__
     made.__qualname__ = f"{outer}{descriptor.name}"
+    made.__doc__ = DOCSTRINGS.get(made.__qualname__) or _summary(descriptor)
     copyreg.pickle(made, _reduced)  # protobuf looks for nested ones in its default pool
     for inner in descriptor.nested_types:
         setattr(made, inner.name, _class(inner, f"{made.__qualname__}."))
     return made
+
+
+def _summary(descriptor: Any) -> str:
+    fields = ", ".join(field.name for field in descriptor.fields)
+    return f"A message with the fields {fields}." if fields else "A message without fields."
 
 
 def _reduced(message: Message) -> tuple[type[Message], tuple[()], Any]:

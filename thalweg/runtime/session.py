@@ -108,7 +108,25 @@ class BaseSession:
         options: Any = None,
         run_metadata: RunMetadata | None = None,
     ) -> Any:
-        """Run one step: compute `fetches` (any nesting) given `feed_dict`."""
+        """Run one step: compute `fetches` from the values in `feed_dict`.
+
+        Everything that several fetches need is computed once. The first step with some fetches and
+        feeds is planned and compiled; later ones start at once.
+
+        Args:
+            fetches: a tensor, node, variable or name, or lists, tuples and dicts of them, nested.
+            feed_dict: values by the tensor they stand for: arrays, numbers, lists.
+            options: a `tf.RunOptions`, to trace the step or to limit its time.
+            run_metadata: a `tf.RunMetadata` that is filled where `options` ask for a trace.
+
+        Returns:
+            The nesting of `fetches` with NumPy arrays for tensors and None for nodes.
+
+        Example:
+            >>> x = tf.placeholder(tf.float32)
+            >>> sess.run({"double": 2 * x, "none": tf.no_op()}, {x: 4})
+            {'double': np.float32(8.0), 'none': None}
+        """
         self._check_open()
         key = _call_key(fetches, feed_dict)
         known = self._calls.get(key) if options is None and run_metadata is None else None
@@ -198,7 +216,22 @@ class BaseSession:
         feed_list: Sequence[Any] | None = None,
         accept_options: bool = False,
     ) -> Callable[..., Any]:
-        """A function that runs one step with positional feeds, all else looked up ahead."""
+        """A function that runs one step with positional feeds, everything else prepared.
+
+        Args:
+            fetches: as for `run`.
+            feed_list: the tensors that the arguments of the function stand for, in order.
+            accept_options: whether the function takes `options` and `run_metadata` as `run` does.
+
+        Returns:
+            A function of the feeds that returns what `run` would.
+
+        Example:
+            >>> x = tf.placeholder(tf.float32)
+            >>> double = sess.make_callable(2 * x, [x])
+            >>> double(4.0)
+            np.float32(8.0)
+        """
         self._check_open()
         parsed = Fetches(self._graph, fetches)
         tensors = [feed_tensor(self._graph, feed) for feed in feed_list or ()]
@@ -292,7 +325,16 @@ class BaseSession:
 
 @public("get_default_session")
 def get_default_session() -> Any:
-    """The session that `eval()` and `run()` use in this thread, or None."""
+    """The session that `Tensor.eval()` and `Operation.run()` use in this thread.
+
+    Returns:
+        The session whose `with` or `as_default()` block is innermost, or None.
+
+    Example:
+        >>> with tf.Session() as session:
+        ...     tf.get_default_session() is session
+        True
+    """
     return context.sessions.top
 
 

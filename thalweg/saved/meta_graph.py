@@ -280,10 +280,9 @@ def _write_debug_info(graph: Graph, folder: str, name: str, as_text: bool) -> No
     info = protos.GraphDebugInfo()
     places: dict[str, int] = {}
     for node in graph.nodes:
-        file, _, line = node.origin.rpartition(":")
-        if line.isdigit():
-            index = places.setdefault(file, len(places))
-            info.traces[f"{node.name}@"].file_line_cols.add(file_index=index, line=int(line))
+        (file, line, _, _), *_ = node.traceback
+        index = places.setdefault(file, len(places))
+        info.traces[f"{node.name}@"].file_line_cols.add(file_index=index, line=line)
     info.files.extend(places)
     write_graph(info, os.path.join(folder, "debug"), f"{name}.debug", as_text=as_text)
 

@@ -64,7 +64,23 @@ for _name in (
 
 @public("saved_model.builder.SavedModelBuilder", "saved_model.Builder")
 class SavedModelBuilder:
-    """Writes a saved model: a graph with its variables, then graphs for other uses of them."""
+    """Writes a saved model: a graph with its variables, then graphs for other uses of them.
+
+    Args:
+        export_dir: the folder, which must not exist.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [], name="x")
+        >>> y = tf.multiply(x, tf.Variable(2.0), name="y")
+        >>> sess.run(tf.global_variables_initializer())
+        >>> builder = tf.saved_model.builder.SavedModelBuilder("export")
+        >>> builder.add_meta_graph_and_variables(sess, [tf.saved_model.tag_constants.SERVING])
+        >>> path = builder.save()
+        >>> with tf.Session(graph=tf.Graph()) as session:
+        ...     model = tf.saved_model.loader.load(session, ["serve"], "export")
+        ...     session.run("y:0", {"x:0": 3.0})
+        np.float32(6.0)
+    """
 
     def __init__(self, export_dir: str) -> None:
         self._export_dir = os.fsdecode(export_dir)
@@ -273,10 +289,15 @@ def maybe_saved_model_directory(export_dir: str) -> bool:
 
 def read_saved_model(export_dir: str) -> Any:
     """The SavedModel message of a folder."""
+    return read_proto(saved_model_file(export_dir), protos.SavedModel)
+
+
+def saved_model_file(export_dir: str) -> str:
+    """The file of a saved model that a folder has."""
     for name in (SAVED_MODEL_FILENAME_PB, SAVED_MODEL_FILENAME_PBTXT):
         path = os.path.join(export_dir, name)
         if os.path.exists(path):
-            return read_proto(path, protos.SavedModel)
+            return path
     raise OSError(
         f"SavedModel file does not exist at: {export_dir}/"
         f"{{{SAVED_MODEL_FILENAME_PBTXT}|{SAVED_MODEL_FILENAME_PB}}}"

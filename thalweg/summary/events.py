@@ -37,7 +37,7 @@ class EventsWriter:
     """Appends serialised events to a new file `<prefix>.out.tfevents.<seconds>.<host><suffix>`."""
 
     def __init__(self, prefix: str, suffix: str = "") -> None:
-        self._prefix = prefix
+        self._prefix = os.path.abspath(prefix)  # wherever the program goes
         self._suffix = suffix
         self._file: int | None = None
         self._path = ""

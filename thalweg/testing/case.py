@@ -28,7 +28,22 @@ Predicate = Callable[[Exception], Any]
 
 @public("test.TestCase")
 class TestCase(ArrayAssertions, GraphAssertions):
-    """The base of tests: every method begins with an empty default graph of a known seed."""
+    """The base of tests: every method begins with an empty default graph of a known seed.
+
+    Beside what `unittest` has there are `test_session()`, `assertAllClose`, `assertAllEqual` and
+    others that compare arrays and tell where they differ.
+
+    Args:
+        methodName: the method that this test runs; `unittest` passes it.
+
+    Example:
+        >>> class ScaleTest(tf.test.TestCase):
+        ...     def test_scale(self):
+        ...         with self.test_session() as session:
+        ...             self.assertAllClose(session.run(tf.constant([1.0, 2.0]) * 3), [3.0, 6.0])
+        >>> ScaleTest("test_scale").run().wasSuccessful()
+        True
+    """
 
     def __init__(self, methodName: str = "runTest") -> None:  # noqa: N803 - unittest's own name
         super().__init__(methodName)

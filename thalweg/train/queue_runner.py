@@ -28,7 +28,27 @@ Kinds = tuple[type[errors.OpError], ...]
 
 @public("train.QueueRunner", "train.queue_runner.QueueRunner")
 class QueueRunner:
-    """A queue and the enqueue ops that fill it, each to be run by a thread of its own."""
+    """A queue and the enqueue ops that fill it, each to be run by a thread of its own.
+
+    Args:
+        queue: the queue.
+        enqueue_ops: the ops; one that comes twice gets two threads.
+        close_op: closes the queue when the threads end.
+        cancel_op: closes it and cancels what waits.
+        queue_closed_exception_types: errors that mean the queue is closed.
+        queue_runner_def: a QueueRunnerDef protobuf to make it from.
+        import_scope: the name scope that the names in that lie in.
+
+    Example:
+        >>> queue = tf.FIFOQueue(2, tf.float32, shapes=[()])
+        >>> runner = tf.train.QueueRunner(queue, [queue.enqueue(tf.constant(7.0))])
+        >>> coord = tf.train.Coordinator()
+        >>> threads = runner.create_threads(sess, coord, start=True)
+        >>> sess.run(queue.dequeue())
+        np.float32(7.0)
+        >>> coord.request_stop()
+        >>> coord.join(threads)
+    """
 
     def __init__(
         self,
@@ -225,7 +245,19 @@ def _try_to_run(sess: Any, node: Any) -> None:
 
 @public("train.add_queue_runner", "train.queue_runner.add_queue_runner")
 def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
-    """Keep a runner with the default graph, for `start_queue_runners`."""
+    """Keep a runner with the default graph, for `tf.train.start_queue_runners`.
+
+    Args:
+        qr: the runner.
+        collection: the collection it joins.
+
+    Example:
+        >>> queue = tf.FIFOQueue(2, tf.float32)
+        >>> runner = tf.train.QueueRunner(queue, [queue.enqueue(1.0)])
+        >>> tf.train.add_queue_runner(runner)
+        >>> tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS) == [runner]
+        True
+    """
     get_default_graph().add_to_collection(collection, qr)
 
 
@@ -237,7 +269,30 @@ def start_queue_runners(
     start: bool = True,
     collection: str = GraphKeys.QUEUE_RUNNERS,
 ) -> list[threading.Thread]:
-    """Start the threads of all runners kept with the graph of the session, and return them."""
+    """Start the threads that fill the queues of an input pipeline.
+
+    Args:
+        sess: the session; the default one if None.
+        coord: a `tf.train.Coordinator` that stops the threads.
+        daemon: whether threads still running let the program end.
+        start: False makes the threads and does not start them.
+        collection: the collection of runners.
+
+    Returns:
+        The threads.
+
+    Raises:
+        ValueError: where there is no session.
+
+    Example:
+        >>> number = tf.train.range_input_producer(3, shuffle=False).dequeue()
+        >>> coord = tf.train.Coordinator()
+        >>> threads = tf.train.start_queue_runners(sess, coord)
+        >>> [int(sess.run(number)) for _ in range(4)]
+        [0, 1, 2, 0]
+        >>> coord.request_stop()
+        >>> coord.join(threads)
+    """
     session = context.sessions.top if sess is None else sess
     if session is None:
         raise ValueError(

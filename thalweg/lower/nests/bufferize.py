@@ -9,8 +9,8 @@ from typing import Any
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Load
-from thalweg.ir.index import Affine, atom_expression, number
-from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Offset, Store
+from thalweg.ir.index import Affine, number
+from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Rewriter, free_variables, walk
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
@@ -125,27 +125,25 @@ class _Arguments(Rewriter):
         """The argument that stands for a buffer."""
         return self._of[self._memory.get(buffer, buffer)]
 
-    def load(self, buffer: Buffer, offset: Offset) -> Expr:
+    def load(self, buffer: Buffer, offset: Affine) -> Expr:
         start = self._starts[self._memory.get(buffer, buffer)]
-        return Load(self.argument(buffer), Offset(offset.constant - start, offset.terms))
+        return Load(self.argument(buffer), Affine(offset.constant - start, offset.terms))
 
-    def place(self, buffer: Buffer, offset: Affine) -> Offset:
+    def place(self, buffer: Buffer, offset: Affine) -> Affine:
         """An element of a buffer, counted from where the argument begins."""
         start = self._starts[self._memory.get(buffer, buffer)]
         return self.bound(offset + number(-start))
 
-    def bound(self, place: Affine) -> Offset:
-        """A sum as an offset."""
+    def bound(self, place: Affine) -> Affine:
+        """A sum of a kernel."""
         for part in place.parts:
             self.of(part)
         return self.offset(place)
 
-    def offset(self, offset: Affine) -> Offset:
-        terms = [
-            (factor, atom if isinstance(atom, Variable) else self.of(atom_expression(atom)))
-            for atom, factor in offset.terms.items()
-        ]
-        return Offset(offset.constant, tuple(terms))
+    def offset(self, offset: Affine) -> Affine:
+        return offset.with_opaque_divisions().replaced(
+            lambda term: self.of(term) if isinstance(term, Expr) else None
+        )
 
 
 def _launch(nest: LoopNest, memory: Mapping[Buffer, Buffer], kernels: dict[Any, Kernel]) -> Launch:
