@@ -78,6 +78,10 @@ class Affine:
             self._hash = hash((self.constant, frozenset(self.terms.items())))
         return self._hash
 
+    def __reduce__(self) -> tuple[type[Affine], tuple[int, dict[Term, int]]]:
+        """As programs on disk keep it: without what was computed from it."""
+        return Affine, (self.constant, self.terms)
+
     def __repr__(self) -> str:
         parts = [f"{factor}*{_name(term)}" for term, factor in self.terms.items()]
         return " + ".join([*parts, str(self.constant)])
