@@ -80,7 +80,6 @@ class Affine:
         return self._hash
 
     def __reduce__(self) -> tuple[type[Affine], tuple[int, dict[Term, int]]]:
-        """As programs on disk keep it: without what was computed from it."""
         return Affine, (self.constant, self.terms)
 
     def __repr__(self) -> str:
