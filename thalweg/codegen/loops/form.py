@@ -15,30 +15,19 @@ from thalweg.ir.rewrite import Fold, Rewriter, postorder
 
 @dataclass(eq=False)
 class Form:
-    """A kernel in its simplest form.
-
-    `extents` has the extents of loops that are several in one, as factors, where the outermost is
-    known only at run time.
-    """
+    """A kernel in its simplest form."""
 
     arguments: tuple[Argument, ...]
     variables: tuple[Variable, ...]
     stores: list[Store]
     checks: list[Check]
     serial: frozenset[Variable]
-    extents: dict[Variable, tuple[int, ...]] = field(
-        default_factory=dict[Variable, tuple[int, ...]]
-    )
     safe: Fold[bool] = field(default_factory=safety)
 
     @property
     def roots(self) -> list[Expr]:
         """All expressions that are computed for a store or a check."""
         return [root for work in (*self.checks, *self.stores) for root in roots_of(work)]
-
-    def factors(self, variable: Variable) -> tuple[int, ...]:
-        """Integers whose product is the extent of a variable."""
-        return self.extents.get(variable, (variable.extent,))
 
     def offsets(self) -> Iterator[Affine]:
         """The places of all loads and stores."""

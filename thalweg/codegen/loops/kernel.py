@@ -18,7 +18,7 @@ from thalweg.codegen.loops.plan import Plan, plan
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.codegen.loops.transpose_kernel import emit_transpose, transpose_of
 from thalweg.codegen.machine import CpuTarget
-from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.dynamic import Dynamic, factors_of
 from thalweg.ir.expr import Reduce, Word
 from thalweg.ir.kernel import Loops
 from thalweg.ir.rewrite import postorder
@@ -203,10 +203,10 @@ def _integers(form: Form) -> Iterator[int]:
         yield offset.constant
         yield from offset.terms.values()
     for variable in form.variables:
-        yield from form.factors(variable)
+        yield from factors_of(variable.extent)
     for expr in postorder(form.roots):
         if isinstance(expr, Reduce):
             for variable in expr.variables:
-                yield from form.factors(variable)
+                yield from factors_of(variable.extent)
         elif isinstance(expr, Word):
             yield expr.number

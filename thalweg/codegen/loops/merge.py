@@ -6,13 +6,12 @@ can do (two directions along one variable, or a loop in the wrong order) become 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from thalweg.codegen.loops.facts import extent_of, stride
 from thalweg.codegen.loops.form import Form, rebuild_form
-from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.dynamic import times
 from thalweg.ir.expr import Expr, Index, Reduce, Scan, Variable, constant, select
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.rewrite import KernelRewriter, postorder
@@ -23,7 +22,6 @@ def collapse(form: Form) -> None:
     merge = _Merge(form)
     if merge.find():
         rebuild_form(form, merge)
-        form.extents |= merge.extents
 
 
 class _Merge(KernelRewriter):
@@ -33,7 +31,6 @@ class _Merge(KernelRewriter):
         super().__init__()
         self._form = form
         self._into: dict[Variable, Variable | None] = {}
-        self.extents: dict[Variable, tuple[int, ...]] = {}
         self._used = set[Variable]()
         self._nests = [form.variables]
         for expr in postorder(form.roots):
@@ -56,7 +53,7 @@ class _Merge(KernelRewriter):
     def _merge(self, outer: Variable, inner: Variable) -> bool:
         if not self._fits(outer, inner):
             return False
-        made = self._product(outer, inner)
+        made = Variable(times(outer.extent, inner.extent), f"{outer.name}.{inner.name}")
         for strides in self._strides:
             strides.pop(outer, None)
             if inner in strides:
@@ -95,15 +92,6 @@ class _Merge(KernelRewriter):
             found = self._into[found]
         return found
 
-    def _product(self, outer: Variable, inner: Variable) -> Variable:
-        factors = (*self.extents.get(outer, (outer.extent,)), inner.extent)
-        count, name = math.prod(map(int, factors)), f"{outer.name}.{inner.name}"
-        if not any(isinstance(factor, Dynamic) for factor in factors):
-            return Variable(count, name)
-        made = Variable(Dynamic(count), name)
-        self.extents[made] = factors
-        return made
-
 
 def _neighbours(nest: Sequence[Variable]) -> list[tuple[Variable, Variable]]:
     return list(pairwise(nest))
@@ -120,32 +108,23 @@ def _merged(
 
 def without_scans(form: Form, slow: set[Scan]) -> Form:
     """Some scans as reductions over all values of their variable, of which the earlier count."""
-    made = Form(
-        form.arguments, form.variables, form.stores, form.checks, form.serial, dict(form.extents)
-    )
-    rebuild_form(made, _Guard(slow, form.extents, made.extents))
+    made = Form(form.arguments, form.variables, form.stores, form.checks, form.serial)
+    rebuild_form(made, _Guard(slow))
     return made
 
 
 class _Guard(KernelRewriter):
     """Replaces scans by reductions over a guarded body."""
 
-    def __init__(
-        self,
-        slow: set[Scan],
-        old: dict[Variable, tuple[int, ...]],
-        extents: dict[Variable, tuple[int, ...]],
-    ) -> None:
+    def __init__(self, slow: set[Scan]) -> None:
         super().__init__()
-        self._slow, self._old, self._extents = slow, old, extents
+        self._slow = slow
 
     def rebuilt(self, node: Expr) -> Expr:
         if not isinstance(node, Scan) or node not in self._slow:
             return super().rebuilt(node)
         here = node.variable
         there = Variable(here.extent, f"{here.name}.scan")
-        if here in self._old:
-            self._extents[there] = self._old[here]
         earlier, later = (Index(there), Index(here))[:: -1 if node.reverse else 1]
         counts = earlier < later if node.exclusive else earlier <= later
         moved = _Substitute({here: there}).of(self.new(node.body))

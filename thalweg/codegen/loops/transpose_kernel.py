@@ -19,7 +19,7 @@ from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.form import Form
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.elements import storage_type
-from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.dynamic import Dynamic, factors_of
 from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Argument
@@ -67,7 +67,7 @@ def transpose_of(form: Form, target: CpuTarget) -> Transpose | None:
         return None
     side = target.vector_bytes // max(size, 4)
     others = tuple(v for v in form.variables if v is not across and v is not along)
-    if min(_guess(form, across), _guess(form, along)) < side:
+    if min(int(across.extent), int(along.extent)) < side:
         return None
     if size > 2 and not _crowds(offset.factor(along), size):
         return None
@@ -92,11 +92,6 @@ def _crowds(step: int, size: int) -> bool:
         return True
     apart = abs(step) * size
     return apart % 256 == 0 or min(apart % _PAGE, -apart % _PAGE) <= 128
-
-
-def _guess(form: Form, variable: Variable) -> int:
-    """The extent of a variable, as far as it was seen."""
-    return int(np.prod([int(factor) for factor in form.factors(variable)]))
 
 
 def emit_transpose(transpose: Transpose, target: CpuTarget) -> Emitted:
@@ -132,7 +127,7 @@ class _Writing:
         return self._word(number.word) if isinstance(number, Dynamic) else constant(I64, number)
 
     def _extent(self, variable: Variable) -> Value:
-        first, *more = map(self._integer, self.transpose.form.factors(variable))
+        first, *more = map(self._integer, factors_of(variable.extent))
         for factor in more:
             first = self.b.binary("mul nsw", first, factor)
         return first
