@@ -72,7 +72,7 @@ class Computation:
     """Writes the values of a kernel's expressions."""
 
     def __init__(self, plan: Plan, builder: Builder, frame: Frame) -> None:
-        self._plan, self._b, self._frame, self._safe = plan, builder, frame, plan.form.safe
+        self._plan, self._b, self._frame, self._safe = plan, builder, frame, plan.safe
         everything = list(postorder(plan.form.roots))
         self._reduced = [expr for expr in everything if isinstance(expr, Reduce)]
         self._outside = outside_reductions(plan.form.roots)

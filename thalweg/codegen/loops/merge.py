@@ -10,24 +10,23 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from thalweg.codegen.loops.facts import extent_of, stride
-from thalweg.codegen.loops.form import Form, rebuild_form
 from thalweg.ir.dynamic import times
 from thalweg.ir.expr import Expr, Index, Reduce, Scan, Variable, constant, select
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.rewrite import KernelRewriter, postorder
+from thalweg.ir.kernel import KernelRewriter, Loops
+from thalweg.ir.rewrite import postorder
 
 
-def collapse(form: Form) -> None:
-    """Make one loop of neighbours that go through every buffer as one loop would."""
+def collapse(form: Loops) -> Loops:
+    """The kernel with one loop for neighbours that go through every buffer as one loop would."""
     merge = _Merge(form)
-    if merge.find():
-        rebuild_form(form, merge)
+    return merge.loops(form) if merge.find() else form
 
 
 class _Merge(KernelRewriter):
     """Replaces the inner of two variables by one for both, and drops the outer."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: Loops) -> None:
         super().__init__()
         self._form = form
         self._into: dict[Variable, Variable | None] = {}
@@ -40,9 +39,7 @@ class _Merge(KernelRewriter):
                 self._nests.append(expr.variables)
                 if REDUCTIONS[expr.combine].gives_position:
                     self._used |= set(expr.variables)
-        self._strides = [
-            {v: stride(offset, v) for v in offset.strides} for offset in form.offsets()
-        ]
+        self._strides = [{v: stride(offset, v) for v in offset.strides} for offset in form.offsets]
 
     def find(self) -> bool:
         """Whether there are variables to merge."""
@@ -106,11 +103,9 @@ def _merged(
 # Scans that are not done in one pass
 
 
-def without_scans(form: Form, slow: set[Scan]) -> Form:
+def without_scans(form: Loops, slow: set[Scan]) -> Loops:
     """Some scans as reductions over all values of their variable, of which the earlier count."""
-    made = Form(form.arguments, form.variables, form.stores, form.checks, form.serial)
-    rebuild_form(made, _Guard(slow))
-    return made
+    return _Guard(slow).loops(form)
 
 
 class _Guard(KernelRewriter):

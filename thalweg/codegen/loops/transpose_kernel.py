@@ -16,13 +16,12 @@ from thalweg.codegen.contraction.microkernel import prefetch
 from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Type, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.loops.form import Form
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.elements import storage_type
 from thalweg.ir.dynamic import Dynamic, factors_of
 from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument
+from thalweg.ir.kernel import Argument, Loops
 from thalweg.ir.loop import Variable
 
 _PAGE = 4096
@@ -34,7 +33,7 @@ _BLOCK_TILES = 4  # in each direction: neighbouring cache lines are used soon
 class Transpose:
     """A transpose: `across` is contiguous in the source, `along` in the result."""
 
-    form: Form
+    form: Loops
     source: tuple[Argument, Affine]
     sink: tuple[Argument, Affine]
     across: Variable
@@ -48,7 +47,7 @@ class Transpose:
         return storage_type(self.sink[0].dtype).scalar
 
 
-def transpose_of(form: Form, target: CpuTarget) -> Transpose | None:
+def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
     """The transpose that a kernel is, if it does nothing else and has room for a tile."""
     if len(form.stores) != 1 or form.checks or form.serial:
         return None
