@@ -16,7 +16,8 @@ are concrete here: a step is specialised on the shapes that were fed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, cast, overload
 
@@ -270,3 +271,8 @@ def lowered(op: Any, at: IndexTuple, operands: Sequence[Any]) -> Expr | Scatter:
 def _element(operand: Operand, at: IndexTuple) -> Expr:
     """What an elementwise op sees of an operand; one that has none there is not read."""
     return operand.broadcast(at) if operand.rank <= at.rank else argument(-1, operand.dtype)
+
+
+def iterations(variables: Iterable[Variable]) -> int:
+    """The number of iterations of nested loops."""
+    return math.prod([variable.extent for variable in variables])

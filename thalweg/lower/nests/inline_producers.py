@@ -50,6 +50,11 @@ class PendingCheck:
     node: Node
 
 
+def results_of(node: Node) -> Sequence[Tensor]:
+    """The tensors that a node computes: its outputs, or the references that it updates."""
+    return [node.inputs[place] for place in node.op.parsed.references] or node.outputs
+
+
 class Operands:
     """The operands that stand for tensors in loop forms, and the tensors of operands."""
 
@@ -246,8 +251,7 @@ def _typed(result: Expr, node: Node, output: int) -> Expr:
     """A constant converted to the dtype of the output that it is."""
     if not isinstance(result, Const):
         return result
-    references = [node.inputs[place] for place in node.op.parsed.references]
-    tensor = (references or node.outputs)[output]
+    tensor = results_of(node)[output]
     return constant(result.value, tensor.dtype.base_dtype.as_numpy_dtype)
 
 
