@@ -11,14 +11,16 @@ ROWS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs conformance clean
+.PHONY: install lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs first-hour conformance clean
 
 install: .venv/.stamp
 
-.venv/.stamp: pyproject.toml
+.venv/.stamp: EXTRA := dev
+.venv/.demo-stamp: EXTRA := demo
+.venv/.stamp .venv/.demo-stamp: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=<path>"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	$(BIN)/python -m pip install --quiet -e ".[$(EXTRA)]"
 	touch $@
 
 lint: .venv/.stamp
@@ -44,7 +46,7 @@ soak: .venv/.stamp
 	THALWEG_SOAK=1 $(BIN)/python -m pytest --timeout 7200 tests/random_graphs tests/lower tests/soak \
 		tests/control tests/platform
 
-demo: .venv/.stamp
+demo: .venv/.demo-stamp # without the development tools
 	$(BIN)/python examples/digits.py
 
 bench: .venv/.stamp .bench-venv/.stamp
@@ -73,8 +75,19 @@ fuzz-tf: .venv/.stamp .bench-venv/.stamp
 	.bench-venv/bin/python -m pip install --quiet -r benchmarks/requirements-peers.txt
 	touch $@
 
-docs: .venv/.stamp
+docs: .venv/.stamp .docs-venv/.stamp
 	$(BIN)/python tools/ops_table.py docs/ops.md
+	NO_MKDOCS_2_WARNING=1 .docs-venv/bin/mkdocs build --quiet
+	@echo "the site: build/site/index.html"
+
+.docs-venv/.stamp: tools/requirements-docs.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=<path>"; exit 1; }
+	test -x .docs-venv/bin/python || $(PYTHON) -m venv .docs-venv
+	.docs-venv/bin/python -m pip install --quiet -r tools/requirements-docs.txt
+	touch $@
+
+first-hour:
+	$(PYTHON) tools/first_hour.py
 
 conformance: .venv/.stamp
 	@test -n "$(TF_TESTS)" || { echo "usage: make conformance TF_TESTS=<a TensorFlow checkout>"; exit 1; }
@@ -82,5 +95,5 @@ conformance: .venv/.stamp
 		--markdown docs/conformance.md
 
 clean:
-	rm -rf .venv .bench-venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
+	rm -rf .venv .bench-venv .docs-venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,18 +1,14 @@
-"""The examples run as they are and print what their comments promise; the README's code is real."""
+"""The examples run as they are and print what their comments promise."""
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-
-import thalweg as tf
 
 ROOT = Path(__file__).resolve().parent.parent
 # These draw bars (and pictures), and have tests of their own.
@@ -67,32 +63,3 @@ def test_strings_are_turned_around(name: str, tmp_path: Path) -> None:
     assert "60/60" in done.stderr
     rates = [float(rate) for rate in re.findall(r"([\d.]+)%", done.stdout.splitlines()[3])]
     assert rates and min(rates) > 10
-
-
-def readme_code() -> str:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    return blocks[0]
-
-
-def dotted_names(tree: ast.AST) -> Iterator[str]:
-    """Every `tf.a.b` in the code."""
-    for node in ast.walk(tree):
-        text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
-        if re.fullmatch(r"tf(\.\w+)+", text):
-            yield text
-
-
-def test_the_names_in_the_readme_exist() -> None:
-    names = sorted(set(dotted_names(ast.parse(readme_code()))))
-    assert "tf.train.GradientDescentOptimizer" in names
-    for name in names:
-        found = tf
-        for part in name.split(".")[1:]:
-            assert hasattr(found, part), name
-            found = getattr(found, part)
-
-
-def test_the_code_in_the_readme_runs() -> None:
-    images, labels = np.ones((2, 784), np.float32), np.eye(10, dtype=np.float32)[:2]
-    with tf.Graph().as_default():
-        exec(compile(readme_code(), "README.md", "exec"), {"images": images, "labels": labels})

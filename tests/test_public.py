@@ -8,7 +8,14 @@ from types import ModuleType
 import pytest
 
 from thalweg import public as registry
-from thalweg.public import install, names, namespace, public, publish_lazily, publish_value
+from thalweg.public import (
+    install,
+    names,
+    namespace,
+    public,
+    publish_lazily,
+    publish_value,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,8 @@ public.install(_sys.modules[__name__])
 _sys.modules[f"{__name__}.compat.v1"] = _sys.modules[__name__]
 _sys.modules[f"{__name__}.compat"].v1 = _sys.modules[__name__]  # pyright: ignore[reportAttributeAccessIssue] - a module made by install
 
+platform.tracebacks.enable_traceback_filtering()
+
 
 def __getattr__(name: str) -> _Any:
     """Public names are installed from the registry; some of them only when they are asked for."""

@@ -79,7 +79,23 @@ class OpError(Exception):
 
 
 class CancelledError(OpError):
-    """The operation or the step was cancelled, such as by closing a queue or a session."""
+    """The operation or the step was cancelled, such as by closing a queue or a session.
+
+    Args:
+        node_def: the NodeDef of the node that failed, or None.
+        op: the node that failed, or None.
+        message: what happened.
+        error_code: taken for old programs.
+
+    Example:
+        >>> queue = tf.FIFOQueue(2, tf.float32)
+        >>> sess.run(queue.close())
+        >>> try:
+        ...     sess.run(queue.enqueue(1.0))
+        ... except tf.errors.CancelledError:
+        ...     print("closed")
+        closed
+    """
 
     code = CANCELLED
 
@@ -91,7 +107,22 @@ class UnknownError(OpError):
 
 
 class InvalidArgumentError(OpError):
-    """An operation got an argument it can never accept, whatever the state."""
+    """An operation got an argument it can never accept, whatever the state.
+
+    Args:
+        node_def: the NodeDef of the node that failed, or None.
+        op: the node that failed, or None.
+        message: what happened.
+        error_code: taken for old programs.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32)
+        >>> try:
+        ...     sess.run(x)
+        ... except tf.errors.InvalidArgumentError as error:
+        ...     print(error.message.splitlines()[0][:36])
+        You must feed a value for placeholde
+    """
 
     code = INVALID_ARGUMENT
 
@@ -103,7 +134,21 @@ class DeadlineExceededError(OpError):
 
 
 class NotFoundError(OpError):
-    """Something asked for, such as a file, does not exist."""
+    """Something asked for, such as a file, does not exist.
+
+    Args:
+        node_def: the NodeDef of the node that failed, or None.
+        op: the node that failed, or None.
+        message: what happened.
+        error_code: taken for old programs.
+
+    Example:
+        >>> try:
+        ...     tf.gfile.GFile("missing.txt").read()
+        ... except tf.errors.NotFoundError:
+        ...     print("missing")
+        missing
+    """
 
     code = NOT_FOUND
 
@@ -139,13 +184,42 @@ class FailedPreconditionError(OpError):
 
 
 class AbortedError(OpError):
-    """The operation was given up, usually since another one interfered."""
+    """The operation was given up, usually since another one interfered.
+
+    Args:
+        node_def: the NodeDef of the node that failed, or None.
+        op: the node that failed, or None.
+        message: what happened.
+        error_code: taken for old programs.
+
+    Example:
+        >>> issubclass(tf.errors.AbortedError, tf.errors.OpError)
+        True
+    """
 
     code = ABORTED
 
 
 class OutOfRangeError(OpError):
-    """The operation ran past the valid range, such as the end of a file or queue."""
+    """The operation ran past the valid range, such as the end of a file, queue or dataset.
+
+    Args:
+        node_def: the NodeDef of the node that failed, or None.
+        op: the node that failed, or None.
+        message: what happened.
+        error_code: taken for old programs.
+
+    Example:
+        >>> number = tf.data.Dataset.range(2).make_one_shot_iterator().get_next()
+        >>> try:
+        ...     while True:
+        ...         print(sess.run(number))
+        ... except tf.errors.OutOfRangeError:
+        ...     print("done")
+        0
+        1
+        done
+    """
 
     code = OUT_OF_RANGE
 

@@ -64,6 +64,11 @@ def names() -> list[str]:
     return sorted(_registry)
 
 
+def lazy_names() -> list[str]:
+    """The names whose objects are made on demand, sorted."""
+    return sorted(_lazy)
+
+
 def install(root: ModuleType) -> None:
     """Set every public name on `root` or on the submodule of `root` its dotted prefix names."""
     _registry.update({name: shown[0](value) for name, value in _registry.items()})

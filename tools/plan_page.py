@@ -20,6 +20,7 @@ import thalweg as tf
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "compiler.md"
+IMPORTS = "import numpy as np\nimport thalweg as tf\n\n"
 
 
 def perceptron() -> Any:
@@ -50,7 +51,7 @@ def googlenet() -> Any:
 def perceptron_block() -> str:
     """The example, its plan and its profile."""
     source = inspect.getsource(perceptron).partition("\n")[2]
-    code = dedent(source).replace("return sess.plan(", "plan = sess.plan(")
+    code = IMPORTS + dedent(source).replace("return sess.plan(", "plan = sess.plan(")
     with tf.Graph().as_default():
         plan = perceptron()
     return "\n".join([_fence(code + "print(plan)\n", "python"), _fence(plan), *_profile(plan, 50)])

@@ -12,7 +12,8 @@ from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Value, c
 from thalweg.codegen.machine import named
 from thalweg.codegen.math.elements import Evaluator, from_memory, storage_type, to_memory
 from thalweg.ir.expr import Expr, Load
-from thalweg.ir.kernel import Argument, Offset
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument
 from thalweg.ir.loop import Variable
 
 TRIPLES = {"aarch64": "aarch64-unknown-linux-gnu"}
@@ -21,9 +22,7 @@ TRIPLES = {"aarch64": "aarch64-unknown-linux-gnu"}
 def variable_loads(*arrays: Any) -> list[Expr]:
     """An expression for the element of each array at the loop's place."""
     place = Variable.fresh(len(arrays[0]))
-    return [
-        Load(Argument(i, a.dtype, a.size), Offset(0, ((1, place),))) for i, a in enumerate(arrays)
-    ]
+    return [Load(Argument(i, a.dtype, a.size), Affine(0, {place: 1})) for i, a in enumerate(arrays)]
 
 
 def module_text(expr: Any, count: int, lanes: int, faults: bool = False, fp16: bool = False) -> str:

@@ -27,7 +27,8 @@ from thalweg.ir.expr import (
     as_expr,
 )
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.kernel import Argument, Dynamic, Loops, Offset
+from thalweg.ir.index import Affine, total
+from thalweg.ir.kernel import Argument, Loops
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import postorder
 from thalweg.platform.dtype_traits import bounds, compute_dtype, is_float, is_narrow_float
@@ -94,9 +95,9 @@ class Oracle:
         shape[self.axes[variable]] = int(variable.extent)
         return np.arange(int(variable.extent)).reshape(shape)
 
-    def place(self, offset: Offset) -> Any:
+    def place(self, offset: Affine) -> Any:
         total: Any = np.full([1] * len(self.axes), int(offset.constant))
-        for factor, term in offset.terms:
+        for term, factor in offset.terms.items():
             at = self.axis(term) if isinstance(term, Variable) else self.value(term)
             total = total + int(factor) * np.asarray(at).astype(np.int64)
         return total
@@ -247,8 +248,13 @@ def close(found: np.ndarray, expected: np.ndarray, tolerance: float, message: st
     np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance, err_msg=message)
 
 
+def place(*terms: Any, constant: int = 0) -> Affine:
+    """The sum of (factor, variable or expression) pairs and a constant."""
+    return total([Affine(constant), *(Affine(0, {term: factor}) for factor, term in terms)])
+
+
 def at(argument: Argument, *terms: Any, constant: int = 0) -> Expr:
-    return Load(argument, Offset(constant, terms))
+    return Load(argument, place(*terms, constant=constant))
 
 
 def over(kind: str, variables: Variable | tuple[Variable, ...], body: Any) -> Expr:
@@ -268,9 +274,3 @@ def numbers(size: Any, dtype: Any, seed: int = 0) -> np.ndarray:
     if known.kind in "iu":
         return random.integers(0 if known.kind == "u" else -9, 9, size).astype(known)
     return random.standard_normal(size).astype(known)
-
-
-def dynamic(value: int, word: int) -> Dynamic:
-    made = Dynamic(value)
-    made.word = word
-    return made

@@ -26,7 +26,8 @@ from thalweg.codegen.llvm.object_file import ObjectFile
 from thalweg.codegen.machine import named
 from thalweg.ir.expr import Load, call
 from thalweg.ir.functions.dtypes import Unsupported
-from thalweg.ir.kernel import Argument, Loops, Offset, Store
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Loops, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.parametric import with_dynamic
 from thalweg.platform.disk_cache import Disk, disk_of_environment
@@ -55,8 +56,8 @@ def scaled(dtype: type = np.float32, size: int = 40) -> Loops:
     """y[i] = 2 x[i + 3]."""
     i = Variable(size, "i")
     x, y = Argument(0, np.dtype(dtype), size + 3), Argument(1, np.dtype(dtype), size, True)
-    value = call("mul", Load(x, Offset(3, ((1, i),))), 2)
-    return Loops((x, y), (i,), (Store(y, (i,), Offset(0, ((1, i),)), value),))
+    value = call("mul", Load(x, Affine(3, {i: 1})), 2)
+    return Loops((x, y), (i,), (Store(y, (i,), Affine(0, {i: 1}), value),))
 
 
 def files(root: Path) -> list[Path]:

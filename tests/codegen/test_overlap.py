@@ -16,7 +16,8 @@ from thalweg.codegen.cache import Kernels, Loaded
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu.pool import Entry, Pool, StepTable, default_pool
-from thalweg.ir.kernel import Argument, Dynamic, Kernel
+from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.kernel import Argument, Kernel
 from thalweg.platform.disk_cache import disk_of_environment
 from thalweg.runtime import program_cache
 

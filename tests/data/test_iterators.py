@@ -248,7 +248,6 @@ def test_graphs_have_no_loops() -> None:
 
 
 def test_a_graph_with_datasets_can_be_written_and_read_again() -> None:
-    pytest.importorskip("tensorboard")
     with _graph() as graph:
         dataset = Dataset.from_generator(lambda: iter([1, 2, 3]), tf.int64, []).batch(2)
         dataset.map(lambda x: x * 2).make_one_shot_iterator().get_next(name="following")

@@ -518,3 +518,11 @@ class TestThreads:
         thread.join()
         assert float(pending[0]) == 6.0
         assert v.numpy() == 5.0
+
+
+@pytest.mark.parametrize(
+    "name", ["assign", "scatter_update", "random_uniform", "py_func", "Print", "read_file"]
+)
+def test_what_changes_state_or_draws_numbers_is_never_replayed(name: str) -> None:
+    assert not hasattr(getattr(tf, name), "__wrapped__")
+    assert hasattr(tf.reduce_mean, "__wrapped__")

@@ -8,7 +8,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.graph.node import Node, as_node, program_order
-from thalweg.graph.order import blockers, carried, step_order, topological
+from thalweg.graph.order import blockers, step_order
 
 
 @pytest.fixture(autouse=True)
@@ -98,26 +98,6 @@ def test_an_effect_makes_nothing_wait_for_a_blocking_node() -> None:
     assert comes_after(again, taken, order) and comes_after(again, free, order)
     bits = blockers(program_order(early.graph.nodes), order)
     assert as_node(free) not in bits and bits[as_node(again)] == bits[as_node(taken)]
-
-
-def test_a_sequence_is_kept_as_far_as_the_order_lets_it() -> None:
-    a = tf.constant(1.0)
-    b, c = a + 1, a * 2
-    nodes = [as_node(x) for x in (a, b, c)]
-    order = step_order(nodes)
-    assert topological(nodes, order) == nodes
-    assert topological(nodes[::-1], order) == [nodes[0], nodes[2], nodes[1]]
-    order[nodes[0]].add(nodes[1])
-    with pytest.raises(AssertionError, match="cycle"):
-        topological(nodes, order)
-
-
-def test_an_order_is_carried_over_nodes_that_are_gone_or_one() -> None:
-    a, b, c, d = (as_node(tf.constant(float(i))) for i in range(4))
-    order = {a: set[Node](), b: {a}, c: {b}, d: {c}}
-    x, y = (as_node(tf.constant(-1.0)) for _ in range(2))
-    assert carried(order, {a: x, d: y}) == {x: set(), y: {x}}
-    assert carried(order, {a: x, b: x, c: y, d: y}) == {x: set(), y: {x}}
 
 
 def test_lines_keep_their_order_in_a_step_that_may_block(capfd: Any) -> None:

@@ -1,7 +1,6 @@
 """GraphDefs: what is written, what comes back, and what `import_graph_def` refuses."""
 
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -322,12 +321,6 @@ def test_error(name: str):
     build, kind, text = ERRORS[name]
     with pytest.raises(kind, match=text):
         build()
-
-
-def test_without_tensorboard_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.graph_pb2", None)
-    with pytest.raises(ImportError, match=r"thalweg\[board\]"):
-        tf.get_default_graph().as_graph_def()
 
 
 class TestUtil:

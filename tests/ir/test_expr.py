@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from thalweg.ir import interning
+from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import (
     FALSE,
     TRUE,
@@ -27,9 +28,9 @@ from thalweg.ir.expr import (
     constant,
     select,
 )
-from thalweg.ir.index import affine, number
+from thalweg.ir.index import Affine, affine, number
 from thalweg.ir.index import variable as index_of
-from thalweg.ir.kernel import Argument, Dynamic, Offset
+from thalweg.ir.kernel import Argument
 from thalweg.ir.rewrite import Fold, Replace, Rewriter, free_variables, postorder, walk
 
 ROW, COLUMN = Variable(4, "i"), Variable(5, "j")
@@ -37,7 +38,7 @@ X = Argument(0, np.dtype(np.float32), 20)
 
 
 def load(*terms: tuple[int, Variable]) -> Load:
-    return Load(X, Offset(0, terms))
+    return Load(X, Affine(0, {term: factor for factor, term in terms}))
 
 
 def test_equal_structure_is_one_object() -> None:
@@ -46,7 +47,7 @@ def test_equal_structure_is_one_object() -> None:
     assert first is again
     assert first is not (load((5, ROW), (1, COLUMN)) * 3.0).exp() + Index(ROW)
     assert Load(X, index_of(ROW) + index_of(COLUMN)) is Load(X, index_of(COLUMN) + index_of(ROW))
-    assert Load(X, Offset(0)) is not Load(Argument(0, X.dtype, 20), Offset(0))
+    assert Load(X, Affine(0)) is not Load(Argument(0, X.dtype, 20), Affine(0))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_numbers_take_the_dtype_of_what_they_meet() -> None:
     [("lt", True), ("le", True), ("gt", False), ("ge", False), ("eq", False), ("ne", True)],
 )
 def test_numbers_beyond_a_dtype_settle_comparisons(comparison: str, holds: bool) -> None:
-    byte = Load(Argument(0, np.dtype(np.uint8), 1), Offset(0))
+    byte = Load(Argument(0, np.dtype(np.uint8), 1), Affine(0))
     assert call(comparison, byte, 300) is (TRUE if holds else FALSE)
     assert call(comparison, -1, byte) is (TRUE if holds else FALSE)
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.random_graphs import examples
+from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Call, Const, Expr, Index, Load, as_expr, call
-from thalweg.ir.index import affine, compared, expressed, floor_mod, number, variable
+from thalweg.ir.index import Affine, affine, compared, expressed, floor_mod, number, variable
 from thalweg.ir.kernel import Argument
 from thalweg.ir.loop import IndexTuple, Variable, ravel, unravel
 from thalweg.lower.nests.inline_producers import flat
@@ -190,3 +191,25 @@ def test_sums_are_values() -> None:
     assert once == again and hash(once) == hash(again) and once is not again
     assert once != affine(index(i) * 4)
     assert floor_mod(once, 4, 0) == variable(i)
+
+
+def test_integers_of_run_time_are_never_added_up() -> None:
+    size, stride = dynamic(5, 1), dynamic(4, 2)
+    assert variable(i).scaled(stride) == Affine(0, {i: stride})
+    summed = variable(i).scaled(stride) + variable(i).scaled(3) + Affine(size) + number(7)
+    assert summed == Affine(size, {i: stride, index(i) * 3: 1, as_expr(7): 1})
+    assert summed.bounds == (-np.inf, np.inf)
+    assert affine(index(i) * 2 + 1).scaled(stride) == Affine(0, {index(i) * 2 + 1: stride})
+    assert variable(Variable(size, "n")).bounds == (0, np.inf)
+
+
+def test_arithmetic_that_wraps_is_opaque() -> None:
+    byte = Load(Argument(0, np.dtype(np.uint8), 1), number(0))
+    assert affine(byte + as_expr(np.uint8(255))).constant == 0
+    assert affine(index(j).cast(np.int8)) != variable(j)
+
+
+def test_divisions_become_expressions_of_kernels() -> None:
+    place = affine(index(i) // 2 * 8 + index(j))
+    assert place.with_opaque_divisions() == Affine(0, {index(i) // 2: 8, j: 1})
+    assert place.with_opaque_divisions().computed == place.computed

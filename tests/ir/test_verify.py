@@ -22,8 +22,8 @@ from thalweg.ir.expr import (
     constant,
     select,
 )
-from thalweg.ir.index import Affine, number
-from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Offset, Store
+from thalweg.ir.index import Affine, affine, number
+from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Store
 from thalweg.ir.loop import Operand
 from thalweg.ir.verify import ENABLED, InvalidKernel, faults, verify
 from thalweg.lower.memory.buffers import Buffer, BufferKind
@@ -33,15 +33,15 @@ from thalweg.lower.nests.verify import faults as nest_faults
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
 I, J, K = (Variable(extent, name) for extent, name in ((4, "i"), (5, "j"), (6, "k")))  # noqa: E741
 X, Y = Argument(0, FLOAT, 20), Argument(1, FLOAT, 20, True)
-PLACE = Offset(0, ((5, I), (1, J)))
+PLACE = Affine(0, {I: 5, J: 1})
 STORE = Store(Y, (I, J), PLACE, Load(X, PLACE) * 2.0)
-CHECK = Check((I,), Load(X, Offset(0, ((5, I),))) > 0.0, 1)
+CHECK = Check((I,), Load(X, Affine(0, {I: 5})) > 0.0, 1)
 LOOPS = Loops((X, Y), (I, J), (STORE,), (CHECK,))
 
 A, B = Argument(0, FLOAT, 24), Argument(1, FLOAT, 30)
 C = Argument(2, FLOAT, 20, True)
-A_SIDE = Access(Load(A, Offset(0, ((6, I), (1, K)))))
-B_SIDE = Access(Load(B, Offset(0, ((5, K), (1, J)))))
+A_SIDE = Access(Load(A, Affine(0, {I: 6, K: 1})))
+B_SIDE = Access(Load(B, Affine(0, {K: 5, J: 1})))
 TOTAL = Store(C, (I, J), PLACE, Accumulated(FLOAT))
 PRODUCT = Contraction((A, B, C), (), (I,), (J,), (K,), A_SIDE, B_SIDE, FLOAT, (TOTAL,))
 
@@ -55,7 +55,7 @@ def checking(**changes: Any) -> Kernel:
 
 
 def bounded(variable: Variable) -> Access:
-    return Access(A_SIDE.value, ((0, Offset(0, ((1, variable),)), 2),))
+    return Access(A_SIDE.value, ((0, Affine(0, {variable: 1}), 2),))
 
 
 SEEDED: dict[str, tuple[Callable[[], Kernel], str]] = {
@@ -78,7 +78,7 @@ SEEDED: dict[str, tuple[Callable[[], Kernel], str]] = {
         "a scan goes along j",
     ),
     "an unbound variable": (lambda: storing(value=Index(K).cast(FLOAT)), "not bound: k"),
-    "an unbound offset": (lambda: storing(offset=Offset(0, ((1, K),))), "not bound"),
+    "an unbound offset": (lambda: storing(offset=Affine(0, {K: 1})), "not bound"),
     "an unbound distinct variable": (lambda: storing(distinct=frozenset([K])), "not bound"),
     "a variable bound twice": (
         lambda: storing(value=Reduce("sum", (J,), Load(X, PLACE))),
@@ -90,12 +90,16 @@ SEEDED: dict[str, tuple[Callable[[], Kernel], str]] = {
         "without a cast",
     ),
     "a store beyond the end": (
-        lambda: storing(offset=Offset(1, PLACE.terms)),
+        lambda: storing(offset=Affine(1, PLACE.terms)),
         "stored to at 1 … 20",
     ),
     "a load before the start": (
-        lambda: storing(value=Load(X, Offset(-1, PLACE.terms))),
+        lambda: storing(value=Load(X, Affine(-1, PLACE.terms))),
         "loaded from at -1 … 18",
+    ),
+    "a division that is no expression": (
+        lambda: storing(value=Load(X, affine(Index(I) * 5 // 2))),
+        "is no expression",
     ),
     "a mask of numbers": (lambda: storing(inside=Index(J)), "a condition is of int64"),
     "a check of numbers": (lambda: checking(condition=Index(I)), "a condition is of int64"),
@@ -120,7 +124,7 @@ SEEDED: dict[str, tuple[Callable[[], Kernel], str]] = {
     ),
     "an unbound bound": (
         lambda: replace(
-            PRODUCT, a=replace(A_SIDE, bounds=((0, Offset(0, ((1, Variable(2, "z")),)), 2),))
+            PRODUCT, a=replace(A_SIDE, bounds=((0, Affine(0, {Variable(2, "z"): 1}), 2),))
         ),
         "a bound is on a variable",
     ),
@@ -138,12 +142,10 @@ def _with_total(**changes: Any) -> Kernel:
 
 def test_right_kernels_have_no_faults() -> None:
     assert not list(faults(LOOPS)) and not list(faults(PRODUCT))
-    beyond = Load(X, Offset(1, PLACE.terms))
+    beyond = Load(X, Affine(1, PLACE.terms))
     guarded = select(Index(J) < 4, beyond, 0.0)
     assert not list(faults(storing(value=guarded)))
-    assert not list(
-        faults(replace(PRODUCT, a=Access(A_SIDE.value, ((0, Offset(0, ((1, I),)), 3),))))
-    )
+    assert not list(faults(replace(PRODUCT, a=Access(A_SIDE.value, ((0, Affine(0, {I: 1}), 3),)))))
 
 
 @pytest.mark.parametrize("case", SEEDED)

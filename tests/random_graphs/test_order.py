@@ -12,6 +12,7 @@ import contextlib
 import io
 import random
 from collections.abc import Generator, Iterable
+from graphlib import TopologicalSorter
 from typing import Any
 from unittest import mock
 
@@ -25,7 +26,7 @@ from tests.random_graphs import examples
 from thalweg.control import liveness
 from thalweg.graph import subgraph
 from thalweg.graph.node import Node, as_node, program_order
-from thalweg.graph.order import step_order, topological
+from thalweg.graph.order import step_order
 from thalweg.runtime import session as sessions
 
 SIZE = 2
@@ -158,9 +159,14 @@ def in_any_sequence(seed: int) -> Generator[None]:
     choice = random.Random(seed)
 
     def sequence(nodes: Iterable[Node]) -> list[Node]:
-        made = program_order(nodes)
-        order = step_order(made)
-        return topological(choice.sample(made, len(made)), order)
+        sorter = TopologicalSorter(step_order(program_order(nodes)))
+        sorter.prepare()
+        found, ready = list[Node](), list(sorter.get_ready())
+        while ready:
+            found.append(ready.pop(choice.randrange(len(ready))))
+            sorter.done(found[-1])
+            ready += sorter.get_ready()
+        return found
 
     with (
         mock.patch.object(subgraph, "program_order", sequence),

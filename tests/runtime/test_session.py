@@ -331,7 +331,7 @@ def test_a_deep_graph_runs():
 
 
 def test_options_must_exist():
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="no_such_option"):
         tf.ConfigProto(no_such_option=1)
     with pytest.raises(TypeError, match="ConfigProto"):
         tf.Session(config="fast")

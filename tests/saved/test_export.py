@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.saved import inspect
+from thalweg.cli import main as command
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_all_tensors_are_read_back(saved, tmp_path):
 
 def test_the_command_takes_a_folder(saved, tmp_path, capsys):
     target = str(tmp_path / "ckpt")
-    assert inspect.main(["export", str(tmp_path / "run"), target]) == 0
+    assert command.main(["export", str(tmp_path / "run"), target]) == 0
     assert "3 tensors" in capsys.readouterr().out
     with tf.Graph().as_default(), tf.Session() as session:
         w = tf.Variable(np.zeros((2, 3), np.float32), name="w")
@@ -46,7 +46,7 @@ def test_the_command_takes_a_folder(saved, tmp_path, capsys):
 
 
 def test_what_is_not_there_is_an_error_in_words(tmp_path, capsys):
-    assert inspect.main(["export", str(tmp_path), str(tmp_path / "ckpt")]) == 1
+    assert command.main(["export", str(tmp_path), str(tmp_path / "ckpt")]) == 1
     assert "thalweg export: Couldn't find" in capsys.readouterr().err
-    assert inspect.main(["export", str(tmp_path / "no"), str(tmp_path / "ckpt")]) == 1
+    assert command.main(["export", str(tmp_path / "no"), str(tmp_path / "ckpt")]) == 1
     assert str(tmp_path / "no") in capsys.readouterr().err

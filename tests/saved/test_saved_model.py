@@ -5,7 +5,6 @@ import pytest
 
 import thalweg as tf
 from thalweg.saved.freeze import freeze_graph
-from thalweg.saved.inspect import main
 
 
 @pytest.fixture(autouse=True)
@@ -183,41 +182,3 @@ def test_a_checkpoint_is_frozen(tmp_path):
             graph_file, saver_file, False, path, "y", None, None, output, True, ""
         )
         assert run_frozen(frozen) == [[3]]
-
-
-# The command
-
-
-def shown(capsys, *arguments):
-    status = main(["inspect", *arguments])
-    captured = capsys.readouterr()
-    return status, captured.out + captured.err
-
-
-def test_a_saved_model_is_shown(tmp_path, capsys):
-    status, text = shown(capsys, saved(str(tmp_path / "model")))
-    assert status == 0
-    assert "graph tagged serve" in text
-    assert "in  x: float32(?, 2) x:0" in text.replace("None", "?")
-    assert "w  float32[2, 1]" in text
-
-
-def test_checkpoints_and_graphs_are_shown(tmp_path, capsys):
-    model()
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        path = tf.train.Saver().save(session, str(tmp_path / "m"))
-        tf.train.write_graph(session.graph, str(tmp_path), "graph.pb", as_text=False)
-    assert "all checksums right" in shown(capsys, path, "--verify")[1]
-    assert "(latest)" in shown(capsys, str(tmp_path))[1]
-    assert "float32[2, 1]" in shown(capsys, f"{path}.index", "--tensor", "w")[1]
-    assert "1 MatMul" in shown(capsys, f"{path}.meta")[1]
-    assert "1 MatMul" in shown(capsys, str(tmp_path / "graph.pb"))[1]
-
-
-def test_what_cannot_be_shown(tmp_path, capsys):
-    (tmp_path / "bad.pb").write_bytes(b"\xff\xff")
-    for path in ("nothing", "", "bad.pb"):
-        status, text = shown(capsys, str(tmp_path / path))
-        assert status == 1
-        assert str(tmp_path) in text

@@ -82,6 +82,19 @@ def test_a_removed_file_is_begun_anew(tmp_path: Path) -> None:
     assert steps(tmp_path) == [3]
 
 
+def test_a_relative_file_stays_where_it_is_when_the_program_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    writer = EventsWriter("events")
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    writer.write(events.event_bytes(events.SUMMARY, b"", 3))
+    writer.close()
+    assert (steps(tmp_path), files(other)) == ([3], [])
+
+
 def full_after(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     """A disk with so much room: the write that does not fit is cut, and the next one fails."""
     write, left = os.write, [room]

@@ -119,7 +119,6 @@ def test_a_session_is_needed(monkeypatch):
 
 
 def test_runners_travel_as_protocol_buffers():
-    pytest.importorskip("google.protobuf")
     with tf.name_scope("reader"):
         filled = runner(queue_closed_exception_types=(tf.errors.CancelledError,))
     proto = filled.to_proto()
@@ -141,7 +140,6 @@ def test_runners_travel_as_protocol_buffers():
 
 
 def test_the_bytes_are_those_of_tensorflow():
-    pytest.importorskip("google.protobuf")
     queue = tf.FIFOQueue(3, tf.int32, name="q")
     filled = tf.train.QueueRunner(queue, [queue.enqueue(1, name="e")], tf.no_op("c"), tf.no_op("x"))
     assert filled.to_proto().SerializeToString() == b'\n\x01q\x12\x01e\x1a\x01c"\x01x*\x01\x0b'

@@ -203,7 +203,6 @@ def test_empty_variables_need_no_initializer(session):
 
 
 def test_protos_round_trip():
-    pytest.importorskip("tensorboard")
     with tf.name_scope("scope"):
         w = tf.Variable(1.0, name="w")
     again = tf.Variable.from_proto(w.to_proto())

@@ -66,7 +66,31 @@ def gradients(
     stop_gradients: Any = None,
     unconnected_gradients: str = "none",
 ) -> list[Any]:
-    """d(sum of ys)/dx for each x of `xs`; None (or zeros) where no y depends on x."""
+    """The gradients of the sum of `ys` in each of `xs`, as new nodes of the graph.
+
+    Args:
+        ys: a tensor or a list of tensors.
+        xs: a tensor or variable, or a list of them.
+        grad_ys: what flows into each of `ys`; ones if None.
+        name: the scope of the new nodes.
+        colocate_gradients_with_ops: put the gradient of a node on the node's device.
+        gate_gradients: let no gradient of a node be used before all of them are there.
+        aggregation_method: taken for old programs.
+        stop_gradients: tensors that count as constants.
+        unconnected_gradients: "none" or "zero": what an x gets that no y depends on.
+
+    Returns:
+        A list with a tensor (or IndexedSlices, or None) for each of `xs`.
+
+    Raises:
+        LookupError: where a node on the way has no gradient.
+
+    Example:
+        >>> x = tf.constant([1.0, 2.0])
+        >>> (dx,) = tf.gradients(x**2, [x])
+        >>> sess.run(dx)
+        array([2., 4.], dtype=float32)
+    """
     if unconnected_gradients not in ("none", "zero"):
         raise ValueError(f"Unknown value for unconnected_gradients: {unconnected_gradients!r}")
     if aggregation_method not in (None, 0, 1, 2):

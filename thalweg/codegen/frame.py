@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from thalweg.codegen.contraction.form import Product, loads_of, offsets_of, words_of
+from thalweg.codegen.contraction.form import loads_of, offsets_of, words_of
 from thalweg.codegen.llvm.builder import I64, POINTER, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.math.elements import (
     Evaluator,
@@ -21,9 +21,10 @@ from thalweg.codegen.math.elements import (
     storage_type,
     to_memory,
 )
-from thalweg.ir.expr import Accumulated, Cast, Expr, Index, Load, Word
-from thalweg.ir.kernel import Argument, Contraction, Dynamic, Offset
-from thalweg.ir.loop import Variable
+from thalweg.ir.dynamic import Dynamic, DynamicProduct
+from thalweg.ir.expr import Accumulated, Cast, Expr, Index, Load, Variable, Word
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Contraction
 from thalweg.ir.types import INT64
 from thalweg.platform.caches import memoized
 
@@ -61,9 +62,9 @@ class Frame:
         """An integer as a value, read from the arguments where it is dynamic."""
         if type(number) is int:  # as most are, and neither of the other kinds is
             return _known(number)
-        if isinstance(number, Product):
+        if isinstance(number, DynamicProduct):
             result = self.integer(1)
-            for part in number.parts:
+            for part in number.factors:
                 result = self.multiply(result, part)
             return result
         if isinstance(number, Dynamic):
@@ -140,12 +141,12 @@ class Frame:
 
     # Places and elements
 
-    def place(self, offset: Offset, at: At) -> Value:
+    def place(self, offset: Affine, at: At) -> Value:
         """The number of an element at a place that is affine in scalars."""
         result = self.integer(0)
-        for factor, term in offset.terms:
-            assert isinstance(term, Variable)
-            result = self.add(result, self.multiply(at[term], factor))
+        assert offset.is_plain
+        for variable, factor in offset.strides.items():
+            result = self.add(result, self.multiply(at[variable], factor))
         return self.add(result, self.integer(offset.constant))
 
     def lane_numbers(self, lanes: int) -> Value:
@@ -176,8 +177,8 @@ class Leaves:
     whole: Value | None = None
     sum: Value | None = None
     beyond: Mapping[Variable, int] = field(default_factory=dict[Variable, int])
-    known: dict[tuple[Argument, Offset], Value] = field(
-        default_factory=dict[tuple[Argument, Offset], Value]
+    known: dict[tuple[Argument, Affine], Value] = field(
+        default_factory=dict[tuple[Argument, Affine], Value]
     )
 
     def evaluator(self) -> Evaluator:
@@ -206,7 +207,7 @@ class Leaves:
             return start
         return b.binary("add", b.splat(start, self.lanes), frame.lane_numbers(self.lanes))
 
-    def load(self, argument: Argument, offset: Offset, mask: Value | None) -> Value:
+    def load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
         """An element per lane, or one for all lanes that read the same one."""
         return from_memory(self.frame.b, self._stored(argument, offset, mask), argument.dtype)
 
@@ -219,7 +220,7 @@ class Leaves:
             return raw if raw.type.lanes == self.lanes else b.splat(raw, self.lanes)
         return to_memory(b, self.evaluator().value_as(value, dtype, mask), dtype)
 
-    def _stored(self, argument: Argument, offset: Offset, mask: Value | None) -> Value:
+    def _stored(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
         address, spread = self.address(argument, offset, mask)
         b, kind = self.frame.b, storage_type(argument.dtype, self.lanes)
         if spread is None:
@@ -247,7 +248,7 @@ class Leaves:
         return b.binary("mul", self.frame.lane_numbers(lanes), steps)
 
     def address(
-        self, argument: Argument, offset: Offset, mask: Value | None
+        self, argument: Argument, offset: Affine, mask: Value | None
     ) -> tuple[Value, int | Value | None]:
         """Where an element lies: an address, and how far the lanes are from it.
 
@@ -256,11 +257,10 @@ class Leaves:
         frame, scalar = self.frame, storage_type(argument.dtype).scalar
         moves = frame.integer(0)
         step, spread = None, None
-        for factor, term in offset.terms:
-            if isinstance(term, Variable):
-                moves = frame.plus(moves, frame.scaled(self.beyond.get(term, 0), factor))
-                step = factor if term is self.lane and self.lanes > 1 else step
-                continue
+        for variable, factor in offset.strides.items():
+            moves = frame.plus(moves, frame.scaled(self.beyond.get(variable, 0), factor))
+            step = factor if variable is self.lane and self.lanes > 1 else step
+        for term, factor in offset.computed.items():
             value = self._computed(term, mask)
             if value.type.lanes == 1:
                 moves = frame.plus(moves, frame.multiply(value, factor))
@@ -273,14 +273,13 @@ class Leaves:
             address = frame.b.element(address, scalar, moves)
         return address, step if spread is None else spread
 
-    def _common(self, argument: Argument, offset: Offset, scalar: str) -> Value:
+    def _common(self, argument: Argument, offset: Affine, scalar: str) -> Value:
         """The address of an element at the common point, as far as variables decide about it."""
         key = argument, offset
         if key not in self.known:
             frame, start = self.frame, self.frame.integer(offset.constant)
-            for factor, term in offset.terms:
-                if isinstance(term, Variable):
-                    start = frame.add(start, frame.multiply(self.at[term], factor))
+            for variable, factor in offset.strides.items():
+                start = frame.add(start, frame.multiply(self.at[variable], factor))
             self.known[key] = frame.b.element(frame.pointers[argument], scalar, start)
         return self.known[key]
 
@@ -310,16 +309,15 @@ def _integers(kernel: Contraction) -> Iterable[int]:
         for low, _, high in access.bounds:
             yield from (low, high)
     for offset in offsets_of(kernel):
-        yield offset.constant
-        yield from (factor for factor, _ in offset.terms)
+        yield from offset.integers
         for nested in [load.offset for term in offset.parts for load in loads_of(term)]:
-            yield from (nested.constant, *(factor for factor, _ in nested.terms))
+            yield from nested.integers
     yield from (word.number for word in words_of(kernel))
 
 
 def _words(integers: Iterable[int]) -> Iterable[int]:
     for number in integers:
-        if isinstance(number, Product):
-            yield from _words(number.parts)
+        if isinstance(number, DynamicProduct):
+            yield from _words(number.factors)
         elif isinstance(number, Dynamic):
             yield number.word

@@ -18,10 +18,11 @@ from thalweg.codegen.loops.kernel import Iteration, emit_iteration, emit_loops
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.sources import own_digest
 from thalweg.codegen.winograd.plan import ENABLED
-from thalweg.ir.expr import Accumulated, Expr, Index, Reduce, Word, constant, select
+from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.expr import Accumulated, Expr, Reduce, Word, constant, select
 from thalweg.ir.fingerprint import fingerprint
-from thalweg.ir.kernel import Access, Contraction, Dynamic, Kernel, Loops, Offset
-from thalweg.ir.loop import Variable
+from thalweg.ir.index import expressed
+from thalweg.ir.kernel import Access, Contraction, Kernel, Loops
 from thalweg.ir.parametric import integers
 from thalweg.ir.rewrite import Replace
 
@@ -94,18 +95,10 @@ def as_loops(kernel: Contraction) -> Loops:
 def _guarded(access: Access) -> Expr:
     value = access.value
     for low, place, high in access.bounds:
-        index = _expressed(place)
+        index = expressed(place)
         inside = (index >= _number(low)) & (index < _number(high))
         value = select(inside, value, 0)
     return value
-
-
-def _expressed(offset: Offset) -> Expr:
-    total = _number(offset.constant)
-    for factor, term in offset.terms:
-        index = Index(term) if isinstance(term, Variable) else term
-        total = total + index * _number(factor)
-    return total
 
 
 def _number(number: int) -> Expr:

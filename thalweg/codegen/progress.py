@@ -1,13 +1,14 @@
-"""A line on the terminal that says how far a long piece of work is."""
+"""A line on the terminal, or a bar in a notebook, that says how far a long piece of work is."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import time
 from collections.abc import Generator, Iterable
 from typing import Any, TypeVar
+
+from thalweg.platform.notebook import is_notebook, progress_bar
 
 _T = TypeVar("_T")
 _PATIENCE = 2.0  # seconds before anything is shown
@@ -32,14 +33,16 @@ def progress(items: Iterable[_T], total: int, doing: str = "compiling") -> Gener
 
 
 def _shown() -> bool:
-    return os.environ.get("THALWEG_PROGRESS") == "1" or (
-        sys.stderr is not None and sys.stderr.isatty()
+    return (
+        os.environ.get("THALWEG_PROGRESS") == "1"
+        or (sys.stderr is not None and sys.stderr.isatty())
+        or is_notebook()
     )
 
 
 def _bar(total: int, doing: str) -> Any:
     try:
-        tqdm = importlib.import_module("tqdm").tqdm
+        tqdm = progress_bar()
     except ImportError:
         return PlainBar(total, doing)
     form = "{desc} {n_fmt}/{total_fmt} kernels |{bar}| {elapsed}<{remaining}"

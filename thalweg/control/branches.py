@@ -200,9 +200,26 @@ def cond(
     fn1: Callable[[], Any] | None = None,
     fn2: Callable[[], Any] | None = None,
 ) -> Any:
-    """What `true_fn` returns where `pred` holds, else what `false_fn` does; only one of them runs.
+    """What one of two functions returns, whichever a scalar chooses; only that one runs.
 
-    Both must return the same structure of tensors with the same dtypes.
+    Nodes made inside the functions run only with their branch; those made outside always run.
+
+    Args:
+        pred: a scalar bool tensor.
+        true_fn, false_fn: functions without arguments that return tensors, or nestings of them, of
+            the same structure and dtypes.
+        strict: keep a list of one element as it is, instead of giving the element.
+        name: the name of the node.
+        fn1, fn2: the old names of `true_fn` and `false_fn`.
+
+    Returns:
+        What the functions return.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [])
+        >>> y = tf.cond(x > 0, lambda: tf.log(x), lambda: tf.zeros([]))
+        >>> sess.run(y, {x: 1.0}), sess.run(y, {x: -1.0})
+        (np.float32(0.0), np.float32(0.0))
     """
     yes, no = _function(true_fn, fn1, "true_fn", "fn1"), _function(false_fn, fn2, "false_fn", "fn2")
     if get_default_graph().is_eager:

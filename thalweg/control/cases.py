@@ -30,10 +30,24 @@ def case(
     strict: bool = False,
     name: str = "case",
 ) -> Any:
-    """What the function of the first predicate that holds returns, else what `default` does.
+    """What the function of the first predicate that holds returns.
 
-    With `exclusive`, more than one predicate that holds is an error of the step; without a
-    default, none is.
+    Args:
+        pred_fn_pairs: a list of (scalar bool tensor, function), or a dict.
+        default: a function for when none holds; without one, that is an error of the step.
+        exclusive: whether more than one that holds is an error of the step.
+        strict: keep a list of one element as it is, instead of giving the element.
+        name: the name of the nodes.
+
+    Returns:
+        What the functions return: the same structure of tensors, of the same dtypes.
+
+    Example:
+        >>> x = tf.placeholder(tf.int32, [])
+        >>> pairs = [(x < 10, lambda: tf.constant(1)), (x < 100, lambda: tf.constant(2))]
+        >>> digits = tf.case(pairs, default=lambda: tf.constant(3))
+        >>> sess.run(digits, {x: 42})
+        np.int32(2)
     """
     with name_scope(name, "case"):
         pairs = _pairs(pred_fn_pairs)

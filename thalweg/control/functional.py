@@ -7,6 +7,7 @@ tensor over without a copy; the rows that go out fill a list whose memory is the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from thalweg.control.loops import while_loop
@@ -19,7 +20,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.origin import user_line
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops.core import basic, shaping
+from thalweg.ops.core import shaping
 from thalweg.public import public
 
 Function = Callable[..., Any]
@@ -49,9 +50,13 @@ class Rows:
         )
         return entries.unstack(tensor)
 
-    def is_before_end(self, at: Tensor, *_: Any) -> Tensor:
-        """Whether there is a row, going forwards."""
-        return at < self.count
+    def ends(self, reverse: bool) -> tuple[Any, int]:
+        """The number of the first row to read, and the step to the next one."""
+        return (self.count - 1, -1) if reverse else (0, 1)
+
+    def has_row(self, reverse: bool, at: Tensor, *_: Any) -> Tensor:
+        """Whether there is a row of that number, going forwards or backwards."""
+        return at >= 0 if reverse else at < self.count
 
     def read(self, index: Any) -> Any:
         """Row `index`, in the form of the structure."""
@@ -121,10 +126,24 @@ def map_fn(
     infer_shape: bool = True,
     name: str | None = None,
 ) -> Any:
-    """`fn` of every row of `elems`, stacked.
+    """A function of every row of `elems`, the results stacked.
 
-    Both may be nested; `dtype` gives the structure and dtypes of the results where they are not
-    those of `elems`. `infer_shape=False` lets the results of the rows differ in shape.
+    Args:
+        fn: a function of a row, or of a nesting of rows.
+        elems: a tensor [rows, ...], or a nesting of such.
+        dtype: the structure and dtypes of the results, where they are not those of `elems`.
+        parallel_iterations, swap_memory: taken for old programs.
+        back_prop: whether gradients can be taken.
+        infer_shape: False lets the results of the rows differ in shape.
+        name: the name of the node.
+
+    Returns:
+        A tensor [rows, ...], or a nesting of such.
+
+    Example:
+        >>> sess.run(tf.map_fn(lambda row: row[::-1], np.array([[1, 2], [3, 4]])))
+        array([[2, 1],
+               [4, 3]])
     """
     _check_function(fn)
     if any(isinstance(leaf, SparseTensor) for leaf in nest.flatten(elems)):
@@ -144,14 +163,9 @@ def map_fn(
             nest.assert_same_structure(like, values)
             return at + 1, _write(lists, at, nest.flatten(values))
 
-        _, lists = while_loop(
-            rows.is_before_end,
-            iterate,
-            (basic.constant(0, int32), gathered.lists),
-            parallel_iterations=parallel_iterations or 10,
-            back_prop=back_prop,
-            swap_memory=swap_memory,
-        )
+        options = (parallel_iterations or 10, back_prop, swap_memory)
+        start = convert_to_tensor(0, int32), gathered.lists
+        _, lists = while_loop(partial(rows.has_row, False), iterate, start, None, *options)
         return nest.pack_sequence_as(like, gathered.tensors(lists))
 
 
@@ -166,24 +180,9 @@ def foldl(
     name: str | None = None,
 ) -> Any:
     """`fn(fn(fn(initializer, row 0), row 1), …)`; without one, row 0 is the initializer."""
-    _check_function(fn)
     with name_scope(name, "foldl", nest.flatten(elems)):
-        rows = Rows(elems)
-        start = 0 if initializer is not None else 1
-        first = rows.read(0) if initializer is None else _tensors(initializer)
-
-        def iterate(at: Tensor, held: Any) -> Any:
-            return at + 1, _same(held, fn(held, rows.read(at)))
-
-        _, result = while_loop(
-            rows.is_before_end,
-            iterate,
-            (basic.constant(start, int32), first),
-            parallel_iterations=parallel_iterations,
-            back_prop=back_prop,
-            swap_memory=swap_memory,
-        )
-        return result
+        options = (parallel_iterations, back_prop, swap_memory)
+        return _fold(fn, elems, initializer, False, *options)
 
 
 @public("foldr")
@@ -197,24 +196,25 @@ def foldr(
     name: str | None = None,
 ) -> Any:
     """As `foldl`, from the last row to the first."""
-    _check_function(fn)
     with name_scope(name, "foldr", nest.flatten(elems)):
-        rows = Rows(elems)
-        start = rows.count - (1 if initializer is not None else 2)
-        last = rows.read(rows.count - 1) if initializer is None else _tensors(initializer)
+        options = (parallel_iterations, back_prop, swap_memory)
+        return _fold(fn, elems, initializer, True, *options)
 
-        def iterate(at: Tensor, held: Any) -> Any:
-            return at - 1, _same(held, fn(held, rows.read(at)))
 
-        _, result = while_loop(
-            _is_row,
-            iterate,
-            (convert_to_tensor(start, int32), last),
-            parallel_iterations=parallel_iterations,
-            back_prop=back_prop,
-            swap_memory=swap_memory,
-        )
-        return result
+def _fold(fn: Function, elems: Any, initializer: Any, reverse: bool, *options: Any) -> Any:
+    _check_function(fn)
+    rows = Rows(elems)
+    begin, step = rows.ends(reverse)
+    held = rows.read(begin) if initializer is None else _tensors(initializer)
+    if initializer is None:
+        begin = begin + step
+
+    def iterate(at: Tensor, held: Any) -> Any:
+        return at + step, _same(held, fn(held, rows.read(at)))
+
+    start = convert_to_tensor(begin, int32), held
+    _, result = while_loop(partial(rows.has_row, reverse), iterate, start, None, *options)
+    return result
 
 
 @public("scan")
@@ -229,14 +229,29 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> Any:
-    """All values that `foldl` goes through, stacked: `scan(add, x)` is a cumulative sum.
+    """A function carried from row to row, all values on the way stacked.
 
-    With `reverse`, from the last row to the first, each value at the place of its row.
+    Args:
+        fn: a function of the value so far and a row, which returns the next value.
+        elems: a tensor [rows, ...], or a nesting of such.
+        initializer: the value to begin with; the first row if None.
+        parallel_iterations, swap_memory: taken for old programs.
+        back_prop: whether gradients can be taken.
+        infer_shape: False lets the values differ in shape.
+        reverse: go from the last row to the first, each value at the place of its row.
+        name: the name of the node.
+
+    Returns:
+        A tensor with a row for each value.
+
+    Example:
+        >>> sess.run(tf.scan(lambda total, x: total + x, np.array([1, 2, 3, 4])))
+        array([ 1,  3,  6, 10])
     """
     _check_function(fn)
     with name_scope(name, "scan", nest.flatten(elems)):
         rows = Rows(elems)
-        begin, step = (rows.count - 1, -1) if reverse else (0, 1)
+        begin, step = rows.ends(reverse)
         held = rows.read(begin) if initializer is None else _tensors(initializer)
         gathered = Gathered(rows, [t.dtype.base_dtype for t in nest.flatten(held)], infer_shape)
         lists = gathered.lists
@@ -248,20 +263,10 @@ def scan(
             new = _same(held, fn(held, rows.read(at)))
             return at + step, new, _write(lists, at, nest.flatten(new))
 
-        _, _, lists = while_loop(
-            _is_row if reverse else rows.is_before_end,
-            iterate,
-            (convert_to_tensor(begin, int32), held, lists),
-            parallel_iterations=parallel_iterations,
-            back_prop=back_prop,
-            swap_memory=swap_memory,
-        )
+        options = (parallel_iterations, back_prop, swap_memory)
+        start = convert_to_tensor(begin, int32), held, lists
+        _, _, lists = while_loop(partial(rows.has_row, reverse), iterate, start, None, *options)
         return nest.pack_sequence_as(held, gathered.tensors(lists))
-
-
-def _is_row(at: Tensor, *_: Any) -> Tensor:
-    """Whether there is a row, going backwards."""
-    return at >= 0
 
 
 def _tensors(structure: Any) -> Any:

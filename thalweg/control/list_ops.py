@@ -32,10 +32,15 @@ class ListOp(Op, abstract=True):
     stateful = True
     host_only = True
     step_local = True
-    dtype: DType
 
     def shape(self, *_: Tensor) -> Any:
         return scalar()
+
+
+class TypedListOp(ListOp, abstract=True):
+    """Acts on a list of elements of one dtype."""
+
+    dtype: DType
 
     def checked(self, entries: ListValue, use: str) -> ListValue:
         """The list, if its entries are of the dtype that this op works with."""
@@ -43,7 +48,7 @@ class ListOp(Op, abstract=True):
         return entries
 
 
-class ListReader(ListOp, abstract=True):
+class ListReader(TypedListOp, abstract=True):
     """Gives entries, of which this much of the shape is known."""
 
     element_shape: TensorShape = unknown_shape()
@@ -66,14 +71,14 @@ class ListReader(ListOp, abstract=True):
         return value
 
 
-class ListWriter(ListOp, abstract=True):
+class ListWriter(TypedListOp, abstract=True):
     """Changes entries."""
 
     def writable(self, entries: ListValue) -> ListValue:
         return self.checked(entries, "is trying to write")
 
 
-class TensorArrayNew(ListOp):
+class TensorArrayNew(TypedListOp):
     """A new list."""
 
     signature = "size: int32 -> list: variant"
@@ -99,18 +104,12 @@ class TensorArrayNew(ListOp):
         )
 
 
-class TensorArrayGradient(Op):
+class TensorArrayGradient(ListOp):
     """A list of gradients like a list: a new one, or the one of a source that has a name."""
 
     signature = "list: variant -> gradient: variant"
-    stateful = True
-    host_only = True
-    step_local = True
     not_differentiable = True
     source: str = ""
-
-    def shape(self, list: Tensor) -> TensorShape:
-        return scalar()
 
     def numpy(self, list: ListValue | None) -> ListValue | None:
         return None if list is None else list.gradient(self.source)  # of a branch not taken
@@ -257,7 +256,7 @@ class TensorArraySplit(ListWriter):
         return [dlist, join(dlist, lengths), None]
 
 
-class TensorArrayJoin(ListOp):
+class TensorArrayJoin(TypedListOp):
     """The first entries, which have these lengths, joined: what a split undoes."""
 
     signature = "list: variant, lengths: int64 -> value: dtype"
@@ -274,16 +273,10 @@ class TensorArrayJoin(ListOp):
         return [ListEntry(entries, TensorArraySplit(dtype=self.dtype), (dy, lengths)), None]
 
 
-class TensorArrayMerge(Op):
+class TensorArrayMerge(ListOp):
     """A list of gradients with the entries of another one added."""
 
     signature = "list: variant, other: variant -> output: variant"
-    stateful = True
-    host_only = True
-    step_local = True
-
-    def shape(self, list: Tensor, other: Tensor) -> TensorShape:
-        return scalar()
 
     def numpy(self, list: ListValue, other: ListValue) -> ListValue:
         return list.merge(other)
@@ -295,29 +288,20 @@ class TensorArrayMerge(Op):
             return [basic.identity(dlist), copy]
 
 
-class TensorArraySize(Op):
+class TensorArraySize(ListOp):
     """How many entries a list has."""
 
     signature = "list: variant -> size: int32"
-    stateful = True
-    host_only = True
-    step_local = True
     not_differentiable = True
-
-    def shape(self, list: Tensor) -> TensorShape:
-        return scalar()
 
     def numpy(self, list: ListValue) -> Any:
         return np.int32(list.size())
 
 
-class TensorArrayClose(Op):
+class TensorArrayClose(ListOp):
     """Lets go of a list's entries."""
 
     signature = "list: variant ->"
-    stateful = True
-    host_only = True
-    step_local = True
     not_differentiable = True
 
     def shape(self, list: Tensor) -> Any:

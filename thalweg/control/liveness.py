@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, cast
 
@@ -211,16 +212,8 @@ def _stand_in(
     node: Node, op: Any, places: Sequence[int], kept: Sequence[int], counts: tuple[int, ...]
 ) -> Node:
     """A node beside the graph, with some of the inputs and outputs of one in it."""
-    made = Node(
-        node.graph,
-        op,
-        node.name,
-        tuple(node.inputs[place] for place in places),
-        tuple(node.controls),
-        node.device,
-        {**node.annotations, "_counts": counts},
-        *node.made_at,
-        node.index,
-    )
+    made = copy(node)
+    made.op, made.annotations = op, {**node.annotations, "_counts": counts}
+    made.inputs = tuple(node.inputs[place] for place in places)
     made.outputs = tuple(node.outputs[place] for place in kept)
     return made

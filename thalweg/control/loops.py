@@ -299,10 +299,31 @@ def while_loop(
     maximum_iterations: Any = None,
     return_same_structure: bool = False,
 ) -> Any:
-    """Apply `body` to the loop variables while `cond` of them holds.
+    """Apply `body` to the loop variables while `cond` of them holds, in one step of the graph.
 
-    A loop variable keeps its dtype and shape; `shape_invariants` gives looser shapes for those
-    that do not.
+    Args:
+        cond: a function of the loop variables that returns a scalar bool tensor.
+        body: a function of the loop variables that returns their next values.
+        loop_vars: the first values: tensors, or a nesting of them.
+        shape_invariants: looser shapes, for variables whose shape changes.
+        parallel_iterations, swap_memory: taken for old programs.
+        back_prop: whether gradients can be taken.
+        name: the name of the node.
+        maximum_iterations: a limit on the number of iterations.
+        return_same_structure: keep a list of one loop variable as it is.
+
+    Returns:
+        The last values, in the structure of `loop_vars`.
+
+    Raises:
+        ValueError: where a loop variable changes its shape, its dtype or the structure.
+
+    Example:
+        >>> i, total = tf.while_loop(
+        ...     lambda i, total: i < 5, lambda i, total: (i + 1, total + i), (0, 0)
+        ... )
+        >>> sess.run(total)
+        np.int32(10)
     """
     _check_arguments(cond, body, loop_vars, parallel_iterations)
     with name_scope(name, "while", nest.flatten(loop_vars)):

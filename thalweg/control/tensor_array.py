@@ -82,6 +82,25 @@ class TensorArray:
 
     Every write gives a TensorArray; use that one from there on. Each entry is written once. With
     `clear_after_read` (the default) it is also read once, and its memory let go.
+
+    Args:
+        dtype: the dtype of the entries.
+        size: how many there are.
+        dynamic_size: whether writes behind the end make it longer.
+        clear_after_read: False lets an entry be read again.
+        tensor_array_name: a name for errors.
+        handle, flow: what another TensorArray is made of.
+        infer_shape: whether all entries have one shape.
+        element_shape: the shape of an entry.
+        colocate_with_first_write_call: taken for old programs.
+        name: the name of the node.
+
+    Example:
+        >>> array = tf.TensorArray(tf.float32, size=2)
+        >>> array = array.write(0, [1.0, 2.0]).write(1, [3.0, 4.0])
+        >>> sess.run(array.stack())
+        array([[1., 2.],
+               [3., 4.]], dtype=float32)
     """
 
     def __init__(

@@ -6,7 +6,7 @@ step has it; in a plan, a control node and the traces that the step needs of it 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from thalweg.autodiff.gradients import InnerGradient
 from thalweg.graph.dtypes import DType
@@ -78,6 +78,11 @@ def traced(node: Node, op: Trace) -> Tensor:
             with graph.without_scopes():
                 return op(node.outputs[0])
         return op(node.outputs[0])
+
+
+def traced_tensor(trace: Node) -> Tensor:
+    """The tensor inside a control node that a trace of it gives."""
+    return cast("BranchTrace", trace.op).tensor
 
 
 def known_here(tensor: Tensor) -> Tensor | None:

@@ -66,7 +66,24 @@ _MAX_INDEX = 2**63 - 1
 
 @public("data.Dataset", "contrib.data.Dataset")
 class Dataset(Described):
-    """A sequence of elements, each a structure of tensors, and how it is made."""
+    """A sequence of elements, each a structure of tensors, and how it is made.
+
+    Start with `from_tensor_slices`, `range` or a file dataset; add `map`, `shuffle`, `batch`,
+    `repeat`, `prefetch`; read it by an iterator.
+
+    Args:
+        variant: the tensor that stands for the dataset; the methods pass it.
+        spec: what the elements are.
+
+    Example:
+        >>> data = tf.data.Dataset.from_tensor_slices([1, 2, 3, 4]).map(lambda x: x * 10).batch(2)
+        >>> batch = data.make_one_shot_iterator().get_next()
+        >>> sess.run(batch), sess.run(batch)
+        (array([10, 20], dtype=int32), array([30, 40], dtype=int32))
+        >>> sess.run(batch)
+        Traceback (most recent call last):
+        thalweg.errors.OutOfRangeError: End of sequence...
+    """
 
     def __init__(self, variant: Tensor, spec: Any) -> None:
         self.variant = variant
@@ -86,12 +103,25 @@ class Dataset(Described):
 
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset:
-        """One element."""
+        """A dataset of one element.
+
+        Args:
+            tensors: a tensor, or a structure of tensors.
+        """
         return _from_tensors(TensorDataset, tensors, lambda spec: spec)
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
-        """The rows of tensors: `from_tensor_slices((x, y))` has the elements (x[i], y[i])."""
+        """The rows of tensors.
+
+        Args:
+            tensors: a tensor, or a structure of tensors with a first axis of one size.
+
+        Example:
+            >>> data = tf.data.Dataset.from_tensor_slices({"x": [1.0, 2.0], "label": [0, 1]})
+            >>> sess.run(data.make_one_shot_iterator().get_next())
+            {'x': np.float32(1.0), 'label': np.int32(0)}
+        """
         return _from_tensors(TensorSliceDataset, tensors, _sliced)
 
     @staticmethod
@@ -101,7 +131,19 @@ class Dataset(Described):
         output_shapes: Any = None,
         args: Sequence[Any] | None = None,
     ) -> Dataset:
-        """What `generator(*args)` yields; it is called again for each pass, in a thread beside."""
+        """What a Python generator yields; it is called again for each pass, in a thread beside.
+
+        Args:
+            generator: a function that returns an iterator.
+            output_types: the dtypes of an element.
+            output_shapes: its static shapes; unknown if None.
+            args: tensors to call the function with, as NumPy values.
+
+        Example:
+            >>> data = tf.data.Dataset.from_generator(lambda: iter([1, 4, 9]), tf.int64, [])
+            >>> sess.run(data.make_one_shot_iterator().get_next())
+            np.int64(1)
+        """
         if not callable(generator):
             raise TypeError("`generator` must be callable.")
         spec = structure.specs_from(output_types, output_shapes, None)
@@ -114,7 +156,11 @@ class Dataset(Described):
 
     @staticmethod
     def range(*args: Any) -> Dataset:
-        """Numbers, as Python's range gives them."""
+        """Integers, as Python's `range` gives them.
+
+        Args:
+            args: stop, or start and stop, or start, stop and step.
+        """
         if not 1 <= len(args) <= 3:
             raise ValueError(f"Invalid arguments to RangeDataset: {args}")
         start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
@@ -124,7 +170,16 @@ class Dataset(Described):
 
     @staticmethod
     def zip(datasets: Any) -> Dataset:
-        """The elements of a structure of datasets side by side, up to the end of the shortest."""
+        """The elements of several datasets side by side, up to the end of the shortest.
+
+        Args:
+            datasets: a structure (tuples and dicts) of datasets.
+
+        Example:
+            >>> a, b = tf.data.Dataset.range(3), tf.data.Dataset.range(10, 20)
+            >>> sess.run(tf.data.Dataset.zip((a, b)).make_one_shot_iterator().get_next())
+            (np.int64(0), np.int64(10))
+        """
         flat = structure.flatten(datasets)
         for dataset in flat:
             if not isinstance(dataset, Dataset):
@@ -138,7 +193,13 @@ class Dataset(Described):
 
     @staticmethod
     def list_files(file_pattern: Any, shuffle: bool | None = None, seed: Any = None) -> Dataset:
-        """The names of the files that match one or more patterns, shuffled unless told not to."""
+        """The names of the files that match patterns.
+
+        Args:
+            file_pattern: a pattern, or a vector of them.
+            shuffle: whether they come in a random order; None means yes.
+            seed: a number that fixes the order.
+        """
         pattern = convert_to_tensor(file_pattern, string)
         found = files.matching_files(pattern)
         count = shaping.size(found, out_type=int64)
@@ -151,7 +212,17 @@ class Dataset(Described):
     # Functions
 
     def map(self, map_func: Callable[..., Any], num_parallel_calls: Any = None) -> Dataset:
-        """A function of each element, in the order of the elements."""
+        """A function of each element, in the order of the elements.
+
+        Args:
+            map_func: a function of the parts of an element, traced to a graph once.
+            num_parallel_calls: how many elements are computed side by side.
+
+        Example:
+            >>> data = tf.data.Dataset.from_tensor_slices(([1, 2], [10, 20]))
+            >>> sess.run(data.map(lambda x, y: x + y).make_one_shot_iterator().get_next())
+            np.int32(11)
+        """
         traced = Traced(map_func, "the function of Dataset.map", self._spec)
         kind = MapDataset if num_parallel_calls is None else ParallelMapDataset
         rest = () if num_parallel_calls is None else (arguments.number(num_parallel_calls, int32),)
@@ -165,7 +236,11 @@ class Dataset(Described):
         return Dataset(made, spec)
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
-        """The elements of which a predicate holds."""
+        """The elements of which a predicate holds.
+
+        Args:
+            predicate: a function of the parts of an element that returns a scalar bool tensor.
+        """
         traced = Traced(predicate, "the predicate of Dataset.filter", self._spec)
         given = traced.spec
         is_scalar = isinstance(given, TensorSpec) and given.shape.is_compatible_with([])
@@ -176,7 +251,11 @@ class Dataset(Described):
     filter_with_legacy_function = filter
 
     def flat_map(self, map_func: Callable[..., Any]) -> Dataset:
-        """The elements of the datasets that a function makes, one dataset after the other."""
+        """The elements of the datasets that a function makes, one dataset after the other.
+
+        Args:
+            map_func: a function of the parts of an element that returns a dataset.
+        """
         traced = Traced(map_func, "the function of Dataset.flat_map", self._spec)
         return self._mapped(FlatMapDataset, traced, _inner(traced))
 
@@ -187,7 +266,14 @@ class Dataset(Described):
         block_length: Any = 1,
         num_parallel_calls: Any = None,
     ) -> Dataset:
-        """The elements of the datasets that a function makes, `cycle_length` of them in turn."""
+        """The elements of the datasets that a function makes, several of them in turn.
+
+        Args:
+            map_func: a function of the parts of an element that returns a dataset.
+            cycle_length: how many datasets are open at once.
+            block_length: how many elements are taken from one before the next.
+            num_parallel_calls: how many datasets are read side by side.
+        """
         traced = Traced(map_func, "the function of Dataset.interleave", self._spec)
         rest = [arguments.long(cycle_length), arguments.long(block_length)]
         if num_parallel_calls is None:
@@ -196,7 +282,20 @@ class Dataset(Described):
         return self._mapped(ParallelInterleaveDatasetV2, traced, _inner(traced), *rest)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[..., Any]) -> Any:
-        """`state = reduce_func(state, element)` for all elements: the last state, as tensors."""
+        """`state = reduce_func(state, element)` for all elements.
+
+        Args:
+            initial_state: the state to begin with.
+            reduce_func: a function of the state and an element that returns the next state.
+
+        Returns:
+            The last state, as tensors.
+
+        Example:
+            >>> total = tf.data.Dataset.range(5).reduce(np.int64(0), lambda total, x: total + x)
+            >>> sess.run(total)
+            np.int64(10)
+        """
         state = structure.converted(initial_state)
         spec = structure.mapped(structure.spec_of, state)
         traced = Traced(reduce_func, "the function of Dataset.reduce", spec, self._spec)
@@ -251,7 +350,14 @@ class Dataset(Described):
     def shuffle(
         self, buffer_size: Any, seed: Any = None, reshuffle_each_iteration: bool | None = None
     ) -> Dataset:
-        """The elements in a random order, each drawn from the `buffer_size` that are next."""
+        """The elements in a random order.
+
+        Args:
+            buffer_size: from how many of the next elements each one is drawn; as many as there are
+                shuffle perfectly.
+            seed: a number that fixes the order.
+            reshuffle_each_iteration: whether each pass has another order; None means yes.
+        """
         reshuffles = reshuffle_each_iteration is None or bool(reshuffle_each_iteration)
         op = ShuffleDataset(reshuffle_each_iteration=reshuffles, **leaves(self._spec))
         made = op(
@@ -266,7 +372,17 @@ class Dataset(Described):
     # Joining
 
     def batch(self, batch_size: Any, drop_remainder: Any = False) -> Dataset:
-        """Batches of `batch_size` elements; the last one may be smaller unless it is dropped."""
+        """Batches of elements, stacked along a new first axis.
+
+        Args:
+            batch_size: how many elements make a batch.
+            drop_remainder: leave a smaller last batch out; the static shape then knows the size.
+
+        Example:
+            >>> batch = tf.data.Dataset.range(5).batch(2).make_one_shot_iterator().get_next()
+            >>> [sess.run(batch).tolist() for _ in range(3)]
+            [[0, 1], [2, 3], [4]]
+        """
         size = (
             arguments.known(batch_size) if constant_value(arguments.truth(drop_remainder)) else None
         )
@@ -281,7 +397,22 @@ class Dataset(Described):
         padding_values: Any = None,
         drop_remainder: Any = False,
     ) -> Dataset:
-        """Batches of elements that are filled up to one shape: -1 is the largest in the batch."""
+        """Batches of elements that are filled up to one shape.
+
+        Args:
+            batch_size: how many elements make a batch.
+            padded_shapes: the shapes, in the structure of an element; -1 or None is the largest in
+                the batch.
+            padding_values: what is filled in; 0 or the empty string by default.
+            drop_remainder: leave a smaller last batch out.
+
+        Example:
+            >>> data = tf.data.Dataset.range(1, 4).map(lambda n: tf.fill([n], n))
+            >>> sess.run(data.padded_batch(3, [None]).make_one_shot_iterator().get_next())
+            array([[1, 0, 0],
+                   [2, 2, 0],
+                   [3, 3, 3]])
+        """
         flat = structure.flatten(self._spec)
         if not all(isinstance(leaf, TensorSpec) for leaf in flat):
             raise TypeError("Batching of padded sparse tensors is not currently supported")
@@ -305,7 +436,14 @@ class Dataset(Described):
     def window(
         self, size: Any, shift: Any = None, stride: Any = 1, drop_remainder: Any = False
     ) -> Dataset:
-        """Datasets of `size` neighbouring elements, each `shift` further on than the one before."""
+        """Datasets of neighbouring elements.
+
+        Args:
+            size: how many elements a window has.
+            shift: by how many elements the next one begins further on; `size` if None.
+            stride: the distance between its elements.
+            drop_remainder: leave smaller last windows out.
+        """
         spec = structure.mapped(DatasetSpec, self._spec)
         step = size if shift is None else shift
         rest = (

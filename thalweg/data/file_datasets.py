@@ -71,14 +71,41 @@ class _Files(Dataset):
 
 @public("data.TextLineDataset", "contrib.data.TextLineDataset")
 class TextLineDataset(_Files):
-    """The lines of text files."""
+    r"""The lines of text files, each a string without its line end.
+
+    Args:
+        filenames: a name, a vector of names, or a dataset of them.
+        compression_type: "", "ZLIB" or "GZIP".
+        buffer_size: how many bytes are read at once.
+        num_parallel_reads: how many files are read side by side.
+
+    Example:
+        >>> tf.gfile.GFile("lines.txt", "w").write("one\ntwo\n")
+        >>> line = tf.data.TextLineDataset("lines.txt").skip(1).make_one_shot_iterator().get_next()
+        >>> sess.run(line)
+        b'two'
+    """
 
     _op = TextLineOp
 
 
 @public("data.TFRecordDataset", "contrib.data.TFRecordDataset")
 class TFRecordDataset(_Files):
-    """The records of TFRecord files."""
+    """The records of TFRecord files, each a string.
+
+    Args:
+        filenames: a name, a vector of names, or a dataset of them.
+        compression_type: "", "ZLIB" or "GZIP".
+        buffer_size: how many bytes are read at once.
+        num_parallel_reads: how many files are read side by side.
+
+    Example:
+        >>> with tf.python_io.TFRecordWriter("data.tfrecord") as writer:
+        ...     writer.write(b"one")
+        >>> data = tf.data.TFRecordDataset("data.tfrecord")
+        >>> sess.run(data.make_one_shot_iterator().get_next())
+        b'one'
+    """
 
     _op = TFRecordOp
 

@@ -59,7 +59,24 @@ class Described:
 
 @public("data.Iterator", "contrib.data.Iterator")
 class Iterator(Described):
-    """A place in a dataset, kept by the session."""
+    """A place in a dataset, kept by the session.
+
+    Datasets make one: `make_one_shot_iterator()`, `make_initializable_iterator()`; `from_structure`
+    makes one that can be bound to several.
+
+    Args:
+        handle: the tensor that names it.
+        initializer: the node that starts it, or None.
+        spec: what the elements are.
+
+    Example:
+        >>> size = tf.placeholder(tf.int64, [])
+        >>> iterator = tf.data.Dataset.range(size).make_initializable_iterator()
+        >>> number = iterator.get_next()
+        >>> sess.run(iterator.initializer, {size: 2})
+        >>> sess.run(number), sess.run(number)
+        (np.int64(0), np.int64(1))
+    """
 
     def __init__(self, handle: Tensor, initializer: Node | None, spec: Any) -> None:
         self.handle = handle
@@ -73,7 +90,22 @@ class Iterator(Described):
         shared_name: str | None = None,
         output_classes: Any = None,
     ) -> Iterator:
-        """An iterator for datasets of one structure: `make_initializer(dataset)` chooses one."""
+        """An iterator that is bound to a dataset by `make_initializer`, to one after the other.
+
+        Args:
+            output_types: the dtypes of an element.
+            output_shapes: its static shapes; unknown if None.
+            shared_name: a name to share the iterator between sessions by.
+            output_classes: the classes of its parts; tensors if None.
+
+        Example:
+            >>> iterator = tf.data.Iterator.from_structure(tf.int64, [])
+            >>> train = iterator.make_initializer(tf.data.Dataset.range(10))
+            >>> test = iterator.make_initializer(tf.data.Dataset.range(100, 110))
+            >>> number = iterator.get_next()
+            >>> sess.run(train), sess.run(number), sess.run(test), sess.run(number)
+            (None, np.int64(0), None, np.int64(100))
+        """
         spec = structure.specs_from(output_types, output_shapes, output_classes)
         return Iterator(new_handle(spec, shared_name), None, spec)
 
@@ -107,7 +139,17 @@ class Iterator(Described):
         return initializer_of(dataset, self.handle, name or "make_initializer")
 
     def get_next(self, name: str | None = None) -> Any:
-        """The next element, a new one in each step; an OutOfRangeError after the last."""
+        """The next element, a new one in each step.
+
+        Args:
+            name: the name of the node.
+
+        Returns:
+            The structure of an element, with tensors.
+
+        Raises:
+            OutOfRangeError: from the step behind the last element.
+        """
         kinds = structure.all_kinds(self._spec)
         op = IteratorGetNext(
             output_types=tuple(dtype for dtype, _ in kinds),

@@ -6,6 +6,7 @@ classes here are subclasses, so that divergences and `isinstance` see the origin
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from thalweg.distributions.base import Distribution
@@ -88,5 +89,6 @@ class Earlier(Distribution):
 
 
 for _kind in EARLIER:
-    _earlier = type(_kind.__name__, (Earlier, _kind), {"__doc__": _kind.__doc__})
+    _told = {"__doc__": _kind.__doc__, "__signature__": inspect.signature(_kind)}
+    _earlier = type(_kind.__name__, (Earlier, _kind), _told)
     publish_value(f"contrib.distributions.{_kind.__name__}", _earlier)

@@ -19,7 +19,20 @@ from thalweg.public import public
 
 @public("distributions.Normal")
 class Normal(ScalarDistribution):
-    """exp(-((x - loc) / scale)² / 2) / (scale √(2π))"""
+    """The normal distribution: exp(-((x - loc) / scale)² / 2) / (scale √(2π)).
+
+    Args:
+        loc: the means.
+        scale: the standard deviations; the shapes of both broadcast.
+        validate_args: check in the step that `scale` is positive.
+        allow_nan_stats: give NaN for statistics that are not defined, instead of raising.
+        name: the scope of the nodes.
+
+    Example:
+        >>> normal = tf.distributions.Normal(loc=0.0, scale=2.0)
+        >>> sess.run([normal.stddev(), normal.cdf(0.0)])
+        [np.float32(2.0), np.float32(0.5)]
+    """
 
     sized_parameters: ClassVar[tuple[str, ...]] = ("loc", "scale")
 

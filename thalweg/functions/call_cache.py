@@ -6,7 +6,7 @@ ones, one by one, and its program takes their arrays as they are.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -22,16 +22,13 @@ _VALUES = (int, float, str, bool, type(None))
 MISSED: Any = object()  # a call of a kind that is not cached
 
 
-class Expected:
+class Expected(NamedTuple):
     """What an argument was: a tensor or an array of a dtype and shape, or a Python value."""
 
-    __slots__ = ("dtype", "numpy_dtype", "shape", "value")
-
-    def __init__(self, dtype: Any, numpy_dtype: Any, shape: Any, value: Any) -> None:
-        self.dtype = dtype
-        self.numpy_dtype = numpy_dtype
-        self.shape = shape
-        self.value = value
+    dtype: Any
+    numpy_dtype: Any
+    shape: Any
+    value: Any
 
 
 class CallKind:
@@ -108,10 +105,6 @@ def _expected(value: Any) -> Expected | None:
     return Expected(None, None, None, value)
 
 
-def _is_same(value: Any, expected: Any) -> bool:
-    return type(value) is type(expected) and value == expected
-
-
 def _arrays(kind: CallKind, args: tuple[Any, ...]) -> list[Any] | None:
     """The arrays of arguments, if they are of a kind."""
     if len(args) != kind.count:
@@ -129,6 +122,10 @@ def _arrays(kind: CallKind, args: tuple[Any, ...]) -> list[Any] | None:
             if value.dtype is not expected.numpy_dtype or value.shape != expected.shape:
                 return None
             arrays.append(value)
-        elif expected.numpy_dtype is not None or not _is_same(value, expected.value):
+        elif (
+            expected.numpy_dtype is not None
+            or type(value) is not type(expected.value)
+            or value != expected.value
+        ):
             return None
     return arrays

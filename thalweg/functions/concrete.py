@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.control.structure import components
+from thalweg.control.traces import here
 from thalweg.functions.calls import EagerCall, Kinds, Runner
 from thalweg.functions.eager import EAGER
 from thalweg.functions.function_graph import FunctionGraph
@@ -203,7 +204,7 @@ class ConcreteFunction:
                 convert_to_tensor(value, argument.dtype.base_dtype)
                 for value, argument in zip(tensors, self.body.arguments, strict=False)
             ]
-            inputs = [_here(graph, tensor) for tensor in (*given, *self.captured_inputs)]
+            inputs = [here(tensor) for tensor in (*given, *self.captured_inputs)]
             outputs, targets = inline(self.body, inputs)
             done: Node | None = None
             if targets and not isinstance(graph, FunctionGraph):  # that orders effects by itself
@@ -215,10 +216,6 @@ class ConcreteFunction:
         if self.results.structure is None:
             return done
         return self.results.packed(outputs, done)
-
-
-def _here(graph: Graph, tensor: Tensor) -> Tensor:
-    return graph.capture(tensor) if isinstance(graph, SubGraph) else tensor
 
 
 def _matched(name: str, wanted: Any, given: Any) -> list[Any]:

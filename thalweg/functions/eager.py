@@ -14,6 +14,7 @@ import atexit
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -231,17 +232,9 @@ class EagerGraph(threading.local, BareGraph):
         inputs = [self._own(template) for template in made.inputs]
         if any(found is None for found in inputs):
             return self._holder(tensor)
-        node = Node(
-            self,
-            made.op,
-            made.name,
-            tuple(cast("list[Tensor]", inputs)),
-            (),
-            "",
-            made.annotations,
-            *made.made_at,
-            made.index,
-        )
+        node = copy(made)
+        node.graph, node.device, node.controls = self, "", ()
+        node.inputs = tuple(cast("list[Tensor]", inputs))
         own = [self._own(template) for template in made.outputs]
         pairs = zip(own, made.outputs, strict=True)
         node.outputs = tuple(template if mine is None else mine for mine, template in pairs)
@@ -267,7 +260,7 @@ class EagerGraph(threading.local, BareGraph):
 
     def record_special(self, kind: int, op: Op, arguments: Sequence[Any], name: str | None) -> Any:
         if kind == OutputKind.CONSTANT:
-            return _constant(cast("Const", op))
+            return literal(cast("Const", op).value, cast("Const", op).dtype)
         if kind == OutputKind.RANDOM:
             return self._record_random(cast("Random", op), arguments, name)
         if kind == OutputKind.PYTHON:
@@ -491,10 +484,6 @@ def _layout(results: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
         return found
 
     return lay_out
-
-
-def _constant(op: Const) -> EagerTensor:
-    return literal(op.value, op.dtype)
 
 
 EAGER = EagerGraph()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from copy import copy
 from sys import getrefcount
 from typing import Any
 
@@ -377,20 +378,8 @@ def _share_out(pieces: list[Any], results: list[Any]) -> None:
 
 
 def _made_at(node: Node, origin: MadeAt) -> Node:
-    controls = tuple(node.control_inputs)
-    inputs, annotations = node.inputs, node.annotations
-    again = Node(
-        node.graph,
-        node.op,
-        node.name,
-        inputs,
-        controls,
-        node.device,
-        annotations,
-        *origin,
-        node.index,
-    )
-    again.outputs = node.outputs
+    again = copy(node)
+    again._code, again._lasti = origin
     return again
 
 

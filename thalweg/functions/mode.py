@@ -33,10 +33,27 @@ def _eager() -> Graph:
 
 @public("disable_eager_execution")
 def disable_eager_execution() -> None:
-    """Build graphs again, in all threads from now on."""
+    """Build graphs again, in all threads from now on.
+
+    Example:
+        >>> tf.disable_eager_execution()
+        >>> tf.executing_eagerly()
+        False
+    """
     EAGER.flush()
     graph_module.default_graph[:] = [Graph]
     graph_module.forget_default_graph()
+
+
+@public("disable_v2_behavior")
+def disable_v2_behavior() -> None:
+    """Nothing to do: unless eager execution is enabled, programs build graphs.
+
+    Example:
+        >>> tf.disable_v2_behavior()
+        >>> tf.executing_eagerly()
+        False
+    """
 
 
 @public("executing_eagerly", "contrib.eager.executing_eagerly", "contrib.eager.in_eager_mode")

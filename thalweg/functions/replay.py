@@ -33,7 +33,15 @@ _OPS = "thalweg.ops."
 #: Modules of functions that change state, have names of their own, or call the user's functions.
 _NEVER = frozenset(
     _OPS + name
-    for name in ("state", "scatter", "python_call", "printing", "files", "random", "samplers")
+    for name in (
+        "core.printing",
+        "core.python_call",
+        "io.files",
+        "nn.samplers",
+        "random.random",
+        "state.scatter",
+        "state.state",
+    )
 )
 _PLAIN = frozenset((int, float, bool, str, bytes, type(None), DType, TensorShape))
 

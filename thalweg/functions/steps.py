@@ -27,7 +27,6 @@ from thalweg.graph.subgraph import Body, needed
 from thalweg.ops.core.basic import Const, Placeholder
 from thalweg.platform.caches import Bounded
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import ConfigProto
 from thalweg.runtime.executor import execute
 from thalweg.runtime.fast_path import BoundProgram, fast_path
 from thalweg.runtime.kernels import Context
@@ -68,7 +67,7 @@ class PlannedStep:
     """A plan that takes values and variables from outside."""
 
     def __init__(self, step: Step, references: Sequence[Tensor], randoms: Sequence[Node]) -> None:
-        devices = local_devices(ConfigProto().device_count)
+        devices = local_devices({})
         planned = plan(step, devices, compiled=COMPILES)
         given = {tensor.op for tensor in references}
         slots = {i.node: i.output for i in planned.instructions if i.node in given}
@@ -247,7 +246,6 @@ class _RecordedTrace:
         """The structure of a step: ops, attributes, wiring, what comes in."""
         numbers: dict[Tensor, int] = {}
         parts: list[Any] = []
-        places = {node: place for place, node in enumerate(nodes)}
         for tensor in self._used:
             numbers[tensor] = len(numbers)
             parts.append(tensor.dtype)
@@ -257,14 +255,8 @@ class _RecordedTrace:
         for tensor, value in self._fixed.items():
             numbers[tensor] = len(numbers)
             parts.append((tensor.dtype, value.shape, value.tobytes()))
-        for node in nodes:
-            inputs = tuple(numbers[tensor] for tensor in node.inputs)
-            controls = tuple(places[c] for c in node.control_inputs if c in places)
-            parts.append((op_key(node.op), inputs, controls, node.annotations.get("_counts")))
-            for tensor in node.outputs:
-                numbers[tensor] = len(numbers)
-        parts.append(tuple(numbers[tensor] for tensor in fetches))
-        return tuple(parts)
+        parts += _node_keys(nodes, numbers)
+        return *parts, tuple(numbers[tensor] for tensor in fetches)
 
     def _copied(
         self, nodes: Sequence[Node], fetches: Sequence[Tensor], targets: Sequence[Node]
@@ -349,13 +341,19 @@ def _body_key(body: Body) -> Any:
     arguments = [(tensor.dtype, tensor.shape) for tensor in body.arguments]
     numbers = {tensor: number for number, tensor in enumerate(body.arguments)}
     nodes = needed(body.outputs, body.targets, numbers)
+    keys = _node_keys(nodes, numbers)
+    outputs = tuple(numbers[tensor] for tensor in body.outputs)
+    return *arguments, *keys, outputs, tuple(nodes.index(node) for node in body.targets)
+
+
+def _node_keys(nodes: Sequence[Node], numbers: dict[Tensor, int]) -> list[Any]:
+    """What tells nodes apart, over numbered tensors; their outputs get the next numbers."""
     places = {node: place for place, node in enumerate(nodes)}
-    parts: list[Any] = [*arguments]
+    keys: list[Any] = []
     for node in nodes:
         inputs = tuple(numbers[tensor] for tensor in node.inputs)
         controls = tuple(places[c] for c in node.control_inputs if c in places)
-        parts.append((op_key(node.op), inputs, controls, node.annotations.get("_counts")))
+        keys.append((op_key(node.op), inputs, controls, node.annotations.get("_counts")))
         for tensor in node.outputs:
             numbers[tensor] = len(numbers)
-    outputs = tuple(numbers[tensor] for tensor in body.outputs)
-    return *parts, outputs, tuple(places[node] for node in body.targets)
+    return keys

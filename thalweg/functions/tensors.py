@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from sys import getrefcount
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,31 +25,6 @@ Array = NDArray[Any]
 
 _MAX_LITERAL = 16  # elements of a constant that is part of the program, not of its data
 _LITERAL_KINDS = frozenset("biufc")
-
-
-class Work(Protocol):
-    """A piece of recorded work, as far as its outputs know it."""
-
-    def finish(self) -> None:
-        """Run what is not done yet."""
-        ...
-
-
-class Home(Protocol):
-    """The eager graph, as far as tensors know it."""
-
-    @property
-    def tapes(self) -> list[Any]:
-        """The tapes that record in this thread."""
-        ...
-
-    def node_of(self, tensor: EagerTensor) -> Node:
-        """A node that stands for where a tensor came from."""
-        ...
-
-    def inner(self) -> Any:
-        """The graph that is being built in eager code, or the eager graph itself."""
-        ...
 
 
 #: `type`, of values that may be anything: a cast of what it gives would be a call on the fast path.

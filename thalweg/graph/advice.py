@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from thalweg.graph.node import Tensor, operators
-from thalweg.graph.origin import user_line
+from thalweg.graph.origin import user_place
+from thalweg.platform.notebook import location
 
 #: An expression that a tensor was asked for in, and what to write for it.
 Advice = tuple[ast.expr, str]
@@ -53,12 +54,12 @@ operators.update(as_bool=as_bool, as_iterable=as_iterable, as_sized=as_sized)
 
 def _found(kinds: Callable[[ast.AST], Iterator[Advice]]) -> tuple[str, str]:
     """The user's line, and what to write there: texts to add to an error."""
-    file, _, number = user_line().rpartition(":")
-    text = linecache.getline(file, int(number)).strip()
+    file, number = user_place()
+    place, text = location(file, number), linecache.getline(file, number).strip()
     if not text:
-        return f" (at {file}:{number})", ""
-    shown = f"\n  {file}:{number}:  {text}"
-    instead = _instead(file, int(number), kinds)
+        return f" (at {place})", ""
+    shown = f"\n  {place}:  {text}"
+    instead = _instead(file, number, kinds)
     return shown, f"\nInstead, write:  {instead}" if instead else ""
 
 

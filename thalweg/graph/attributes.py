@@ -16,10 +16,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg import protos
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.op import REGISTRY, Op
-from thalweg.graph.protos import make_ndarray, make_tensor_proto, message
 from thalweg.graph.shapes import TensorShape
+from thalweg.graph.tensor_proto import make_ndarray, make_tensor_proto
 from thalweg.platform.caches import memoized
 from thalweg.platform.compat import as_bytes
 
@@ -109,7 +110,7 @@ def encode(value: Any, kind: AttributeKind | None = None) -> Any:
     kind = kind or kind_of(value)
     if isinstance(value, FunctionName):
         kind = AttributeKind("func")
-    proto = message("attr_value", "AttrValue")()
+    proto = protos.AttrValue()
     if not kind.is_list:
         _set(proto, kind.field, _encode_item(value, kind.field))
         return proto
@@ -144,8 +145,8 @@ def _encode_item(value: Any, field: str) -> Any:
 def _op_proto(op: Op | FunctionName) -> Any:
     """A function by its name, or an op without inputs, as the attribute of another one."""
     if isinstance(op, FunctionName):
-        return message("attr_value", "NameAttrList")(name=str(op))
-    proto = message("attr_value", "NameAttrList")(name=op.type_name)
+        return protos.NameAttrList(name=str(op))
+    proto = protos.NameAttrList(name=op.type_name)
     for name, value in op.attributes.items():
         proto.attr[name].CopyFrom(encode(value, kinds(type(op)).get(name)))
     return proto
@@ -199,7 +200,7 @@ def _text(value: bytes) -> str | bytes:
 
 def shape_proto(shape: TensorShape) -> Any:
     """A shape as a TensorShapeProto; unknown sizes are -1."""
-    proto = message("tensor_shape", "TensorShapeProto")(unknown_rank=shape.sizes is None)
+    proto = protos.TensorShapeProto(unknown_rank=shape.sizes is None)
     for size in shape.sizes or ():
         proto.dim.add(size=-1 if size is None else size)
     return proto

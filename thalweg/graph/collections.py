@@ -10,7 +10,13 @@ from thalweg.public import public
 
 @public("GraphKeys")
 class GraphKeys:
-    """Names of the collections that the library fills and reads."""
+    """Names of the collections that the library fills and reads.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> tf.get_collection(tf.GraphKeys.GLOBAL_VARIABLES) == [v]
+        True
+    """
 
     GLOBAL_VARIABLES = "variables"
     VARIABLES = "variables"
@@ -48,7 +54,17 @@ class GraphKeys:
 
 @public("add_to_collection")
 def add_to_collection(name: Any, value: Any) -> None:
-    """Append to a named list of the default graph."""
+    """Append a value to a named list of the default graph.
+
+    Args:
+        name: the name of the collection; it begins empty.
+        value: anything.
+
+    Example:
+        >>> tf.add_to_collection("losses", tf.constant(0.5, name="loss"))
+        >>> [loss.name for loss in tf.get_collection("losses")]
+        ['loss:0']
+    """
     get_default_graph().add_to_collection(name, value)
 
 
@@ -60,7 +76,20 @@ def add_to_collections(names: Any, value: Any) -> None:
 
 @public("get_collection")
 def get_collection(key: Any, scope: str | None = None) -> list[Any]:
-    """A copy of a named list of the default graph."""
+    """A copy of a named list of the default graph.
+
+    Args:
+        key: the name of the collection, often one of `tf.GraphKeys`.
+        scope: a regular expression; only members whose names it matches from the start are given.
+
+    Returns:
+        A list, in the order things were added; empty if there is no such collection.
+
+    Example:
+        >>> w = tf.Variable(1.0, name="layer/w")
+        >>> tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope="layer") == [w]
+        True
+    """
     return get_default_graph().get_collection(key, scope)
 
 

@@ -19,7 +19,19 @@ if TYPE_CHECKING:
 
 @public("IndexedSlices")
 class IndexedSlices:
-    """Rows of a larger tensor: `dense[indices[i]] += values[i]`. What a gather's gradient is."""
+    """Rows of a larger tensor, which is zero elsewhere: what the gradient of a gather is.
+
+    Args:
+        values: the rows.
+        indices: the index of each; rows of one index add up.
+        dense_shape: the shape of the larger tensor, where it is known.
+
+    Example:
+        >>> w = tf.Variable(tf.ones([1000, 2]))
+        >>> (gradient,) = tf.gradients(tf.gather(w, [3, 7]), [w])
+        >>> type(gradient).__name__, gradient.values.shape.as_list()
+        ('IndexedSlices', [2, 2])
+    """
 
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Tensor | None = None) -> None:
         self.values = values
@@ -98,7 +110,19 @@ class SparseTensorValue(NamedTuple):
 
 @public("SparseTensor")
 class SparseTensor:
-    """A tensor by its non-zero elements: `dense[indices[i]] = values[i]`."""
+    """A tensor by its elements that are not zero: dense[indices[i]] = values[i].
+
+    Args:
+        indices: int64 [count, rank], often in row-major order (`tf.sparse_reorder`).
+        values: [count].
+        dense_shape: int64 [rank].
+
+    Example:
+        >>> x = tf.SparseTensor([[0, 1], [1, 0]], [5, 6], [2, 2])
+        >>> sess.run(tf.sparse_tensor_to_dense(x))
+        array([[0, 5],
+               [6, 0]], dtype=int32)
+    """
 
     def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
         self._indices = convert_to_tensor(indices, int64, name="SparseTensor/indices")

@@ -64,7 +64,27 @@ def convert_to_tensor(
     as_ref: bool = False,
     dtype_hint: Any = None,
 ) -> Tensor:
-    """`value` as a tensor: tensors as they are, the rest by the registered conversions."""
+    """`value` as a tensor: tensors as they are, other values as constants.
+
+    Args:
+        value: a tensor, variable, number, array, list, or anything with a registered conversion.
+        dtype: the dtype that the tensor must have.
+        name: the name of a new node.
+        preferred_dtype: a dtype to use if the value allows it.
+        as_ref: give the reference of a variable instead of its value.
+        dtype_hint: another name of `preferred_dtype`.
+
+    Returns:
+        A tensor.
+
+    Raises:
+        TypeError, ValueError: where the value has another dtype or cannot be converted.
+
+    Example:
+        >>> sess.run(tf.convert_to_tensor([[1, 2], [3, 4]], dtype=tf.float32))
+        array([[1., 2.],
+               [3., 4.]], dtype=float32)
+    """
     preferred_dtype = dtype_hint if preferred_dtype is None else preferred_dtype
     stand_in = None if as_ref else stand_ins.get(_type(value))
     value = value if stand_in is None else stand_in(value)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, cast
 
+from thalweg import protos
 from thalweg.graph import attributes
 from thalweg.graph.attributes import FunctionName
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.protos import message
 from thalweg.graph.shapes import unknown_shape
 from thalweg.graph.subgraph import Argument, Body, SubGraph, needed
 from thalweg.platform.caches import memoized
@@ -73,7 +73,7 @@ def body_fields(op: type[Op]) -> frozenset[str]:
 def function_def(name: str, function: Lambda | Body, write: Callable[[Node], Any]) -> Any:
     """A function as a FunctionDef; `write` gives the NodeDef of a node."""
     body = function if isinstance(function, Body) else function.body
-    proto = message("function", "FunctionDef")()
+    proto = protos.FunctionDef()
     proto.signature.name = name
     names = _write_arguments(proto, body)
     for node in needed(body.outputs, body.targets, dict.fromkeys(body.arguments)):

@@ -34,12 +34,11 @@ _NO_ANNOTATIONS: Mapping[str, Any] = {}
 class _Controls:
     """One `control_dependencies` block: what comes first, and the nodes made inside."""
 
-    def __init__(self, nodes: list[Node], outer: list[_Controls], clears: bool) -> None:
+    def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
         self.waits = bool(nodes)
         self.seen: set[Node] = set()
         self.reads: dict[Tensor, Tensor] = {}  # of a variable's reference: its value in here
-        self.stack = ([] if clears else outer) + [self]
 
 
 class _NameScope:
@@ -63,7 +62,20 @@ class _NameScope:
 
 @public("Graph")
 class Graph:
-    """A dataflow graph under construction, or one that is finalized and only run."""
+    """A dataflow graph under construction, or one that is finalized and only run.
+
+    Nodes go to the default graph: a global one, or the one whose `as_default()` block is open.
+
+    Example:
+        >>> graph = tf.Graph()
+        >>> with graph.as_default():
+        ...     y = tf.add(1, 2, name="y")
+        >>> [node.name for node in graph.get_operations()]
+        ['y/x', 'y/y', 'y']
+        >>> with tf.Session(graph=graph) as session:
+        ...     session.run("y:0")
+        np.int32(3)
+    """
 
     is_eager: ClassVar[bool] = False  # its ops run as they are written
 
@@ -277,24 +289,18 @@ class Graph:
     @contextmanager
     def device(self, device_name_or_function: Any) -> Generator[None]:
         """Ask for a device for new nodes: a string, a DeviceSpec, a function of a node, or None."""
-        self._devices.append(device_function(device_name_or_function))
-        try:
+        with self._having(_devices=[*self._devices, device_function(device_name_or_function)]):
             yield
-        finally:
-            self._devices.pop()
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Generator[None]:
         """New nodes run after `control_inputs`; None forgets the outer dependencies."""
         given = () if control_inputs is None else tuple(flatten_control_inputs(control_inputs))
-        outer = self._controls
-        block = _Controls(self._graph_nodes(given), outer, clears=control_inputs is None)
+        outer = [] if control_inputs is None else self._controls
+        block = _Controls(self._graph_nodes(given))
         block.waits = bool(given)  # inside a sub-graph, perhaps for nodes around it alone
-        self._controls = block.stack
-        try:
+        with self._having(_controls=[*outer, block]):
             yield
-        finally:
-            self._controls = outer
 
     def reads_here(self) -> dict[Tensor, Tensor] | None:
         """The values of variables that were read inside the open control dependencies; None where
@@ -304,20 +310,18 @@ class Graph:
     @contextmanager
     def without_scopes(self) -> Generator[None]:
         """New nodes come after nothing, beside nothing, and anywhere."""
-        saved, self._devices = self._devices, []
-        try:
-            with self.control_dependencies(None), self._without_colocation():
-                yield
-        finally:
-            self._devices = saved
+        with self._having(_devices=[], _colocation=[]), self.control_dependencies(None):
+            yield
 
     @contextmanager
-    def _without_colocation(self) -> Generator[None]:
-        self._colocation, saved = [], self._colocation
+    def _having(self, **state: Any) -> Generator[None]:
+        """Attributes of the graph have other values inside the block."""
+        saved = {name: getattr(self, name) for name in state}
+        self.__dict__.update(state)
         try:
             yield
         finally:
-            self._colocation = saved
+            self.__dict__.update(saved)
 
     def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
         elements = [self.as_graph_element(v) for v in flatten_control_inputs(values)]
@@ -326,35 +330,23 @@ class Graph:
     @contextmanager
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> Generator[None]:
         """New nodes share the device of `op`."""
-        saved_devices, saved = self._devices, self._colocation
-        self._devices = [] if op is not None else saved_devices
-        self._colocation = [] if ignore_existing or op is None else list(saved)
-        if op is not None:
-            self._colocation.append(as_node(op))
-        try:
+        devices = self._devices if op is None else []
+        peers = [] if ignore_existing or op is None else self._colocation
+        beside = [] if op is None else [as_node(op)]
+        with self._having(_devices=devices, _colocation=[*peers, *beside]):
             yield
-        finally:
-            self._devices, self._colocation = saved_devices, saved
 
     @contextmanager
     def attr_scope(self, annotations: Mapping[str, Any]) -> Generator[None]:
         """Attach annotations to new nodes; None removes an outer one."""
-        saved = self._annotations
-        self._annotations = {**saved, **annotations}
-        try:
+        with self._having(_annotations={**self._annotations, **annotations}):
             yield
-        finally:
-            self._annotations = saved
 
     @contextmanager
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Generator[None]:
         """Nodes made inside use the registered gradient `op_type_map[type]` for their op type."""
-        saved = self._gradient_overrides
-        self._gradient_overrides = {**saved, **op_type_map}
-        try:
+        with self._having(_gradient_overrides={**self._gradient_overrides, **op_type_map}):
             yield
-        finally:
-            self._gradient_overrides = saved
 
     def gradient_override(self, type_name: str) -> str | None:
         """The registered gradient that new nodes of this type use instead of the op's own."""
@@ -363,21 +355,14 @@ class Graph:
     @contextmanager
     def at_line(self, line: MadeAt | None) -> Generator[None]:
         """All nodes made inside are made at this line of the user's; None: each at its own."""
-        saved, self._line = self._line, line
-        try:
+        with self._having(_line=line):
             yield
-        finally:
-            self._line = saved
 
     @contextmanager
     def container(self, container_name: str) -> Generator[str]:
         """Stateful nodes made inside keep their state in this container."""
-        saved = self.container_name
-        self.container_name = container_name
-        try:
+        with self._having(container_name=container_name):
             yield container_name
-        finally:
-            self.container_name = saved
 
     # Collections
 
@@ -482,13 +467,27 @@ class Graph:
         return node.outputs[int(index)]
 
     def get_operation_by_name(self, name: str) -> Node:
-        """The node of that name."""
+        """The node of a name.
+
+        Args:
+            name: such as "layer/add".
+
+        Raises:
+            KeyError: where there is none.
+        """
         if not isinstance(cast(Any, name), str):
             raise TypeError(f"Operation names are strings (or similar), not {type(name).__name__}.")
         return self.as_graph_element(name, allow_tensor=False)
 
     def get_tensor_by_name(self, name: str) -> Tensor:
-        """The tensor `node:index`."""
+        """The tensor of a name.
+
+        Args:
+            name: the name of the node, a colon and the number of the output, such as "layer/add:0".
+
+        Raises:
+            KeyError: where there is none.
+        """
         if not isinstance(cast(Any, name), str):
             raise TypeError(f"Tensor names are strings (or similar), not {type(name).__name__}.")
         return self.as_graph_element(name, allow_operation=False)
@@ -512,7 +511,15 @@ class Graph:
         return as_node(value) not in self._unfetchable
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
-        """This graph as a GraphDef protobuf: the nodes made after `from_version`, or all."""
+        """The graph as a protocol buffer.
+
+        Args:
+            from_version: only the nodes that were made since the graph had this `version`.
+            add_shapes: write static shapes along.
+
+        Returns:
+            A `tf.GraphDef`.
+        """
         return operators["graph_def"](self, from_version, add_shapes)
 
     def create_op(
@@ -544,7 +551,7 @@ class Graph:
             raise RuntimeError("Graph is finalized and cannot be modified.")
 
     def as_default(self) -> AbstractContextManager[Graph]:
-        """Make this the default graph inside the block."""
+        """Make this the default graph of this thread inside a `with` block."""
         return graphs.pushed(self)
 
     def __enter__(self) -> Graph:
@@ -574,7 +581,16 @@ default_graph: list[Callable[[], Graph]] = [Graph]
 
 @public("get_default_graph")
 def get_default_graph() -> Graph:
-    """The graph new nodes go to in this thread."""
+    """The graph that new nodes go to in this thread.
+
+    Returns:
+        The `tf.Graph` whose `as_default()` block is innermost, else the global one.
+
+    Example:
+        >>> x = tf.constant(1.0)
+        >>> tf.get_default_graph() is x.graph
+        True
+    """
     current = (graphs.items or global_graph)[-1]
     if current is None:
         current = global_graph[0] = default_graph[0]()
@@ -583,7 +599,20 @@ def get_default_graph() -> Graph:
 
 @public("reset_default_graph")
 def reset_default_graph() -> None:
-    """Throw the global default graph away; the next node starts a new one."""
+    """Throw the global default graph away; the next node starts a new one.
+
+    Tensors, variables and sessions made before belong to the old graph and cannot be mixed with
+    what is made afterwards.
+
+    Raises:
+        AssertionError: inside the `as_default()` block of a graph.
+
+    Example:
+        >>> x = tf.constant(1.0)
+        >>> tf.reset_default_graph()
+        >>> len(tf.get_default_graph().get_operations())
+        0
+    """
     if graphs.items:
         raise AssertionError("Do not use tf.reset_default_graph() inside `with graph.as_default()`")
     forget_default_graph()

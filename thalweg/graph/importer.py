@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
+from thalweg import protos
 from thalweg.graph import attributes, dtypes
 from thalweg.graph.attributes import FunctionName
 from thalweg.graph.build import add_node
@@ -22,7 +23,6 @@ from thalweg.graph.functions import Lambda, body_fields, function_of
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import REGISTRY, Op
-from thalweg.graph.protos import message
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.signature import Argument
 from thalweg.graph.versions import Versions
@@ -43,10 +43,36 @@ def import_graph_def(
     op_dict: Mapping[str, Any] | None = None,
     producer_op_list: Any = None,
 ) -> list[Any] | None:
-    """Add the nodes of a GraphDef below the scope `name`, inputs in `input_map` replaced."""
+    """Add the nodes of a GraphDef to the default graph.
+
+    Args:
+        graph_def: a `tf.GraphDef`.
+        input_map: a dict from names in `graph_def` to tensors that stand for them.
+        return_elements: names of nodes ("y") or tensors ("y:0") to return.
+        name: the scope of the new nodes; "import" if None, none if empty.
+        op_dict, producer_op_list: taken for old programs.
+
+    Returns:
+        A list with the elements asked for, or None.
+
+    Raises:
+        ValueError: where a name or an op is not known.
+
+    Example:
+        >>> graph = tf.Graph()
+        >>> with graph.as_default():
+        ...     y = tf.multiply(tf.placeholder(tf.float32, [], name="x"), 2.0, name="y")
+        >>> (y,) = tf.import_graph_def(
+        ...     graph.as_graph_def(), {"x:0": tf.constant(21.0)}, ["y:0"], name="copy"
+        ... )
+        >>> y.name, sess.run(y)
+        ('copy/y:0', np.float32(42.0))
+    """
     proto = _checked_graph_def(graph_def)
     replaced = _checked_input_map(input_map)
     wanted = _checked_elements(return_elements)
+    if producer_op_list is not None:
+        producer_op_list = protos.as_message(producer_op_list, protos.OpList)
     with name_scope(name, "import", list(replaced.values())) as scope:
         graph = get_default_graph()
         graph.graph_def_versions = Versions(
@@ -62,15 +88,9 @@ def import_graph_def(
 
 
 def _checked_graph_def(graph_def: Any) -> Any:
-    kind = message("graph", "GraphDef")
-    if isinstance(graph_def, kind):
-        return graph_def
-    try:
-        copied = kind()
-        copied.MergeFrom(graph_def)
-    except TypeError:
-        raise TypeError("graph_def must be a GraphDef proto.") from None
-    return copied
+    if not protos.is_message(graph_def, protos.GraphDef):
+        raise TypeError("graph_def must be a GraphDef proto.")
+    return protos.as_message(graph_def, protos.GraphDef)
 
 
 def _checked_input_map(input_map: Any) -> dict[str, Any]:
@@ -357,10 +377,10 @@ class _Library:
         return self._made[name]
 
     def _make(
-        self, graph: Graph, protos: Sequence[Any], given: Mapping[str, Tensor]
+        self, graph: Graph, nodes: Sequence[Any], given: Mapping[str, Tensor]
     ) -> dict[str, Node]:
-        nodes = message("graph", "GraphDef")(node=protos)
-        return _Importer(graph, nodes, dict(given), self._op_dict, self._producer, self).make_all()
+        part = protos.GraphDef(node=nodes)
+        return _Importer(graph, part, dict(given), self._op_dict, self._producer, self).make_all()
 
 
 def _block(proto: Any, op_dict: Mapping[str, Any] | None) -> type[Op]:

@@ -16,6 +16,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.op import Op
 from thalweg.graph.origin import line_of
 from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.platform.notebook import location
 from thalweg.public import public
 
 if TYPE_CHECKING:
@@ -115,8 +116,8 @@ class Node:
 
     @property
     def origin(self) -> str:
-        """`file:line` of the user's code that made this node."""
-        return f"{self._code.co_filename}:{self._line()}"
+        """Where the user's code made this node: `file:line`, or `Cell In[3], line 4`."""
+        return location(self._code.co_filename, self._line())
 
     @property
     def traceback(self) -> list[tuple[str, int, str, str]]:
@@ -187,7 +188,12 @@ class Node:
     def run(
         self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
     ) -> None:
-        """Run this node in a session (the default one if none is given)."""
+        """Run the node in one step of a session.
+
+        Args:
+            feed_dict: values by the tensor they stand for.
+            session: the session; the default one if None.
+        """
         context.runner_for(self.graph, session, "run()").run(self, feed_dict)
 
     def __str__(self) -> str:
@@ -199,7 +205,22 @@ class Node:
 
 @public("Tensor")
 class Tensor:
-    """One output of a node: a value that exists while a step runs."""
+    """One output of a node: a value that exists while a step runs.
+
+    Python's operators, indexing and slices work on tensors and make nodes.
+
+    Args:
+        node: the node, `op`.
+        value_index: which of its outputs.
+        dtype: the dtype of the elements.
+        shape: the static shape.
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> y = x[:, 0] * 10 + 1
+        >>> y.dtype, y.shape.as_list(), y.eval()
+        (tf.float32, [2], array([11., 31.], dtype=float32))
+    """
 
     __slots__ = ("__weakref__", "_shape", "dtype", "op", "value_index")
 
@@ -241,7 +262,14 @@ class Tensor:
         return self._shape
 
     def set_shape(self, shape: Any) -> None:
-        """Add what the caller knows: the shape is narrowed, never changed."""
+        """Tell what is known of the shape besides: it is merged with the static shape.
+
+        Args:
+            shape: a shape; None for sizes that vary.
+
+        Raises:
+            ValueError: where the two contradict each other.
+        """
         self._shape = self._shape.merge_with(as_shape(shape))
 
     def widen_shape(self, shape: TensorShape) -> None:
@@ -260,7 +288,15 @@ class Tensor:
     def eval(
         self, feed_dict: Mapping[Any, Any] | None = None, session: context.Runner | None = None
     ) -> Any:
-        """The value of this tensor in a session (the default one if none is given)."""
+        """The value of the tensor in one step of a session.
+
+        Args:
+            feed_dict: values by the tensor they stand for.
+            session: the session; the default one if None.
+
+        Returns:
+            A NumPy array or scalar.
+        """
         return context.runner_for(self.graph, session, "eval()").run(self, feed_dict)
 
     def __repr__(self) -> str:

@@ -5,8 +5,7 @@ by its effects the nodes before it in the program that touched the same state: r
 last write, writes after the last write and all reads since. It is made once for a step, of its
 nodes in the order of the program. From there on the order is all that counts: any sequence of the
 nodes that respects it gives the same results, and the rule applied to such a sequence gives the
-same order again. A pass that replaces nodes either emits them in such a sequence or carries the
-order over (`carried`).
+same order again. A pass that replaces nodes emits them in such a sequence.
 
 Nodes that may block wait for others of the step or of another one, so an order that nobody asked
 for could keep what they wait for from running. An effect makes no node wait for a blocking one
@@ -15,7 +14,6 @@ that it does not come after anyway; variables alone are ordered in any case.
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -132,39 +130,3 @@ def blockers(nodes: Sequence[Node], order: Order) -> dict[Node, int]:
         if bits:
             found[node] = bits
     return found
-
-
-def topological(nodes: Iterable[Node], order: Order) -> list[Node]:
-    """The nodes in a sequence that respects an order: as they are given, as far as that does."""
-    rank = {node: place for place, node in enumerate(nodes)}
-    missing = {node: sum(n in rank for n in order[node]) for node in rank}
-    after: dict[Node, list[Node]] = defaultdict(list)
-    for node in rank:
-        for earlier in order[node]:
-            after[earlier].append(node)
-    sequence = list(rank)
-    ready = [rank[node] for node, count in missing.items() if not count]
-    found: list[Node] = []
-    while ready:
-        node = sequence[heapq.heappop(ready)]
-        found.append(node)
-        for later in after[node]:
-            missing[later] -= 1
-            if not missing[later]:
-                heapq.heappush(ready, rank[later])
-    assert len(found) == len(rank), "the order has a cycle"
-    return found
-
-
-def carried(order: Order, replaced: Mapping[Node, Node]) -> dict[Node, set[Node]]:
-    """An order over the nodes that stand for those of a step after a rewrite. Several may have
-    become one; what comes after a node that is gone comes after what that came after."""
-    found: dict[Node, set[Node]] = defaultdict(set)
-    gone: dict[Node, set[Node]] = {}
-    for node, before in order.items():
-        now = {n for e in before for n in ([replaced[e]] if e in replaced else gone.get(e, ()))}
-        if node in replaced:
-            found[replaced[node]] |= now - {replaced[node]}
-        else:
-            gone[node] = now
-    return dict(found)

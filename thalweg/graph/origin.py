@@ -7,12 +7,16 @@ code and the offset of its instruction; the number of the line is decoded when s
 from __future__ import annotations
 
 import contextlib
+import os
 from sys import _getframe  # pyright: ignore[reportPrivateUsage] - the documented way to walk frames cheaply
 from types import CodeType
 
+from thalweg.platform.notebook import location
+
 MadeAt = tuple[CodeType, int]
 
-_NOT_THE_USER = (__file__.rsplit("/", 2)[0], contextlib.__file__)
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_NOT_THE_USER = (_PACKAGE, contextlib.__file__)
 
 
 def user_frame(depth: int = 0) -> MadeAt:
@@ -41,7 +45,12 @@ def line_of(code: CodeType, lasti: int) -> int:
     return positions[lasti // 2][0] or code.co_firstlineno
 
 
-def user_line() -> str:
-    """`file:line` of the user's code that is running now, for errors before there is a node."""
+def user_place() -> tuple[str, int]:
+    """The file and the line of the user's code that is running now."""
     code, lasti = user_frame(1)
-    return f"{code.co_filename}:{line_of(code, lasti)}"
+    return code.co_filename, line_of(code, lasti)
+
+
+def user_line() -> str:
+    """The user's line that is running now, as text, for errors before there is a node."""
+    return location(*user_place())

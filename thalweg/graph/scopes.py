@@ -13,7 +13,19 @@ from thalweg.public import public
 
 
 class NameScope(ContextDecorator):
-    """Prefix the names of nodes made inside; the graph of `values` becomes the default one."""
+    """Prefix the names of the nodes that are made inside; the context's value is the prefix.
+
+    Args:
+        name: the prefix, made unique; one that ends in "/" is taken as it is. None: see next.
+        default_name: the prefix where `name` is None.
+        values: tensors that the code inside takes; their graph becomes the default one.
+
+    Example:
+        >>> with tf.name_scope("layer") as scope:
+        ...     x = tf.constant(1.0, name="x")
+        >>> scope, x.name
+        ('layer/', 'layer/x:0')
+    """
 
     __slots__ = ("_graph", "_name", "_outer", "_values")
 
@@ -54,13 +66,44 @@ def op_scope(values: Sequence[Any], name: str | None, default_name: str | None =
 
 @public("control_dependencies")
 def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-    """New nodes of the default graph run after `control_inputs`."""
+    """Let the nodes that are made inside run after others.
+
+    A tensor that was made outside does not wait: make the node inside, by `tf.identity` if need be.
+
+    Args:
+        control_inputs: nodes, tensors or variables; None drops those of outer blocks.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> v = tf.Variable(1)
+        >>> with tf.control_dependencies([v.assign_add(1)]):
+        ...     after = tf.identity(v)
+        >>> sess.run(v.initializer)
+        >>> sess.run(after)
+        np.int32(2)
+    """
     return get_default_graph().control_dependencies(control_inputs)
 
 
 @public("device")
 def device(device_name_or_function: Any) -> AbstractContextManager[None]:
-    """Ask for a device for the new nodes of the default graph."""
+    """Ask for a device for the nodes that are made inside.
+
+    Args:
+        device_name_or_function: a name such as "/cpu:0", whose parts add to those of outer scopes;
+            None, which drops these; or a function from a node to a name.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with tf.device("/cpu:0"):
+        ...     x = tf.constant(1.0)
+        >>> x.device
+        '/device:CPU:0'
+    """
     return get_default_graph().device(device_name_or_function)
 
 
@@ -96,7 +139,21 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
 
 @public("set_random_seed", "random.set_random_seed")
 def set_random_seed(seed: int | None) -> None:
-    """Seed every random op made from now on in the default graph."""
+    """Seed the random ops that are made from now on in the default graph.
+
+    A program then draws the same numbers each time it runs. An op with a `seed` of its own combines
+    both.
+
+    Args:
+        seed: an integer; None makes every session differ again.
+
+    Example:
+        >>> tf.set_random_seed(1)
+        >>> x = tf.random_uniform([])
+        >>> draws = [tf.Session().run(x) for _ in range(2)]
+        >>> draws[0] == draws[1]
+        np.True_
+    """
     get_default_graph().seed = None if seed is None else _checked_seed(seed)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
+from thalweg import protos
 from thalweg.graph import attributes
 from thalweg.graph.attributes import AttributeKind
 from thalweg.graph.dtypes import DType
@@ -15,32 +16,21 @@ from thalweg.graph.functions import body_name, function_def, held_by
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
-from thalweg.graph.protos import message
 from thalweg.graph.signature import Argument
 from thalweg.graph.subgraph import Body
-from thalweg.public import publish_lazily
 
 _LARGEST = 1 << 31  # what a protobuf can hold
 _PRIVATE = frozenset({"_counts"})  # annotations that follow from the rest
 _BODIES = frozenset({"branches", "condition", "body"})  # only functions hold them as they are
 
-for _module, _names in {
-    "graph": ("GraphDef",),
-    "node_def": ("NodeDef",),
-    "attr_value": ("AttrValue", "NameAttrList"),
-    "op_def": ("OpDef",),
-    "tensor": ("TensorProto",),
-    "tensor_shape": ("TensorShapeProto",),
-    "meta_graph": ("MetaGraphDef", "TensorInfo"),
-}.items():
-    for _name in _names:
-        publish_lazily(_name, lambda module=_module, name=_name: message(module, name))
+protos.publish("GraphDef", "NodeDef", "AttrValue", "NameAttrList", "OpDef", "MetaGraphDef")
+protos.publish("TensorProto", "TensorShapeProto", "TensorInfo")
 
 
 def graph_def(graph: Graph, from_version: int | None = None, add_shapes: bool = False) -> Any:
     """The GraphDef of a graph, or of the nodes made since it had `from_version` of them."""
     versions = graph.graph_def_versions
-    proto = message("graph", "GraphDef")()
+    proto = protos.GraphDef()
     proto.versions.producer = versions.producer
     proto.versions.min_consumer = versions.min_consumer
     proto.versions.bad_consumers.extend(versions.bad_consumers)
@@ -86,7 +76,7 @@ def groups(graph: Graph) -> list[tuple[Node, list[Node]]]:
 
 def node_def(node: Node, add_shapes: bool = False) -> Any:
     """The NodeDef of a node."""
-    proto = message("node_def", "NodeDef")(name=node.name, op=node.type, device=node.device)
+    proto = protos.NodeDef(name=node.name, op=node.type, device=node.device)
     proto.input.extend(input_name(tensor) for tensor in node.inputs)
     proto.input.extend(f"^{control.name}" for control in node.control_inputs)
     known, names = attributes.kinds(type(node.op)), node.op.graphdef_names
@@ -120,9 +110,7 @@ def input_name(tensor: Tensor) -> str:
 
 def op_def(op: type[Op]) -> Any:
     """The OpDef of an op block."""
-    proto = message("op_def", "OpDef")(
-        name=op.type_name, is_stateful=op.stateful, is_commutative=op.commutative
-    )
+    proto = protos.OpDef(name=op.type_name, is_stateful=op.stateful, is_commutative=op.commutative)
     proto.input_arg.extend(_argument(op, argument) for argument in op.parsed.inputs)
     proto.output_arg.extend(_argument(op, argument) for argument in op.parsed.outputs)
     for name, kind in _attribute_kinds(op):
@@ -131,7 +119,7 @@ def op_def(op: type[Op]) -> Any:
 
 
 def _argument(op: type[Op], argument: Argument) -> Any:
-    proto = message("op_def", "OpDef").ArgDef(name=argument.name, is_ref=argument.is_ref)
+    proto = protos.OpDef.ArgDef(name=argument.name, is_ref=argument.is_ref)
     type_name = op.graphdef_names.get(argument.type, argument.type)
     if argument.fixed is not None:
         proto.type = argument.fixed.as_datatype_enum
@@ -155,9 +143,7 @@ def _attribute_kinds(op: type[Op]) -> Iterator[tuple[str, AttributeKind]]:
 
 
 def _attribute(op: type[Op], name: str, kind: AttributeKind) -> Any:
-    proto = message("op_def", "OpDef").AttrDef(
-        name=op.graphdef_names.get(name, name), type=kind.op_def_type
-    )
+    proto = protos.OpDef.AttrDef(name=op.graphdef_names.get(name, name), type=kind.op_def_type)
     if hasattr(op, name) and getattr(op, name) is not None:
         proto.default_value.CopyFrom(attributes.encode(getattr(op, name), kind))
     allowed: list[DType] = sorted(op.parsed.allowed.get(name, ()), key=lambda d: d.as_datatype_enum)

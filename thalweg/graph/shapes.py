@@ -164,7 +164,18 @@ def as_dimension(value: Any) -> Dimension:
 
 @public("TensorShape")
 class TensorShape:
-    """The possibly partial shape of a tensor: `TensorShape([32, None])`, `TensorShape(None)`."""
+    """The static shape of a tensor: sizes that vary are None, and even the rank may be unknown.
+
+    Args:
+        dims: a list of sizes, an integer, another shape, or None for an unknown rank.
+
+    Example:
+        >>> shape = tf.TensorShape([None, 3])
+        >>> shape.as_list(), shape.ndims, shape.is_fully_defined()
+        ([None, 3], 2, False)
+        >>> shape.merge_with([5, None]).as_list()
+        [5, 3]
+    """
 
     __slots__ = ("_sizes",)
 

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph import attributes, dtypes
 from thalweg.graph.context import Runner
 from thalweg.graph.device import DeviceSpec
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node
-from thalweg.graph.protos import message
 from thalweg.graph.shapes import TensorShape
 from thalweg.platform import tf_logging
 from thalweg.platform.files import gfile
@@ -29,8 +29,9 @@ def _node_name(source: str) -> str:
 @public("graph_util.extract_sub_graph")
 def extract_sub_graph(graph_def: Any, dest_nodes: Sequence[str]) -> Any:
     """The part of a GraphDef that some nodes need, in its order."""
-    if not isinstance(graph_def, message("graph", "GraphDef")):
+    if not protos.is_message(graph_def, protos.GraphDef):
         raise TypeError("graph_def must be a graph_pb2.GraphDef proto.")
+    graph_def = protos.as_message(graph_def, protos.GraphDef)
     if isinstance(dest_nodes, str):
         raise TypeError("dest_nodes must be a list.")
     nodes = {node.name: node for node in graph_def.node}
@@ -52,7 +53,7 @@ def _needed(nodes: Mapping[str, Any], wanted: Sequence[str]) -> set[str]:
 
 
 def _with_nodes(graph_def: Any, kept: Collection[str]) -> Any:
-    part = message("graph", "GraphDef")()
+    part = protos.GraphDef()
     part.node.extend(node for node in graph_def.node if node.name in kept)
     part.library.CopyFrom(graph_def.library)
     part.versions.CopyFrom(graph_def.versions)
@@ -67,7 +68,25 @@ def convert_variables_to_constants(
     variable_names_whitelist: Collection[str] | None = None,
     variable_names_blacklist: Collection[str] | None = None,
 ) -> Any:
-    """What the outputs need of a GraphDef, its variables replaced by their values in a session."""
+    """What some outputs need of a graph, its variables replaced by their values in a session.
+
+    Args:
+        sess: the session with the values.
+        input_graph_def: the graph, as a GraphDef.
+        output_node_names: the names of the outputs' nodes.
+        variable_names_whitelist: the only variables to replace.
+        variable_names_blacklist: variables to leave.
+
+    Returns:
+        A `tf.GraphDef`, for `tf.import_graph_def`.
+
+    Example:
+        >>> y = tf.multiply(tf.Variable(3.0), 2.0, name="y")
+        >>> sess.run(tf.global_variables_initializer())
+        >>> frozen = tf.graph_util.convert_variables_to_constants(sess, sess.graph_def, ["y"])
+        >>> sorted({node.op for node in frozen.node})
+        ['Const', 'Identity', 'Mul']
+    """
     part = extract_sub_graph(input_graph_def, output_node_names)
     names = [
         node.name
@@ -86,7 +105,7 @@ def convert_variables_to_constants(
 
 
 def _constant(variable: Any, value: Any) -> Any:
-    node = message("node_def", "NodeDef")(op="Const", name=variable.name, device=variable.device)
+    node = protos.NodeDef(op="Const", name=variable.name, device=variable.device)
     node.attr["dtype"].CopyFrom(variable.attr["dtype"])
     node.attr["value"].CopyFrom(attributes.encode(value, attributes.AttributeKind("tensor")))
     return node
@@ -95,6 +114,7 @@ def _constant(variable: Any, value: Any) -> Any:
 @public("graph_util.remove_training_nodes")
 def remove_training_nodes(input_graph: Any, protected_nodes: Sequence[str] | None = None) -> Any:
     """A GraphDef without CheckNumerics, and without Identity nodes that order nothing."""
+    input_graph = protos.as_message(input_graph, protos.GraphDef)
     protected = set(protected_nodes or ())
     checks = {
         node.name
@@ -112,7 +132,7 @@ def remove_training_nodes(input_graph: Any, protected_nodes: Sequence[str] | Non
         for node in nodes
         if node.name not in spliced
     ]
-    output = message("graph", "GraphDef")()
+    output = protos.GraphDef()
     output.node.extend(kept)
     return output
 
@@ -176,7 +196,22 @@ def set_cpu0(device_string: str) -> str:
 
 @public("train.write_graph", "io.write_graph")
 def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool = True) -> str:
-    """Write a graph to a file as a GraphDef, in text or in binary; returns the path."""
+    """Write a graph to a file, as a GraphDef.
+
+    Args:
+        graph_or_graph_def: a graph, or its GraphDef.
+        logdir: the folder, made if there is none.
+        name: the name of the file.
+        as_text: as text, else in the binary form.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> x = tf.constant(1.0)
+        >>> tf.train.write_graph(x.graph, "model", "graph.pbtxt")
+        'model/graph.pbtxt'
+    """
     is_graph = isinstance(graph_or_graph_def, Graph)
     proto = graph_or_graph_def.as_graph_def() if is_graph else graph_or_graph_def
     gfile.MakeDirs(logdir)

@@ -24,7 +24,22 @@ _LUMINANCE = (0.2989, 0.5870, 0.1140)
 def convert_image_dtype(
     image: Any, dtype: Any, saturate: bool = False, name: str | None = None
 ) -> Tensor:
-    """Change the dtype and scale the values: floats are in [0, 1], integers use their range."""
+    """Images of another dtype, their values scaled: floats lie in [0, 1], integers use their range.
+
+    Args:
+        image: a tensor of any shape.
+        dtype: the dtype to convert to.
+        saturate: cut values off that the dtype cannot hold, instead of letting them wrap.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of the same shape and that dtype.
+
+    Example:
+        >>> pixels = tf.constant([0, 51, 255], tf.uint8)
+        >>> sess.run(tf.image.convert_image_dtype(pixels, tf.float32))
+        array([0. , 0.2, 1. ], dtype=float32)
+    """
     tensor = convert_to_tensor(image, name="image")
     target, source = as_dtype(dtype), tensor.dtype.base_dtype
     if target is source:
@@ -96,9 +111,22 @@ def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
 
 @public("image.adjust_hue")
 def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
-    """Turn the hue by `delta` of the whole colour circle.
+    """RGB images whose hue is turned.
 
     The darkest and the brightest channel of a pixel keep their values, whatever their range.
+
+    Args:
+        image: [..., 3] RGB images.
+        delta: by how much of the whole colour circle, from -1 to 1.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> red = tf.constant([[[1.0, 0.0, 0.0]]])
+        >>> sess.run(tf.image.adjust_hue(red, 1 / 3)).round(3)
+        array([[[0., 1., 0.]]], dtype=float32)
     """
 
     def change(x: Tensor) -> Tensor:
@@ -135,7 +163,21 @@ def _coloured(x: Tensor) -> Tensor:
 
 @public("image.random_brightness")
 def random_brightness(image: Any, max_delta: float, seed: int | None = None) -> Tensor:
-    """Adjust the brightness by a random amount in [-max_delta, max_delta)."""
+    """Images with one random number in [-max_delta, max_delta) added to all pixels.
+
+    Args:
+        image: a tensor of any shape.
+        max_delta: the bound, not negative; 1 is the whole range of the dtype.
+        seed: a number that fixes the sequence of values.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> bright = sess.run(tf.image.random_brightness(tf.zeros([2, 2, 3]), 0.5, seed=1))
+        >>> len(set(bright.ravel().tolist())), abs(bright[0, 0, 0]) <= 0.5
+        (1, np.True_)
+    """
     if max_delta < 0:
         raise ValueError("max_delta must be non-negative.")
     return adjust_brightness(image, random.random_uniform([], -max_delta, max_delta, seed=seed))
@@ -143,14 +185,44 @@ def random_brightness(image: Any, max_delta: float, seed: int | None = None) -> 
 
 @public("image.random_contrast")
 def random_contrast(image: Any, lower: float, upper: float, seed: int | None = None) -> Tensor:
-    """Adjust the contrast by a random factor in [lower, upper)."""
+    """Images whose distances from the mean are multiplied by a random factor in [lower, upper).
+
+    Args:
+        image: [..., height, width, channels]; the mean is that of each channel of each image.
+        lower: the smallest factor, not negative.
+        upper: the bound that factors stay below.
+        seed: a number that fixes the sequence of values.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> image = tf.reshape([0.0, 1.0], [1, 2, 1])
+        >>> a, b = sess.run(tf.image.random_contrast(image, 0.5, 0.75, seed=1)).ravel()
+        >>> round(float(a + b), 4), 0.5 <= b - a <= 0.75
+        (1.0, np.True_)
+    """
     _check_range(lower, upper)
     return adjust_contrast(image, random.random_uniform([], lower, upper, seed=seed))
 
 
 @public("image.random_hue")
 def random_hue(image: Any, max_delta: float, seed: int | None = None) -> Tensor:
-    """Turn the hue by a random amount in [-max_delta, max_delta)."""
+    """RGB images whose hue is turned by a random amount in [-max_delta, max_delta).
+
+    Args:
+        image: [..., 3] RGB images.
+        max_delta: the bound, from 0 to 0.5; 1 would be a whole turn.
+        seed: a number that fixes the sequence of values.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> grey = tf.fill([2, 2, 3], 0.5)
+        >>> np.allclose(sess.run(tf.image.random_hue(grey, 0.25)), 0.5)
+        True
+    """
     if not 0 <= max_delta <= 0.5:
         raise ValueError(f"max_delta must be in [0, 0.5], got {max_delta}")
     return adjust_hue(image, random.random_uniform([], -max_delta, max_delta, seed=seed))
@@ -158,7 +230,22 @@ def random_hue(image: Any, max_delta: float, seed: int | None = None) -> Tensor:
 
 @public("image.random_saturation")
 def random_saturation(image: Any, lower: float, upper: float, seed: int | None = None) -> Tensor:
-    """Multiply the saturation by a random factor in [lower, upper)."""
+    """RGB images whose saturation is multiplied by a random factor in [lower, upper).
+
+    Args:
+        image: [..., 3] RGB images.
+        lower: the smallest factor, not negative.
+        upper: the bound that factors stay below.
+        seed: a number that fixes the sequence of values.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> grey = tf.fill([2, 2, 3], 0.5)
+        >>> np.allclose(sess.run(tf.image.random_saturation(grey, 0.5, 1.5)), 0.5)
+        True
+    """
     _check_range(lower, upper)
     return adjust_saturation(image, random.random_uniform([], lower, upper, seed=seed))
 
@@ -172,7 +259,19 @@ def _check_range(lower: float, upper: float) -> None:
 
 @public("image.per_image_standardization", "image.per_image_whitening")
 def per_image_standardization(image: Any) -> Tensor:
-    """Scale an image (each of a batch) to mean 0 and variance 1; flat images stay finite."""
+    """Images scaled to mean 0 and variance 1, each on its own.
+
+    Args:
+        image: [..., height, width, channels]; all pixels and channels of an image count.
+
+    Returns:
+        A float32 tensor of the same shape; an image of one colour becomes 0.
+
+    Example:
+        >>> image = tf.reshape([1.0, 3.0], [1, 2, 1])
+        >>> sess.run(tf.image.per_image_standardization(image)).ravel()
+        array([-1.,  1.], dtype=float32)
+    """
     with name_scope(None, "per_image_standardization", [image]) as scope:
         tensor = convert_to_tensor(image, name="image")
         tensor = after(require_image(tensor, (3, 4)), tensor)
@@ -189,7 +288,19 @@ def per_image_standardization(image: Any) -> Tensor:
 
 @public("image.rgb_to_grayscale")
 def rgb_to_grayscale(images: Any, name: str | None = None) -> Tensor:
-    """The luminance of RGB images, as one channel."""
+    """The luminance of RGB images, as one channel.
+
+    Args:
+        images: [..., 3] RGB images.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor [..., 1] of the same dtype.
+
+    Example:
+        >>> sess.run(tf.image.rgb_to_grayscale(tf.ones([1, 1, 3])))
+        array([[[0.9999]]], dtype=float32)
+    """
     with name_scope(name, "rgb_to_grayscale", [images]):
         tensor = convert_to_tensor(images, name="images")
         floats = convert_image_dtype(tensor, float32)
@@ -200,7 +311,19 @@ def rgb_to_grayscale(images: Any, name: str | None = None) -> Tensor:
 
 @public("image.grayscale_to_rgb")
 def grayscale_to_rgb(images: Any, name: str | None = None) -> Tensor:
-    """Repeat the one channel of grey images three times."""
+    """Grey images as RGB, with three equal channels.
+
+    Args:
+        images: [..., 1].
+        name: the name of the nodes.
+
+    Returns:
+        A tensor [..., 3] of the same dtype.
+
+    Example:
+        >>> sess.run(tf.image.grayscale_to_rgb([[[0.5]]]))
+        array([[[0.5, 0.5, 0.5]]], dtype=float32)
+    """
     with name_scope(name, "grayscale_to_rgb", [images]) as scope:
         tensor = convert_to_tensor(images, name="images")
         one = shaping.shape(tensor)[-1] if tensor.shape.rank is None else sizes_of(tensor)[-1]

@@ -62,7 +62,20 @@ def flip_up_down(image: Any) -> Tensor:
 
 @public("image.random_flip_left_right")
 def random_flip_left_right(image: Any, seed: int | None = None) -> Tensor:
-    """Mirror horizontally with probability one half; each image of a batch on its own."""
+    """Images mirrored from left to right, or not, as likely as not.
+
+    Args:
+        image: [height, width, channels], or a batch, each image of which has its own chance.
+        seed: a number that fixes the sequence of choices.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> image = tf.reshape([1.0, 2.0], [1, 2, 1])
+        >>> sorted(sess.run(tf.image.random_flip_left_right(image)).ravel().tolist())
+        [1.0, 2.0]
+    """
     return _randomly_flipped(image, 1, seed)
 
 
@@ -107,7 +120,21 @@ def _swapped(image: Tensor) -> Any:
 
 @public("image.central_crop")
 def central_crop(image: Any, central_fraction: float) -> Tensor:
-    """The middle part of an image (or a batch), that fraction of it along each axis."""
+    """The middle part of images.
+
+    Args:
+        image: [height, width, channels], or a batch.
+        central_fraction: the share to keep along each axis, in (0, 1].
+
+    Returns:
+        A tensor of the same dtype and a smaller size.
+
+    Example:
+        >>> image = tf.reshape(tf.range(16), [4, 4, 1])
+        >>> sess.run(tf.image.central_crop(image, 0.5))[:, :, 0]
+        array([[ 5,  6],
+               [ 9, 10]], dtype=int32)
+    """
     if not 0.0 < central_fraction <= 1.0:
         raise ValueError(f"central_fraction must be within (0, 1], got {central_fraction}")
     tensor = _of_any_rank(image)
@@ -170,7 +197,22 @@ def _with_size(result: Tensor, source: Tensor, height: Any, width: Any) -> Tenso
 def crop_to_bounding_box(
     image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
 ) -> Tensor:
-    """The part of an image (or a batch) that begins at the offset and has the target size."""
+    """A part of images.
+
+    Args:
+        image: [height, width, channels], or a batch.
+        offset_height, offset_width: the first row and column.
+        target_height, target_width: the size of the part.
+
+    Returns:
+        A tensor of the same dtype and that size.
+
+    Example:
+        >>> image = tf.reshape(tf.range(9), [3, 3, 1])
+        >>> sess.run(tf.image.crop_to_bounding_box(image, 1, 1, 2, 2))[:, :, 0]
+        array([[4, 5],
+               [7, 8]], dtype=int32)
+    """
     tensor = _one_or_many(image)
     rank = tensor.shape.rank or 3
     sizes = sizes_of(tensor)
@@ -192,7 +234,21 @@ def crop_to_bounding_box(
 
 @public("image.resize_image_with_crop_or_pad", "image.resize_with_crop_or_pad")
 def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -> Tensor:
-    """Crop or pad evenly on both sides to the target size."""
+    """Images cut, or padded with zeros, evenly on both sides to a size.
+
+    Args:
+        image: [height, width, channels], or a batch.
+        target_height: the height of the result.
+        target_width: the width of the result.
+
+    Returns:
+        A tensor of the same dtype and that size.
+
+    Example:
+        >>> image = tf.reshape([1.0, 2.0, 3.0, 4.0, 5.0], [1, 5, 1])
+        >>> sess.run(tf.image.resize_image_with_crop_or_pad(image, 1, 3)).ravel()
+        array([2., 3., 4.], dtype=float32)
+    """
     tensor = _one_or_many(image)
     checks = require_positive(target_width, "target_width")
     checks += require_positive(target_height, "target_height")

@@ -28,7 +28,14 @@ from thalweg.public import public
 
 @public("image.ResizeMethod")
 class ResizeMethod:
-    """How pixels are mixed when an image is resized."""
+    """How pixels are mixed when an image is resized, for `tf.image.resize_images`.
+
+    Example:
+        >>> image = tf.reshape([0.0, 2.0], [1, 2, 1])
+        >>> nearest = tf.image.ResizeMethod.NEAREST_NEIGHBOR
+        >>> sess.run(tf.image.resize_images(image, [1, 4], nearest)).ravel()
+        array([0., 0., 2., 2.], dtype=float32)
+    """
 
     BILINEAR = 0
     NEAREST_NEIGHBOR = 1
@@ -53,7 +60,25 @@ def resize_images(
     preserve_aspect_ratio: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Resize an image or a batch to `size`; the pixels are float32 unless nothing changes."""
+    """Images of another size.
+
+    Args:
+        images: [batch, height, width, channels], or one image without a batch.
+        size: (height, width), two integers or an int32 vector.
+        method: a `tf.image.ResizeMethod`: bilinear (the default), nearest neighbour, bicubic, area.
+        align_corners: whether the centres of the corner pixels stay where they are.
+        preserve_aspect_ratio: shrink the target to the shape of the images.
+        name: the name of the nodes.
+
+    Returns:
+        float32 images of that size; of the dtype of `images` by nearest neighbour, or where the
+        size does not change.
+
+    Example:
+        >>> image = tf.reshape([0.0, 2.0, 4.0, 6.0], [2, 2, 1])
+        >>> sess.run(tf.image.resize_images(image, [4, 4])).shape
+        (4, 4, 1)
+    """
     if method not in _METHODS:
         raise ValueError("Resize method is not implemented.")
     with name_scope(name, "resize", [images, size]):
@@ -130,7 +155,23 @@ def decode_image(
     name: str | None = None,
     expand_animations: bool = True,
 ) -> Tensor:
-    """Decode a BMP, GIF, JPEG or PNG file; a GIF gives [frames, height, width, 3]."""
+    """The pixels of a BMP, GIF, JPEG or PNG file, whichever it is.
+
+    Args:
+        contents: the bytes of the file, a scalar string.
+        channels: 0 or None as the file has them, 1 grey, 3 RGB, 4 RGBA.
+        dtype: the dtype to convert pixels to, as `tf.image.convert_image_dtype` does.
+        name: the name of the nodes.
+        expand_animations: whether a GIF gives all its frames, [frames, height, width, 3].
+
+    Returns:
+        A tensor [height, width, channels] whose static shape is unknown.
+
+    Example:
+        >>> file = tf.image.encode_png(np.zeros([4, 6, 3], np.uint8))
+        >>> sess.run(tf.image.decode_image(file)).shape
+        (4, 6, 3)
+    """
     if channels not in (None, 0, 1, 3):
         raise ValueError("channels must be in (None, 0, 1, 3)")
     op = DecodeImage(channels=channels or 0, expand_animations=expand_animations)

@@ -15,7 +15,8 @@ import numpy as np
 
 from thalweg.device.device import Device
 from thalweg.inspect.kernel_info import PlannedKernel
-from thalweg.inspect.plan_text import heading, listing
+from thalweg.inspect.plan_html import page
+from thalweg.inspect.plan_text import graph_facts, heading, listing, planned_regions
 from thalweg.inspect.plan_walk import (
     HostOp,
     Part,
@@ -51,7 +52,7 @@ class StepPlan:
     @cached_property
     def regions(self) -> list[PlannedRegion]:
         """The parts that are compiled, those inside others included."""
-        return [part for part in flattened(self.parts) if isinstance(part, PlannedRegion)]
+        return planned_regions(self.parts)
 
     @property
     def host_ops(self) -> list[HostOp]:
@@ -74,9 +75,16 @@ class StepPlan:
 
     def text(self, most: int | None = None) -> str:
         """The plan in words; with `most`, only so many kernels of each region, the heaviest."""
+        return "\n".join([*self._heading(), *listing(self.plan, self.parts, self.graph_size, most)])
+
+    def _heading(self) -> list[str]:
         fed = zip(self.step.feeds, map(np.shape, self.feeds), strict=True)
-        top = heading(self.step.fetches, self.step.targets, dict(fed))
-        return "\n".join([*top, *listing(self.plan, self.parts, self.graph_size, most)])
+        return heading(self.step.fetches, self.step.targets, dict(fed))
+
+    def _repr_html_(self) -> str:
+        """The plan in a notebook: its regions as tables, kernels with their share of the work."""
+        facts = [*self._heading(), *graph_facts(self.plan, self.parts, self.graph_size)]
+        return page(facts, self.regions)
 
     def __str__(self) -> str:
         return self.text()

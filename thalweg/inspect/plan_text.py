@@ -22,6 +22,7 @@ from thalweg.runtime.plan import Plan
 
 _WIDEST = 56
 _MAX_SHAPES = 6
+KERNEL_HEAD = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "waits")
 Shapes = Mapping[Tensor, tuple[int, ...]]
 
 
@@ -39,18 +40,29 @@ def described(tensor: Tensor, shape: Sequence[int]) -> str:
 
 def listing(plan: Plan, parts: Sequence[Part], graph_size: int, most: int | None) -> list[str]:
     """The stages of a step: the graph, host ops, and each region down to its kernels."""
-    every = list(flattened(parts))
-    found = [part for part in every if isinstance(part, PlannedRegion)]
-    hosts = [part for part in every if isinstance(part, HostOp)]
-    controls = [part for part in every if isinstance(part, PlannedControl)]
-    lines = [_graph_line(plan, graph_size), _cut_line(plan, found, hosts, len(controls))]
-    lines += [line for host in hosts for line in _host_lines(host)]
-    lines += [line for control in controls for line in control_lines(control)]
-    first = 1
-    for number, region in enumerate(found, 1):
-        lines += ["", *_region_lines(region, number, first, most)]
+    lines, first = graph_facts(plan, parts, graph_size), 1
+    for number, region in enumerate(planned_regions(parts), 1):
+        lines += ["", *region_facts(region, number)]
+        if region.kernels:
+            lines += kernel_lines(region.kernels, first, most)
         first += len(region.kernels)
     return lines
+
+
+def planned_regions(parts: Sequence[Part]) -> list[PlannedRegion]:
+    """The parts that are compiled, those inside others included."""
+    return [part for part in flattened(parts) if isinstance(part, PlannedRegion)]
+
+
+def graph_facts(plan: Plan, parts: Sequence[Part], graph_size: int) -> list[str]:
+    """What becomes of the graph as a whole, and what of it is not compiled."""
+    every = list(flattened(parts))
+    hosts = [part for part in every if isinstance(part, HostOp)]
+    controls = [part for part in every if isinstance(part, PlannedControl)]
+    cut = _cut_line(plan, planned_regions(parts), hosts, len(controls))
+    lines = [_graph_line(plan, graph_size), cut]
+    lines += [line for host in hosts for line in _host_lines(host)]
+    return lines + [line for control in controls for line in control_lines(control)]
 
 
 def _graph_line(plan: Plan, graph_size: int) -> str:
@@ -77,19 +89,18 @@ def _host_lines(host: HostOp) -> list[str]:
     return lines
 
 
-def _region_lines(region: PlannedRegion, number: int, first: int, most: int | None) -> list[str]:
-    step = region.step
+def region_facts(region: PlannedRegion, number: int) -> list[str]:
+    """What became of a region: its nodes, shapes, threads and memory."""
+    step, about = region.step, plural(len(region.region.nodes), "node")
     if step is None:
-        about = f"{plural(len(region.region.nodes), 'node')}, compiled when the step runs"
-        return [f"region {number} {about}"]
+        return [f"region {number} {about}, compiled when the step runs"]
     if not region.kernels:
-        return [f"region {number} {plural(len(region.region.nodes), 'node')}, nothing to run"]
+        return [f"region {number} {about}, nothing to run"]
     return [
         *_lowered_lines(region, step, number),
         *_shape_lines(region),
-        *_early_lines(region, step, first),
+        *_early_lines(region, step),
         *memory_lines(step, region.kernels),
-        *kernel_lines(region.kernels, first, most),
     ]
 
 
@@ -137,12 +148,12 @@ def _shape_lines(region: PlannedRegion) -> list[str]:
     return lines
 
 
-def _early_lines(region: PlannedRegion, step: Program, first: int) -> list[str]:
-    """What leaves for other devices, and which kernel's end it waits for."""
-    outputs = dict(zip(region.region.outputs, step.outputs, strict=True))
-    last = len(region.kernels) - 1
-    ends = {t: first + (last if outputs[t].made_by < 0 else outputs[t].made_by) for t in outputs}
-    return [f"sends    {t.name} after kernel {ends[t]}" for t in region.region.early]
+def _early_lines(region: PlannedRegion, step: Program) -> list[str]:
+    """What leaves for other devices, and which kernel of the region it waits for."""
+    makers = [output.made_by % len(region.kernels) for output in step.outputs]
+    made = dict(zip(region.region.outputs, makers, strict=True))
+    count = len(region.kernels)
+    return [f"sends    {t.name} after kernel {made[t] + 1} of {count}" for t in region.region.early]
 
 
 def memory_lines(step: Program, kernels: Sequence[PlannedKernel]) -> list[str]:
@@ -183,18 +194,22 @@ def kernel_lines(kernels: Sequence[PlannedKernel], first: int, most: int | None)
     if most is not None and len(numbered) > most:
         heaviest = sorted(numbered, key=lambda item: item[1].flops + item[1].bytes, reverse=True)
         shown = sorted(heaviest[:most], key=lambda item: item[0])
-    rows = [_kernel_row(number, kernel) for number, kernel in shown]
-    head = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "waits")
-    lines = ["", *table(head, rows, left=(1, 2, 3))]
+    rows = [kernel_row(number, kernel) for number, kernel in shown]
+    lines = ["", *table(KERNEL_HEAD, rows, left=(1, 2, 3))]
     rest = [kernel for _, kernel in numbered if (_, kernel) not in shown]
     if rest:
         lines.append(f"  … and {plural(len(rest), 'kernel')} with less work")
-    total = sum(kernel.flops for kernel in kernels)
-    moved = sum(kernel.bytes for kernel in kernels)
-    return [*lines, f"  in all {amount(total)} flops, {size(moved)} read and written"]
+    return [*lines, f"  {total_work(kernels)}"]
 
 
-def _kernel_row(number: int, kernel: PlannedKernel) -> tuple[str, ...]:
+def total_work(kernels: Sequence[PlannedKernel]) -> str:
+    """What kernels do together."""
+    total, moved = (sum(k.flops for k in kernels), sum(k.bytes for k in kernels))
+    return f"in all {amount(total)} flops, {size(moved)} read and written"
+
+
+def kernel_row(number: int, kernel: PlannedKernel) -> tuple[str, ...]:
+    """The cells of a kernel under `KERNEL_HEAD`."""
     return (
         str(number),
         clipped(kernel.name),

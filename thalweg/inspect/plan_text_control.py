@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from thalweg.control.branches import Branching
 from thalweg.control.liveness import needed
-from thalweg.control.traces import LoopCount, LoopTrace
+from thalweg.control.traces import LoopCount, LoopTrace, traced_tensor
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Argument, Body
 from thalweg.inspect.kernel_info import short_name
@@ -37,13 +37,13 @@ def _described(unit: ControlRegion) -> Iterator[str]:
     traces = [trace for trace in unit.nodes[1:] if not isinstance(trace.op, LoopCount)]
     for trace in traces:
         often = " (per iteration)" if isinstance(trace.op, LoopTrace) else ""
-        yield f"saves {_tensor(_traced(trace))}{often}"
+        yield f"saves {_tensor(traced_tensor(trace))}{often}"
     if not traces:
         yield "saves nothing"
     for name, body in zip(_names(node), node.op.bodies, strict=True):
         yield f"{name}:"
-        wanted = [_traced(trace) for trace in traces if _traced(trace).graph is body.graph]
-        yield from (f"  {line}" for line in _body_lines(body, wanted))
+        inner = [tensor for tensor in map(traced_tensor, traces) if tensor.graph is body.graph]
+        yield from (f"  {line}" for line in _body_lines(body, inner))
 
 
 def _body_lines(body: Body, traced: Sequence[Tensor]) -> Iterator[str]:
@@ -67,10 +67,6 @@ def _names(node: Node) -> list[str]:
     if node.type == "If":
         return ["otherwise", "then"]
     return [f"branch {number}" for number in range(len(node.op.branches))]
-
-
-def _traced(trace: Node) -> Tensor:
-    return trace.op.attributes["tensor"]
 
 
 def _tensor(tensor: Tensor) -> str:

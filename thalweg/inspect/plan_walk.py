@@ -18,19 +18,17 @@ from thalweg.codegen.cache import Statistics, statistics
 from thalweg.device.cpu.program import Program
 from thalweg.device.device import Device, DeviceProgram
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.order import step_order
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of
-from thalweg.lower.regions import compilable, regions
+from thalweg.lower.regions import compilable
 from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, specialise
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.transfers import Transfer
-from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.control_region import ControlledCall, DataflowCall
-from thalweg.runtime.kernels import Context
-from thalweg.runtime.plan import Plan, schedule
+from thalweg.runtime.control_region import ControlCall, DataflowCall
+from thalweg.runtime.kernels import Context, Instruction
+from thalweg.runtime.plan import Plan, region_plan
 from thalweg.runtime.resources import Resources
 
 Shape = tuple[int, ...]
@@ -126,7 +124,7 @@ class _Walk:
         for instruction in instructions:
             if isinstance(instruction.call, Executable):
                 found.append(self._region(instruction.call))
-            elif isinstance(instruction.call, ControlledCall):
+            elif isinstance(instruction.call, ControlCall):
                 found.append(self._control(instruction.call))
             elif isinstance(instruction.call, DataflowCall):
                 found += [HostOp(n, _IN_TOKENS) for n in instruction.nodes if n.inputs]
@@ -138,7 +136,7 @@ class _Walk:
                 found.append(self._host_op(instruction))
         return found
 
-    def _control(self, call: ControlledCall) -> PlannedControl:
+    def _control(self, call: ControlCall) -> PlannedControl:
         for tensor in call.unit.outputs:
             sizes = tensor.shape.whole
             if sizes is not None:
@@ -196,20 +194,11 @@ class _Walk:
             failure = sys.exception()  # regions are cut while the reason for it is being handled
             if node is not None and isinstance(failure, NotCompiled):
                 self.reasons[node] = failure.reason
-            parts.extend(self.parts(_cut(region, node, device)))
+            parts.extend(self.parts(region_plan(region, node, device).instructions))
             return lambda *_: []
 
         Executable(region, self.device, cut).compile(key, cells)
         return PlannedRegion(region, parts=parts)
-
-
-def _cut(region: Region, node: Node | None, device: Device) -> Sequence[Instruction]:
-    """The instructions of a region of which one node runs on its NumPy kernel."""
-    order = step_order(region.nodes, region.inputs)
-    outside = [tensor for tensor in region.roots if tensor.op not in region.nodes]
-    apart = () if node is None else (node,)
-    units = regions(region.nodes, region.outputs, region.inputs, order, apart)
-    return schedule(units, region.outputs, [*region.inputs, *outside], {}, device).instructions
 
 
 def is_variable(node: Node) -> bool:

@@ -7,15 +7,14 @@ give is taken to be zeros. Goes out: a table, its rows as data, and a Chrome tra
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -30,13 +29,13 @@ from thalweg.inspect.kernel_info import PlannedKernel, kernels_of, snake_case
 from thalweg.inspect.plan_text import clipped, plural, table
 from thalweg.inspect.plan_walk import is_variable
 from thalweg.inspect.timed import TimedRegion, Times, run_single, timed
+from thalweg.inspect.timeline import ChromeTrace, Track
 from thalweg.ir.kernel import Contraction
 from thalweg.ops.core.basic import Const
 from thalweg.ops.core.context import VariableCell
-from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.kernels import Context
+from thalweg.runtime.kernels import Context, Instruction
 from thalweg.runtime.plan import Plan
 from thalweg.runtime.resources import Resources
 
@@ -280,13 +279,16 @@ class Profile:
     def chrome_trace(self, path: str | Path) -> None:
         """Write the fastest run as a Chrome trace: a row for each thread, an event per kernel."""
         fastest = self.runs[int(np.argmin(self.seconds))]
-        events = [item for event in fastest for item in _trace_events(event)]
-        begun = min((event["ts"] for event in events), default=0.0)
-        for event in events:
-            event["ts"] -= begun
-        threads = sorted({event["tid"] for event in events})
-        names = [_named("process_name", 0, "step"), *(_thread(number) for number in threads)]
-        Path(path).write_text(json.dumps({"traceEvents": [*names, *events]}, indent=1))
+        spans = [span for event in fastest for span in _spans(event)]
+        begun = min((span.begin for span in spans), default=0)
+        trace = ChromeTrace()
+        process = trace.process("step")
+        for thread in sorted({span.thread for span in spans}):
+            trace.lane(process, thread, f"thread {thread}")
+        for name, kind, thread, begin, end, about in spans:
+            start = Track(process, thread, (begin - begun) / 1e3)
+            trace.emit("X", kind, name, start, dur=(end - begin) / 1e3, args=about)
+        Path(path).write_text(trace.format_to_string(pretty=True))
 
 
 def _group_cells(group: Group) -> tuple[str, ...]:
@@ -353,21 +355,31 @@ def _arithmetic_limit(kernel: PlannedKernel) -> float:
     return arithmetic_peak(kernel.users, np.dtype(form.dtype))
 
 
-def _trace_events(event: Event) -> list[dict[str, Any]]:
+class _Span(NamedTuple):
+    """One call on one thread: when it began and ended in nanoseconds, and what is said of it."""
+
+    name: str
+    kind: str
+    thread: int
+    begin: int
+    end: int
+    about: Mapping[str, Any]
+
+
+def _spans(event: Event) -> Iterator[_Span]:
     if isinstance(event, Host):
         about = {"ops": [event.node.name], "lines": [event.node.origin]}
-        return [_shown(snake_case(event.node.type), "host", 0, (event.start, event.end), about)]
+        yield _Span(snake_case(event.node.type), "host", 0, event.start, event.end, about)
+        return
     waits = event.waits()
-    found: list[dict[str, Any]] = []
     for kernel, part in event.entries():
         about = _about(kernel)
         for entry in range(part.start, part.stop):
             for thread, (begin, end) in enumerate(event.times[entry]):
                 if end:
                     waited = {"waited_us": int(waits[entry, thread]) / 1e3}
-                    name, when = kernel.name, (int(begin), int(end))
-                    found.append(_shown(name, kernel.kind, thread, when, about | waited))
-    return found
+                    when = thread, int(begin), int(end)
+                    yield _Span(kernel.name, kernel.kind, *when, about | waited)
 
 
 def _about(kernel: PlannedKernel) -> dict[str, Any]:
@@ -378,22 +390,6 @@ def _about(kernel: PlannedKernel) -> dict[str, Any]:
         "flops": kernel.flops,
         "bytes": kernel.bytes,
     }
-
-
-def _shown(
-    name: str, kind: str, thread: int, when: tuple[int, int], about: Mapping[str, Any]
-) -> dict[str, Any]:
-    begin, end = when
-    place = {"pid": 0, "tid": thread, "ts": begin / 1e3, "dur": (end - begin) / 1e3}
-    return {"ph": "X", "name": name, "cat": kind, "args": about} | place
-
-
-def _thread(number: int) -> dict[str, Any]:
-    return _named("thread_name", number, f"thread {number}")
-
-
-def _named(what: str, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": {"name": name}}
 
 
 def profile(plan: Plan, feeds: Sequence[Any], resources: Resources, runs: int) -> Profile:

@@ -13,7 +13,6 @@ from thalweg.inspect.explain import StepPlan, explain
 from thalweg.platform import spans
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import ConfigProto
 from thalweg.runtime.executor import execute
 from thalweg.runtime.fetches import Fetches, feed_items
 from thalweg.runtime.plan import Plan, Step
@@ -25,7 +24,21 @@ class InspectedSession(BaseSession):
     """A session whose steps can be explained and traced."""
 
     def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> StepPlan:
-        """How a step would run: an object to print and to measure. No state changes."""
+        """How a step would run: an object to print and to measure. No state changes.
+
+        Args:
+            fetches: as for `run`.
+            feed_dict: as for `run`; the shapes of the values are what counts.
+
+        Returns:
+            A plan whose text lists kernels, memory and devices.
+
+        Example:
+            >>> x = tf.placeholder(tf.float32, [None])
+            >>> plan = sess.plan(tf.exp(x) + 1, {x: np.zeros(8)})
+            >>> "exp" in str(plan)
+            True
+        """
         self._check_open()
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
@@ -48,11 +61,26 @@ class InspectedSession(BaseSession):
 
 @public("Session")
 class Session(InspectedSession):
-    """Runs steps of a graph. `with tf.Session() as sess: sess.run(...)`."""
+    """Runs steps of a graph and holds the state that outlives them: variables, queues, tables.
 
-    def __init__(
-        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
-    ) -> None:
+    Inside `with`, the session and its graph are the default ones; at its end the session closes.
+
+    Args:
+        target: the empty string: sessions run in this process.
+        graph: the graph to run; the default graph if None.
+        config: a `tf.ConfigProto`: threads, devices, time limits.
+
+    Raises:
+        RuntimeError: from `run`, where the session is closed or its graph is empty.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None])
+        >>> with tf.Session() as sess:
+        ...     print(sess.run([x + 1, tf.reduce_sum(x)], {x: [1, 2]}))
+        [array([2., 3.], dtype=float32), np.float32(3.0)]
+    """
+
+    def __init__(self, target: str = "", graph: Graph | None = None, config: Any = None) -> None:
         super().__init__(target, graph, config)
         self._entered = False
 
@@ -76,7 +104,7 @@ class Session(InspectedSession):
     def reset(
         target: str = "",
         containers: Sequence[str] | None = None,
-        config: ConfigProto | None = None,
+        config: Any = None,
     ) -> None:
         """Clear the state in some containers (all if None) and close the sessions that use them."""
         for session in list(live):
@@ -87,11 +115,23 @@ class Session(InspectedSession):
 
 @public("InteractiveSession")
 class InteractiveSession(InspectedSession):
-    """A session that makes itself and its graph the default ones until it is closed."""
+    """A session that is the default one from its construction until it is closed.
 
-    def __init__(
-        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
-    ) -> None:
+    Made for prompts and notebooks: `x.eval()` works without a `with` block.
+
+    Args:
+        target: the empty string: sessions run in this process.
+        graph: the graph to run, which becomes the default graph; the current one if None.
+        config: a `tf.ConfigProto`.
+
+    Example:
+        >>> session = tf.InteractiveSession()
+        >>> tf.constant([1, 2]).eval()
+        array([1, 2], dtype=int32)
+        >>> session.close()
+    """
+
+    def __init__(self, target: str = "", graph: Graph | None = None, config: Any = None) -> None:
         super().__init__(target, graph, config)
         self._explicit_graph = graph
         if graph is not None:

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from thalweg import errors
 from thalweg.device.cpu.pool import Pool, StepTable
 from thalweg.device.cpu.program import Program
-from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.kernels import Context, run
+from thalweg.runtime.kernels import Context, Instruction, run
 
 #: nanoseconds: [entry, thread, begin and end]; zeros where a thread made no call
 Times = NDArray[np.int64]

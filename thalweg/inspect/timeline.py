@@ -21,7 +21,7 @@ Event = dict[str, Any]
 class AllocationMaximum(NamedTuple):
     """The moment at which an allocator held most."""
 
-    timestamp: int
+    timestamp: float
     num_bytes: int
     tensors: set[str]
 
@@ -66,7 +66,7 @@ class Track(NamedTuple):
 
     process: int
     lane: int
-    time: int
+    time: float
 
 
 @dataclass
@@ -101,13 +101,13 @@ class _Value:
     source: _Run
     process: int
     description: Any
-    last_use: int
+    last_use: float
 
     @property
     def memory(self) -> Any:
         return self.description.allocation_description
 
-    def at(self, time: int) -> Track:
+    def at(self, time: float) -> Track:
         return Track(self.process, self.source.lane, time)
 
 
@@ -218,9 +218,9 @@ class Timeline:
         return maximums
 
 
-def _changes(allocator: str, values: Any) -> list[tuple[int, _Value, bool]]:
+def _changes(allocator: str, values: Any) -> list[tuple[float, _Value, bool]]:
     """When the tensors of an allocator were made and dropped, in order."""
-    found: list[tuple[int, _Value, bool]] = []
+    found: list[tuple[float, _Value, bool]] = []
     for value in values:
         if value.memory.allocator_name == allocator:
             found += [(value.source.start.time, value, True), (value.last_use, value, False)]

@@ -25,9 +25,8 @@ from thalweg.inspect.timed import TimedRegion, Times, run_single, timed
 from thalweg.partition.transfers import Transfer
 from thalweg.place.placer import Placement
 from thalweg.platform.spans import Recorder
-from thalweg.runtime.calls import Instruction
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.kernels import Context, outputs_of
+from thalweg.runtime.kernels import Context, Instruction, outputs_of
 from thalweg.runtime.plan import Plan
 from thalweg.runtime.stats import (
     AllocationDescription,

@@ -25,7 +25,8 @@ from thalweg.ir.types import INT64, loop_dtypes, weak_dtype
 from thalweg.platform.caches import memoized
 
 if TYPE_CHECKING:
-    from thalweg.ir.kernel import Dynamic
+    from thalweg.ir.dynamic import Dynamic
+    from thalweg.ir.index import Affine
     from thalweg.ir.loop import Operand
     from thalweg.ir.rewrite import Rewriter
 
@@ -227,9 +228,9 @@ class Load(Expr):
 
     __slots__ = __match_args__ = ("buffer", "offset")
     buffer: Any  # a `Buffer` of `thalweg.lower`; in a kernel, its `Argument`
-    offset: Any
+    offset: Affine
 
-    def __new__(cls, buffer: Any, offset: Any) -> Load:
+    def __new__(cls, buffer: Any, offset: Affine) -> Load:
         key = cls, id(buffer), offset.key
         return find(key) or intern(cls, key, (buffer, offset), np.dtype(buffer.dtype))
 

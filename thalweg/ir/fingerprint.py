@@ -12,8 +12,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Word
-from thalweg.ir.index import Affine, FloorMod
-from thalweg.ir.kernel import Kernel, Loops, Offset
+from thalweg.ir.index import Affine, Term
+from thalweg.ir.kernel import Kernel, Loops
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import postorder
 
@@ -150,19 +150,19 @@ class _Digest:
             case _:
                 return ""
 
-    def _place(self, offset: Affine | Offset) -> str:
-        return self.affine(offset) if isinstance(offset, Affine) else self._offset_text(offset)
+    def _place(self, offset: Affine) -> str:
+        return self.affine(offset) if self._with_integers else self._offset_text(offset)
 
-    def _offset(self, offset: Offset) -> None:
+    def _offset(self, offset: Affine) -> None:
         for part in offset.parts:
             self.value(part)
         self.say(self._offset_text(offset))
 
-    def _offset_text(self, offset: Offset) -> str:
+    def _offset_text(self, offset: Affine) -> str:
+        """A sum in a kernel, in the order in which `thalweg.ir.parametric` lists its integers."""
         terms = [
-            f"{'u' if factor == 1 else 'f'}"
-            f"{self._variable(term) if isinstance(term, Variable) else self._part(term)}"
-            for factor, term in offset.terms
+            f"{'u' if factor == 1 else 'f'}{self._term(term)}"
+            for term, factor in offset.terms.items()
         ]
         return f"o{'' if offset.constant else 'z'}{','.join(terms)}"
 
@@ -170,12 +170,12 @@ class _Digest:
         """A sum in a nest, whatever the order of its terms."""
         for part in place.parts:
             self.value(part)
-        terms = sorted(f"{factor}*{self._atom(atom)}" for atom, factor in place.terms.items())
+        terms = sorted(f"{factor}*{self._term(term)}" for term, factor in place.terms.items())
         return "+".join([str(place.constant), *terms])
 
-    def _atom(self, atom: Variable | FloorMod | Expr) -> str:
-        if isinstance(atom, Variable):
-            return self._variable(atom)
-        if isinstance(atom, Expr):
-            return self._part(atom)
-        return f"({self.affine(atom.number)}//{atom.divisor}%{atom.modulus})"
+    def _term(self, term: Term) -> str:
+        if isinstance(term, Variable):
+            return self._variable(term)
+        if isinstance(term, Expr):
+            return self._part(term)
+        return f"({self.affine(term.number)}//{term.divisor}%{term.modulus})"

@@ -2,47 +2,19 @@
 
 This is the form between `thalweg.lower`, which fuses a step's ops into kernels, and
 `thalweg.codegen`, which makes machine code of them. Shapes are gone: an element of a buffer is
-found at an `Offset`, a sum of index variables times strides. Values are the expressions of
+found at an `Affine` offset, a sum of index variables times strides. Values are the expressions of
 `thalweg.ir.expr`, with loads of arguments (`Load`), and in the stores of a contraction the finished
 sum (`Accumulated`).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from thalweg.ir.expr import Expr
-from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import Rewriter
-
-
-class Dynamic(int):
-    """An integer that is read when the kernel runs: a size or stride that varies between calls.
-
-    Its value is that of the call the kernel was made for, a hint and nothing more; arithmetic on it
-    would freeze the hint into the code, so there is none.
-    """
-
-    word: int  # where the kernel finds it among its argument words
-
-    def __eq__(self, other: object) -> bool:
-        """No number equals it but itself: its value is a hint."""
-        return self is other or (
-            type(other) is type(self)
-            and vars(self) == vars(other) != {}
-            and int(self) == int(other)
-        )
-
-    __hash__ = int.__hash__
-
-    def _refuse(self, *_: object) -> Any:
-        raise TypeError("arithmetic on an integer that is known only at run time")
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __neg__ = _refuse
+from thalweg.ir.dynamic import is_static
+from thalweg.ir.expr import Expr, Variable
+from thalweg.ir.index import Affine
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,55 +26,10 @@ class Argument:
     size: int
     written: bool = False
 
-
-@dataclass(frozen=True)
-class Offset:
-    """The number of an element in its buffer: constant + Σ factor · term.
-
-    A term is a variable, or an integer expression where the place is computed (a gathered row).
-    """
-
-    constant: int
-    terms: tuple[tuple[int, Variable | Expr], ...] = ()
-
-    def factor(self, variable: Variable) -> int:
-        """By how much the offset grows when a variable grows by one (if it is a plain term)."""
-        return next((factor for factor, term in self.terms if term is variable), 0)
-
-    @cached_property
-    def key(self) -> Any:
-        """What tells it from other offsets, without keeping anything of it alive."""
-        return self.constant, *((factor, id(term)) for factor, term in self.terms)
-
-    @property
-    def parts(self) -> tuple[Expr, ...]:
-        """The terms that are computed."""
-        return tuple([term for _, term in self.terms if isinstance(term, Expr)])
-
-    @cached_property
-    def variables(self) -> frozenset[Variable]:
-        """The variables that are terms themselves."""
-        return frozenset([term for _, term in self.terms if isinstance(term, Variable)])
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The least and the greatest value it may take, infinite where that is not known."""
-        low = high = float(self.constant)
-        known = not isinstance(self.constant, Dynamic)
-        for factor, term in self.terms:
-            known = known and isinstance(term, Variable) and not isinstance(factor, Dynamic)
-            if not isinstance(term, Variable) or isinstance(term.extent, Dynamic) or not known:
-                return -math.inf, math.inf
-            reach = int(factor) * max(term.extent - 1, 0)
-            low, high = low + min(reach, 0), high + max(reach, 0)
-        return (low, high) if known else (-math.inf, math.inf)
-
-    def rebuild(self, to: Rewriter) -> Offset:
-        """This with what a rewriter has made of its computed terms."""
-        if not self.parts:
-            return self
-        terms = [(f, to.new(term) if isinstance(term, Expr) else term) for f, term in self.terms]
-        return Offset(self.constant, tuple(terms))
+    def contains(self, offset: Affine) -> bool:
+        """Whether a place lies in the buffer for all values of its variables."""
+        low, high = offset.bounds
+        return low >= 0 and is_static(self.size) and high < self.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +43,7 @@ class Store:
 
     argument: Argument
     variables: tuple[Variable, ...]
-    offset: Offset
+    offset: Affine
     value: Expr
     combine: str = "set"
     inside: Expr | None = None
@@ -156,7 +83,7 @@ class Access:
     """
 
     value: Expr
-    bounds: tuple[tuple[int, Offset, int], ...] = ()
+    bounds: tuple[tuple[int, Affine, int], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,25 +7,16 @@ read when the kernel runs, both are the same code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from thalweg.ir.expr import Const, Expr, Index, Load, Word, constant
+from thalweg.ir.dynamic import Dynamic, dynamic
+from thalweg.ir.expr import Const, Expr, Load, Variable, Word, constant
 from thalweg.ir.fingerprint import fingerprint, is_integer, note_fingerprint
-from thalweg.ir.kernel import (
-    Access,
-    Argument,
-    Check,
-    Contraction,
-    Dynamic,
-    Kernel,
-    Loops,
-    Offset,
-    Store,
-)
-from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import Rewriter
+from thalweg.ir.index import Affine, Term, term_expression
+from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Store
+from thalweg.ir.rewrite import KernelRewriter
 
 Change = Callable[[int], int]
 
@@ -60,7 +51,7 @@ def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Ke
     """The kernel with the integers at some places (of `integers`) read from its argument words."""
     words = {place: first_word + number for number, place in enumerate(sorted(places))}
     numbers = [
-        _dynamic(number, words[place]) if place in words else number
+        dynamic(number, words[place]) if place in words else number
         for place, number in enumerate(integers(kernel))
     ]
     following = iter(numbers)
@@ -70,13 +61,7 @@ def with_dynamic(kernel: Kernel, places: Collection[int], first_word: int) -> Ke
     return made
 
 
-def _dynamic(number: int, word: int) -> Dynamic:
-    made = Dynamic(number)
-    made.word = word
-    return made
-
-
-class _ChangeIntegers(Rewriter):
+class _ChangeIntegers(KernelRewriter):
     """A kernel with its integers changed, each visited once and in one order.
 
     Equal numbers at two places are two integers: for another size only one of them may change.
@@ -98,7 +83,7 @@ class _ChangeIntegers(Rewriter):
                 variables,
                 tuple(self._store(store) for store in kernel.stores),
                 tuple(self._check(check) for check in kernel.checks),
-                frozenset(self._variable(variable) for variable in kernel.serial),
+                frozenset(self.renamed(variable) for variable in kernel.serial),
             )
         return Contraction(
             arguments,
@@ -117,7 +102,7 @@ class _ChangeIntegers(Rewriter):
         self._arguments[argument] = made
         return made
 
-    def _variable(self, variable: Variable) -> Variable:
+    def renamed(self, variable: Variable) -> Variable:
         if variable not in self._variables:
             extent = self._change(variable.extent)
             self._variables[variable] = Variable(extent, variable.name)
@@ -131,7 +116,7 @@ class _ChangeIntegers(Rewriter):
             self._value(store.value),
             store.combine,
             None if store.inside is None else self._value(store.inside),
-            frozenset(self._variable(variable) for variable in store.distinct),
+            frozenset(self.renamed(variable) for variable in store.distinct),
         )
 
     def _check(self, check: Check) -> Check:
@@ -144,10 +129,10 @@ class _ChangeIntegers(Rewriter):
         ]
         return Access(self._value(access.value), tuple(bounds))
 
-    def _bound(self, place: Offset) -> Offset:
+    def _bound(self, place: Affine) -> Affine:
         return self._place(place)
 
-    def _place(self, offset: Offset) -> Offset:
+    def _place(self, offset: Affine) -> Affine:
         for part in offset.parts:
             self._value(part)
         return self.offset(offset)
@@ -172,27 +157,16 @@ class _ChangeIntegers(Rewriter):
             return Word(number, part.dtype.name)
         return constant(number, part.dtype)
 
-    def index(self, variable: Variable) -> Expr:
-        return Index(self._variable(variable))
+    def offset(self, offset: Affine) -> Affine:
+        constant, terms = self._change(offset.constant), dict[Term, int]()
+        for term, factor in offset.terms.items():
+            number = self._change(factor)
+            is_variable = isinstance(term, Variable)
+            made = self.renamed(term) if is_variable else self.new(term_expression(term))
+            terms[made] = number
+        return Affine(constant, terms)
 
-    def variables(self, variables: Sequence[Variable]) -> tuple[Variable, ...]:
-        return tuple(self._variable(variable) for variable in variables)
-
-    def scanned(self, variable: Variable) -> Variable:
-        return self._variable(variable)
-
-    def offset(self, offset: Offset) -> Offset:
-        constant = self._change(offset.constant)
-        terms = [
-            (
-                self._change(factor),
-                self._variable(term) if isinstance(term, Variable) else self.new(term),
-            )
-            for factor, term in offset.terms
-        ]
-        return Offset(constant, tuple(terms))
-
-    def load(self, buffer: Argument, offset: Offset) -> Expr:
+    def load(self, buffer: Argument, offset: Affine) -> Expr:
         return Load(self._arguments[buffer], offset)
 
 
@@ -213,9 +187,9 @@ class _Starts(_ChangeIntegers):
         self._next += 1
         return number
 
-    def offset(self, offset: Offset) -> Offset:
+    def offset(self, offset: Affine) -> Affine:
         self._places.add(self._next)
         return super().offset(offset)
 
-    def _bound(self, place: Offset) -> Offset:
+    def _bound(self, place: Affine) -> Affine:
         return _ChangeIntegers.offset(self, place)  # nothing begins there

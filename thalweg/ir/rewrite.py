@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable
+from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable, constant
+from thalweg.ir.index import Affine
 from thalweg.ir.types import Dtype
 
 T = TypeVar("T")
@@ -132,11 +133,11 @@ class Rewriter:
         """The variable that a scan goes along."""
         return variable
 
-    def offset(self, offset: Any) -> Any:
-        """A place, with what is computed in it made anew."""
+    def offset(self, offset: Affine) -> Affine:
+        """A place, with what is computed in it rewritten."""
         return offset.rebuild(self)
 
-    def load(self, buffer: Any, offset: Any) -> Expr:
+    def load(self, buffer: Any, offset: Affine) -> Expr:
         """An element of a buffer."""
         return Load(buffer, offset)
 
@@ -162,6 +163,38 @@ class Replace(Rewriter):
 
     def early(self, node: Expr) -> Expr | None:
         return self._replace(node)
+
+
+class KernelRewriter(Rewriter):
+    """Rewrites the expressions of kernels over other variables.
+
+    Terms of offsets stay as they are made: quotients and remainders remain expressions.
+    """
+
+    def renamed(self, variable: Variable) -> Variable | None:
+        """What a variable becomes; None: it can only be 0."""
+        return variable
+
+    def index(self, variable: Variable) -> Expr:
+        new = self.renamed(variable)
+        return constant(0) if new is None else Index(new)
+
+    def variables(self, variables: Iterable[Variable]) -> tuple[Variable, ...]:
+        return tuple([new for v in variables if (new := self.renamed(v)) is not None])
+
+    def scanned(self, variable: Variable) -> Variable:
+        new = self.renamed(variable)
+        assert new is not None, "a scan needs its variable"
+        return new
+
+    def offset(self, offset: Affine) -> Affine:
+        return offset.replaced(self._term)
+
+    def _term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
+        made = self.renamed(term) if isinstance(term, Variable) else self.new(term)
+        if made is None:
+            return Affine(0)
+        return None if made is term else made
 
 
 def free_variables(expr: Expr) -> frozenset[Variable]:

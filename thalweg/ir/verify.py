@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import (
     Accumulated,
     Expr,
@@ -24,8 +25,8 @@ from thalweg.ir.expr import (
     Variable,
 )
 from thalweg.ir.functions.dtypes import BOOL, Dtype
-from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Check, Contraction, Dynamic, Kernel, Loops, Offset
+from thalweg.ir.index import Affine, FloorMod
+from thalweg.ir.kernel import Check, Contraction, Kernel, Loops
 from thalweg.ir.rewrite import free_variables, postorder
 
 ENABLED = os.environ.get("THALWEG_VERIFY") == "1"
@@ -63,6 +64,9 @@ def faults(kernel: Kernel) -> Iterator[str]:
     for load in [part for part in postorder(_roots(kernel)) if isinstance(part, Load)]:
         if load.buffer not in kernel.arguments:
             yield "a load is of a buffer that is no argument"
+    for offset in _offsets(kernel):
+        if any(isinstance(term, FloorMod) for term in offset.terms):
+            yield f"a quotient or remainder in {offset} is no expression"
 
 
 def _roots(kernel: Kernel) -> list[Expr | None]:
@@ -72,6 +76,13 @@ def _roots(kernel: Kernel) -> list[Expr | None]:
     if isinstance(kernel, Loops):
         return [*roots, *(check.condition for check in kernel.checks)]
     return [*roots, kernel.a.value, kernel.b.value]
+
+
+def _offsets(kernel: Kernel) -> list[Affine]:
+    loads = [part.offset for part in postorder(_roots(kernel)) if isinstance(part, Load)]
+    sides = () if isinstance(kernel, Loops) else (kernel.a, kernel.b)
+    bounds = [offset for side in sides for _, offset, _ in side.bounds]
+    return [*loads, *bounds, *(store.offset for store in kernel.stores)]
 
 
 def _loops_faults(kernel: Loops) -> Iterator[str]:
@@ -182,7 +193,7 @@ def _certain_loads(value: Expr) -> list[Load]:
     return found
 
 
-def _offset_faults(buffer: Any, offset: Affine | Offset, how: str) -> Iterator[str]:
+def _offset_faults(buffer: Any, offset: Affine, how: str) -> Iterator[str]:
     low, high = offset.bounds
     if isinstance(buffer.size, Dynamic) or np.isinf(low) or np.isinf(high):
         return

@@ -81,7 +81,29 @@ def fully_connected(
     trainable: bool = True,
     scope: Any = None,
 ) -> Tensor:
-    """A dense layer; with a normalizer there are no biases."""
+    """A dense layer; with a normalizer it has no biases.
+
+    Args:
+        inputs: [..., depth], the depth known.
+        num_outputs: the size of the last axis of the result.
+        activation_fn: a function of the result; None: none.
+        normalizer_fn: a function such as `tf.contrib.layers.batch_norm`, applied before that.
+        normalizer_params: a dict of arguments for it.
+        weights_initializer, biases_initializer: how the variables begin; None for no biases.
+        weights_regularizer, biases_regularizer: functions of the variables that give losses.
+        reuse: whether the variables of the scope are shared.
+        variables_collections, outputs_collections: collections to join.
+        trainable: whether optimizers change the variables by default.
+        scope: the variable scope; "fully_connected" if None.
+
+    Returns:
+        A tensor [..., num_outputs].
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 4])
+        >>> tf.contrib.layers.fully_connected(x, 3).shape.as_list()
+        [None, 3]
+    """
     with _old_scope(scope, "fully_connected", inputs, reuse) as opened:
         layer = core.Dense(
             num_outputs,
@@ -142,7 +164,33 @@ def conv2d(
     trainable: bool = True,
     scope: Any = None,
 ) -> Tensor:
-    """A convolution over images; with a normalizer there are no biases."""
+    """A convolution over images; with a normalizer it has no biases.
+
+    Args:
+        inputs: [batch, height, width, channels], or channels second as "NCHW".
+        num_outputs: the number of channels of the result.
+        kernel_size: the size of the window: a number or (height, width).
+        stride: the distance between windows, likewise.
+        padding: "SAME" or "VALID".
+        data_format: "NHWC" or "NCHW".
+        rate: the distance between the elements of a window.
+        activation_fn: a function of the result; None: none.
+        normalizer_fn, normalizer_params: a normalizer and a dict of its arguments.
+        weights_initializer, biases_initializer: how the variables begin; None for no biases.
+        weights_regularizer, biases_regularizer: functions of the variables that give losses.
+        reuse: whether the variables of the scope are shared.
+        variables_collections, outputs_collections: collections to join.
+        trainable: whether optimizers change the variables by default.
+        scope: the variable scope; "Conv" if None.
+
+    Returns:
+        A tensor [batch, rows, columns, num_outputs].
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 8, 8, 3])
+        >>> tf.contrib.layers.conv2d(x, 16, 3, stride=2).shape.as_list()
+        [None, 4, 4, 16]
+    """
     with _old_scope(scope, "Conv", inputs, reuse) as opened:
         layer = convolutional.Conv2D(
             num_outputs,
@@ -178,7 +226,25 @@ def max_pool2d(
     outputs_collections: Any = None,
     scope: Any = None,
 ) -> Tensor:
-    """The maximum of windows of images."""
+    """The maximum of windows of images.
+
+    Args:
+        inputs: [batch, height, width, channels], or channels second as "NCHW".
+        kernel_size: the size of the window: a number or (height, width).
+        stride: the distance between windows, likewise.
+        padding: "VALID" or "SAME".
+        data_format: "NHWC" or "NCHW".
+        outputs_collections: collections to join.
+        scope: the name of the nodes' scope.
+
+    Returns:
+        A tensor of the same rank and dtype.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 8, 8, 3])
+        >>> tf.contrib.layers.max_pool2d(x, 2).shape.as_list()
+        [None, 4, 4, 3]
+    """
     with name_scope(scope, "MaxPool2D", [inputs]):
         layer = pooling.MaxPooling2D(kernel_size, stride, padding, _layer_format(data_format))
         return _finished(layer(inputs), None, outputs_collections)
@@ -202,7 +268,21 @@ def avg_pool2d(
 
 @public("contrib.layers.flatten")
 def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> Tensor:
-    """All dimensions but the first as one."""
+    """All axes but the first as one.
+
+    Args:
+        inputs: a tensor [batch, ...].
+        outputs_collections: collections to join.
+        scope: the name of the nodes' scope.
+
+    Returns:
+        A tensor [batch, size].
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 4, 4, 3])
+        >>> tf.contrib.layers.flatten(x).shape.as_list()
+        [None, 48]
+    """
     with name_scope(scope, "Flatten", [inputs]):
         return _finished(core.flatten(inputs), None, outputs_collections)
 
@@ -217,7 +297,24 @@ def dropout(
     scope: Any = None,
     seed: int | None = None,
 ) -> Tensor:
-    """In training, keeps a share `keep_prob` of the inputs and scales it up."""
+    """In training, keep a share `keep_prob` of the inputs and scale it up; set the rest to 0.
+
+    Args:
+        inputs: a floating tensor.
+        keep_prob: the probability to keep an element.
+        noise_shape: a shape that broadcasts to that of `inputs`; see `tf.nn.dropout`.
+        is_training: a Python or tensor truth value.
+        outputs_collections: collections to join.
+        scope: the name of the nodes' scope.
+        seed: a number that fixes the sequence of values.
+
+    Returns:
+        A tensor of the shape and dtype of `inputs`.
+
+    Example:
+        >>> sess.run(tf.contrib.layers.dropout(tf.ones([3]), 0.5, is_training=False))
+        array([1., 1., 1.], dtype=float32)
+    """
     with name_scope(scope, "Dropout", [inputs]):
         dropped = core.dropout(inputs, 1 - keep_prob, noise_shape, seed, is_training)
         return _finished(dropped, None, outputs_collections)
@@ -243,7 +340,34 @@ def batch_norm(
     data_format: str = "NHWC",
     scope: Any = None,
 ) -> Tensor:
-    """Batch normalization; with no `updates_collections` the averages move within the step."""
+    """Batch normalization: by the batch in training, by moving averages otherwise.
+
+    Args:
+        inputs: [batch, ..., channels], or channels second as "NCHW".
+        decay: how much of the moving averages stays in a step.
+        center, scale: whether an offset is added, a factor multiplied.
+        epsilon: what is added to the variance.
+        activation_fn: a function of the result.
+        param_initializers, param_regularizers: dicts by the name of the variable.
+        updates_collections: where the updates of the averages go, to run with the training step;
+            None runs them within the layer.
+        is_training: a Python or tensor truth value.
+        reuse: whether the variables of the scope are shared.
+        variables_collections, outputs_collections: collections to join.
+        trainable: whether optimizers change the variables by default.
+        fused: taken for old programs.
+        data_format: "NHWC" or "NCHW".
+        scope: the variable scope; "BatchNorm" if None.
+
+    Returns:
+        A tensor of the shape and dtype of `inputs`.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 8, 8, 3])
+        >>> y = tf.contrib.layers.batch_norm(x)
+        >>> len(tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+        2
+    """
     initial = {f"{name}_initializer": v for name, v in (param_initializers or {}).items()}
     regular = {f"{name}_regularizer": v for name, v in (param_regularizers or {}).items()}
     with _old_scope(scope, "BatchNorm", inputs, reuse) as opened:

@@ -143,21 +143,40 @@ class Conv(Layer):
 
 @public("layers.Conv1D")
 class Conv1D(Conv):
-    """A convolution over one dimension."""
+    """A convolution over one dimension.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 10, 4])
+        >>> tf.layers.conv1d(x, 8, 3).shape.as_list()
+        [None, 8, 8]
+    """
 
     rank = 1
 
 
 @public("layers.Conv2D")
 class Conv2D(Conv):
-    """A convolution over two dimensions."""
+    """A convolution over two dimensions.
+
+    Example:
+        >>> images = tf.placeholder(tf.float32, [None, 8, 8, 3])
+        >>> y = tf.layers.conv2d(images, 16, 3, padding="same", activation=tf.nn.relu)
+        >>> y.shape.as_list()
+        [None, 8, 8, 16]
+    """
 
     rank = 2
 
 
 @public("layers.Conv3D")
 class Conv3D(Conv):
-    """A convolution over three dimensions."""
+    """A convolution over three dimensions.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 6, 6, 6, 1])
+        >>> tf.layers.conv3d(x, 4, 3).shape.as_list()
+        [None, 4, 4, 4, 4]
+    """
 
     rank = 3
 
@@ -250,7 +269,13 @@ class ConvTranspose(Conv):
 
 @public("layers.Conv2DTranspose")
 class Conv2DTranspose(ConvTranspose):
-    """A transposed convolution over two dimensions."""
+    """A transposed convolution over two dimensions.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 4, 4, 8])
+        >>> tf.layers.conv2d_transpose(x, 3, 2, strides=2).shape.as_list()
+        [None, 8, 8, 3]
+    """
 
     rank = 2
 

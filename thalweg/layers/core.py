@@ -34,7 +34,14 @@ def static_bool(value: Any) -> bool | None:
 
 @public("layers.Dense")
 class Dense(Layer):
-    """activation(inputs kernel + bias), over the last dimension."""
+    """activation(inputs kernel + bias), over the last dimension.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 4])
+        >>> y = tf.layers.dense(x, 3, activation=tf.nn.relu)
+        >>> y.shape.as_list(), [v.name for v in tf.trainable_variables()]
+        ([None, 3], ['dense/kernel:0', 'dense/bias:0'])
+    """
 
     def __init__(
         self,
@@ -151,7 +158,28 @@ def dropout(
     training: Any = False,
     name: str | None = None,
 ) -> Tensor:
-    """In training, sets a share `rate` of the inputs to 0 and scales the others up."""
+    """In training, set a share `rate` of the inputs to 0 and scale the others up by 1 / (1 - rate).
+
+    Args:
+        inputs: a floating tensor.
+        rate: the probability that an element is dropped; a number or a scalar tensor.
+        noise_shape: a shape that broadcasts to that of `inputs`: where it has a 1, elements along
+            that axis are kept or dropped together.
+        seed: a number that fixes the sequence of values.
+        training: whether elements are dropped: a Python or a tensor truth value.
+        name: the name of the layer.
+
+    Returns:
+        A tensor of the shape and dtype of `inputs`.
+
+    Example:
+        >>> training = tf.placeholder_with_default(False, [])
+        >>> y = tf.layers.dropout(tf.ones([4]), rate=0.5, training=training)
+        >>> sess.run(y)
+        array([1., 1., 1., 1.], dtype=float32)
+        >>> set(sess.run(y, {training: True}).tolist()) <= {0.0, 2.0}
+        True
+    """
     return Dropout(rate, noise_shape, seed, name)(inputs, training=training)
 
 
@@ -188,7 +216,21 @@ class Flatten(Layer):
 
 @public("layers.flatten")
 def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:
-    """All dimensions but the first as one."""
+    """All axes but the first as one.
+
+    Args:
+        inputs: a tensor [batch, ...].
+        name: the name of the layer.
+        data_format: "channels_first" moves channels to the end before.
+
+    Returns:
+        A tensor [batch, size].
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 4, 4, 3])
+        >>> tf.layers.flatten(x).shape.as_list()
+        [None, 48]
+    """
     return Flatten(name=name, data_format=data_format)(inputs)
 
 

@@ -370,7 +370,42 @@ def batch_normalization(
     virtual_batch_size: int | None = None,
     adjustment: Callable[[Any], Any] | None = None,
 ) -> Tensor:
-    """Normalize by the batch in training, by moving averages otherwise; see the class."""
+    """Normalize by the batch in training, by moving averages otherwise.
+
+    The averages move when their updates run: let the training step depend on
+    `tf.get_collection(tf.GraphKeys.UPDATE_OPS)`.
+
+    Args:
+        inputs: a floating tensor.
+        axis: the axis, or axes, whose slices are normalized each on its own: the channels.
+        momentum: how much of the moving averages stays in a step.
+        epsilon: what is added to the variance.
+        center, scale: whether an offset (beta) is added, a factor (gamma) multiplied.
+        beta_initializer, gamma_initializer, moving_mean_initializer, moving_variance_initializer:
+            how the variables begin.
+        beta_regularizer, gamma_regularizer: functions of the variables that give losses.
+        beta_constraint, gamma_constraint: functions that optimizers apply to the variables.
+        training: whether to use the batch: a Python or tensor truth value.
+        trainable: whether optimizers change the variables by default.
+        name: the name of the layer.
+        reuse: whether variables of that name are shared.
+        renorm, renorm_clipping, renorm_momentum: batch renormalization and its bounds.
+        fused: taken for old programs.
+        virtual_batch_size: normalize parts of the batch of this size.
+        adjustment: a function of the shape that gives a random (scale, bias) in training.
+
+    Returns:
+        A tensor of the shape and dtype of `inputs`.
+
+    Example:
+        >>> x = tf.constant([[1.0], [3.0]])
+        >>> y = tf.layers.batch_normalization(x, training=True, epsilon=0.0)
+        >>> updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(y), len(updates)
+        (array([[-1.],
+               [ 1.]], dtype=float32), 2)
+    """
     layer = BatchNormalization(
         axis,
         momentum,

@@ -68,7 +68,14 @@ class MaxPooling1D(Pooling):
 
 @public("layers.MaxPooling2D")
 class MaxPooling2D(Pooling):
-    """The maximum of windows over two dimensions."""
+    """The maximum of windows over two dimensions.
+
+    Example:
+        >>> x = tf.reshape(tf.range(16.0), [1, 4, 4, 1])
+        >>> sess.run(tf.layers.max_pooling2d(x, 2, 2))[0, :, :, 0]
+        array([[ 5.,  7.],
+               [13., 15.]], dtype=float32)
+    """
 
     rank = 2
     pooling_type = "MAX"
@@ -92,7 +99,14 @@ class AveragePooling1D(Pooling):
 
 @public("layers.AveragePooling2D")
 class AveragePooling2D(Pooling):
-    """The mean of windows over two dimensions."""
+    """The mean of windows over two dimensions.
+
+    Example:
+        >>> x = tf.reshape(tf.range(16.0), [1, 4, 4, 1])
+        >>> sess.run(tf.layers.average_pooling2d(x, 2, 2))[0, :, :, 0]
+        array([[ 2.5,  4.5],
+               [10.5, 12.5]], dtype=float32)
+    """
 
     rank = 2
     pooling_type = "AVG"

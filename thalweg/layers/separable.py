@@ -110,7 +110,13 @@ class SeparableConv(Conv):
 
 @public("layers.SeparableConv2D", "layers.SeparableConvolution2D")
 class SeparableConv2D(SeparableConv):
-    """A separable convolution over two dimensions."""
+    """A separable convolution over two dimensions.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 8, 8, 3])
+        >>> tf.layers.separable_conv2d(x, 16, 3, padding="same").shape.as_list()
+        [None, 8, 8, 16]
+    """
 
     rank = 2
 

@@ -13,7 +13,17 @@ from thalweg.public import public
 
 @public("losses.add_loss", "contrib.losses.add_loss")
 def add_loss(loss: Any, loss_collection: str | None = GraphKeys.LOSSES) -> None:
-    """Add a loss to a collection of losses (to none if that is None)."""
+    """Add a loss to a collection of losses.
+
+    Args:
+        loss: a tensor.
+        loss_collection: the collection; None for none.
+
+    Example:
+        >>> tf.losses.add_loss(tf.constant(0.5))
+        >>> len(tf.losses.get_losses())
+        1
+    """
     if loss_collection:
         add_to_collection(loss_collection, loss)
 
@@ -43,7 +53,22 @@ def get_regularization_loss(
 def get_total_loss(
     add_regularization_losses: bool = True, name: str = "total_loss", scope: str | None = None
 ) -> Tensor:
-    """The sum of all losses, by default with the regularization losses."""
+    """The sum of all losses collected in the default graph.
+
+    Args:
+        add_regularization_losses: whether regularization losses count too.
+        name: the name of the node.
+        scope: a regular expression; only losses whose names it matches.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> a = tf.losses.mean_squared_error([1.0], [3.0])
+        >>> b = tf.losses.absolute_difference([1.0], [3.0])
+        >>> sess.run(tf.losses.get_total_loss())
+        np.float32(6.0)
+    """
     losses = list(get_losses(scope))
     if add_regularization_losses:
         losses += get_regularization_losses(scope)

@@ -151,7 +151,22 @@ def mean_squared_error(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """(predictions - labels)²"""
+    """The mean of (predictions - labels)².
+
+    Args:
+        labels, predictions: tensors of one shape; they are computed as float32.
+        weights: a scalar, or a tensor that broadcasts to that shape: what each element counts.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join; `tf.losses.get_total_loss()` sums it.
+        reduction: a `tf.losses.Reduction`; by default the sum over the number of weights not zero.
+
+    Returns:
+        A float32 scalar, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.mean_squared_error([1.0, 2.0], [1.0, 4.0]))
+        np.float32(2.0)
+    """
     _require(labels=labels, predictions=predictions)
     with name_scope(scope, "mean_squared_error", [predictions, labels, weights]) as scope:
         labels, predictions = _floats(labels, predictions)
@@ -222,7 +237,24 @@ def softmax_cross_entropy(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Cross entropy of exclusive classes; smoothing moves labels towards 1/classes."""
+    """The mean cross entropy of softmax(logits) against distributions.
+
+    Args:
+        onehot_labels: [batch, classes], each row summing to 1.
+        logits: [batch, classes].
+        weights: a scalar or a [batch] tensor: what each row counts.
+        label_smoothing: how far labels are moved towards 1 / classes, from 0 to 1.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join.
+        reduction: a `tf.losses.Reduction`.
+
+    Returns:
+        A scalar of the dtype of `logits`, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.softmax_cross_entropy([[1.0, 0.0]], [[0.0, 0.0]]))
+        np.float32(0.6931472)
+    """
     _require(onehot_labels=onehot_labels, logits=logits)
     values = [logits, onehot_labels, weights]
     with name_scope(scope, "softmax_cross_entropy_loss", values) as scope:
@@ -251,7 +283,23 @@ def sparse_softmax_cross_entropy(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Cross entropy of exclusive classes, with the class numbers as labels."""
+    """The mean cross entropy of softmax(logits) against class numbers.
+
+    Args:
+        labels: class numbers [batch], int32 or int64.
+        logits: [batch, classes].
+        weights: a scalar or a [batch] tensor: what each example counts.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join.
+        reduction: a `tf.losses.Reduction`.
+
+    Returns:
+        A scalar of the dtype of `logits`, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.sparse_softmax_cross_entropy([0], [[0.0, 0.0]]))
+        np.float32(0.6931472)
+    """
     _require(labels=labels, logits=logits, weights=weights)
     values = [logits, labels, weights]
     with name_scope(scope, "sparse_softmax_cross_entropy_loss", values) as scope:

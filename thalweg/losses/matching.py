@@ -51,7 +51,8 @@ def _squeeze_in_step(tensor: Tensor, other: Tensor, difference: int) -> Tensor:
 
 def predictions_first(function: Callable[..., Any]) -> Callable[..., Any]:
     """The old contrib form of a loss or metric: predictions (or logits) come before labels."""
-    labels, predictions, *rest = inspect.signature(function).parameters
+    signature = inspect.signature(function)
+    labels, predictions, *rest = signature.parameters
     order = predictions, labels, *rest
 
     def swapped(*args: Any, **kwargs: Any) -> Any:
@@ -59,7 +60,10 @@ def predictions_first(function: Callable[..., Any]) -> Callable[..., Any]:
             raise TypeError(f"{function.__name__} takes {len(order)} arguments, got {len(args)}")
         return function(**dict(zip(order, args, strict=False)), **kwargs)
 
+    swapped.__name__ = swapped.__qualname__ = function.__name__
     swapped.__doc__ = f"{function.__name__}, with {predictions} before {labels}."
+    taken = [signature.parameters[name] for name in order]
+    swapped.__signature__ = signature.replace(parameters=taken)  # pyright: ignore[reportFunctionMemberAccess] - what inspect reads
     return swapped
 
 

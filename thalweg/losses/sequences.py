@@ -30,7 +30,26 @@ def sequence_loss_by_example(
     softmax_loss_function: LossFunction | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The (weighted) cross entropy of each example, over lists of steps."""
+    """The weighted cross entropy of each example, over lists of steps.
+
+    Args:
+        logits: a list of tensors [batch, classes].
+        targets: a list of class numbers [batch].
+        weights: a list of weights [batch].
+        average_across_timesteps: divide by the sum of the weights.
+        softmax_loss_function: a function of (labels, logits) in place of the softmax loss.
+        name: the name of the nodes.
+
+    Returns:
+        A vector [batch].
+
+    Example:
+        >>> loss = tf.contrib.legacy_seq2seq.sequence_loss_by_example(
+        ...     [tf.zeros([1, 2])] * 3, [[0]] * 3, [tf.ones([1])] * 3
+        ... )
+        >>> sess.run(loss)
+        array([0.6931472], dtype=float32)
+    """
     if not len(logits) == len(targets) == len(weights):
         raise ValueError(
             "Lengths of logits, weights, and targets must be the same "
@@ -79,9 +98,28 @@ def sequence_loss(
     softmax_loss_function: LossFunction | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The (weighted) cross entropy of logits [batch, steps, classes], reduced as asked for.
+    """The weighted cross entropy of sequences.
 
     An average divides by the sum of the weights; a sum by the number of weights that are not 0.
+
+    Args:
+        logits: [batch, steps, classes].
+        targets: class numbers [batch, steps].
+        weights: [batch, steps]: 0 where a sequence has ended.
+        average_across_timesteps, average_across_batch: take the mean over steps, over the batch.
+        sum_over_timesteps, sum_over_batch: take the sum instead.
+        softmax_loss_function: a function of (labels, logits) in place of the softmax loss.
+        name: the name of the nodes.
+
+    Returns:
+        A scalar, or a tensor with the axes that are not reduced.
+
+    Example:
+        >>> loss = tf.contrib.seq2seq.sequence_loss(
+        ...     tf.zeros([1, 3, 2]), [[0, 1, 1]], tf.constant([[1.0, 1.0, 0.0]])
+        ... )
+        >>> sess.run(loss)
+        np.float32(0.6931472)
     """
     logits, weights = convert_to_tensor(logits), convert_to_tensor(weights)
     targets = convert_to_tensor(targets)

@@ -31,7 +31,25 @@ def mean(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The (weighted) mean of all values seen."""
+    """The mean of all values seen, over all batches so far.
+
+    Args:
+        values: a tensor.
+        weights: what each element counts; None means 1.
+        metrics_collections: collections that the value joins.
+        updates_collections: collections that the update joins.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the mean, and a tensor that counts a batch and gives the new one.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None])
+        >>> value, update = tf.metrics.mean(x)
+        >>> sess.run(tf.local_variables_initializer())
+        >>> sess.run(update, {x: [1.0, 2.0]}), sess.run(update, {x: [6.0]})
+        (np.float32(1.5), np.float32(3.0))
+    """
     with variable_scope(name, "mean", [values, weights]):
         values = casting.cast(values, float32)
         total = metric_variable([], float32, name="total")
@@ -89,7 +107,24 @@ def accuracy(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """How often predictions equal labels."""
+    """How often predictions equal labels, over all batches so far.
+
+    Args:
+        labels, predictions: tensors of one shape.
+        weights: what each element counts; None means 1.
+        metrics_collections: collections that the value joins.
+        updates_collections: collections that the update joins.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the accuracy, and a tensor that counts a batch and gives the new one.
+
+    Example:
+        >>> value, update = tf.metrics.accuracy([1, 2, 3, 4], [1, 2, 0, 0])
+        >>> sess.run(tf.local_variables_initializer())
+        >>> sess.run(update), sess.run(value)
+        (np.float32(0.5), np.float32(0.5))
+    """
     labels, predictions, weights = match(labels, predictions, weights)
     predictions = casting.cast(predictions, labels.dtype)
     correct = casting.cast(compare.equal(predictions, labels), float32)

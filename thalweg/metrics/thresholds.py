@@ -13,6 +13,7 @@ from thalweg.metrics.local import Metric, accumulate, metric_variable, published
 from thalweg.ops.arrays import searching
 from thalweg.ops.core import basic, casting, checks, choosing, filling, shaping
 from thalweg.ops.math import arithmetic, compare, division, reduce, transcendental
+from thalweg.platform.docstrings import composed
 from thalweg.public import public
 from thalweg.variables.scope import variable_scope
 
@@ -109,7 +110,17 @@ def _count_metric(key: str) -> Callable[..., Metric]:
         return _metric(name, default_name, formula, confusion, (key,), collections)
 
     function.__name__ = function.__qualname__ = f"{default_name}_at_thresholds"
-    function.__doc__ = f"The {default_name.replace('_', ' ')} at each threshold."
+    taken = {
+        "labels": "truth values.",
+        "predictions": "floats in [0, 1] of the same shape.",
+        "thresholds": "a list of numbers; predictions above one count as true.",
+        "weights": "what each element counts; None means 1.",
+        "metrics_collections": "collections that the value joins.",
+        "updates_collections": "collections that the update joins.",
+        "name": "the scope of the counters.",
+    }
+    about = f"The {default_name.replace('_', ' ')} at each threshold."
+    function.__doc__ = composed(about, taken, "(value, update), vectors.")
     return public(f"metrics.{function.__name__}")(function)
 
 

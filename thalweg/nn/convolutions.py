@@ -34,7 +34,27 @@ def conv1d(
     input: Any = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The convolution of lines [batch, width, in] with a filter [k, in, out]."""
+    """The convolution of lines with filters.
+
+    Args:
+        value: [batch, width, in], or [batch, in, width] as "NCW".
+        filters: the kernel [k, in, out].
+        stride: the distance between windows.
+        padding: "SAME" or "VALID".
+        use_cudnn_on_gpu: taken for old programs.
+        data_format: "NWC" or "NCW".
+        name: the name of the nodes.
+        input: another name of `value`.
+        dilations: the distance between the elements of a window.
+
+    Returns:
+        A tensor [batch, windows, out].
+
+    Example:
+        >>> x = tf.reshape([1.0, 2.0, 3.0, 4.0], [1, 4, 1])
+        >>> sess.run(tf.nn.conv1d(x, tf.ones([2, 1, 1]), 1, "VALID")).ravel()
+        array([3., 5., 7.], dtype=float32)
+    """
     x = one_of("value", value, "input", input)
     with name_scope(name, "conv1d", [x, filters]):
         layout, axis = _line_format(data_format)
@@ -140,7 +160,29 @@ def conv2d_transpose(
     filters: Any = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The transpose (gradient) of `conv2d`: from its output back to an input of `output_shape`."""
+    """The transpose (gradient) of `conv2d`: from its output back to an input of `output_shape`.
+
+    Args:
+        value: [batch, height, width, in], or channels second as "NCHW".
+        filter: the kernel [k, l, out, in], as `conv2d` would take it.
+        output_shape: the shape of the result, as a list or an int32 vector.
+        strides: by how much the result is larger: a number, or one per axis.
+        padding: "SAME" or "VALID", as of the convolution that this turns round.
+        data_format: "NHWC" or "NCHW".
+        name: the name of the nodes.
+        input: another name of `value`.
+        filters: another name of `filter`.
+        dilations: the distance between the elements of a window.
+
+    Returns:
+        A tensor of `output_shape`.
+
+    Example:
+        >>> x, kernel = tf.ones([1, 2, 2, 1]), tf.ones([2, 2, 1, 1])
+        >>> y = tf.nn.conv2d_transpose(x, kernel, [1, 4, 4, 1], strides=2)
+        >>> sess.run(y).shape, sess.run(tf.reduce_sum(y))
+        ((1, 4, 4, 1), np.float32(16.0))
+    """
     x = one_of("value", value, "input", input)
     w = one_of("filter", filter, "filters", filters)
     with name_scope(name, "conv2d_transpose", [x, w, output_shape]) as scope:
@@ -308,7 +350,26 @@ def depthwise_conv2d(
     data_format: str | None = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The convolution of each channel with filters [k, l, in, multiplier] of its own."""
+    """The convolution of each channel with filters of its own.
+
+    Args:
+        input: images [batch, height, width, in], or channels second as "NCHW".
+        filter: the kernels [k, l, in, multiplier].
+        strides: one per axis.
+        padding: "SAME" or "VALID".
+        rate: the distance between the elements of a window, (rows, columns).
+        name: the name of the nodes.
+        data_format: "NHWC" or "NCHW".
+        dilations: another name of `rate`.
+
+    Returns:
+        A tensor [batch, rows, columns, in * multiplier].
+
+    Example:
+        >>> x, kernel = tf.ones([1, 4, 4, 3]), tf.ones([3, 3, 3, 2])
+        >>> tf.nn.depthwise_conv2d(x, kernel, [1, 1, 1, 1], "SAME").shape.as_list()
+        [1, 4, 4, 6]
+    """
     with name_scope(name, "depthwise", [input, filter]) as scope:
         return depthwise.depthwise_conv2d_native(
             convert_to_tensor(input, name="tensor_in"),

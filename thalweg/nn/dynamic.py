@@ -41,9 +41,27 @@ def dynamic_rnn(
     time_major: bool = False,
     scope: Any = None,
 ) -> tuple[Any, Any]:
-    """Apply a cell along the time axis of its inputs: (outputs, final state).
+    """Apply a recurrent cell along the time axis, in a loop that runs in the graph.
 
-    `inputs` are [batch, time, …], or with `time_major` [time, batch, …], and so are the outputs.
+    Args:
+        cell: an RNNCell, such as `tf.nn.rnn_cell.LSTMCell(64)`.
+        inputs: [batch, time, ...], or with `time_major` [time, batch, ...], or a nesting of such.
+        sequence_length: the length of each example; behind it outputs are 0 and the state stays.
+        initial_state: the state to begin with; needs no `dtype`.
+        dtype: the dtype of a zero state to begin with.
+        parallel_iterations, swap_memory: taken for old programs.
+        time_major: whether time comes before the batch, in inputs and outputs.
+        scope: the variable scope of the cell's weights; "rnn" if None.
+
+    Returns:
+        (outputs, state): the outputs of all times, and the state after the last.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 5, 3])
+        >>> cell = tf.nn.rnn_cell.GRUCell(4)
+        >>> outputs, state = tf.nn.dynamic_rnn(cell, x, dtype=tf.float32)
+        >>> outputs.shape.as_list(), state.shape.as_list()
+        ([None, 5, 4], [None, 4])
     """
     assert_like_rnncell("cell", cell)
     with variable_scope("rnn" if scope is None else scope):
@@ -241,7 +259,28 @@ def bidirectional_dynamic_rnn(
     time_major: bool = False,
     scope: Any = None,
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """One cell forwards, one from the end of each sequence: (both outputs, both final states)."""
+    """Two recurrent cells: one forwards, one from the end of each sequence.
+
+    Args:
+        cell_fw, cell_bw: the cells.
+        inputs: [batch, time, ...], or with `time_major` [time, batch, ...].
+        sequence_length: the length of each example.
+        initial_state_fw, initial_state_bw: the states to begin with.
+        dtype: the dtype of zero states to begin with.
+        parallel_iterations, swap_memory: taken for old programs.
+        time_major: whether time comes before the batch.
+        scope: the variable scope; "bidirectional_rnn" if None.
+
+    Returns:
+        (outputs, states), each a pair: forwards, backwards.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 5, 3])
+        >>> cells = [tf.nn.rnn_cell.GRUCell(4) for _ in range(2)]
+        >>> outputs, _ = tf.nn.bidirectional_dynamic_rnn(*cells, x, dtype=tf.float32)
+        >>> tf.concat(outputs, 2).shape.as_list()
+        [None, 5, 8]
+    """
     assert_like_rnncell("cell_fw", cell_fw)
     assert_like_rnncell("cell_bw", cell_bw)
 

@@ -31,10 +31,28 @@ def embedding_lookup(
     validate_indices: bool = True,
     max_norm: float | None = None,
 ) -> Tensor:
-    """Rows by id. A list of tensors is one table in shards.
+    """Rows of a table by their ids.
 
-    Of n shards, "mod" keeps id i as row i // n of shard i % n; "div" keeps consecutive ids
-    together. Rows longer than `max_norm` are scaled down to it.
+    Args:
+        params: a table [rows, ...], or a list of tensors that are one table in shards.
+        ids: row numbers, int32 or int64, of any shape.
+        partition_strategy: of n shards, "mod" keeps id i as row i // n of shard i % n; "div" keeps
+            consecutive ids together.
+        name: the name of the node.
+        validate_indices: taken for old programs; ids are always checked.
+        max_norm: rows with a longer L2 norm are scaled down to it.
+
+    Returns:
+        A tensor of the shape of `ids` followed by that of a row.
+
+    Raises:
+        InvalidArgumentError: where an id is no row.
+
+    Example:
+        >>> table = tf.constant([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
+        >>> sess.run(tf.nn.embedding_lookup(table, [2, 0]))
+        array([[2., 2.],
+               [0., 0.]], dtype=float32)
     """
     return lookup(params, ids, partition_strategy, name, max_norm)
 

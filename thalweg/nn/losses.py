@@ -25,7 +25,22 @@ def sigmoid_cross_entropy_with_logits(
 ) -> Tensor:
     """The cross entropy of sigmoid(logits) against `labels`, element by element.
 
-    Name the arguments; without names they are the logits, then the labels (once `targets`).
+    For classes that do not exclude each other. Name the arguments; without names they are the
+    logits, then the labels.
+
+    Args:
+        labels: probabilities of the shape and dtype of `logits`.
+        logits: a floating tensor.
+        name: the name of the node.
+        targets: the old name of `labels`.
+
+    Returns:
+        A tensor of the shape and dtype of `logits`.
+
+    Example:
+        >>> loss = tf.nn.sigmoid_cross_entropy_with_logits(labels=[1.0, 0.0], logits=[0.0, -100.0])
+        >>> sess.run(loss)
+        array([0.6931472, 0.       ], dtype=float32)
     """
     first = labels if targets is None else targets
     given, wanted, _ = softmax.in_old_order(_sentinel, first, logits)
@@ -92,7 +107,22 @@ def _log_factorial(z: Tensor) -> Tensor:
 def l2_normalize(
     x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
 ) -> Tensor:
-    """x / sqrt(max(sum(x ** 2, axis), epsilon))"""
+    """`x` divided by its L2 norm along axes: x / sqrt(max(sum(x ** 2), epsilon)).
+
+    Args:
+        x: a floating tensor.
+        axis: the axis or axes; None means all.
+        epsilon: the least sum of squares.
+        name: the name of the nodes.
+        dim: the old name of `axis`.
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
+
+    Example:
+        >>> sess.run(tf.nn.l2_normalize([3.0, 4.0], axis=0))
+        array([0.6, 0.8], dtype=float32)
+    """
     if axis is not None and dim is not None:
         raise ValueError("Cannot specify both 'axis' and 'dim'")
     with name_scope(name, "l2_normalize", [x]) as scope:
@@ -105,7 +135,19 @@ def l2_normalize(
 
 @public("nn.zero_fraction", "math.zero_fraction")
 def zero_fraction(value: Any, name: str | None = None) -> Tensor:
-    """The fraction of elements that are zero, as a float32."""
+    """The fraction of elements that are zero.
+
+    Args:
+        value: a numeric tensor.
+        name: the name of the nodes.
+
+    Returns:
+        A float32 scalar.
+
+    Example:
+        >>> sess.run(tf.nn.zero_fraction([0.0, 1.0, 0.0, 2.0]))
+        np.float32(0.5)
+    """
     with name_scope(name, "zero_fraction", [value]):
         tensor = convert_to_tensor(value, name="value")
         zero = filling.zeros([], tensor.dtype.base_dtype, name="zero")

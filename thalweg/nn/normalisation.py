@@ -27,7 +27,24 @@ def moments(
     keep_dims: bool | None = None,
     keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The mean and the variance of `x` over `axes`. `shift` is taken, and no longer needed."""
+    """The mean and the variance of `x` over axes.
+
+    Args:
+        x: a floating tensor.
+        axes: the axes, such as [0] for columns, [0, 1, 2] for the channels of images.
+        shift: taken for old programs; no longer needed.
+        name: the name of the nodes.
+        keep_dims: the old name of `keepdims`.
+        keepdims: True keeps the reduced axes, with size 1.
+
+    Returns:
+        (mean, variance), of the dtype of `x`.
+
+    Example:
+        >>> mean, variance = tf.nn.moments(tf.constant([[1.0, 2.0], [3.0, 6.0]]), axes=[0])
+        >>> sess.run([mean, variance])
+        [array([2., 4.], dtype=float32), array([1., 4.], dtype=float32)]
+    """
     keep = bool(keep_dims if keepdims is None else keepdims)
     with name_scope(name, "moments", [x, axes]):
         tensor = convert_to_tensor(x, name="x")
@@ -144,7 +161,26 @@ def batch_normalization(
     variance_epsilon: Any,
     name: str | None = None,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + variance_epsilon) · scale + offset"""
+    """Normalize by given moments: (x - mean) / sqrt(variance + variance_epsilon) · scale + offset.
+
+    Args:
+        x: a floating tensor.
+        mean, variance: the moments, of shapes that broadcast to that of `x`.
+        offset: what is added, or None.
+        scale: what is multiplied, or None.
+        variance_epsilon: a small number that keeps the quotient finite.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 6.0]])
+        >>> mean, variance = tf.nn.moments(x, [0])
+        >>> sess.run(tf.nn.batch_normalization(x, mean, variance, None, None, 0.0))
+        array([[-1., -1.],
+               [ 1.,  1.]], dtype=float32)
+    """
     with name_scope(name, "batchnorm", [x, mean, variance, scale, offset]):
         tensor = convert_to_tensor(x)
         kind = tensor.dtype.base_dtype

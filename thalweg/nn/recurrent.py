@@ -34,7 +34,25 @@ def static_rnn(
     sequence_length: Any = None,
     scope: Any = None,
 ) -> tuple[Outputs, Any]:
-    """Apply a cell to each input in turn: (outputs, final state)."""
+    """Apply a recurrent cell to a list of inputs, unrolled in the graph.
+
+    Args:
+        cell: an RNNCell.
+        inputs: a list of tensors [batch, ...], one per time.
+        initial_state: the state to begin with; needs no `dtype`.
+        dtype: the dtype of a zero state to begin with.
+        sequence_length: the length of each example; behind it outputs are 0 and the state stays.
+        scope: the variable scope; "rnn" if None.
+
+    Returns:
+        (a list of outputs, the final state).
+
+    Example:
+        >>> cell = tf.nn.rnn_cell.BasicRNNCell(4)
+        >>> outputs, state = tf.nn.static_rnn(cell, [tf.ones([2, 3])] * 5, dtype=tf.float32)
+        >>> len(outputs), state.shape.as_list()
+        (5, [2, 4])
+    """
     assert_like_rnncell("cell", cell)
     _check_inputs(inputs)
     with variable_scope("rnn" if scope is None else scope) as opened:
@@ -188,7 +206,27 @@ def static_bidirectional_rnn(
     sequence_length: Any = None,
     scope: Any = None,
 ) -> tuple[Outputs, Any, Any]:
-    """One cell forwards, one backwards: (outputs side by side, state forwards, state backwards)."""
+    """Two recurrent cells over a list of inputs: one forwards, one backwards.
+
+    Args:
+        cell_fw, cell_bw: the cells.
+        inputs: a list of tensors [batch, ...], one per time.
+        initial_state_fw, initial_state_bw: the states to begin with.
+        dtype: the dtype of zero states to begin with.
+        sequence_length: the length of each example.
+        scope: the variable scope.
+
+    Returns:
+        (outputs side by side, state forwards, state backwards).
+
+    Example:
+        >>> cells = [tf.nn.rnn_cell.GRUCell(4) for _ in range(2)]
+        >>> outputs, _, _ = tf.nn.static_bidirectional_rnn(
+        ...     *cells, [tf.ones([2, 3])] * 5, dtype=tf.float32
+        ... )
+        >>> len(outputs), outputs[0].shape.as_list()
+        (5, [2, 8])
+    """
     assert_like_rnncell("cell_fw", cell_fw)
     assert_like_rnncell("cell_bw", cell_bw)
     _check_inputs(inputs)

@@ -41,7 +41,17 @@ def assert_like_rnncell(cell_name: str, cell: Any) -> None:
 
 @public(*_names("LSTMStateTuple"))
 class LSTMStateTuple(NamedTuple):
-    """The state of an LSTM: what it remembers (c) and what it showed (h)."""
+    """The state of an LSTM: what it remembers and what it showed.
+
+    Args:
+        c: the memory.
+        h: the last output.
+
+    Example:
+        >>> state = tf.nn.rnn_cell.LSTMStateTuple(tf.zeros([2, 4]), tf.zeros([2, 4]))
+        >>> state.c.shape.as_list()
+        [2, 4]
+    """
 
     c: Any
     h: Any
@@ -56,7 +66,23 @@ class LSTMStateTuple(NamedTuple):
 
 @public(*_names("RNNCell"))
 class RNNCell(Layer):
-    """The base of cells: a subclass gives `call`, `state_size` and `output_size`."""
+    """The base of cells: a subclass gives `call`, `state_size` and `output_size`.
+
+    Args:
+        trainable: whether optimizers change the variables by default.
+        name: the name of the layer.
+        dtype: the dtype of the variables.
+        kwargs: what every layer takes.
+
+    Example:
+        >>> class Sum(tf.nn.rnn_cell.RNNCell):
+        ...     state_size = output_size = 1
+        ...     def call(self, inputs, state):
+        ...         return inputs + state, inputs + state
+        >>> outputs, _ = tf.nn.dynamic_rnn(Sum(), tf.ones([1, 3, 1]), dtype=tf.float32)
+        >>> sess.run(outputs).ravel()
+        array([1., 2., 3.], dtype=float32)
+    """
 
     def __call__(self, inputs: Any, state: Any, scope: Any = None) -> Any:
         """One step: (output, next state)."""
@@ -152,7 +178,22 @@ def _affine(inputs: Sequence[Any], kernel: Any, offset: Any) -> Tensor:
 
 @public(*_names("BasicRNNCell"))
 class BasicRNNCell(LayerRNNCell):
-    """h' = activation([x, h] W + b), which is also the output."""
+    """The simplest recurrent cell: h' = tanh([x, h] W + b), which is also the output.
+
+    Args:
+        num_units: the size of h.
+        activation: the function in place of tanh.
+        reuse: whether the variables of the scope are shared.
+        name: the name of the layer.
+        dtype: the dtype of the variables.
+        kwargs: what every layer takes.
+
+    Example:
+        >>> cell = tf.nn.rnn_cell.BasicRNNCell(4)
+        >>> output, state = cell(tf.ones([2, 3]), cell.zero_state(2, tf.float32))
+        >>> output.shape.as_list()
+        [2, 4]
+    """
 
     def __init__(
         self,
@@ -189,7 +230,23 @@ class BasicRNNCell(LayerRNNCell):
 
 @public(*_names("GRUCell"))
 class GRUCell(LayerRNNCell):
-    """r, u = σ([x, h] Wg + bg); h' = u h + (1 - u) activation([x, r h] Wc + bc)"""
+    """A gated recurrent unit: r, u = σ([x, h] Wg + bg); h' = u h + (1 - u) tanh([x, r h] Wc + bc)
+
+    Args:
+        num_units: the size of h, which is also the output.
+        activation: the function in place of tanh.
+        reuse: whether the variables of the scope are shared.
+        kernel_initializer, bias_initializer: how the variables begin; biases of the gates at 1.
+        name: the name of the layer.
+        dtype: the dtype of the variables.
+        kwargs: what every layer takes.
+
+    Example:
+        >>> cell = tf.nn.rnn_cell.GRUCell(4)
+        >>> output, state = cell(tf.ones([2, 3]), cell.zero_state(2, tf.float32))
+        >>> output.shape.as_list()
+        [2, 4]
+    """
 
     def __init__(
         self,
@@ -246,7 +303,27 @@ class GRUCell(LayerRNNCell):
 
 @public(*_names("BasicLSTMCell"))
 class BasicLSTMCell(LayerRNNCell):
-    """i, j, f, o = [x, h] W + b; c' = σ(f + forget_bias) c + σ(i) tanh(j); h' = σ(o) tanh(c')"""
+    """An LSTM cell without peepholes or projection.
+
+    i, j, f, o = [x, h] W + b; c' = σ(f + forget_bias) c + σ(i) tanh(j); h' = σ(o) tanh(c')
+
+    Args:
+        num_units: the size of c and h.
+        forget_bias: what is added to the forget gate; 1 keeps memory at the start of training.
+        state_is_tuple: the state is an LSTMStateTuple (c, h), else their concatenation.
+        activation: the function in place of tanh.
+        reuse: whether the variables of the scope are shared.
+        name: the name of the layer.
+        dtype: the dtype of the variables.
+        kwargs: what every layer takes.
+
+    Example:
+        >>> cell = tf.nn.rnn_cell.BasicLSTMCell(4)
+        >>> state = cell.zero_state(batch_size=2, dtype=tf.float32)
+        >>> output, state = cell(tf.ones([2, 3]), state)
+        >>> output.shape.as_list(), state.c.shape.as_list()
+        ([2, 4], [2, 4])
+    """
 
     def __init__(
         self,
@@ -298,7 +375,30 @@ def _lstm_state(memory: Tensor, shown: Tensor, is_tuple: bool) -> Any:
 
 @public(*_names("LSTMCell"))
 class LSTMCell(LayerRNNCell):
-    """An LSTM with optional peepholes (gates see c), clipping, and projection of the output."""
+    """An LSTM cell with optional peepholes, clipping and projection of the output.
+
+    Args:
+        num_units: the size of c.
+        use_peepholes: whether the gates see c.
+        cell_clip: a bound for the absolute value of c.
+        initializer: the initializer of the weights.
+        num_proj: the size that h is projected to; None: not at all.
+        proj_clip: a bound for the absolute value of the projection.
+        num_unit_shards, num_proj_shards: into how many variables the weights are cut.
+        forget_bias: what is added to the forget gate.
+        state_is_tuple: the state is an LSTMStateTuple (c, h), else their concatenation.
+        activation: the function in place of tanh.
+        reuse: whether the variables of the scope are shared.
+        name: the name of the layer.
+        dtype: the dtype of the variables.
+        kwargs: what every layer takes.
+
+    Example:
+        >>> cell = tf.nn.rnn_cell.LSTMCell(8, num_proj=4)
+        >>> output, state = cell(tf.ones([2, 3]), cell.zero_state(2, tf.float32))
+        >>> state.c.shape.as_list(), state.h.shape.as_list()
+        ([2, 8], [2, 4])
+    """
 
     def __init__(
         self,
@@ -389,7 +489,18 @@ def _clipped(values: Tensor, bound: float | None) -> Tensor:
 
 @public(*_names("MultiRNNCell"))
 class MultiRNNCell(RNNCell):
-    """Cells on top of each other: each one's output is the next one's input."""
+    """Cells on top of each other: each one's output is the next one's input.
+
+    Args:
+        cells: a list of cells; make each one anew, for a cell has one set of variables.
+        state_is_tuple: the state is a tuple of the cells' states, else their concatenation.
+
+    Example:
+        >>> cell = tf.nn.rnn_cell.MultiRNNCell([tf.nn.rnn_cell.GRUCell(n) for n in (4, 2)])
+        >>> output, state = cell(tf.ones([1, 3]), cell.zero_state(1, tf.float32))
+        >>> output.shape.as_list(), [part.shape.as_list() for part in state]
+        ([1, 2], [[1, 4], [1, 2]])
+    """
 
     def __init__(self, cells: Sequence[Any], state_is_tuple: bool = True) -> None:
         super().__init__()

@@ -86,7 +86,23 @@ def _memory_untouched(substate: Any) -> Any:
 
 @public(*_names("DropoutWrapper"))
 class DropoutWrapper(Wrapper):
-    """Drops parts of inputs, outputs and states; variationally, the same parts at every step."""
+    """A cell with dropout on its inputs, outputs and states.
+
+    Args:
+        cell: the cell.
+        input_keep_prob, output_keep_prob, state_keep_prob: the probability to keep an element.
+        variational_recurrent: drop the same elements at every time; needs `dtype`.
+        input_size: the shape of inputs, for variational dropout of them.
+        dtype: the dtype of inputs, outputs and states.
+        seed: a number that fixes the sequence of values.
+        dropout_state_filter_visitor: a function that says which parts of a state take part; of LSTM
+            states, c does not by default.
+
+    Example:
+        >>> cell = tf.nn.rnn_cell.DropoutWrapper(tf.nn.rnn_cell.GRUCell(4), output_keep_prob=0.5)
+        >>> cell.output_size
+        4
+    """
 
     def __init__(
         self,

@@ -38,7 +38,34 @@ def nce_loss(
     partition_strategy: str = "mod",
     name: str = "nce_loss",
 ) -> Tensor:
-    """The noise-contrastive loss of each example: true classes against sampled noise."""
+    """The noise-contrastive loss of each example: true classes against sampled ones.
+
+    Cheap training where classes are many; evaluate with the whole softmax or sigmoid.
+
+    Args:
+        weights: [classes, depth], or a list of shards of it.
+        biases: [classes].
+        labels: int64 [batch, num_true], the true classes.
+        inputs: [batch, depth].
+        num_sampled: how many classes are drawn for a batch.
+        num_classes: how many there are.
+        num_true: how many true classes an example has.
+        sampled_values: what a candidate sampler gave; log-uniform by default, for classes sorted by
+            falling frequency.
+        remove_accidental_hits: whether drawn classes that are true ones do not count.
+        partition_strategy: how shards are cut, as for `tf.nn.embedding_lookup`.
+        name: the name of the nodes.
+
+    Returns:
+        A vector [batch].
+
+    Example:
+        >>> loss = tf.nn.nce_loss(
+        ...     tf.zeros([100, 4]), tf.zeros([100]), [[7]], tf.ones([1, 4]), 10, 100
+        ... )
+        >>> loss.shape.as_list()
+        [1]
+    """
     labels, inputs = _in_order(labels, inputs)
     logits, targets = _compute_sampled_logits(
         weights,
@@ -73,7 +100,32 @@ def sampled_softmax_loss(
     name: str = "sampled_softmax_loss",
     seed: int | None = None,
 ) -> Tensor:
-    """The softmax loss of each example over its true classes and sampled ones."""
+    """The softmax loss of each example over its true classes and sampled ones.
+
+    Args:
+        weights: [classes, depth], or a list of shards of it.
+        biases: [classes].
+        labels: int64 [batch, num_true], the true classes.
+        inputs: [batch, depth].
+        num_sampled: how many classes are drawn for a batch.
+        num_classes: how many there are.
+        num_true: how many true classes an example has.
+        sampled_values: what a candidate sampler gave; log-uniform by default.
+        remove_accidental_hits: whether drawn classes that are true ones do not count.
+        partition_strategy: how shards are cut, as for `tf.nn.embedding_lookup`.
+        name: the name of the nodes.
+        seed: a number that fixes what is drawn.
+
+    Returns:
+        A vector [batch].
+
+    Example:
+        >>> loss = tf.nn.sampled_softmax_loss(
+        ...     tf.zeros([100, 4]), tf.zeros([100]), [[7]], tf.ones([1, 4]), 10, 100
+        ... )
+        >>> loss.shape.as_list()
+        [1]
+    """
     labels, inputs = _in_order(labels, inputs)
     logits, targets = _compute_sampled_logits(
         weights,

@@ -3,7 +3,7 @@
 Nothing here knows what a tensor is; everything above may use it.
 """
 
-from thalweg.platform import app, compat, flags, tf_logging
+from thalweg.platform import app, compat, flags, tf_logging, tracebacks
 from thalweg.platform.files import examples, gfile, io_gfile, records, resource_loader
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "records",
     "resource_loader",
     "tf_logging",
+    "tracebacks",
 ]

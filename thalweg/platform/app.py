@@ -12,7 +12,23 @@ from thalweg.public import public
 def run(
     main: Callable[[list[str]], Any] | None = None, argv: Sequence[str] | None = None
 ) -> NoReturn:
-    """Run `main` (by default that of the program's module) with what the flags left of `argv`."""
+    """Parse the flags of the command line, run `main` with what they left, and exit.
+
+    Args:
+        main: a function of the remaining arguments; by default `main` of the program's module.
+        argv: the command line, program first; by default `sys.argv`.
+
+    Raises:
+        SystemExit: always; the status is what `main` returned.
+
+    Example:
+        >>> try:
+        ...     tf.app.run(lambda argv: print(argv[1:]), ["program", "input.txt"])
+        ... except SystemExit as end:
+        ...     print("status", end.code)
+        ['input.txt']
+        status None
+    """
     arguments = list(sys.argv if argv is None else argv)
     rest = _parse(arguments)
     chosen = main or sys.modules["__main__"].main

@@ -18,7 +18,19 @@ bytes_or_text_types: Final = (bytes, str)
 
 @public("compat.as_bytes")
 def as_bytes(bytes_or_text: bytes | bytearray | str, encoding: str = "utf-8") -> bytes:
-    """`bytes_or_text` as bytes; text is encoded."""
+    """Bytes or text as bytes.
+
+    Args:
+        bytes_or_text: a string, which is encoded, or bytes.
+        encoding: the encoding of the result.
+
+    Returns:
+        Bytes.
+
+    Example:
+        >>> tf.compat.as_bytes("abc")
+        b'abc'
+    """
     value: Any = bytes_or_text
     if isinstance(value, str):
         return value.encode(encoding)
@@ -29,7 +41,19 @@ def as_bytes(bytes_or_text: bytes | bytearray | str, encoding: str = "utf-8") ->
 
 @public("compat.as_text", "compat.as_str")
 def as_text(bytes_or_text: bytes | str, encoding: str = "utf-8") -> str:
-    """`bytes_or_text` as a string; bytes are decoded."""
+    """Bytes or text as text.
+
+    Args:
+        bytes_or_text: bytes, which are decoded, or a string.
+        encoding: the encoding of bytes.
+
+    Returns:
+        A string.
+
+    Example:
+        >>> tf.compat.as_text(b"abc"), tf.compat.as_str("abc")
+        ('abc', 'abc')
+    """
     value: Any = bytes_or_text
     if isinstance(value, str):
         return value

@@ -26,6 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_bytes, token_hex
+from typing import NamedTuple
 
 from thalweg.platform import tf_logging
 
@@ -33,6 +34,7 @@ _MAGIC = b"thalweg object 3"
 _DIGEST_BYTES = 32
 _START = len(_MAGIC) + _DIGEST_BYTES
 _SECRET, _SECRET_BYTES = "secret", 32
+_LIMIT, _MAX_LIMIT_BYTES = "limit", 32  # a file with the number of bytes to keep
 _HOUR = 3600.0
 _DEFAULT_LIMIT = 4 << 30
 _PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
@@ -61,6 +63,16 @@ class Disk:
         self._until = self._patience(_FOLDERS * len(_names_in(root / _FIRST_FOLDER)))
         # Short processes together look as often as a long one does.
         self._writes = int.from_bytes(os.urandom(3)) % self._until
+
+    @property
+    def root(self) -> Path:
+        """The folder that all entries are below."""
+        return self._root
+
+    @property
+    def limit(self) -> int:
+        """Bytes that entries may take."""
+        return self._limit
 
     def read(self, name: str) -> bytes | None:
         """The content of an entry, or None; a damaged one is removed."""
@@ -96,6 +108,38 @@ class Disk:
             if abandoned or total > self._limit:
                 _remove(entry.path)
                 total -= entry.size
+
+    def usage(self) -> Usage:
+        """How many entries there are, and how large they are together."""
+        entries = list(self._entries())
+        return Usage(len(entries), sum(entry.size for entry in entries))
+
+    def clear(self) -> Usage:
+        """Remove all entries; returns what was removed."""
+        used = self.usage()
+        for entry in list(self._entries()):
+            _remove(entry.path)
+        return used
+
+    def problem(self) -> str | None:
+        """Why entries here would not be believed; None if they are, or if there is no folder."""
+        try:
+            self._read_secret()
+        except _UntrustedError as reason:
+            return str(reason)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"{self._root}: {error.strerror}"
+        return None
+
+    def keep_limit(self, limit: int) -> None:
+        """Have this and later processes keep so many bytes; sweeps at once."""
+        _make_folder(str(self._root))
+        with _folder(_unlinked(self._root)) as root:
+            _put(root, _LIMIT, str(limit).encode())
+        self._limit = limit
+        self.sweep()
 
     def _patience(self, count: int) -> int:
         """How many writes there are between two looks at so many entries."""
@@ -170,11 +214,24 @@ class Disk:
         for file in _scan(folder.path):
             with suppress(OSError):  # another process removed it
                 status = file.stat(follow_symlinks=False)
-                if file.name.endswith((".o", ".tmp")) and stat.S_ISREG(status.st_mode):
+                if _is_entry(file.name) and stat.S_ISREG(status.st_mode):
                     yield _Entry(file.path, status.st_size, status.st_mtime)
 
 
+def _is_entry(name: str) -> bool:
+    """Whether a file can be one of ours: nothing else in the folder is ever touched."""
+    stem, dot, kind = name.rpartition(".")
+    return bool(dot) and kind in ("o", "tmp") and bool(stem) and _HEX.issuperset(stem)
+
+
 _refused: dict[Path, _UntrustedError] = {}
+
+
+class Usage(NamedTuple):
+    """What is on a disk."""
+
+    entries: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -338,7 +395,8 @@ def disk_of_environment() -> Disk | None:
     if os.environ.get("THALWEG_CACHE") == "0":
         return None
     try:
-        return Disk(_own_part(_root()), _limit())
+        root = _own_part(_root())
+        return Disk(root, _limit(root))
     except RuntimeError as error:  # there is no home
         tf_logging.info("Kernels are not kept on disk: %s", error)
         return None
@@ -362,8 +420,15 @@ def _own_part(root: Path) -> Path:
     return root / f"thalweg-{os.geteuid()}" if shared else root
 
 
-def _limit() -> int:
-    given = os.environ.get("THALWEG_CACHE_LIMIT") or str(_DEFAULT_LIMIT)
-    if not given.isdecimal():
+def _limit(root: Path) -> int:
+    """What THALWEG_CACHE_LIMIT says, else what was kept in the folder."""
+    given = os.environ.get("THALWEG_CACHE_LIMIT")
+    if given and not given.isdecimal():
         raise ValueError(f"THALWEG_CACHE_LIMIT is a number of bytes, not {given!r}.")
-    return int(given)
+    return int(given) if given else _kept_limit(root)
+
+
+def _kept_limit(root: Path) -> int:
+    with suppress(OSError, ValueError), open(root / _LIMIT, "rb") as file:
+        return max(0, int(file.read(_MAX_LIMIT_BYTES)))
+    return _DEFAULT_LIMIT

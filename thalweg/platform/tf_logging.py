@@ -75,13 +75,33 @@ def debug(msg: object, *args: object, **kwargs: Any) -> None:
 
 @public("logging.info")
 def info(msg: object, *args: object, **kwargs: Any) -> None:
-    """Log `msg % args` at level INFO."""
+    """Log `msg % args` at level INFO.
+
+    Args:
+        msg: the message, with `%s` and the like for `args`.
+        args: the values to put in, formatted only if the message is logged.
+        kwargs: as for `logging.Logger.info`.
+
+    Example:
+        >>> tf.logging.info("step %d: loss %.3f", 10, 0.5)
+    """
     _logger.info(msg, *args, stacklevel=2, **kwargs)
 
 
 @public("logging.warning", "logging.warn")
 def warning(msg: object, *args: object, **kwargs: Any) -> None:
-    """Log `msg % args` at level WARN."""
+    """Log `msg % args` at level WARN.
+
+    Args:
+        msg: the message, with `%s` and the like for `args`.
+        args: the values to put in.
+        kwargs: as for `logging.Logger.warning`.
+
+    Example:
+        >>> tf.logging.set_verbosity(tf.logging.FATAL)
+        >>> tf.logging.warning("%s is deprecated", "this")
+        >>> tf.logging.set_verbosity(tf.logging.WARN)
+    """
     _logger.warning(msg, *args, stacklevel=2, **kwargs)
 
 
@@ -90,13 +110,35 @@ warn = warning
 
 @public("logging.error")
 def error(msg: object, *args: object, **kwargs: Any) -> None:
-    """Log `msg % args` at level ERROR."""
+    """Log `msg % args` at level ERROR.
+
+    Args:
+        msg: the message, with `%s` and the like for `args`.
+        args: the values to put in.
+        kwargs: as for `logging.Logger.error`.
+
+    Example:
+        >>> tf.logging.set_verbosity(tf.logging.FATAL)
+        >>> tf.logging.error("%d records lost", 3)
+        >>> tf.logging.set_verbosity(tf.logging.WARN)
+    """
     _logger.error(msg, *args, stacklevel=2, **kwargs)
 
 
 @public("logging.fatal")
 def fatal(msg: object, *args: object, **kwargs: Any) -> None:
-    """Log `msg % args` at level FATAL; the program goes on."""
+    """Log `msg % args` at level FATAL; the program goes on.
+
+    Args:
+        msg: the message, with `%s` and the like for `args`.
+        args: the values to put in.
+        kwargs: as for `logging.Logger.critical`.
+
+    Example:
+        >>> tf.logging.set_verbosity(tf.logging.FATAL)
+        >>> tf.logging.error("not shown")
+        >>> tf.logging.set_verbosity(tf.logging.WARN)
+    """
     _logger.critical(msg, *args, stacklevel=2, **kwargs)
 
 
@@ -135,7 +177,17 @@ def get_verbosity() -> int:
 
 @public("logging.set_verbosity")
 def set_verbosity(v: int | str) -> None:
-    """Log messages of level `v` and above: `set_verbosity(tf.logging.INFO)`."""
+    """Log messages of a level and above.
+
+    Args:
+        v: a level: `tf.logging.DEBUG`, `INFO`, `WARN`, `ERROR`, `FATAL`, or its name.
+
+    Example:
+        >>> tf.logging.set_verbosity(tf.logging.ERROR)
+        >>> tf.logging.get_verbosity() == tf.logging.ERROR
+        True
+        >>> tf.logging.set_verbosity(tf.logging.WARN)
+    """
     _logger.setLevel(v)
 
 

@@ -1,8 +1,8 @@
 """How a graph runs: sessions, plans, the executor, resources and configuration."""
 
 from thalweg.platform.memory import keep_freed_memory
-from thalweg.runtime import behaviour, config, exported, session, stats
+from thalweg.runtime import config, exported, session, stats
 
-__all__ = ["behaviour", "config", "exported", "session", "stats"]
+__all__ = ["config", "exported", "session", "stats"]
 
 keep_freed_memory()

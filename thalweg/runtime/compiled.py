@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -32,6 +33,21 @@ Shapes = tuple[tuple[int, ...], ...]
 Run = Callable[..., list[Any]]  # (context, the region's inputs, its variables) -> its outputs
 #: (region, the node to run on its NumPy kernel or None for all, device) -> what runs the region
 Fallback = Callable[[Region, Node | None, Device], Run]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What runs the units of a plan: a device, and what runs regions that it cannot compile."""
+
+    device: Device
+    fallback: Fallback
+    compiled: bool = True
+    devices: Mapping[Node, Device] | None = None  # of nodes, where they are not all on one
+
+    def device_of(self, node: Node) -> Device:
+        """The device that a node is on."""
+        return self.device if self.devices is None else self.devices[node]
+
 
 #: Of a region's programs, those that keep the memory they ran in when one for other shapes is made.
 _MAX_WITH_MEMORY = 8

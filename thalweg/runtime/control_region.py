@@ -11,65 +11,54 @@ keys.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from thalweg.device.device import Device
 from thalweg.graph.node import Node, Tensor
 from thalweg.lower.specialise import ControlRegion
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.cut import spans
-from thalweg.runtime.calls import Call
-from thalweg.runtime.compiled import Fallback
+from thalweg.runtime.compiled import Backend
 from thalweg.runtime.dataflow import Dataflow
+from thalweg.runtime.kernels import Call
 from thalweg.runtime.program_cache import cached_lower
-from thalweg.runtime.unfold import Homes, unfold, unfold_step
+from thalweg.runtime.unfold import unfold, unfold_step
 
 #: Where this is False, everything is left to the executor: both must give the same.
 NATIVE = True
 
 
-class ControlledCall:
+class ControlCall:
     """The kernel of a control node and its traces."""
 
-    def __init__(
-        self,
-        unit: ControlRegion,
-        device: Device,
-        compiled: bool,
-        fallback: Fallback,
-        fed: Sequence[int] = (),
-        homes: Homes | None = None,
-    ) -> None:
+    def __init__(self, unit: ControlRegion, backend: Backend, fed: Sequence[int] = ()) -> None:
         self.unit = unit
-        self._device = device
-        self._compiled = compiled
-        self._fallback = fallback
         self._fed = fed  # inputs that are values where the bodies want references
-        self._homes = homes if homes and spans(unit.nodes[0], homes) else None
-        is_native = compiled and self._homes is None
-        self.native = device.load_control(unit, cached_lower) if is_native else None
+        devices = backend.devices
+        self._spans = devices is not None and spans(unit.nodes[0], devices)
+        self._backend = backend if self._spans else replace(backend, devices=None)
+        is_native = backend.compiled and not self._spans
+        self.native = backend.device.load_control(unit, cached_lower) if is_native else None
         self.was_native: bool | None = None  # how it ran the last time, if it did
 
     @cached_property
     def dataflow(self) -> Dataflow:
         """The unit as a token graph."""
-        nested = self._nested if self._compiled else None
-        graph = unfold(self.unit, self._compiled, self._device, self._fallback, nested, self._homes)
-        return Dataflow(graph)
+        nested = self._nested if self._backend.compiled else None
+        return Dataflow(unfold(self.unit, self._backend, nested))
 
     @property
     def reason(self) -> str:
         """Why it ran on the executor, where native code is wanted."""
-        if self._homes is not None:
+        if self._spans:
             return "its nodes are on several devices"
         if self.native is None or not NATIVE:
             return "nothing is compiled"
         return self.native.reason or "native code gave up"
 
     def _nested(self, unit: ControlRegion) -> Call:
-        return controlled_call(unit, (), self._device, self._compiled, self._fallback, self._homes)
+        return control_call(unit, (), self._backend)
 
     def __call__(self, context: Any, *values: Any) -> list[Any]:
         inputs = list(values)
@@ -84,20 +73,13 @@ class ControlledCall:
         return self.dataflow.run(inputs, context)
 
 
-def controlled_call(
-    unit: ControlRegion,
-    fed: Collection[Tensor],
-    device: Device,
-    compiled: bool,
-    fallback: Fallback,
-    homes: Homes | None = None,
-) -> Call:
+def control_call(unit: ControlRegion, fed: Collection[Tensor], backend: Backend) -> Call:
     """The call that computes a control node and its traces."""
     first = len(unit.inputs) - len(unit.node.op.bodies[0].arguments)
     references = [p for p, tensor in enumerate(unit.inputs) if tensor.dtype.is_ref_dtype]
     read = [p for p in references if p < first and unit.inputs[p] not in fed]
     given = [p for p in references if p >= first and unit.inputs[p] in fed]
-    function = ControlledCall(unit, device, compiled, fallback, given, homes)
+    function = ControlCall(unit, backend, given)
     return Call(function, True, tuple(read), unit.node, unit.nodes)
 
 
@@ -108,11 +90,10 @@ class DataflowStep:
     nodes: tuple[Node, ...]
     inputs: tuple[Tensor, ...]  # what is fed
     outputs: tuple[Tensor, ...]  # what is fetched and not fed
-    homes: Homes | None = None  # of its nodes, where there are several
 
-    def call(self, device: Device, fallback: Fallback) -> Call:
+    def call(self, backend: Backend) -> Call:
         """The call that computes the step."""
-        graph = unfold_step(self.nodes, self.outputs, self.inputs, device, fallback, self.homes)
+        graph = unfold_step(self.nodes, self.outputs, self.inputs, backend)
         return Call(DataflowCall(Dataflow(graph)), True, (), self.nodes[-1], self.nodes)
 
 

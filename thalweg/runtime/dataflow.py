@@ -18,8 +18,7 @@ import numpy as np
 
 from thalweg import errors
 from thalweg.graph.node import Node
-from thalweg.runtime.calls import Call
-from thalweg.runtime.kernels import Context, located, outputs_of
+from thalweg.runtime.kernels import Call, Context, located, outputs_of
 from thalweg.runtime.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
 

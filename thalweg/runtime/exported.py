@@ -18,7 +18,7 @@ from thalweg.control import primitives
 from thalweg.control.branches import Branching
 from thalweg.control.loops import While
 from thalweg.control.tensor_array import TensorArrayNew, TensorArrayWrite
-from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace, Trace
+from thalweg.control.traces import LoopCount, LoopTrace, Trace, traced_tensor
 from thalweg.graph import dtypes
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
@@ -149,7 +149,7 @@ class _Exporter:
         parts: list[_Section] = []
         for number, body in enumerate(op.branches):
             part = self._branch(node, number, truths[number], body, section)
-            inner = [_traced(trace) for trace in traces if _traced(trace).graph is body.graph]
+            inner = [t for t in map(traced_tensor, traces) if t.graph is body.graph]
             self._body(body, [*body.outputs, *inner], part)
             parts.append(part)
         ends = [
@@ -206,7 +206,7 @@ class _Exporter:
         self, trace: Node, op: Branching, parts: Sequence[_Section], section: _Section
     ) -> None:
         """A value from inside a branch, and something else where another one was taken."""
-        tensor = _traced(trace)
+        tensor = traced_tensor(trace)
         ends: list[Tensor] = []
         for number, (body, part) in enumerate(zip(op.branches, parts, strict=True)):
             if tensor.graph is body.graph:
@@ -227,7 +227,7 @@ class _Exporter:
         traces = _traces_of(node)
         counter = loop.enter(loop.constant(0, "zero"), "count") if traces else None
         lists = {
-            trace: loop.enter(loop.list_of(_traced(trace), trace), f"list_{place}")
+            trace: loop.enter(loop.list_of(traced_tensor(trace), trace), f"list_{place}")
             for place, trace in enumerate(traces)
             if isinstance(trace.op, LoopTrace)
         }
@@ -245,7 +245,7 @@ class _Exporter:
         inside = [loop.switch(merge) for merge in merges]
         part.tensors |= dict(zip(op.body.arguments, [*inside, *invariants], strict=True))
         part.constant |= set(invariants)
-        self._body(op.body, [*op.body.outputs, *map(_traced, lists)], part)
+        self._body(op.body, [*op.body.outputs, *map(traced_tensor, lists)], part)
         for merge, tensor in zip(merges, op.body.outputs, strict=True):
             end = part.tensors[tensor]
             loop.go_on(merge, end, part.waits([end]))
@@ -269,7 +269,7 @@ class _Exporter:
             following = arithmetic.add(at, one, name=loop.name("following"))
         loop.go_on(counter, following)
         for trace, merge in lists.items():
-            tensor = _traced(trace)
+            tensor = traced_tensor(trace)
             write = TensorArrayWrite(dtype=tensor.dtype.base_dtype)
             with self.after(()):
                 written = write(
@@ -372,7 +372,3 @@ def _something(dtype: DType, name: str, element: DType = dtypes.float32) -> Tens
 
 def _traces_of(node: Node) -> list[Node]:
     return [other for other in node.graph.consumers(node.outputs[0]) if isinstance(other.op, Trace)]
-
-
-def _traced(trace: Node) -> Tensor:
-    return cast("BranchTrace", trace.op).tensor

@@ -1,18 +1,24 @@
-"""Calling kernels: instructions over slots, errors bound to the node that failed."""
+"""Kernel calls: what computes a unit of a step, how it is called, whose error it is.
+
+A node or a region becomes a `Call`, the function to call; a plan makes it an `Instruction` over
+slots, a token graph a vertex. An error is bound to the node that failed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from thalweg import errors
-from thalweg.graph.node import Node
+from thalweg.graph.node import Node, Tensor
+from thalweg.lower.specialise import Region
 from thalweg.ops.core.context import Allocate
 from thalweg.partition.rendezvous import Rendezvous
-from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.compiled import Backend, Executable
 from thalweg.runtime.resources import Resources
+from thalweg.runtime.sending import SendingExecutable, SendingRegion
 
 Resource = TypeVar("Resource")
 _SEVERAL = (list, tuple)  # a union would be rebuilt for each instruction
@@ -27,6 +33,80 @@ _TRANSLATED: tuple[tuple[type[BaseException], type[errors.OpError]], ...] = (
     (ArithmeticError, errors.InvalidArgumentError),
     (LookupError, errors.InvalidArgumentError),
 )
+
+
+class Call(NamedTuple):
+    """A function of values, and the nodes it computes."""
+
+    function: Callable[..., Any]
+    takes_context: bool
+    references: tuple[int, ...]  # positions among the inputs that are read through a variable
+    node: Node  # the one that errors are attributed to
+    nodes: tuple[Node, ...]  # all that it computes
+    device: str = ""  # whose state it uses, where that is not the step's only one
+
+
+class Instruction(NamedTuple):
+    """One kernel call: where its inputs are, where its outputs go, and what dies after it."""
+
+    call: Callable[..., Any]
+    takes_context: bool
+    inputs: tuple[int, ...]
+    references: tuple[int, ...]  # positions among the inputs that are read through a variable
+    output: int
+    output_count: int
+    frees: tuple[int, ...]
+    node: Node  # the one that errors are attributed to
+    nodes: tuple[Node, ...]  # all that it computes
+
+
+def call_of(unit: Node | Region, fed: Collection[Tensor], backend: Backend) -> Call:
+    """The call that computes a node on its NumPy kernel, or a region as compiled code."""
+    if isinstance(unit, SendingRegion):
+        sending = SendingExecutable(unit, backend.device_of(unit.nodes[-1]), backend.fallback)
+        return Call(sending, True, (), unit.nodes[-1], (*unit.nodes, *unit.sends))
+    if isinstance(unit, Region):
+        function = Executable(unit, backend.device_of(unit.nodes[-1]), backend.fallback)
+        return Call(function, True, (), unit.nodes[-1], unit.nodes)
+    takes_context = unit.op.has("kernel")
+    references = dereferenced(unit, fed)
+    return Call(_kernel(unit, takes_context), takes_context, references, unit, (unit,))
+
+
+def _kernel(node: Node, takes_context: bool) -> Callable[..., Any]:
+    op = node.op
+    function = op.kernel if takes_context else op.numpy
+    if not op.parsed.has_lists:
+        return function
+    places = range(takes_context + len(node.inputs))
+    grouped = op.parsed.group(places[takes_context:], node.input_counts())
+    wanted: list[Any] = [*places[:takes_context], *map(_place, grouped)]
+
+    def call(*flat: Any) -> Any:
+        return function(*[flat[at] if type(at) is int else list(flat[at]) for at in wanted])
+
+    return call
+
+
+def _place(grouped: Any) -> int | slice:
+    """Where the values of an input are among those of all: a number, or a part for a list."""
+    if isinstance(grouped, int):
+        return grouped
+    return slice(grouped[0], grouped[-1] + 1) if grouped else slice(0, 0)
+
+
+def dereferenced(node: Node, fed: Collection[Tensor]) -> tuple[int, ...]:
+    """The inputs that are references where the op wants values (a fed one is a value already)."""
+    if not any(tensor.dtype.is_ref_dtype for tensor in node.inputs):
+        return ()
+    wants_ref: list[bool] = []
+    for argument, count in zip(node.op.parsed.inputs, node.input_counts(), strict=True):
+        wants_ref += [argument.is_ref] * count
+    return tuple(
+        position
+        for position, (tensor, wanted) in enumerate(zip(node.inputs, wants_ref, strict=True))
+        if tensor.dtype.is_ref_dtype and not wanted and tensor not in fed
+    )
 
 
 @dataclass(slots=True)

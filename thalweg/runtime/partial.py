@@ -14,12 +14,11 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import needed
 from thalweg.lower.regions import with_traces
 from thalweg.place.placer import Placer
-from thalweg.runtime.calls import Instruction
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.executor import fresh
 from thalweg.runtime.fetches import Fetches
-from thalweg.runtime.kernels import run
-from thalweg.runtime.plan import homes_of, schedule
+from thalweg.runtime.kernels import Instruction, run
+from thalweg.runtime.plan import backend_of, schedule
 from thalweg.runtime.resources import Resources
 from thalweg.runtime.unfold import has_primitives
 
@@ -47,8 +46,8 @@ class PartialRun:
         everything = [tensor for node in nodes for tensor in node.outputs]
         self._placement = placer.place(nodes)
         units = with_traces(nodes, everything)
-        homes = homes_of(self._placement, devices)
-        step = schedule(units, everything, feeds, self._placement, devices[0], homes=homes)
+        backend = backend_of(devices[0], self._placement, devices)
+        step = schedule(units, everything, feeds, self._placement, backend)
         self._declared = declared
         self._instructions: dict[Node, Instruction] = {
             node: instruction for instruction in step.instructions for node in instruction.nodes

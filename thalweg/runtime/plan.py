@@ -8,7 +8,7 @@ a slot, and frees each slot after its last use. Any number of threads may run a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,14 +21,14 @@ from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.partition.cut import Partition, partition
 from thalweg.place.placer import Placement, Placer, is_replicated
-from thalweg.runtime.calls import Instruction, call_of, dereferenced
-from thalweg.runtime.compiled import Executable
-from thalweg.runtime.control_region import DataflowStep, controlled_call
+from thalweg.runtime.compiled import Backend, Executable, Run
+from thalweg.runtime.control_region import DataflowStep, control_call
 from thalweg.runtime.dataflow import Dataflow
+from thalweg.runtime.kernels import Instruction, call_of, dereferenced
 from thalweg.runtime.restoring import Restoring, reordered, restorings
 from thalweg.runtime.sending import with_sends
 from thalweg.runtime.tokens import of_instructions
-from thalweg.runtime.unfold import Homes, has_primitives
+from thalweg.runtime.unfold import has_primitives
 
 _Unit = Unit | DataflowStep | Restoring
 
@@ -75,24 +75,24 @@ class Plan:
     @cached_property
     def dataflow(self) -> Dataflow:
         """The step by readiness: a node that blocks does not hold up those it may wait for."""
-        homes: dict[Node, list[int]] = defaultdict(list)  # constants and reads may be in several
+        holders: dict[Node, list[int]] = defaultdict(list)  # constants and reads have several
         for index, step in enumerate(self.instructions):
             for node in step.nodes:
-                homes[node].append(index)
+                holders[node].append(index)
         before = [
-            {at for node in step.nodes for at in self._homes_before(node, index, homes)}
+            {at for node in step.nodes for at in self._before(node, index, holders)}
             for index, step in enumerate(self.instructions)
         ]
         return Dataflow(of_instructions(self.instructions, self.feeds, self.fetches, before))
 
-    def _homes_before(
-        self, node: Node, index: int, homes: Mapping[Node, Sequence[int]]
+    def _before(
+        self, node: Node, index: int, holders: Mapping[Node, Sequence[int]]
     ) -> Iterator[int]:
         """The other instructions that a node of one waits for. Of a node that several have, the
         own copy or the first one is enough; but a write comes after all copies of a read."""
         writes = bool(node.op.footprint or node.op.bodies)
         for earlier in self.order.get(node, ()):
-            found = homes[earlier]
+            found = holders[earlier]
             if writes and touches_state(earlier):
                 yield from (at for at in found if at != index)
             elif index not in found:
@@ -139,8 +139,10 @@ def plan(
     order = step_order(nodes, step.feeds)
     used = _used(placement, devices)
     if len(used) == 1 or has_primitives(nodes):
-        homes = homes_of(placement, devices) if len(used) > 1 else None
-        return _plan_one(step, nodes, placement, order, used[0], homes, compiled)
+        spread = devices if len(used) > 1 else used
+        return _plan_one(
+            step, nodes, placement, order, backend_of(used[0], placement, spread, compiled)
+        )
     cut = partition(nodes, *step, placement, order)
     parts = tuple(_plan_partition(part, devices, compiled) for part in cut)
     return Plan((), 0, (), (), placement, order, partitions=parts)
@@ -155,13 +157,7 @@ def _used(placement: Placement, devices: Sequence[Device]) -> Sequence[Device]:
 
 
 def _plan_one(
-    step: Step,
-    nodes: Sequence[Node],
-    placement: Placement,
-    order: Order,
-    device: Device,
-    homes: Homes | None,
-    compiled: bool,
+    step: Step, nodes: Sequence[Node], placement: Placement, order: Order, backend: Backend
 ) -> Plan:
     """Plan a step on one device, or what control primitives make one token graph on several."""
     # What is only run is computed all the same: it may fail, and its time may be what is asked.
@@ -169,12 +165,12 @@ def _plan_one(
     units: Sequence[_Unit]
     if has_primitives(nodes):
         fetched = [t for t in dict.fromkeys(step.fetches) if t not in step.feeds]
-        units = [DataflowStep(tuple(nodes), step.feeds, tuple(fetched), homes)]
-    elif compiled:
+        units = [DataflowStep(tuple(nodes), step.feeds, tuple(fetched))]
+    elif backend.compiled:
         units = with_sends(_units(nodes, wanted, step.feeds, order), order)
     else:
         units = with_traces(nodes, wanted)
-    return schedule(units, step.fetches, step.feeds, placement, device, order, compiled, homes)
+    return schedule(units, step.fetches, step.feeds, placement, backend, order)
 
 
 def _plan_partition(part: Partition, devices: Sequence[Device], compiled: bool) -> PartitionPlan:
@@ -183,18 +179,19 @@ def _plan_partition(part: Partition, devices: Sequence[Device], compiled: bool) 
         part.targets,
         tuple(slot.tensor for slot in part.feeds),
     )
-    homes = homes_of(part.placement, devices)
     device = next(device for device in devices if device.name == part.device)
-    made = _plan_one(step, part.nodes, part.placement, part.order, device, homes, compiled)
+    backend = backend_of(device, part.placement, devices, compiled)
+    made = _plan_one(step, part.nodes, part.placement, part.order, backend)
     return PartitionPlan(part, made, device)
 
 
-def homes_of(placement: Placement, devices: Sequence[Device]) -> Homes | None:
-    """The devices of nodes; None where there is but one."""
-    if len(devices) == 1:
-        return None
+def backend_of(
+    device: Device, placement: Placement, devices: Sequence[Device], compiled: bool = True
+) -> Backend:
+    """A device that runs a plan; where a step uses several, with those of its nodes."""
     by_name = {device.name: device for device in devices}
-    return {node: by_name[name] for node, name in placement.items()}
+    found = {node: by_name[name] for node, name in placement.items()} if len(devices) > 1 else None
+    return Backend(device, _fallback, compiled, found)
 
 
 def _units(
@@ -225,10 +222,8 @@ def schedule(
     fetches: Sequence[Tensor],
     feeds: Sequence[Tensor],
     placement: Placement,
-    device: Device,
+    backend: Backend,
     order: Order | None = None,
-    compiled: bool = True,
-    homes: Homes | None = None,
 ) -> Plan:
     """Give each tensor a slot and each node or region an instruction."""
     slots: dict[Tensor, int] = {tensor: index for index, tensor in enumerate(feeds)}
@@ -242,7 +237,7 @@ def schedule(
     fed = set(feeds)
     frees = _last_uses(units, slots, {slots[tensor] for tensor in fetches})
     instructions = tuple(
-        _instruction(unit, start, slots, tuple(dead), fed, device, compiled, homes)
+        _instruction(unit, start, slots, tuple(dead), fed, backend)
         for unit, start, dead in zip(units, starts, frees, strict=True)
     )
     return Plan(
@@ -252,7 +247,7 @@ def schedule(
         tuple(slots[tensor] for tensor in fetches),
         placement,
         order or {},
-        device.name,
+        backend.device.name,
     )
 
 
@@ -281,18 +276,16 @@ def _instruction(
     slots: dict[Tensor, int],
     frees: tuple[int, ...],
     fed: set[Tensor],
-    device: Device,
-    compiled: bool,
-    homes: Homes | None,
+    backend: Backend,
 ) -> Instruction:
     if isinstance(unit, ControlRegion):
-        call = controlled_call(unit, fed, device, compiled, _fallback, homes)
+        call = control_call(unit, fed, backend)
     elif isinstance(unit, DataflowStep):
-        call = unit.call(device, _fallback)
+        call = unit.call(backend)
     elif isinstance(unit, Restoring):
         call = unit.call()
     else:
-        call = call_of(unit, fed, device, _fallback)
+        call = call_of(unit, fed, backend)
     return Instruction(
         call.function,
         call.takes_context,
@@ -306,16 +299,27 @@ def _instruction(
     )
 
 
-def _fallback(region: Region, on_host: Node | None, device: Device) -> Callable[..., list[Any]]:
-    """A function that runs a region's nodes: all one by one on their NumPy kernels, or only one
-    of them so and the others compiled."""
-    outside = [t for t in region.roots if t.op not in region.nodes]
-    feeds = [*region.inputs, *outside]
+def region_plan(region: Region, on_host: Node | None, device: Device) -> Plan:
+    """The nodes of a region: all on their NumPy kernels, or one of them and the others compiled.
+
+    It is fed the region's inputs, then the references that come in.
+    """
     units: Sequence[Unit] = region.nodes
     if on_host is not None:
         order = step_order(region.nodes, region.inputs)
         units = regions(region.nodes, region.outputs, region.inputs, order, {on_host})
-    step = schedule(units, region.outputs, feeds, {}, device)
+    feeds = [*region.inputs, *_outer_references(region)]
+    return schedule(units, region.outputs, feeds, {}, Backend(device, _fallback))
+
+
+def _outer_references(region: Region) -> list[Tensor]:
+    return [tensor for tensor in region.roots if tensor.op not in region.nodes]
+
+
+def _fallback(region: Region, on_host: Node | None, device: Device) -> Run:
+    """A function that runs a region as `region_plan` has it."""
+    step = region_plan(region, on_host, device)
+    outside = _outer_references(region)
     places = [region.references.index(region.roots[tensor]) for tensor in outside]
     # A reference that comes in is read when it is used, unlike a value that was fed in its place.
     instructions = tuple(
@@ -327,7 +331,7 @@ def _fallback(region: Region, on_host: Node | None, device: Device) -> Callable[
 
     def run(context: Any, arrays: Sequence[Any], cells: Sequence[Any]) -> list[Any]:
         slots: list[Any] = [None] * step.slot_count
-        slots[: len(feeds)] = [*arrays, *(cells[place] for place in places)]
+        slots[: len(step.feeds)] = [*arrays, *(cells[place] for place in places)]
         context.run(instructions, slots)
         return [slots[slot] for slot in step.fetches]
 

@@ -17,7 +17,7 @@ from thalweg.graph.order import Order
 from thalweg.ops.core.context import VariableCell
 from thalweg.ops.io.saving import RestoreV2
 from thalweg.ops.state.state import Assign, VariableV2
-from thalweg.runtime.calls import Call
+from thalweg.runtime.kernels import Call
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,14 @@ from thalweg.platform import spans
 from thalweg.platform.caches import Bounded
 from thalweg.public import public
 from thalweg.runtime.cancellation import Cancellation
-from thalweg.runtime.config import ConfigProto, RunOptions, as_config
+from thalweg.runtime.config import session_options
 from thalweg.runtime.executor import execute
+from thalweg.runtime.fast_path import CachedStep
 from thalweg.runtime.fetches import Fetches, feed_items, feed_tensor, feed_value
 from thalweg.runtime.partial import PartialRun
 from thalweg.runtime.plan import Plan, Step, plan
-from thalweg.runtime.prepared_step import PreparedStep
 from thalweg.runtime.resources import Resources
-from thalweg.runtime.stats import RunMetadata
+from thalweg.runtime.stats import RunMetadata, store_graphs
 
 _MAX_PLANS = 1_000  # steps that a session keeps plans for
 #: THALWEG_COMPILE=0 runs everything on the reference kernels.
@@ -46,9 +46,7 @@ live: weakref.WeakSet[BaseSession] = weakref.WeakSet()
 class BaseSession:
     """Plans and runs steps: what Session and InteractiveSession share."""
 
-    def __init__(
-        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
-    ) -> None:
+    def __init__(self, target: str = "", graph: Graph | None = None, config: Any = None) -> None:
         if graph is not None and not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError(f"graph must be a tf.Graph, but got {type(graph)}")
         if not isinstance(target, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
@@ -67,14 +65,13 @@ class BaseSession:
                 "tf.Session() is not compatible with eager execution, which has no graph to run: "
                 "look at values, or build a graph inside `with tf.Graph().as_default()`."
             )
-        self._config = ConfigProto() if config is None else as_config(config)
-        threads = self._config.intra_op_parallelism_threads
-        self._devices = local_devices(self._config.device_count, threads)
+        self._options = session_options(config)
+        self._devices = local_devices(self._options.device_count, self._options.threads)
         names = [device.name for device in self._devices]
-        self._placer = Placer(names, self._config.allow_soft_placement)
+        self._placer = Placer(names, self._options.allow_soft_placement)
         self._resources, *self._others = Resources.of_devices(self._devices)
         self._plans = Bounded[Step, Plan]("plans of a session", _MAX_PLANS)
-        self._calls = Bounded[Any, tuple[Fetches, PreparedStep]]("calls of a session", _MAX_PLANS)
+        self._calls = Bounded[Any, tuple[Fetches, CachedStep]]("calls of a session", _MAX_PLANS)
         self._partial_runs: dict[str, PartialRun] = {}
         self._closed = False
         self._closing = Cancellation()  # of steps on the fast path, which have none of their own
@@ -108,24 +105,42 @@ class BaseSession:
         self,
         fetches: Any,
         feed_dict: Mapping[Any, Any] | None = None,
-        options: RunOptions | None = None,
+        options: Any = None,
         run_metadata: RunMetadata | None = None,
     ) -> Any:
-        """Run one step: compute `fetches` (any nesting) given `feed_dict`."""
+        """Run one step: compute `fetches` from the values in `feed_dict`.
+
+        Everything that several fetches need is computed once. The first step with some fetches and
+        feeds is planned and compiled; later ones start at once.
+
+        Args:
+            fetches: a tensor, node, variable or name, or lists, tuples and dicts of them, nested.
+            feed_dict: values by the tensor they stand for: arrays, numbers, lists.
+            options: a `tf.RunOptions`, to trace the step or to limit its time.
+            run_metadata: a `tf.RunMetadata` that is filled where `options` ask for a trace.
+
+        Returns:
+            The nesting of `fetches` with NumPy arrays for tensors and None for nodes.
+
+        Example:
+            >>> x = tf.placeholder(tf.float32)
+            >>> sess.run({"double": 2 * x, "none": tf.no_op()}, {x: 4})
+            {'double': np.float32(8.0), 'none': None}
+        """
         self._check_open()
         key = _call_key(fetches, feed_dict)
         known = self._calls.get(key) if options is None and run_metadata is None else None
         if known is not None:
-            parsed, prepared = known
-            return parsed.result(prepared.run([*feed_dict.values()] if feed_dict else ()))
+            parsed, cached = known
+            return parsed.result(cached.run([*feed_dict.values()] if feed_dict else ()))
         parsed = Fetches(self._graph, fetches)
         feeds = dict(feed_items(self._graph, feed_dict)) if feed_dict else {}
         step = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(feeds))
         values = self._execute(self._plan(step), list(feeds.values()), options, run_metadata)
         if run_metadata is not None and options and options.output_partition_graphs:
-            run_metadata.partition_graphs.extend(self._partition_graphs(step))
+            store_graphs(run_metadata, self._partition_graphs(step))
         if key is not None and len(step.feeds) == len(feed_dict or ()):
-            self._calls[key] = parsed, self._prepared(step)
+            self._calls[key] = parsed, self._cached(step)
         return parsed.result(values)
 
     def _partition_graphs(self, step: Step) -> list[Any]:
@@ -136,19 +151,19 @@ class BaseSession:
         wanted = [*(tensor.op.name for tensor in step.fetches), *(n.name for n in step.targets)]
         return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
-    def _prepared(self, step: Step) -> PreparedStep:
-        has_clock = bool(self._config.operation_timeout_in_ms)  # which the fast path never looks at
+    def _cached(self, step: Step) -> CachedStep:
+        has_clock = bool(self._options.timeout_in_ms)  # which the fast path never looks at
         stop = None if has_clock else self._closing
         planned = self._plan(step)
         resources = self._resources.on(planned.device)
-        return PreparedStep(planned, step, self._execute, resources, stop)
+        return CachedStep(planned, step, self._execute, resources, stop)
 
     def _plan(self, step: Step) -> Plan:
         found = self._plans.get(step)
         if found is None:
             self._graph.graph_def_versions.check()
             found = self._plans[step] = plan(step, self._devices, self._placer, COMPILES)
-            if self._config.log_device_placement:
+            if self._options.log_device_placement:
                 _log_placement(found)
         return found
 
@@ -156,7 +171,7 @@ class BaseSession:
         self,
         step: Plan,
         feeds: Sequence[Any],
-        options: RunOptions | None = None,
+        options: Any = None,
         metadata: RunMetadata | None = None,
     ) -> list[Any]:
         _check_options(options, metadata)
@@ -183,10 +198,8 @@ class BaseSession:
         """Run a step and record it in `metadata`; sessions that can do so say how."""
         raise NotImplementedError
 
-    def _start_timer(
-        self, cancellation: Cancellation, options: RunOptions | None
-    ) -> threading.Timer | None:
-        limit = (options and options.timeout_in_ms) or self._config.operation_timeout_in_ms
+    def _start_timer(self, cancellation: Cancellation, options: Any) -> threading.Timer | None:
+        limit = (options and options.timeout_in_ms) or self._options.timeout_in_ms
         if not limit:
             return None
         late = errors.DeadlineExceededError(
@@ -203,18 +216,33 @@ class BaseSession:
         feed_list: Sequence[Any] | None = None,
         accept_options: bool = False,
     ) -> Callable[..., Any]:
-        """A function that runs one step with positional feeds, everything else prepared."""
+        """A function that runs one step with positional feeds, everything else prepared.
+
+        Args:
+            fetches: as for `run`.
+            feed_list: the tensors that the arguments of the function stand for, in order.
+            accept_options: whether the function takes `options` and `run_metadata` as `run` does.
+
+        Returns:
+            A function of the feeds that returns what `run` would.
+
+        Example:
+            >>> x = tf.placeholder(tf.float32)
+            >>> double = sess.make_callable(2 * x, [x])
+            >>> double(4.0)
+            np.float32(8.0)
+        """
         self._check_open()
         parsed = Fetches(self._graph, fetches)
         tensors = [feed_tensor(self._graph, feed) for feed in feed_list or ()]
         signature = Step(tuple(parsed.tensors), tuple(parsed.targets), tuple(tensors))
         if not accept_options:
-            return self._prepared_call(parsed, self._prepared(signature))
+            return self._callable(parsed, self._cached(signature))
         step = self._plan(signature)
 
         def call(
             *values: Any,
-            options: RunOptions | None = None,
+            options: Any = None,
             run_metadata: RunMetadata | None = None,
         ) -> Any:
             self._check_open()
@@ -224,8 +252,8 @@ class BaseSession:
 
         return call
 
-    def _prepared_call(self, parsed: Fetches, prepared: PreparedStep) -> Callable[..., Any]:
-        count, result, run = prepared.feed_count, parsed.result, prepared.run
+    def _callable(self, parsed: Fetches, cached: CachedStep) -> Callable[..., Any]:
+        count, result, run = cached.feed_count, parsed.result, cached.run
 
         def call(*values: Any) -> Any:
             if self._closed:
@@ -297,7 +325,16 @@ class BaseSession:
 
 @public("get_default_session")
 def get_default_session() -> Any:
-    """The session that `eval()` and `run()` use in this thread, or None."""
+    """The session that `Tensor.eval()` and `Operation.run()` use in this thread.
+
+    Returns:
+        The session whose `with` or `as_default()` block is innermost, or None.
+
+    Example:
+        >>> with tf.Session() as session:
+        ...     tf.get_default_session() is session
+        True
+    """
     return context.sessions.top
 
 

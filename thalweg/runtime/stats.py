@@ -6,11 +6,12 @@ someone asks for their bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from thalweg.graph import protos
+from thalweg import protos
 from thalweg.graph.attributes import shape_proto
 from thalweg.graph.shapes import TensorShape
 from thalweg.public import public
@@ -60,7 +61,7 @@ def fill(proto: Any, message: Message) -> None:
         elif isinstance(value, dict):
             getattr(proto, name).update(value)
         elif isinstance(value, TensorShape):
-            getattr(proto, name).CopyFrom(shape_proto(value))
+            getattr(proto, name).MergeFromString(shape_proto(value).SerializeToString())
         else:
             setattr(proto, name, value)
 
@@ -128,7 +129,21 @@ class StepStats(Message):
 @public("RunMetadata")
 @dataclass
 class RunMetadata(Message):
-    """What a traced step tells about itself."""
+    """What a traced step tells about itself; filled by `Session.run` where its options ask for it.
+
+    Args:
+        step_stats: when each node ran, by device.
+        cost_graph: kept for programs that look at it.
+        partition_graphs: what each device does, where the options ask for it.
+
+    Example:
+        >>> metadata = tf.RunMetadata()
+        >>> options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+        >>> sess.run(tf.constant(1) + 2, options=options, run_metadata=metadata)
+        np.int32(3)
+        >>> [stats.device[-5:] for stats in metadata.step_stats.dev_stats]
+        ['CPU:0']
+    """
 
     step_stats: StepStats = field(default_factory=StepStats)
     cost_graph: Any = None
@@ -136,7 +151,7 @@ class RunMetadata(Message):
 
     def SerializeToString(self) -> bytes:
         """The bytes of TensorFlow's RunMetadata, which TensorBoard shows."""
-        proto = protos.message("config", "RunMetadata")()
+        proto = protos.RunMetadata()
         fill(proto, self)
         return proto.SerializeToString()
 
@@ -147,3 +162,12 @@ def store_stats(metadata: Any, stats: StepStats) -> None:
         metadata.step_stats = stats
     else:
         fill(metadata.step_stats, stats)
+
+
+def store_graphs(metadata: Any, graphs: Iterable[Any]) -> None:
+    """Add GraphDefs to a RunMetadata, ours or TensorFlow's protobuf."""
+    if isinstance(metadata, RunMetadata):
+        metadata.partition_graphs.extend(graphs)
+    else:
+        for graph in graphs:
+            metadata.partition_graphs.add().MergeFromString(graph.SerializeToString())

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from thalweg.graph.node import Node
-from thalweg.runtime.calls import Call, Instruction
+from thalweg.runtime.kernels import Call, Instruction
 
 
 class VertexKind(IntEnum):

@@ -8,7 +8,7 @@ depth; what lies between control nodes is compiled in regions, or run node by no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -18,8 +18,7 @@ from thalweg.control.lists import ListValue
 from thalweg.control.liveness import needed
 from thalweg.control.loops import While
 from thalweg.control.primitives import Enter, Merging, Primitive
-from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
-from thalweg.device.device import Device
+from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace, traced_tensor
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.node_effects import has_state, is_sequential
 from thalweg.graph.order import Order, step_order
@@ -27,8 +26,8 @@ from thalweg.graph.subgraph import Argument, Body
 from thalweg.lower.regions import Unit, regions, with_traces
 from thalweg.lower.specialise import ControlRegion, Region
 from thalweg.ops.core.basic import Const
-from thalweg.runtime.calls import Call, call_of, dereferenced
-from thalweg.runtime.compiled import Fallback
+from thalweg.runtime.compiled import Backend
+from thalweg.runtime.kernels import Call, call_of, dereferenced
 from thalweg.runtime.tokens import Input, Known, Loop, Source, TokenGraph, Vertex, VertexKind
 
 _KINDS = {
@@ -43,20 +42,12 @@ _KINDS = {
 
 
 Nested = Callable[[ControlRegion], Call]
-Homes = Mapping[Node, Device]  # the devices of nodes, where they are not all on one
 
 
-def unfold(
-    unit: ControlRegion,
-    compiled: bool,
-    device: Device,
-    fallback: Fallback,
-    nested: Nested | None = None,
-    homes: Homes | None = None,
-) -> TokenGraph:
+def unfold(unit: ControlRegion, backend: Backend, nested: Nested | None = None) -> TokenGraph:
     """A conditional or a loop as a token graph; loops inside it, unless they may block, are calls
     where `nested` gives such."""
-    unfolder = Unfolder(compiled, device, fallback, nested=nested, homes=homes)
+    unfolder = Unfolder(backend, nested=nested)
     around = Section()
     for tensor in unit.inputs:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -69,15 +60,10 @@ def unfold(
 
 
 def unfold_step(
-    nodes: Sequence[Node],
-    fetches: Sequence[Tensor],
-    feeds: Sequence[Tensor],
-    device: Device,
-    fallback: Fallback,
-    homes: Homes | None = None,
+    nodes: Sequence[Node], fetches: Sequence[Tensor], feeds: Sequence[Tensor], backend: Backend
 ) -> TokenGraph:
     """A step that has control primitives as a token graph: its nodes one by one."""
-    unfolder = Unfolder(False, device, fallback, feeds, homes=homes)
+    unfolder = Unfolder(replace(backend, compiled=False), feeds)
     around = Section()
     for tensor in feeds:
         around.values[tensor] = unfolder.add(around, VertexKind.PASS, node=tensor.op)
@@ -114,19 +100,10 @@ class Unfolder:
     """Vertices in the making."""
 
     def __init__(
-        self,
-        compiled: bool,
-        device: Device,
-        fallback: Fallback,
-        fed: Collection[Tensor] = (),
-        nested: Nested | None = None,
-        homes: Homes | None = None,
+        self, backend: Backend, fed: Collection[Tensor] = (), nested: Nested | None = None
     ) -> None:
-        self._homes = homes
         self.vertices: list[Vertex] = []
-        self._compiled = compiled
-        self._device = device
-        self._fallback = fallback
+        self._backend = backend
         self._nested = nested
         self._fed = fed  # tensors that are values whatever their nodes give
         self._closed: set[Node] = set()
@@ -170,17 +147,17 @@ class Unfolder:
         nodes = [n for n in _needed(body, wanted) if not isinstance(n.op, Argument)]
         feeds = [t for t in section.values if not t.dtype.is_ref_dtype]
         order = step_order(nodes, feeds)
-        if self._compiled and not has_primitives(nodes):
-            units = regions(nodes, wanted, feeds, order, devices=self._names(nodes))
+        if self._backend.compiled and not has_primitives(nodes):
+            units = regions(nodes, wanted, feeds, order, devices=self._device_names(nodes))
         else:
             units = with_traces(nodes, wanted)
         for unit in units:
             self.unit(unit, section, order)
         self.close_loops(nodes, section)
 
-    def _names(self, nodes: Iterable[Node]) -> dict[Node, str] | None:
-        homes = self._homes
-        return None if homes is None else {node: homes[node].name for node in nodes}
+    def _device_names(self, nodes: Iterable[Node]) -> dict[Node, str] | None:
+        devices = self._backend.devices
+        return None if devices is None else {node: devices[node].name for node in nodes}
 
     def unit(self, unit: Unit, section: Section, order: Order) -> None:
         """A node, a region or a control node."""
@@ -196,10 +173,7 @@ class Unfolder:
     def call(self, unit: Node | Region, section: Section, order: Order) -> None:
         """A vertex that computes a node or a region."""
         taken = unit.inputs if isinstance(unit, Node) else (*unit.inputs, *unit.references)
-        nodes = (unit,) if isinstance(unit, Node) else unit.nodes
-        device = self._homes[nodes[-1]] if self._homes else self._device
-        call = call_of(unit, self._fed, device, self._fallback)
-        self._add_call(call, unit, taken, section, order)
+        self._add_call(call_of(unit, self._fed, self._backend), unit, taken, section, order)
 
     def _inner(self, unit: ControlRegion, section: Section, order: Order) -> None:
         """A control node inside another one. Only dead tokens can say that a trace of a branch has
@@ -214,8 +188,8 @@ class Unfolder:
         self, call: Call, unit: Unit, taken: Sequence[Tensor], section: Section, order: Order
     ) -> None:
         inputs = [section.values[tensor] for tensor in taken]
-        if self._homes is not None:
-            call = call._replace(device=self._homes[call.nodes[-1]].name)
+        if self._backend.devices is not None:
+            call = call._replace(device=self._backend.devices[call.nodes[-1]].name)
         made = self.add(
             section,
             VertexKind.CALL,
@@ -306,11 +280,11 @@ class Unfolder:
         switched: dict[Tensor, Source] = {}
         parts: list[Section] = []
         for number, body in enumerate(op.branches):
-            traces = [t for t in unit.nodes[1:] if _traced(t).graph is body.graph]
-            wanted = [*body.outputs, *map(_traced, traces)]
+            traces = [t for t in unit.nodes[1:] if traced_tensor(t).graph is body.graph]
+            wanted = [*body.outputs, *map(traced_tensor, traces)]
             parts.append(self._branch(node, number, body, chosen, switched, section, wanted))
             for trace in traces:
-                inner = parts[-1].values[_traced(trace)]
+                inner = parts[-1].values[traced_tensor(trace)]
                 section.values[trace.outputs[0]] = self._alive(inner, parts[-1])
         for place, tensor in enumerate(node.outputs):
             ends = [
@@ -365,13 +339,11 @@ class Unfolder:
 
     def _joined(self, parts: Sequence[Section], section: Section) -> int:
         """A vertex that fires when all of the branch that was taken is done."""
-        ends = [
-            self.add(part, VertexKind.PASS, (Known(None),), self._all_done(part)) for part in parts
-        ]
+        ends: list[Input] = []
+        for part in parts:
+            done = [self.done(part, node) for node in list(part.ends)]
+            ends.append(self.add(part, VertexKind.PASS, (Known(None),), done))
         return self.add(section, VertexKind.MERGE, ends).vertex
-
-    def _all_done(self, section: Section) -> list[int]:
-        return [self.done(section, node) for node in list(section.ends)]
 
     # Loops
 
@@ -385,8 +357,8 @@ class Unfolder:
             )
             for t in node.inputs[:count]
         ]
-        merges = [self._merge_of(enter, node) for enter in enters]
-        traced = [_traced(t) for t in unit.nodes[1:] if isinstance(t.op, LoopTrace)]
+        merges = [self.add(Section(), VertexKind.MERGE, (each,), node=node) for each in enters]
+        traced = [traced_tensor(t) for t in unit.nodes[1:] if isinstance(t.op, LoopTrace)]
         invariants = self._invariants(node, traced, section, controls, loop)
         test = Section(lambda: merges[0].vertex)
         test.values |= dict(zip(op.condition.arguments, merges, strict=False))
@@ -408,9 +380,6 @@ class Unfolder:
         for tensor, switch in zip(node.outputs, switches, strict=True):
             section.values[tensor] = self.add(test, VertexKind.EXIT, (switch,), node=node)
         self._loop_traces(unit, section, part, truth)
-
-    def _merge_of(self, enter: Source, node: Node) -> Source:
-        return self.add(Section(), VertexKind.MERGE, (enter,), node=node)
 
     def _truth(self, condition: Body, node: Node, test: Section) -> Source:
         """What decides whether the loop goes on."""
@@ -476,7 +445,7 @@ class Unfolder:
                 made = counted()
                 section.ends[unit.node] = made.vertex
             else:
-                tensor = _traced(trace)
+                tensor = traced_tensor(trace)
                 source, collects = part.values[tensor], _Collected(tensor)
                 made = self.add(
                     part, VertexKind.COLLECT, (source,), collects=collects, node=unit.node
@@ -539,10 +508,6 @@ def _count(_: Mapping[int, Any], count: int) -> Any:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _traced(trace: Node) -> Tensor:
-    return cast("Any", trace.op).tensor
 
 
 def _needed(body: Body, wanted: Sequence[Tensor]) -> list[Node]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from thalweg import errors
 from thalweg.graph.node import Node
-from thalweg.runtime.calls import Call
+from thalweg.runtime.kernels import Call
 from thalweg.runtime.tokens import Known, Loop, Source, TokenGraph, Vertex, VertexKind
 
 EMPTY: Any = object()  # a slot that no token has come to

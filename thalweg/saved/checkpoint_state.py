@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from thalweg import protos
 from thalweg.platform import tf_logging
 from thalweg.platform.files import checkpoint_files, gfile
 from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
-from thalweg.saved.messages import checkpoint_state
 
 _DEFAULT_NAME = "checkpoint"
 _SURPLUS = "# to be deleted: "  # a comment to whoever parses the file
@@ -44,7 +44,7 @@ def generate_checkpoint_state_proto(
     if not os.path.isabs(save_dir):
         latest = _relative(latest, save_dir)
         paths = [_relative(path, save_dir) for path in paths]
-    return checkpoint_state()(
+    return protos.CheckpointState(
         model_checkpoint_path=latest,
         all_model_checkpoint_paths=paths,
         all_model_checkpoint_timestamps=times,
@@ -146,18 +146,30 @@ def _state_path(folder: str, latest_filename: str | None) -> str:
 
 @public("train.get_checkpoint_state")
 def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> Any:
-    """What the file `checkpoint` of a folder says, paths completed; None if there is none."""
-    from google.protobuf import text_format
+    """What the file `checkpoint` of a folder says.
 
+    Args:
+        checkpoint_dir: the folder.
+        latest_filename: the name of the file, where it is another.
+
+    Returns:
+        An object with `model_checkpoint_path` and `all_model_checkpoint_paths`, or None.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> sess.run(v.initializer)
+        >>> path = tf.train.Saver().save(sess, "./model")
+        >>> tf.train.get_checkpoint_state(".").model_checkpoint_path
+        './model'
+    """
     folder = os.fsdecode(checkpoint_dir)
     path = _state_path(folder, latest_filename)
     if not os.path.exists(path):
         return None
     try:
-        with open(path, encoding="utf-8") as file:
-            state: Any = text_format.Parse(file.read(), checkpoint_state()())
-    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
-        tf_logging.warning("%s: %s: Checkpoint ignored", path, error)
+        state = read_state(path)
+    except OSError as error:
+        tf_logging.warning("%s: Checkpoint ignored", error)
         return None
     if not state.model_checkpoint_path:
         raise ValueError(f"Invalid checkpoint state loaded from {folder}")
@@ -168,9 +180,36 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     return state
 
 
+def read_state(path: str) -> Any:
+    """The CheckpointState in a file, as it stands there; an OSError if there is none."""
+    from google.protobuf import text_format
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return text_format.Parse(file.read(), protos.CheckpointState())
+    except (UnicodeDecodeError, text_format.ParseError) as error:
+        raise OSError(f"{path}: {error}") from error
+
+
 @public("train.latest_checkpoint", "contrib.framework.latest_checkpoint")
 def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -> str | None:
-    """The prefix of the last checkpoint of a folder, or None."""
+    """The prefix of the last checkpoint of a folder, for `Saver.restore`.
+
+    Args:
+        checkpoint_dir: the folder.
+        latest_filename: the name of the file `checkpoint`, where it is another.
+
+    Returns:
+        A path, or None where there is no checkpoint.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> sess.run(v.initializer)
+        >>> saver = tf.train.Saver()
+        >>> paths = [saver.save(sess, "./model", global_step=step) for step in (1, 2)]
+        >>> tf.train.latest_checkpoint(".")
+        './model-2'
+    """
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
     if state is None:
         return None
@@ -182,7 +221,18 @@ def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -
 
 @public("train.checkpoint_exists")
 def checkpoint_exists(checkpoint_prefix: str) -> bool:
-    """Whether there is a checkpoint of a prefix, whatever its format."""
+    """Whether there is a checkpoint of a prefix, whatever its format.
+
+    Args:
+        checkpoint_prefix: what `Saver.save` returned.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> tf.train.checkpoint_exists("./model")
+        False
+    """
     return checkpoint_files.exists(os.fsdecode(checkpoint_prefix))
 
 

@@ -64,7 +64,21 @@ class CheckpointReader:
 
 @public("train.NewCheckpointReader")
 def NewCheckpointReader(filepattern: str) -> CheckpointReader:
-    """A reader of a checkpoint, by its prefix or file name."""
+    """A reader of a checkpoint, without a graph.
+
+    Args:
+        filepattern: the prefix or the file name.
+
+    Returns:
+        An object with `get_variable_to_shape_map()`, `get_tensor(name)` and so on.
+
+    Example:
+        >>> v = tf.Variable([1.0, 2.0], name="v")
+        >>> sess.run(v.initializer)
+        >>> reader = tf.train.NewCheckpointReader(tf.train.Saver().save(sess, "./model"))
+        >>> reader.get_variable_to_shape_map(), reader.get_tensor("v")
+        ({'v': [2]}, array([1., 2.], dtype=float32))
+    """
     return CheckpointReader(os.fsdecode(filepattern))
 
 

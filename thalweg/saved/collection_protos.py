@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph.collections import GraphKeys
-from thalweg.graph.protos import message
 from thalweg.variables.variable import Variable
 
 
@@ -70,10 +70,6 @@ def get_from_proto_function(collection_name: str) -> Callable[..., Any] | None:
     return None if found is None else found.from_proto
 
 
-def _variable_def() -> Any:
-    return message("variable", "VariableDef")
-
-
 for _key in dict.fromkeys(
     (
         GraphKeys.GLOBAL_VARIABLES,
@@ -86,4 +82,6 @@ for _key in dict.fromkeys(
         GraphKeys.EVAL_STEP,
     )
 ):
-    register_proto_function(_key, _variable_def, Variable.to_proto, Variable.from_proto)
+    register_proto_function(
+        _key, lambda: protos.VariableDef, Variable.to_proto, Variable.from_proto
+    )

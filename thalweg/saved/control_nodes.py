@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Node
-from thalweg.graph.protos import message
 from thalweg.graph.serial import function_library, groups, inner_def, input_name
 
 COLLECTION = "thalweg_control_nodes"
@@ -43,7 +43,7 @@ def described(graph: Graph, graph_def: Any) -> list[bytes]:
 
 def _description(node: Node, part: Iterable[Node]) -> Any:
     """A GraphDef: the node itself, then those that stand for it, by name."""
-    proto = message("graph", "GraphDef")()
+    proto = protos.GraphDef()
     whole = inner_def(node)
     whole.input[:] = [input_name(tensor) for tensor in node.inputs]
     whole.input.extend(f"^{control.name}" for control in node.control_inputs)
@@ -80,7 +80,7 @@ def _parsed(content: bytes) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
-        part = message("graph", "GraphDef").FromString(content)
+        part = protos.GraphDef.FromString(content)
     except DecodeError:
         return None
     return part if part.node else None

@@ -6,16 +6,15 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph.graph import Graph
 from thalweg.graph.importer import import_graph_def
-from thalweg.graph.protos import message
 from thalweg.graph.util import convert_variables_to_constants, remove_training_nodes
 from thalweg.inspect.session import Session
 from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
 from thalweg.saved.checkpoint_state import checkpoint_exists
 from thalweg.saved.checkpoints import CheckpointReader
-from thalweg.saved.messages import saver_def
 from thalweg.saved.meta_graph import read_proto
 from thalweg.saved.saved_model import load, maybe_saved_model_directory
 from thalweg.saved.saver import Saver, import_meta_graph
@@ -74,7 +73,7 @@ def freeze_graph(
         raise OSError(f"Input checkpoint '{input_checkpoint}' doesn't exist!")
     if not output_node_names:
         raise ValueError("The names of the output nodes are missing")
-    graph_def = read_proto(input_graph, message("graph", "GraphDef"))
+    graph_def = read_proto(input_graph, protos.GraphDef)
     if clear_devices:
         for node in graph_def.node:
             node.device = ""
@@ -97,7 +96,7 @@ def freeze_graph(
 def _restore(session: Session, graph: Graph, saver_file: str, checkpoint: str) -> None:
     """By the saver of a file, or else all variables that the checkpoint has by name."""
     if saver_file:
-        Saver(saver_def=read_proto(saver_file, saver_def())).restore(session, checkpoint)
+        Saver(saver_def=read_proto(saver_file, protos.SaverDef)).restore(session, checkpoint)
         return
     known = CheckpointReader(checkpoint).get_variable_to_shape_map()
     nodes = [node for node in graph.nodes if is_buffer(node) and node.name in known]

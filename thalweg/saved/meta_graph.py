@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from thalweg import protos
 from thalweg.graph import versions
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.importer import import_graph_def
 from thalweg.graph.op import REGISTRY
-from thalweg.graph.protos import message
 from thalweg.graph.serial import op_def
 from thalweg.graph.util import write_graph
 from thalweg.platform import tf_logging
@@ -24,8 +24,6 @@ from thalweg.platform.compat import as_bytes, as_str
 from thalweg.public import public
 from thalweg.saved import control_nodes
 from thalweg.saved.collection_protos import Conversion, conversion_of
-from thalweg.saved.messages import meta_graph_def as meta_graph_class
-from thalweg.saved.messages import saver_def as saver_class
 from thalweg.variables.save_slice import strip_scope, with_scope
 from thalweg.version import __version__
 
@@ -71,7 +69,7 @@ def stripped_op_list_for_graph(graph_def: Any) -> Any:
     for name in used:
         if name not in REGISTRY and name not in _PLUMBING:
             raise ValueError(f"Op {name} is used by the graph, but is not registered")
-    return message("op_def", "OpList")(op=[op_def(REGISTRY[n]) for n in used if n in REGISTRY])
+    return protos.OpList(op=[op_def(REGISTRY[n]) for n in used if n in REGISTRY])
 
 
 def strip_graph_default_valued_attrs(meta_graph_def: Any) -> None:
@@ -191,7 +189,7 @@ def _scoped_graph_def(
     graph_def: Any, scope: str | None, clear_devices: bool, is_excluded: Callable[[str], bool]
 ) -> tuple[Any, list[str]]:
     """The nodes below a scope, their names without it, and the inputs that are left open."""
-    part = message("graph", "GraphDef")()
+    part = protos.GraphDef()
     part.versions.CopyFrom(graph_def.versions)
     part.library.CopyFrom(graph_def.library)
     unbound: dict[str, None] = {}
@@ -234,23 +232,23 @@ def create_meta_graph_def(
     strip_default_attrs: bool = False,
 ) -> Any:
     """A MetaGraphDef of a graph, its collections and its saver."""
-    kind = meta_graph_class()
-    _check_types(graph, kind, meta_info_def, graph_def, saver_def)
+    if graph is not None and not isinstance(graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
+        raise TypeError(f"graph must be of type Graph, not {type(graph)}")
     graph = graph or get_default_graph()
-    created = kind()
-    if meta_info_def:
-        created.meta_info_def.MergeFrom(meta_info_def)
+    created = protos.MetaGraphDef()
+    _merge_given(created, "meta_info_def", meta_info_def)
+    _merge_given(created, "graph_def", graph_def)
+    _merge_given(created, "saver_def", saver_def)
     created.meta_info_def.tensorflow_version = __version__
     created.meta_info_def.tensorflow_git_version = versions.GIT_VERSION
-    created.graph_def.MergeFrom(graph_def or graph.as_graph_def(add_shapes=True))
+    if graph_def is None:
+        created.graph_def.MergeFrom(graph.as_graph_def(add_shapes=True))
     if not created.meta_info_def.stripped_op_list.op:
         created.meta_info_def.stripped_op_list.MergeFrom(
             stripped_op_list_for_graph(created.graph_def)
         )
     if strip_default_attrs:
         strip_graph_default_valued_attrs(created)
-    if saver_def:
-        created.saver_def.MergeFrom(saver_def)
     named = [key for key in graph.get_all_collection_keys() if isinstance(key, str | bytes)]
     for key in collection_list or named:
         if clear_extraneous_savers and key == GraphKeys.SAVERS:
@@ -267,27 +265,24 @@ def _describe_control_nodes(created: Any, graph: Graph) -> None:
         created.collection_def[control_nodes.COLLECTION].bytes_list.value.extend(found)
 
 
-def _check_types(graph: Any, kind: Any, meta_info_def: Any, graph_def: Any, saver_def: Any) -> None:
-    wanted = (
-        ("graph", graph, Graph),
-        ("meta_info_def", meta_info_def, kind.MetaInfoDef),
-        ("graph_def", graph_def, message("graph", "GraphDef")),
-        ("saver_def", saver_def, saver_class()),
-    )
-    for name, value, type_ in wanted:
-        if value and not isinstance(value, type_):
-            raise TypeError(f"{name} must be of type {type_.__name__}, not {type(value)}")
+def _merge_given(created: Any, name: str, given: Any) -> None:
+    """Put what a caller gave, if anything, into the field of that name."""
+    if given is None:
+        return
+    field = getattr(created, name)
+    if not protos.is_message(given, type(field)):
+        raise TypeError(f"{name} must be of type {type(field).__name__}, not {type(given)}")
+    field.MergeFrom(protos.as_message(given, type(field)))
 
 
 def _write_debug_info(graph: Graph, folder: str, name: str, as_text: bool) -> None:
     """Where the user's code made each node, beside the graph: `debug/<stem>.debug` as TF has it."""
-    info = message("graph_debug_info", "GraphDebugInfo")()
+    info = protos.GraphDebugInfo()
     places: dict[str, int] = {}
     for node in graph.nodes:
-        file, _, line = node.origin.rpartition(":")
-        if line.isdigit():
-            index = places.setdefault(file, len(places))
-            info.traces[f"{node.name}@"].file_line_cols.add(file_index=index, line=int(line))
+        (file, line, _, _), *_ = node.traceback
+        index = places.setdefault(file, len(places))
+        info.traces[f"{node.name}@"].file_line_cols.add(file_index=index, line=line)
     info.files.extend(places)
     write_graph(info, os.path.join(folder, "debug"), f"{name}.debug", as_text=as_text)
 
@@ -313,7 +308,7 @@ def add_collection_def(
         return
     try:
         conversion = conversion_of(name)
-        written = message("meta_graph", "CollectionDef")()
+        written = protos.CollectionDef()
         if conversion is not None and conversion.to_proto is not None:
             _write_protos(written, items, conversion, export_scope)
         else:
@@ -347,6 +342,10 @@ def _write_protos(
 
 def _write_items(written: Any, items: Sequence[Any], scope: str | None) -> None:
     kind = _kind(items[0])
+    if kind == "any_list":  # of protobuf's own class, which is not that of our pool
+        for item in items:
+            written.any_list.value.add(type_url=item.type_url, value=item.value)
+        return
     values: list[Any] = list(items)
     if kind == "node_list":
         values = [strip_scope(item.name, scope) for item in items]
@@ -400,7 +399,14 @@ def _decoded(proto: Any, content: bytes, key: str) -> Any:
 
 def read_meta_graph_file(filename: str) -> Any:
     """The MetaGraphDef in a file, binary or text."""
-    return read_proto(os.fsdecode(filename), meta_graph_class())
+    return read_proto(os.fsdecode(filename), protos.MetaGraphDef)
+
+
+def as_meta_graph(meta_graph_or_file: Any) -> Any:
+    """A MetaGraphDef, given as it is or by the name of its file."""
+    if protos.is_message(meta_graph_or_file, protos.MetaGraphDef):
+        return protos.as_message(meta_graph_or_file, protos.MetaGraphDef)
+    return read_meta_graph_file(meta_graph_or_file)
 
 
 def read_proto(filename: str, kind: Any) -> Any:
@@ -458,8 +464,7 @@ def import_scoped_meta_graph_with_return_elements(
     return_elements: Sequence[str] | None = None,
 ) -> tuple[dict[str, Any], list[Any] | None]:
     """As `import_scoped_meta_graph`; also gives the nodes and tensors of some names."""
-    is_proto = isinstance(meta_graph_or_file, meta_graph_class())
-    proto = meta_graph_or_file if is_proto else read_meta_graph_file(meta_graph_or_file)
+    proto = as_meta_graph(meta_graph_or_file)
     if unbound_inputs_col_name:
         _check_bound(proto, unbound_inputs_col_name, input_map or {})
     graph = graph or get_default_graph()

@@ -11,18 +11,17 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.known import constant_value
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.protos import message
 from thalweg.ops.core import basic
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_bytes, as_str
 from thalweg.platform.files import gfile
 from thalweg.platform.files.durable import replace_file
 from thalweg.public import public, publish_value
-from thalweg.saved.messages import saved_model
 from thalweg.saved.meta_graph import read_proto
 from thalweg.saved.saver import Saver, import_meta_graph_with_return_elements
 from thalweg.saved.signatures import (
@@ -65,11 +64,27 @@ for _name in (
 
 @public("saved_model.builder.SavedModelBuilder", "saved_model.Builder")
 class SavedModelBuilder:
-    """Writes a saved model: a graph with its variables, then graphs for other uses of them."""
+    """Writes a saved model: a graph with its variables, then graphs for other uses of them.
+
+    Args:
+        export_dir: the folder, which must not exist.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [], name="x")
+        >>> y = tf.multiply(x, tf.Variable(2.0), name="y")
+        >>> sess.run(tf.global_variables_initializer())
+        >>> builder = tf.saved_model.builder.SavedModelBuilder("export")
+        >>> builder.add_meta_graph_and_variables(sess, [tf.saved_model.tag_constants.SERVING])
+        >>> path = builder.save()
+        >>> with tf.Session(graph=tf.Graph()) as session:
+        ...     model = tf.saved_model.loader.load(session, ["serve"], "export")
+        ...     session.run("y:0", {"x:0": 3.0})
+        np.float32(6.0)
+    """
 
     def __init__(self, export_dir: str) -> None:
         self._export_dir = os.fsdecode(export_dir)
-        self._saved_model = saved_model()(saved_model_schema_version=SAVED_MODEL_SCHEMA_VERSION)
+        self._saved_model = protos.SavedModel(saved_model_schema_version=SAVED_MODEL_SCHEMA_VERSION)
         if os.path.exists(self._export_dir) and os.listdir(self._export_dir):
             raise AssertionError(
                 "Export directory already exists, and isn't empty. Please choose a different "
@@ -151,7 +166,8 @@ class SavedModelBuilder:
         )
         graph.meta_info_def.tags.extend(tags)
         for key, signature in (signatures or {}).items():
-            graph.signature_def[key].CopyFrom(signature)
+            given = protos.as_message(signature, protos.SignatureDef)
+            graph.signature_def[key].CopyFrom(given)
         self._saved_model.meta_graphs.add().CopyFrom(graph)
 
     def _write_assets(self, tensors: Sequence[Tensor] | None) -> None:
@@ -228,7 +244,7 @@ def _asset_path(tensor: Any) -> str:
 def _add_asset(filename: str, tensor: Tensor) -> None:
     from google.protobuf.any_pb2 import Any as AnyMessage
 
-    asset = message("meta_graph", "AssetFileDef")(filename=filename)
+    asset = protos.AssetFileDef(filename=filename)
     asset.tensor_info.name = tensor.name
     packed = AnyMessage()
     packed.Pack(asset)
@@ -273,10 +289,15 @@ def maybe_saved_model_directory(export_dir: str) -> bool:
 
 def read_saved_model(export_dir: str) -> Any:
     """The SavedModel message of a folder."""
+    return read_proto(saved_model_file(export_dir), protos.SavedModel)
+
+
+def saved_model_file(export_dir: str) -> str:
+    """The file of a saved model that a folder has."""
     for name in (SAVED_MODEL_FILENAME_PB, SAVED_MODEL_FILENAME_PBTXT):
         path = os.path.join(export_dir, name)
         if os.path.exists(path):
-            return read_proto(path, saved_model())
+            return path
     raise OSError(
         f"SavedModel file does not exist at: {export_dir}/"
         f"{{{SAVED_MODEL_FILENAME_PBTXT}|{SAVED_MODEL_FILENAME_PB}}}"
@@ -333,7 +354,7 @@ def _assets(folder: str, proto: Any, scope: str | None) -> dict[str, str]:
     found: dict[str, str] = {}
     if ASSETS_KEY in proto.collection_def:
         for packed in proto.collection_def[ASSETS_KEY].any_list.value:
-            asset = message("meta_graph", "AssetFileDef").FromString(packed.value)
+            asset = protos.AssetFileDef.FromString(packed.value)
             path = os.path.join(folder, ASSETS_DIRECTORY, asset.filename)
             found[with_scope(asset.tensor_info.name, scope)] = path
     return found

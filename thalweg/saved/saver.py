@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
 from thalweg.ops.io import saving
@@ -28,12 +28,11 @@ from thalweg.platform.files.durable import replace_file
 from thalweg.public import public
 from thalweg.saved import checkpoint_state
 from thalweg.saved.collection_protos import register_proto_function
-from thalweg.saved.messages import meta_graph_def, saver_def
 from thalweg.saved.meta_graph import (
     add_collection_def,
+    as_meta_graph,
     export_meta_graph,
     import_scoped_meta_graph_with_return_elements,
-    read_meta_graph_file,
 )
 from thalweg.saved.saveables import all_saveable_objects
 from thalweg.saved.saver_builder import V2, BulkSaverBuilder
@@ -44,7 +43,36 @@ Checkpoint = tuple[str, float]  # path and time
 
 @public("train.Saver")
 class Saver:
-    """Saves and restores variables: `tf.train.Saver().save(sess, "/tmp/model", global_step=1)`."""
+    """Saves variables to checkpoint files and restores them.
+
+    Args:
+        var_list: the variables, as a list, or a dict from their names in files; None means all.
+        reshape: restore values of another shape with the same number of elements.
+        sharded: write a file for each device.
+        max_to_keep: how many recent checkpoints stay on disk; 0 or None keeps all.
+        keep_checkpoint_every_n_hours: keep one for good each time this many hours went by.
+        name: the name of the nodes.
+        restore_sequentially: restore one variable after the other.
+        saver_def: a SaverDef protobuf: use its nodes, which are in the graph already.
+        builder: taken for old programs.
+        defer_build: make the nodes when `build` is called or the first checkpoint is written.
+        allow_empty: allow a graph without variables.
+        write_version: the version of the file format.
+        pad_step_number: write step numbers with zeros in front, so that names sort.
+        save_relative_paths: keep paths in the `checkpoint` file relative to its folder.
+        filename: the default of the file name's placeholder.
+
+    Example:
+        >>> v = tf.Variable(3.0, name="v")
+        >>> sess.run(v.initializer)
+        >>> saver = tf.train.Saver()
+        >>> path = saver.save(sess, "./model", global_step=1)
+        >>> sess.run(v.assign(0.0))
+        np.float32(0.0)
+        >>> saver.restore(sess, path)
+        >>> path, sess.run(v)
+        ('./model-1', np.float32(3.0))
+    """
 
     def __init__(
         self,
@@ -135,7 +163,7 @@ class Saver:
         return True
 
     def _check_saver_def(self) -> None:
-        if not isinstance(self.saver_def, saver_def()):
+        if not protos.is_message(self.saver_def, protos.SaverDef):
             raise ValueError(f"saver_def must be a saver_pb2.SaverDef: {self.saver_def}")
         for name in ("save_tensor_name", "restore_op_name"):
             if not getattr(self.saver_def, name):
@@ -215,10 +243,23 @@ class Saver:
         save_debug_info: bool = False,
         background: bool = False,
     ) -> str | None:
-        """Save the variables; returns the prefix of the checkpoint, which `restore` takes.
+        """Save the variables.
 
-        With `background` the values are taken now and written beside the steps that follow; what
-        goes wrong is raised by the next `save` or by `wait`.
+        Args:
+            sess: the session that holds them.
+            save_path: the prefix of the files.
+            global_step: a number, tensor or variable to add to the prefix.
+            latest_filename: the name of the file that lists checkpoints; "checkpoint" if None.
+            meta_graph_suffix: the end of the file with the graph.
+            write_meta_graph: whether that file is written.
+            write_state: whether the list of checkpoints is updated.
+            strip_default_attrs: leave attributes with default values out of the graph.
+            save_debug_info: taken for old programs.
+            background: take the values now and write them beside the steps that follow; what goes
+                wrong is raised by the next `save` or by `wait`.
+
+        Returns:
+            The prefix of the checkpoint, which `restore` takes.
         """
         self.wait()
         state_name = latest_filename or "checkpoint"
@@ -362,7 +403,16 @@ class Saver:
     # Restoring
 
     def restore(self, sess: Any, save_path: str | None) -> None:
-        """Give the variables the values that they have in a checkpoint."""
+        """Give the variables the values of a checkpoint; they need no initializer then.
+
+        Args:
+            sess: the session.
+            save_path: the prefix that `save` returned, or `tf.train.latest_checkpoint` found.
+
+        Raises:
+            ValueError: where there is no such checkpoint.
+            NotFoundError: where it lacks a variable.
+        """
         if self._is_empty:
             return
         if save_path is None:
@@ -513,7 +563,27 @@ def import_meta_graph(
     import_scope: str | None = None,
     **kwargs: Any,
 ) -> Saver | None:
-    """Add the graph of a MetaGraphDef or its file; returns a saver, None without variables."""
+    """Add the graph of a `.meta` file, which a Saver wrote, to the default graph.
+
+    Args:
+        meta_graph_or_file: the path, or a MetaGraphDef.
+        clear_devices: drop the devices that nodes ask for.
+        import_scope: a scope to put in front of all names.
+        kwargs: as for `tf.import_graph_def`.
+
+    Returns:
+        A Saver for its variables; None without variables.
+
+    Example:
+        >>> v = tf.Variable(3.0, name="v")
+        >>> sess.run(v.initializer)
+        >>> path = tf.train.Saver().save(sess, "./model")
+        >>> with tf.Graph().as_default(), tf.Session() as session:
+        ...     saver = tf.train.import_meta_graph(path + ".meta")
+        ...     saver.restore(session, path)
+        ...     session.run("v:0")
+        np.float32(3.0)
+    """
     return import_meta_graph_with_return_elements(
         meta_graph_or_file, clear_devices, import_scope, **kwargs
     )[0]
@@ -527,8 +597,7 @@ def import_meta_graph_with_return_elements(
     **kwargs: Any,
 ) -> tuple[Saver | None, list[Any] | None]:
     """As `import_meta_graph`; also gives the nodes and tensors of some names."""
-    is_proto = isinstance(meta_graph_or_file, meta_graph_def())
-    proto = meta_graph_or_file if is_proto else read_meta_graph_file(meta_graph_or_file)
+    proto = as_meta_graph(meta_graph_or_file)
     _, elements = import_scoped_meta_graph_with_return_elements(
         proto,
         clear_devices=clear_devices,
@@ -549,4 +618,5 @@ def _saver_of(proto: Any, scope: str | None, graph: Any) -> Saver | None:
     return None
 
 
-register_proto_function(GraphKeys.SAVERS, saver_def, Saver.to_proto, Saver.from_proto)
+register_proto_function(GraphKeys.SAVERS, lambda: protos.SaverDef, Saver.to_proto, Saver.from_proto)
+protos.publish("SaverDef", "CheckpointState", below="train")

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph.device import canonical_name
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
@@ -19,7 +20,6 @@ from thalweg.graph.util import set_cpu0
 from thalweg.ops.core import basic, shaping
 from thalweg.ops.io import saving
 from thalweg.ops.text import strings
-from thalweg.saved.messages import saver_def
 from thalweg.saved.saveables import (
     SaveableObject,
     SaveSpec,
@@ -193,7 +193,7 @@ class BaseSaverBuilder:
             else:
                 saved = self._add_save_ops(path, saveables)
                 restored = self._add_restore_ops(path, saveables, restore_sequentially, reshape)
-        return saver_def()(
+        return protos.SaverDef(
             filename_tensor_name=path.name,
             save_tensor_name=saved.name,
             restore_op_name=restored.name,

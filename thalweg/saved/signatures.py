@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph.attributes import shape_proto
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.dtypes import as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.protos import message
 from thalweg.public import public, publish_value
 from thalweg.variables.save_slice import with_scope
 
@@ -58,7 +58,7 @@ publish_value("saved_model.tag_constants.EVAL", EVAL)
 @public("saved_model.utils.build_tensor_info", "saved_model.build_tensor_info")
 def build_tensor_info(tensor: Any) -> Any:
     """The TensorInfo of a tensor or sparse tensor: its names, dtype and shape."""
-    info = message("meta_graph", "TensorInfo")(dtype=as_dtype(tensor.dtype).as_datatype_enum)
+    info = protos.TensorInfo(dtype=as_dtype(tensor.dtype).as_datatype_enum)
     info.tensor_shape.CopyFrom(shape_proto(tensor.get_shape()))
     if isinstance(tensor, SparseTensor):
         info.coo_sparse.values_tensor_name = tensor.values.name
@@ -96,11 +96,11 @@ def build_signature_def(
     method_name: str | None = None,
 ) -> Any:
     """A SignatureDef of TensorInfos by their keys."""
-    signature = message("meta_graph", "SignatureDef")()
+    signature = protos.SignatureDef()
     for key, info in (inputs or {}).items():
-        signature.inputs[key].CopyFrom(info)
+        signature.inputs[key].CopyFrom(protos.as_message(info, protos.TensorInfo))
     for key, info in (outputs or {}).items():
-        signature.outputs[key].CopyFrom(info)
+        signature.outputs[key].CopyFrom(protos.as_message(info, protos.TensorInfo))
     if method_name is not None:
         signature.method_name = method_name
     return signature

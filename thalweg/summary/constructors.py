@@ -12,11 +12,11 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph import dtypes
 from thalweg.graph.collections import GraphKeys, add_to_collection, get_collection
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
-from thalweg.graph.protos import message
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.io import summaries
 from thalweg.platform import tf_logging
@@ -67,7 +67,22 @@ def tag_tensor(tag: Any, name: str = "tag") -> Tensor:
 def scalar(
     name: str, tensor: Any, collections: Iterable[Any] | None = None, family: str | None = None
 ) -> Tensor:
-    """A summary of one number: `tf.summary.scalar("loss", loss)`."""
+    """A summary of one number, such as a loss.
+
+    Args:
+        name: the tag; scopes prefix it, and TensorBoard groups charts by the prefix.
+        tensor: a real tensor of one element.
+        collections: graph collections to join; None means `SUMMARIES`.
+        family: a word to group by instead of the scope.
+
+    Returns:
+        A string scalar: a serialized Summary, for `FileWriter.add_summary`.
+
+    Example:
+        >>> text = sess.run(tf.summary.scalar("loss", 0.5))
+        >>> tf.Summary.FromString(text).value[0].simple_value
+        0.5
+    """
     with summary_scope(name, family, values=[tensor]) as (tag, scope):
         return collect(
             summaries.ScalarSummary()(tag_tensor(tag, "tags"), tensor, name=scope), collections
@@ -78,7 +93,25 @@ def scalar(
 def histogram(
     name: str, values: Any, collections: Iterable[Any] | None = None, family: str | None = None
 ) -> Tensor:
-    """A summary of how the elements of a tensor are distributed; all must be finite."""
+    """A summary of how the elements of a tensor are distributed.
+
+    Args:
+        name: the tag; scopes prefix it.
+        values: a real tensor of any shape, every element finite.
+        collections: graph collections to join; None means `SUMMARIES`.
+        family: a word to group by instead of the scope.
+
+    Returns:
+        A string scalar: a serialized Summary.
+
+    Raises:
+        InvalidArgumentError: where an element is NaN or infinite.
+
+    Example:
+        >>> text = sess.run(tf.summary.histogram("weights", [1.0, 2.0, 2.0]))
+        >>> tf.Summary.FromString(text).value[0].histo.num
+        3.0
+    """
     with summary_scope(name, family, "HistogramSummary", [values]) as (tag, scope):
         return collect(
             summaries.HistogramSummary()(tag_tensor(tag), values, name=scope), collections
@@ -93,7 +126,24 @@ def image(
     collections: Iterable[Any] | None = None,
     family: str | None = None,
 ) -> Tensor:
-    """A summary of the first pictures of a batch [batch, height, width, 1, 3 or 4]."""
+    """A summary of the first pictures of a batch.
+
+    Args:
+        name: the tag; scopes prefix it, and the number of the picture follows.
+        tensor: [batch, height, width, channels], uint8 or floating, with 1 (grey), 3 (RGB) or 4
+            (RGBA) channels; floats are scaled so that they use the range of uint8.
+        max_outputs: how many pictures are kept.
+        collections: graph collections to join; None means `SUMMARIES`.
+        family: a word to group by instead of the scope.
+
+    Returns:
+        A string scalar: a serialized Summary.
+
+    Example:
+        >>> text = sess.run(tf.summary.image("input", tf.zeros([5, 8, 8, 3]), max_outputs=2))
+        >>> [value.tag for value in tf.Summary.FromString(text).value]
+        ['input/image/0', 'input/image/1']
+    """
     op = summaries.ImageSummary(max_images=max_outputs)
     with summary_scope(name, family, values=[tensor]) as (tag, scope):
         return collect(op(tag_tensor(tag), tensor, name=scope), collections)
@@ -185,14 +235,31 @@ def get_summary_description(node_def: Any) -> Any:
     if node_def.op != "TensorSummary":
         raise ValueError(f"Can't get_summary_description on {node_def.op}")
     description = as_str_any(node_def.attr["description"].s) or "{}"
-    return _json_format().Parse(description, message("summary", "SummaryDescription")())
+    return _json_format().Parse(description, protos.SummaryDescription())
 
 
 @public("summary.merge")
 def merge(
     inputs: Sequence[Any], collections: Iterable[Any] | None = None, name: str | None = None
 ) -> Tensor:
-    """One summary with all values of several."""
+    """One summary with all values of several.
+
+    Args:
+        inputs: serialized summaries, as string tensors.
+        collections: graph collections to join; None means none.
+        name: the name of the node.
+
+    Returns:
+        A string scalar: a serialized Summary.
+
+    Raises:
+        InvalidArgumentError: where two of them have the same tag.
+
+    Example:
+        >>> both = tf.summary.merge([tf.summary.scalar("a", 1.0), tf.summary.scalar("b", 2.0)])
+        >>> [value.tag for value in tf.Summary.FromString(sess.run(both)).value]
+        ['a', 'b']
+    """
     clean = clean_tag(name)
     with name_scope(clean, "Merge", inputs):
         merged = summaries.MergeSummary()(list(inputs), name=clean)
@@ -203,6 +270,21 @@ def merge(
 def merge_all(
     key: Any = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None
 ) -> Tensor | None:
-    """One summary with all values of those that were collected; None if there were none."""
+    """One summary with all values of those collected in the default graph.
+
+    Args:
+        key: the collection to merge.
+        scope: a regular expression; only summaries whose names it matches are merged.
+        name: the name of the node.
+
+    Returns:
+        A string scalar, or None if there are none.
+
+    Example:
+        >>> loss, rate = tf.summary.scalar("loss", 0.5), tf.summary.scalar("rate", 0.1)
+        >>> text = sess.run(tf.summary.merge_all())
+        >>> {value.tag for value in tf.Summary.FromString(text).value} == {"loss", "rate"}
+        True
+    """
     collected = get_collection(key, scope)
     return merge(collected, name=name) if collected else None

@@ -13,8 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from thalweg import errors
-from thalweg.graph.protos import message
+from thalweg import errors, protos
 from thalweg.platform.compat import as_str_any
 from thalweg.platform.files.records import RecordReader, framed
 from thalweg.platform.files.wire import bytes_field, double_field, integer_field
@@ -38,7 +37,7 @@ class EventsWriter:
     """Appends serialised events to a new file `<prefix>.out.tfevents.<seconds>.<host><suffix>`."""
 
     def __init__(self, prefix: str, suffix: str = "") -> None:
-        self._prefix = prefix
+        self._prefix = os.path.abspath(prefix)  # wherever the program goes
         self._suffix = suffix
         self._file: int | None = None
         self._path = ""
@@ -149,7 +148,7 @@ def _created(path: str) -> int | None:
 def summary_iterator(path: Any) -> Iterator[Any]:
     """The Event messages of an event file: `for event in tf.train.summary_iterator(path): …`."""
     reader = RecordReader(path)
-    event = message("event", "Event")
+    event = protos.Event
     try:
         for record in reader:
             yield _parsed(event, record, path)

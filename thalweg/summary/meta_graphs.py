@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph import versions
 from thalweg.graph.op import REGISTRY
-from thalweg.graph.protos import message
 from thalweg.graph.serial import op_def
 from thalweg.version import __version__
 
 
 def meta_graph_of(graph_def: Any) -> Any:
     """A MetaGraphDef with a graph and the definitions of its ops."""
-    proto = message("meta_graph", "MetaGraphDef")()
-    proto.graph_def.CopyFrom(graph_def)
+    proto = protos.MetaGraphDef()
+    proto.graph_def.CopyFrom(protos.as_message(graph_def, protos.GraphDef))
     inner = (node for function in graph_def.library.function for node in function.node_def)
     used = sorted({node.op for node in (*graph_def.node, *inner)})
     known = [op_def(REGISTRY[name]) for name in used if name in REGISTRY]

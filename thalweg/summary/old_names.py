@@ -24,7 +24,22 @@ Collections = Iterable[Any] | None
 def scalar_summary(
     tags: Any, values: Any, collections: Collections = None, name: str | None = None
 ) -> Tensor:
-    """A summary of a number for each tag."""
+    """A summary of a number for each tag; `tf.summary.scalar` is the newer name.
+
+    Args:
+        tags: a string, or a tensor of strings.
+        values: real numbers of the shape of `tags`.
+        collections: graph collections to join; None means `SUMMARIES`.
+        name: the name of the node.
+
+    Returns:
+        A string scalar: a serialized Summary.
+
+    Example:
+        >>> text = sess.run(tf.scalar_summary(["a", "b"], [1.0, 2.0]))
+        >>> [(value.tag, value.simple_value) for value in tf.Summary.FromString(text).value]
+        [('a', 1.0), ('b', 2.0)]
+    """
     with name_scope(name, "ScalarSummary", [tags, values]) as scope:
         return collect(
             summaries.ScalarSummary()(tag_tensor(tags, "tags"), values, name=scope), collections
@@ -35,7 +50,22 @@ def scalar_summary(
 def histogram_summary(
     tag: Any, values: Any, collections: Collections = None, name: str | None = None
 ) -> Tensor:
-    """A summary of how the elements of a tensor are distributed."""
+    """A summary of how elements are distributed; `tf.summary.histogram` is the newer name.
+
+    Args:
+        tag: the tag.
+        values: a real tensor, every element finite.
+        collections: graph collections to join; None means `SUMMARIES`.
+        name: the name of the node.
+
+    Returns:
+        A string scalar: a serialized Summary.
+
+    Example:
+        >>> text = sess.run(tf.histogram_summary("weights", [1.0, 2.0]))
+        >>> tf.Summary.FromString(text).value[0].histo.sum
+        3.0
+    """
     with name_scope(name, "HistogramSummary", [tag, values]) as scope:
         return collect(
             summaries.HistogramSummary()(tag_tensor(tag), values, name=scope), collections
@@ -50,7 +80,23 @@ def image_summary(
     collections: Collections = None,
     name: str | None = None,
 ) -> Tensor:
-    """A summary of the first pictures of a batch."""
+    """A summary of the first pictures of a batch; `tf.summary.image` is the newer name.
+
+    Args:
+        tag: the tag.
+        tensor: [batch, height, width, 1, 3 or 4].
+        max_images: how many pictures are kept.
+        collections: graph collections to join; None means `SUMMARIES`.
+        name: the name of the node.
+
+    Returns:
+        A string scalar: a serialized Summary.
+
+    Example:
+        >>> text = sess.run(tf.image_summary("input", tf.zeros([1, 8, 8, 1])))
+        >>> tf.Summary.FromString(text).value[0].image.height
+        8
+    """
     op = summaries.ImageSummary(max_images=max_images)
     with name_scope(name, "ImageSummary", [tag, tensor]) as scope:
         return collect(op(tag_tensor(tag), tensor, name=scope), collections)
@@ -84,7 +130,20 @@ def merge_summary(
 
 @public("merge_all_summaries", "contrib.deprecated.merge_all_summaries")
 def merge_all_summaries(key: Any = GraphKeys.SUMMARIES) -> Tensor | None:
-    """One summary with all values of those that were collected; None if there were none."""
+    """One summary with all values of those collected; `tf.summary.merge_all` is the newer name.
+
+    Args:
+        key: the collection to merge.
+
+    Returns:
+        A string scalar, or None if there are none.
+
+    Example:
+        >>> loss = tf.scalar_summary("loss", 0.5)
+        >>> text = sess.run(tf.merge_all_summaries())
+        >>> tf.Summary.FromString(text).value[0].tag
+        'loss'
+    """
     collected = get_collection(key)
     return merge_summary(collected) if collected else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from thalweg.graph.protos import message as proto_message
+from thalweg import protos
 from thalweg.platform import tf_logging
 
 DEBUG: Final = "DEBUG"
@@ -62,7 +62,7 @@ def log(level: str, message: str, *args: object) -> None:
 
 
 def _event(level: str, text: str) -> Any:
-    event = proto_message("event", "Event")(wall_time=time.time())
+    event = protos.Event(wall_time=time.time())
     event.log_message.level = _LEVELS[level]
     event.log_message.message = text
     return event

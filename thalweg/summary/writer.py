@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
+from thalweg import protos
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.protos import message
 from thalweg.ops.io.summaries import METADATA, value_tag
 from thalweg.platform import tf_logging
 from thalweg.platform.compat import as_bytes
@@ -39,7 +39,12 @@ class SummaryToEventTransformer:
         self.add_meta_graph(meta_graph_of(_graph_def(graph_def if graph is None else graph)))
 
     def add_summary(self, summary: Any, global_step: Any = None) -> None:
-        """Add a Summary message, or what running a summary op gave."""
+        """Write a summary to the event file.
+
+        Args:
+            summary: a `tf.Summary`, or the bytes of one that a session fetched.
+            global_step: the step it belongs to.
+        """
         if not isinstance(summary, bytes) and not hasattr(summary, "SerializeToString"):
             raise TypeError(f"A summary is a Summary message or its bytes, not {summary!r}")
         content = summary if isinstance(summary, bytes) else summary.SerializeToString()
@@ -60,7 +65,7 @@ class SummaryToEventTransformer:
 
     def add_meta_graph(self, meta_graph_def: Any, global_step: Any = None) -> None:
         """Add a MetaGraphDef message."""
-        if not isinstance(meta_graph_def, message("meta_graph", "MetaGraphDef")):
+        if not protos.is_message(meta_graph_def, protos.MetaGraphDef):
             raise TypeError(
                 f"meta_graph_def must be type MetaGraphDef, saw type: {type(meta_graph_def)}"
             )
@@ -98,7 +103,7 @@ class SummaryToEventTransformer:
         self._add_bytes(event)
 
     def _add_bytes(self, event: bytes) -> None:
-        self.event_writer.add_event(message("event", "Event").FromString(event))
+        self.event_writer.add_event(protos.Event.FromString(event))
 
 
 def _graph_def(graph: Any) -> Any:
@@ -111,9 +116,24 @@ def _graph_def(graph: Any) -> Any:
 
 @public("summary.FileWriter")
 class FileWriter(SummaryToEventTransformer):
-    """Writes summaries to an event file in a folder, for TensorBoard to show.
+    """Writes summaries, graphs and run metadata to an event file that TensorBoard shows.
 
-    `with tf.summary.FileWriter("logs", session.graph) as writer: writer.add_summary(s, step)`
+    Args:
+        logdir: the folder; the file in it gets a name with the time and the host.
+        graph: a graph to write at once, for the graph view.
+        max_queue: how many events may wait before a call that adds one blocks.
+        flush_secs: how often, in seconds, what waits is written.
+        graph_def: the same as `graph`, as a GraphDef; for old programs.
+        filename_suffix: an ending for the name of the file.
+        session: a session: `add_summary` then takes tensors too.
+
+    Example:
+        >>> tf.summary.scalar("loss", 0.5)
+        <tf.Tensor 'loss:0' shape=() dtype=string>
+        >>> with tf.summary.FileWriter("logs") as writer:
+        ...     writer.add_summary(sess.run(tf.summary.merge_all()), global_step=1)
+        >>> len(tf.gfile.Glob("logs/events.out.tfevents.*"))
+        1
     """
 
     event_writer: EventFileWriter
@@ -218,4 +238,14 @@ class FileWriterCache:
 
 @public("train.SummaryWriter")
 class SummaryWriter(FileWriter):
-    """The old name of FileWriter."""
+    """The name that `tf.summary.FileWriter` had before TensorFlow 1.0.
+
+    Args:
+        logdir, graph, max_queue, flush_secs, graph_def, filename_suffix, session: as there.
+
+    Example:
+        >>> writer = tf.train.SummaryWriter("logs")
+        >>> writer.close()
+        >>> len(tf.gfile.Glob("logs/events.out.tfevents.*"))
+        1
+    """

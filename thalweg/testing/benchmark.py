@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from thalweg import protos
 from thalweg.inspect.timeline import Timeline
 from thalweg.public import public
-from thalweg.runtime.config import RunOptions
 from thalweg.runtime.stats import RunMetadata
 
 
@@ -105,7 +105,8 @@ def _timed(work: Callable[[], Any]) -> float:
 
 def _traced(sess: Any, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> str:
     metadata = RunMetadata()
-    sess.run(fetches, feed_dict, RunOptions(trace_level=RunOptions.FULL_TRACE), metadata)
+    options = protos.RunOptions(trace_level=protos.RunOptions.FULL_TRACE)
+    sess.run(fetches, feed_dict, options, metadata)
     return Timeline(metadata.step_stats).generate_chrome_trace_format()
 
 

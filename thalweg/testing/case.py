@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.graph import context
 from thalweg.graph.device import canonical_name
 from thalweg.graph.graph import Graph, get_default_graph, reset_default_graph
 from thalweg.graph.scopes import DEFAULT_GRAPH_SEED
 from thalweg.inspect.session import Session
 from thalweg.public import public
-from thalweg.runtime.config import ConfigProto
 from thalweg.testing import program
 from thalweg.testing.assertions import ArrayAssertions
 from thalweg.testing.graphs import GraphAssertions
@@ -29,7 +28,22 @@ Predicate = Callable[[Exception], Any]
 
 @public("test.TestCase")
 class TestCase(ArrayAssertions, GraphAssertions):
-    """The base of tests: every method begins with an empty default graph of a known seed."""
+    """The base of tests: every method begins with an empty default graph of a known seed.
+
+    Beside what `unittest` has there are `test_session()`, `assertAllClose`, `assertAllEqual` and
+    others that compare arrays and tell where they differ.
+
+    Args:
+        methodName: the method that this test runs; `unittest` passes it.
+
+    Example:
+        >>> class ScaleTest(tf.test.TestCase):
+        ...     def test_scale(self):
+        ...         with self.test_session() as session:
+        ...             self.assertAllClose(session.run(tf.constant([1.0, 2.0]) * 3), [3.0, 6.0])
+        >>> ScaleTest("test_scale").run().wasSuccessful()
+        True
+    """
 
     def __init__(self, methodName: str = "runTest") -> None:  # noqa: N803 - unittest's own name
         super().__init__(methodName)
@@ -69,7 +83,7 @@ class TestCase(ArrayAssertions, GraphAssertions):
     def test_session(
         self,
         graph: Graph | None = None,
-        config: ConfigProto | None = None,
+        config: Any = None,
         use_gpu: bool = False,
         force_gpu: bool = False,
     ) -> AbstractContextManager[Session]:
@@ -83,7 +97,7 @@ class TestCase(ArrayAssertions, GraphAssertions):
     def cached_session(
         self,
         graph: Graph | None = None,
-        config: ConfigProto | None = None,
+        config: Any = None,
         use_gpu: bool = False,
         force_gpu: bool = False,
     ) -> Generator[Session]:
@@ -102,7 +116,7 @@ class TestCase(ArrayAssertions, GraphAssertions):
     def session(
         self,
         graph: Graph | None = None,
-        config: ConfigProto | None = None,
+        config: Any = None,
         use_gpu: bool = False,
         force_gpu: bool = False,
     ) -> Generator[Session]:
@@ -201,11 +215,11 @@ class CheckedThread:
         return self._thread.is_alive()
 
 
-def _prepared(config: ConfigProto | None, force_gpu: bool) -> ConfigProto:
+def _prepared(config: Any, force_gpu: bool) -> Any:
     """A configuration without optimisation: tests are about the ops they name."""
-    chosen = ConfigProto(allow_soft_placement=True) if config is None else deepcopy(config)
+    chosen = protos.ConfigProto(allow_soft_placement=True) if config is None else deepcopy(config)
     chosen.allow_soft_placement = chosen.allow_soft_placement and not force_gpu
-    chosen.graph_options.optimizer_options.opt_level = -1
+    chosen.graph_options.optimizer_options.opt_level = protos.OptimizerOptions.L0
     return chosen
 
 

@@ -20,7 +20,19 @@ from thalweg.testing import benchmark
 
 @public("test.main")
 def main(argv: list[str] | None = None) -> NoReturn:
-    """Run the tests of the main module, or with `--benchmarks=<regex>` its benchmarks."""
+    """Run the tests of the main module and exit, as `unittest.main` does.
+
+    Args:
+        argv: the command line; by default `sys.argv`. `--benchmarks=<regex>` runs benchmarks.
+
+    Example:
+        >>> class AddTest(tf.test.TestCase):
+        ...     def test_add(self):
+        ...         with self.test_session():
+        ...             self.assertAllEqual(tf.add([1], [2]).eval(), [3])
+        >>> if __name__ == "__main__":
+        ...     tf.test.main()
+    """
     app.run(_run, argv)
 
 
@@ -35,7 +47,15 @@ def _run(argv: list[str]) -> None:
 @public("test.get_temp_dir")
 @functools.cache
 def get_temp_dir() -> str:
-    """The folder for this process's test files: TEST_TMPDIR, or one that goes when it ends."""
+    """A folder for the files of tests: `TEST_TMPDIR`, or one that goes when the process ends.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> tf.gfile.IsDirectory(tf.test.get_temp_dir())
+        True
+    """
     given = os.environ.get("TEST_TMPDIR")
     if given:
         os.makedirs(given, exist_ok=True)

@@ -13,7 +13,25 @@ from thalweg.train.parts import ElementwiseOptimizer, Part
 
 @public("train.AdadeltaOptimizer")
 class AdadeltaOptimizer(ElementwiseOptimizer):
-    """a ← ρ·a + (1−ρ)·g²;  u = √((d+ε) / (a+ε))·g;  d ← ρ·d + (1−ρ)·u²;  w ← w − α·u"""
+    """Adadelta: steps scaled by running means of squared gradients and of squared steps.
+
+    a ← ρ·a + (1−ρ)·g²;  u = √((d+ε) / (a+ε))·g;  d ← ρ·d + (1−ρ)·u²;  w ← w − α·u
+
+    Args:
+        learning_rate: α; a number, a scalar tensor or a function that gives one.
+        rho: ρ, the decay of the means.
+        epsilon: ε, which gets the steps going.
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the update and of the slots.
+
+    Example:
+        >>> w = tf.Variable(1.0)
+        >>> train = tf.train.AdadeltaOptimizer(1.0).minimize(tf.square(w))
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(train)
+        >>> sess.run(w) < 1.0
+        np.True_
+    """
 
     def __init__(
         self,

@@ -13,7 +13,24 @@ from thalweg.train.parts import ElementwiseOptimizer, Part
 
 @public("train.AdagradOptimizer")
 class AdagradOptimizer(ElementwiseOptimizer):
-    """a ← a + g²;  w ← w − learning_rate·g / √a"""
+    """Adagrad: steps divided by the root of the sum of squared gradients so far.
+
+    a ← a + g²;  w ← w − learning_rate·g / √a
+
+    Args:
+        learning_rate: a number, a scalar tensor or a function that gives one.
+        initial_accumulator_value: what `a` begins with, above 0.
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the update and of the slots.
+
+    Example:
+        >>> w = tf.Variable(1.0)
+        >>> train = tf.train.AdagradOptimizer(0.5).minimize(tf.square(w))
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(train)
+        >>> sess.run(w) < 1.0
+        np.True_
+    """
 
     def __init__(
         self,

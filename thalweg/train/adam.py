@@ -28,9 +28,28 @@ class _Numbers(NamedTuple):
 
 @public("train.AdamOptimizer")
 class AdamOptimizer(ElementwiseOptimizer):
-    """m ← β₁·m + (1−β₁)·g;  v ← β₂·v + (1−β₂)·g²;  w ← w − αₜ·m / (√v + ε)
+    """Adam: steps scaled by running means of the gradient and of its square.
+
+    m ← β₁·m + (1−β₁)·g;  v ← β₂·v + (1−β₂)·g²;  w ← w − αₜ·m / (√v + ε)
 
     αₜ = α·√(1−β₂ᵗ) / (1−β₁ᵗ), where t counts the steps, this one included.
+
+    Args:
+        learning_rate: α; a number, a scalar tensor or a function that gives one.
+        beta1: β₁, the decay of the mean of gradients.
+        beta2: β₂, the decay of the mean of their squares.
+        epsilon: ε, which keeps the quotient finite.
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the update and of the slots.
+
+    Example:
+        >>> w = tf.Variable(5.0)
+        >>> train = tf.train.AdamOptimizer(0.1).minimize(tf.square(w))
+        >>> sess.run(tf.global_variables_initializer())
+        >>> for _ in range(100):
+        ...     sess.run(train)
+        >>> abs(sess.run(w)) < 0.5
+        np.True_
     """
 
     def __init__(

@@ -116,9 +116,26 @@ def weighted_moving_average(
 
 @public("train.ExponentialMovingAverage")
 class ExponentialMovingAverage:
-    """Keeps an average for each of several variables: `ema.apply([w])`, `ema.average(w)`.
+    """Keeps a moving average of each of several variables or tensors.
 
-    With `num_updates` the decay is min(decay, (1 + n) / (10 + n)): early averages move faster.
+    `apply` gives a node that updates: average ← decay·average + (1 − decay)·value.
+
+    Args:
+        decay: how much of an average stays in each update, such as 0.999.
+        num_updates: a count n of updates; the decay is then min(decay, (1 + n) / (10 + n)), so that
+            early averages move faster.
+        zero_debias: correct averages of tensors for having begun at zero.
+        name: the end of the averages' names.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> ema = tf.train.ExponentialMovingAverage(0.5)
+        >>> update = ema.apply([v])
+        >>> sess.run(tf.global_variables_initializer())
+        >>> with tf.control_dependencies([v.assign(3.0)]):
+        ...     moved = tf.identity(v)
+        >>> sess.run(moved), sess.run(update), sess.run(ema.average(v))
+        (np.float32(3.0), None, np.float32(2.0))
     """
 
     def __init__(

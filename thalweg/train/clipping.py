@@ -28,7 +28,21 @@ def _with_values(t: Any, values: Tensor) -> Any:
 
 @public("clip_by_norm")
 def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
-    """`t` scaled so that its L2 norm (along `axes`) is at most `clip_norm`."""
+    """`t` scaled so that its L2 norm is at most `clip_norm`.
+
+    Args:
+        t: a floating tensor, or IndexedSlices.
+        clip_norm: the limit, a scalar.
+        axes: axes to take the norm along; None means all.
+        name: the name of the nodes.
+
+    Returns:
+        What `t` is, of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.clip_by_norm([3.0, 4.0], 1.0))
+        array([0.6, 0.8], dtype=float32)
+    """
     with name_scope(name, "clip_by_norm", [t, clip_norm]) as scope:
         values = _values(t)
         squares = reduce.reduce_sum(values * values, axes, keepdims=True)
@@ -44,7 +58,19 @@ def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = No
 
 @public("global_norm", "linalg.global_norm")
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
-    """The L2 norm of several tensors as one vector; None among them counts nothing."""
+    """The L2 norm of several tensors as one vector.
+
+    Args:
+        t_list: tensors or IndexedSlices; None among them counts nothing.
+        name: the name of the nodes.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> sess.run(tf.global_norm([[3.0], [4.0]]))
+        np.float32(5.0)
+    """
     tensors = _checked(t_list)
     with name_scope(name, "global_norm", tensors):
         values = [_values(t) for t in tensors if t is not None]
@@ -62,9 +88,23 @@ def _checked(t_list: Any) -> list[Any]:
 def clip_by_global_norm(
     t_list: Sequence[Any], clip_norm: Any, use_norm: Any = None, name: str | None = None
 ) -> tuple[list[Any], Tensor]:
-    """All tensors scaled so that their global norm is at most `clip_norm`; and that norm.
+    """All tensors scaled by one factor, so that their global norm is at most `clip_norm`.
 
     A norm that is not finite makes the results NaN: bad gradients must not look good.
+
+    Args:
+        t_list: tensors or IndexedSlices, often gradients; None among them stays None.
+        clip_norm: the limit, a scalar.
+        use_norm: the global norm, where it is known already.
+        name: the name of the nodes.
+
+    Returns:
+        (a list of the scaled tensors, the global norm before).
+
+    Example:
+        >>> clipped, norm = tf.clip_by_global_norm([[3.0], [4.0]], 1.0)
+        >>> sess.run([norm, *clipped])
+        [np.float32(5.0), array([0.6], dtype=float32), array([0.8], dtype=float32)]
     """
     tensors = _checked(t_list)
     norm = global_norm(tensors, name) if use_norm is None else convert_to_tensor(use_norm)

@@ -22,6 +22,22 @@ class Coordinator:
 
     Threads ask `should_stop()` now and then; any of them may call `request_stop()`, with the error
     that is the reason. `join` waits for all of them and raises that error.
+
+    Args:
+        clean_stop_exception_types: errors that end the work without being raised by `join`;
+            `OutOfRangeError` if None.
+
+    Example:
+        >>> import threading
+        >>> coord = tf.train.Coordinator()
+        >>> def work():
+        ...     while not coord.should_stop():
+        ...         coord.request_stop()
+        >>> thread = threading.Thread(target=work)
+        >>> thread.start()
+        >>> coord.join([thread])
+        >>> coord.should_stop()
+        True
     """
 
     def __init__(

@@ -28,7 +28,26 @@ def replica_device_setter(
     ps_ops: Sequence[str] | None = None,
     ps_strategy: Callable[[Any], int] | None = None,
 ) -> DeviceFunction | None:
-    """A function for `tf.device`; None where there are no parameter servers."""
+    """A function for `tf.device` that puts variables on parameter servers, one after the other.
+
+    Args:
+        ps_tasks: the number of parameter servers.
+        ps_device: the device of variables.
+        worker_device: the device of everything else.
+        merge_devices: add to the devices of outer scopes instead of replacing them.
+        cluster: a description of the cluster to take `ps_tasks` from.
+        ps_ops: the types of nodes that are variables.
+        ps_strategy: a function from a node to the number of its server; in turn if None.
+
+    Returns:
+        A function from nodes to devices; None where there are no parameter servers.
+
+    Example:
+        >>> with tf.device(tf.train.replica_device_setter(ps_tasks=2)):
+        ...     v, w = tf.Variable(1.0), tf.Variable(2.0)
+        >>> v.device, w.device
+        ('/job:ps/task:0', '/job:ps/task:1')
+    """
     if cluster is not None:
         job = DeviceSpec.from_string(ps_device).job
         ps_tasks = len(_jobs(cluster).get(job or "", ()))

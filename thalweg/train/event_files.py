@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from thalweg import protos
 from thalweg.graph.graph import Graph, get_default_graph
-from thalweg.graph.protos import message
 from thalweg.graph.util import write_graph
 from thalweg.platform import tf_logging
 from thalweg.saved.meta_graph import create_meta_graph_def
@@ -43,23 +43,23 @@ def write_graph_beside(folder: str | None, writer: Any, saver_def: Any) -> None:
 
 def rate_summary(tag: str, rate: float) -> Any:
     """A Summary message with one number."""
-    kind = message("summary", "Summary")
+    kind = protos.Summary
     return kind(value=[kind.Value(tag=tag, simple_value=rate)])
 
 
 def start_log() -> Any:
     """The SessionLog message of a beginning."""
-    kind = message("event", "SessionLog")
+    kind = protos.SessionLog
     return kind(status=kind.START)
 
 
 def stop_log() -> Any:
     """The SessionLog message of an end."""
-    kind = message("event", "SessionLog")
+    kind = protos.SessionLog
     return kind(status=kind.STOP)
 
 
 def checkpoint_log(path: str) -> Any:
     """The SessionLog message of a checkpoint."""
-    kind = message("event", "SessionLog")
+    kind = protos.SessionLog
     return kind(status=kind.CHECKPOINT, checkpoint_path=path)

@@ -20,7 +20,21 @@ from thalweg.variables.variable import Variable
 
 @public("train.global_step")
 def global_step(sess: Runner, global_step_tensor: Any) -> int:
-    """The value of the global step in a session; some programs have it as a vector of one."""
+    """The value of the global step in a session.
+
+    Args:
+        sess: the session.
+        global_step_tensor: the step, a tensor or variable.
+
+    Returns:
+        A Python integer.
+
+    Example:
+        >>> step = tf.train.create_global_step()
+        >>> sess.run(step.initializer)
+        >>> tf.train.global_step(sess, step)
+        0
+    """
     return int(np.asarray(sess.run(global_step_tensor)).item())
 
 
@@ -28,7 +42,21 @@ def global_step(sess: Runner, global_step_tensor: Any) -> int:
     "train.get_global_step", "contrib.framework.get_global_step", "contrib.slim.get_global_step"
 )
 def get_global_step(graph: Graph | None = None) -> Any:
-    """The global step of a graph: from its collection, or the tensor of that name, or None."""
+    """The global step of a graph, which counts training steps.
+
+    Args:
+        graph: the graph; the default one if None.
+
+    Returns:
+        The variable in the collection `GLOBAL_STEP`, or named "global_step"; None if there is none.
+
+    Example:
+        >>> tf.train.get_global_step() is None
+        True
+        >>> step = tf.train.create_global_step()
+        >>> tf.train.get_global_step() is step
+        True
+    """
     graph = graph or get_default_graph()
     collected = graph.get_collection(GraphKeys.GLOBAL_STEP)
     if len(collected) > 1:
@@ -74,7 +102,19 @@ def create_global_step(graph: Graph | None = None) -> Variable:
     "contrib.slim.get_or_create_global_step",
 )
 def get_or_create_global_step(graph: Graph | None = None) -> Any:
-    """The global step of a graph, made if there is none."""
+    """The global step of a graph, made if there is none.
+
+    Args:
+        graph: the graph; the default one if None.
+
+    Returns:
+        An int64 variable that optimizers increment: `minimize(loss, global_step=step)`.
+
+    Example:
+        >>> step = tf.train.get_or_create_global_step()
+        >>> step.name, tf.train.get_or_create_global_step() is step
+        ('global_step:0', True)
+    """
     graph = graph or get_default_graph()
     found = get_global_step(graph)
     return create_global_step(graph) if found is None else found

@@ -14,7 +14,22 @@ from thalweg.train.parts import ElementwiseOptimizer, Part
 
 @public("train.GradientDescentOptimizer")
 class GradientDescentOptimizer(ElementwiseOptimizer):
-    """w ← w − learning_rate·g"""
+    """Gradient descent: w ← w − learning_rate·g
+
+    Args:
+        learning_rate: a number, a scalar tensor or a function that gives one.
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the update.
+
+    Example:
+        >>> w = tf.Variable([3.0, -2.0])
+        >>> loss = tf.reduce_sum(tf.square(w))
+        >>> train = tf.train.GradientDescentOptimizer(0.25).minimize(loss)
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(train)
+        >>> sess.run(w)
+        array([ 1.5, -1. ], dtype=float32)
+    """
 
     def __init__(
         self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent"

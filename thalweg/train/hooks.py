@@ -30,7 +30,21 @@ _STUCK_WARNINGS = 5
 
 @public("train.StopAtStepHook", "estimator.StopAtStepHook")
 class StopAtStepHook(SessionRunHook):
-    """Requests a stop after `num_steps` steps of this run, or when `last_step` is reached."""
+    """Ends the training of a monitored session at some step.
+
+    Args:
+        num_steps: how many steps to run from now on.
+        last_step: the value of the global step to stop at; give one of the two.
+
+    Example:
+        >>> step = tf.train.get_or_create_global_step()
+        >>> train = tf.assign_add(step, 1)
+        >>> with tf.train.MonitoredSession(hooks=[tf.train.StopAtStepHook(num_steps=2)]) as session:
+        ...     while not session.should_stop():
+        ...         print(session.run(train))
+        1
+        2
+    """
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
         if num_steps is None and last_step is None:
@@ -69,9 +83,21 @@ class StopAtStepHook(SessionRunHook):
 
 @public("train.LoggingTensorHook", "estimator.LoggingTensorHook")
 class LoggingTensorHook(SessionRunHook):
-    """Logs tensors every so many steps or seconds, or at the end.
+    """Logs the values of tensors every so many steps or seconds, or at the end.
 
-    `tensors` are tensors or names of tensors: a list, or a dict by what to call them.
+    Args:
+        tensors: tensors or names of tensors: a list, or a dict by what to call them.
+        every_n_iter: log every so many steps.
+        every_n_secs: log every so many seconds; give one of the two, or `at_end`.
+        at_end: log at the end.
+        formatter: a function from a dict of values to the text.
+
+    Example:
+        >>> loss = tf.constant(0.5)
+        >>> hook = tf.train.LoggingTensorHook({"loss": loss}, every_n_iter=1)
+        >>> with tf.train.MonitoredSession(hooks=[hook]) as session:
+        ...     session.run(loss)
+        np.float32(0.5)
     """
 
     def __init__(

@@ -26,7 +26,22 @@ from thalweg.variables.variable import Variable
 
 @public("train.match_filenames_once", "io.match_filenames_once")
 def match_filenames_once(pattern: Any, name: str | None = None) -> Variable:
-    """A local variable that is initialised with the names of the files that match."""
+    """A local variable with the names of the files that match when it is initialized.
+
+    Args:
+        pattern: a pattern with `*` and `?`, or a vector of them.
+        name: the name of the node.
+
+    Returns:
+        A variable, a vector of strings.
+
+    Example:
+        >>> tf.gfile.GFile("a.csv", "w").write("1")
+        >>> files = tf.train.match_filenames_once("*.csv")
+        >>> sess.run(tf.local_variables_initializer())
+        >>> sess.run(files).tolist()
+        [b'a.csv']
+    """
     with name_scope(name, "matching_filenames", [pattern]) as scope:
         return Variable(
             matching_files(pattern),
@@ -107,7 +122,31 @@ def string_input_producer(
     name: str | None = None,
     cancel_op: Any = None,
 ) -> FIFOQueue:
-    """A queue of strings, such as the names of files."""
+    """A queue that gives strings, such as the names of files, over and over.
+
+    Args:
+        string_tensor: a vector of strings.
+        num_epochs: how often each string is given before `OutOfRangeError`; None means for ever.
+            The count is a local variable: run `tf.local_variables_initializer()`.
+        shuffle: whether the order is random in each epoch.
+        seed: a number that fixes the order.
+        capacity: the number of strings that wait.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the nodes.
+        cancel_op: a node that stops the runner.
+
+    Returns:
+        A queue; a runner that fills it joins `QUEUE_RUNNERS`.
+
+    Example:
+        >>> queue = tf.train.string_input_producer(["a.csv", "b.csv"], shuffle=False)
+        >>> name, coord = queue.dequeue(), tf.train.Coordinator()
+        >>> threads = tf.train.start_queue_runners(sess, coord)
+        >>> [sess.run(name) for _ in range(3)]
+        [b'a.csv', b'b.csv', b'a.csv']
+        >>> coord.request_stop()
+        >>> coord.join(threads)
+    """
     message = "string_input_producer requires a non-null input tensor"
     if isinstance(string_tensor, list | tuple | np.ndarray) and not len(cast("Any", string_tensor)):
         raise ValueError(message)
@@ -140,7 +179,25 @@ def range_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> FIFOQueue:
-    """A queue of the integers below `limit`."""
+    """A queue that gives the integers below a limit, over and over.
+
+    Args:
+        limit: an int32 scalar.
+        num_epochs: how often each number is given; None means for ever.
+        shuffle: whether the order is random in each epoch.
+        seed: a number that fixes the order.
+        capacity: the number of integers that wait.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the nodes.
+
+    Returns:
+        A queue; a runner that fills it joins `QUEUE_RUNNERS`.
+
+    Example:
+        >>> index = tf.train.range_input_producer(10, shuffle=False).dequeue()
+        >>> index.dtype, len(tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS))
+        (tf.int32, 1)
+    """
     with name_scope(name, "input_producer", [limit]) as scope:
         return input_producer(
             filling.range(limit),
@@ -165,7 +222,25 @@ def slice_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> list[Tensor]:
-    """One row of each tensor, in each step another one, the same of all."""
+    """One row of each tensor, in each step another one, the same of all.
+
+    Args:
+        tensor_list: tensors with a first axis of one size.
+        num_epochs: how often each row is given; None means for ever.
+        shuffle: whether the order is random in each epoch.
+        seed: a number that fixes the order.
+        capacity: the number of rows that wait.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the nodes.
+
+    Returns:
+        A list of tensors without the first axis.
+
+    Example:
+        >>> image, label = tf.train.slice_input_producer([tf.zeros([9, 4, 4]), tf.range(9)])
+        >>> image.shape.as_list(), label.shape.as_list()
+        ([4, 4], [])
+    """
     with name_scope(name, "input_producer", tensor_list):
         tensors = [convert_to_tensor(tensor) for tensor in tensor_list]
         if not tensors:

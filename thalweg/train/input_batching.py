@@ -226,7 +226,33 @@ def batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Batches of the examples that `tensors` (a list or a dict) are in one step after the other."""
+    """Batches of examples that come one per step.
+
+    Args:
+        tensors: the parts of an example, as a list or a dict.
+        batch_size: the number of examples of a batch.
+        num_threads: how many threads fill the queue; more than one mixes the order.
+        capacity: the number of examples that wait.
+        enqueue_many: whether `tensors` are batches already, cut along their first axis.
+        shapes: the shapes of the parts, where their static shapes do not tell.
+        dynamic_pad: pad parts of varying sizes with zeros to the largest of a batch.
+        allow_smaller_final_batch: give what is left at the end as a smaller batch.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the nodes.
+
+    Returns:
+        The structure of `tensors`, each with a first axis for the batch.
+
+    Example:
+        >>> number = tf.train.range_input_producer(10, shuffle=False).dequeue()
+        >>> numbers, squares = tf.train.batch([number, number**2], batch_size=3)
+        >>> coord = tf.train.Coordinator()
+        >>> threads = tf.train.start_queue_runners(sess, coord)
+        >>> sess.run(squares)
+        array([0, 1, 4], dtype=int32)
+        >>> coord.request_stop()
+        >>> coord.join(threads)
+    """
     return maybe_batch(
         tensors,
         True,
@@ -276,7 +302,28 @@ def batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """As `batch`, from several lists of tensors, each run by a thread of its own."""
+    """Batches of examples from several sources, each read by a thread of its own.
+
+    Args:
+        tensors_list: a list with the parts of an example, as lists or dicts, for each source.
+        batch_size: the number of examples of a batch.
+        capacity: the number of examples that wait.
+        enqueue_many: whether the tensors are batches already, cut along their first axis.
+        shapes: the shapes of the parts, where their static shapes do not tell.
+        dynamic_pad: pad parts of varying sizes with zeros to the largest of a batch.
+        allow_smaller_final_batch: give what is left at the end as a smaller batch.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the nodes.
+
+    Returns:
+        The structure of an example, each part with a first axis for the batch.
+
+    Example:
+        >>> sources = [[tf.constant(1), tf.constant(2.0)] for _ in range(2)]
+        >>> numbers, values = tf.train.batch_join(sources, batch_size=4)
+        >>> numbers.shape.as_list(), values.dtype
+        ([4], tf.float32)
+    """
     return maybe_batch_join(
         tensors_list,
         True,
@@ -326,7 +373,35 @@ def shuffle_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """As `batch`, in a random order: examples are drawn from at least `min_after_dequeue`."""
+    """Batches of examples that come one per step, in a random order.
+
+    Args:
+        tensors: the parts of an example, as a list or a dict.
+        batch_size: the number of examples of a batch.
+        capacity: the number of examples that wait at most.
+        min_after_dequeue: the number that stays behind a batch: more of them mix better.
+        num_threads: how many threads fill the queue.
+        seed: a number that fixes the order.
+        enqueue_many: whether `tensors` are batches already, cut along their first axis.
+        shapes: the shapes of the parts, where their static shapes do not tell.
+        allow_smaller_final_batch: give what is left at the end as a smaller batch.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the nodes.
+
+    Returns:
+        The structure of `tensors`, each with a first axis for the batch.
+
+    Example:
+        >>> number = tf.train.range_input_producer(8, shuffle=False, num_epochs=1).dequeue()
+        >>> numbers = tf.train.shuffle_batch([number], 4, capacity=8, min_after_dequeue=4)
+        >>> sess.run(tf.local_variables_initializer())
+        >>> coord = tf.train.Coordinator()
+        >>> threads = tf.train.start_queue_runners(sess, coord)
+        >>> sorted([*sess.run(numbers), *sess.run(numbers)]) == list(range(8))
+        True
+        >>> coord.request_stop()
+        >>> coord.join(threads)
+    """
     return maybe_shuffle_batch(
         tensors,
         batch_size,

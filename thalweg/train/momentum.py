@@ -12,7 +12,24 @@ from thalweg.train.parts import ElementwiseOptimizer, Part
 
 @public("train.MomentumOptimizer")
 class MomentumOptimizer(ElementwiseOptimizer):
-    """a ← momentum·a + g;  w ← w − learning_rate·a  (Nesterov: − learning_rate·(g + momentum·a))"""
+    """Gradient descent along a running sum of gradients.
+
+    a ← momentum·a + g;  w ← w − learning_rate·a  (Nesterov: − learning_rate·(g + momentum·a))
+
+    Args:
+        learning_rate: a number, a scalar tensor or a function that gives one.
+        momentum: the share of the sum that stays in each step.
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the update and of the slots.
+        use_nesterov: whether the gradient is taken ahead of the step.
+
+    Example:
+        >>> w = tf.Variable(1.0)
+        >>> train = tf.train.MomentumOptimizer(0.25, momentum=0.5).minimize(tf.square(w))
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(train), sess.run(train), sess.run(w)
+        (None, None, np.float32(0.0))
+    """
 
     def __init__(
         self,

@@ -311,8 +311,37 @@ def MonitoredTrainingSession(
 ) -> MonitoredSession:
     """A session for a training job: saves checkpoints, writes summaries, starts where it left off.
 
-    Checkpoints are written beside the steps, every ten minutes unless said otherwise; summaries
-    every 100 steps.
+    Args:
+        master: the empty string: sessions run in this process.
+        is_chief: whether this process initializes and saves; others wait for it.
+        checkpoint_dir: the folder of checkpoints; None saves none.
+        scaffold: a `tf.train.Scaffold`, where the parts of the job are not the default ones.
+        hooks: `tf.train.SessionRunHook`s, called around every step.
+        chief_only_hooks: hooks that only the chief calls.
+        save_checkpoint_secs, save_checkpoint_steps: how often to save; by default every ten
+            minutes, beside the steps.
+        save_summaries_secs, save_summaries_steps: how often to write summaries; every 100 steps.
+        config: a `tf.ConfigProto`.
+        stop_grace_period_secs: seconds that threads get to stop.
+        log_step_count_steps: how often steps per second are logged.
+        max_wait_secs: how long others wait for the chief.
+        summary_dir: the folder of summaries; `checkpoint_dir` if None.
+
+    Returns:
+        A `tf.train.MonitoredSession`, which runs until `should_stop()`.
+
+    Example:
+        >>> step = tf.train.get_or_create_global_step()
+        >>> train = tf.assign_add(step, 1)
+        >>> hooks = [tf.train.StopAtStepHook(last_step=3)]
+        >>> with tf.train.MonitoredTrainingSession(checkpoint_dir="job", hooks=hooks) as session:
+        ...     while not session.should_stop():
+        ...         print(session.run(train))
+        1
+        2
+        3
+        >>> tf.train.latest_checkpoint("job")
+        'job/model.ckpt-3'
     """
     scaffold = scaffold or Scaffold()
     if not is_chief:

@@ -69,7 +69,32 @@ class Optimizer:
         name: str | None = None,
         grad_loss: Any = None,
     ) -> Node:
-        """A node that takes one step down the gradient of `loss`."""
+        """A node that takes one step down the gradient of a loss.
+
+        Args:
+            loss: a scalar tensor; in eager code a function that returns it.
+            global_step: a variable to count the step in.
+            var_list: the variables to change; all trainable ones if None.
+            gate_gradients: `GATE_NONE`, `GATE_OP` or `GATE_GRAPH`: what waits for which gradients.
+            aggregation_method: taken for old programs.
+            colocate_gradients_with_ops: put gradients on the devices of their nodes.
+            name: the name of the node.
+            grad_loss: what flows into the loss; 1 if None.
+
+        Returns:
+            A node to run.
+
+        Raises:
+            ValueError: where the loss depends on none of the variables.
+
+        Example:
+            >>> w, step = tf.Variable(1.0), tf.train.create_global_step()
+            >>> optimizer = tf.train.GradientDescentOptimizer(0.25)
+            >>> train = optimizer.minimize(tf.square(w), global_step=step)
+            >>> sess.run(tf.global_variables_initializer())
+            >>> sess.run(train), sess.run([w, step])
+            (None, [np.float32(0.5), np.int64(1)])
+        """
         pairs = self.compute_gradients(
             loss,
             var_list,
@@ -95,7 +120,25 @@ class Optimizer:
         colocate_gradients_with_ops: bool = False,
         grad_loss: Any = None,
     ) -> list[GradientAndVariable]:
-        """(gradient, variable) pairs; the gradient is None where loss does not depend on it."""
+        """The gradients of a loss: the first half of `minimize`.
+
+        Args:
+            loss, var_list, gate_gradients, aggregation_method, colocate_gradients_with_ops,
+                grad_loss: as for `minimize`.
+
+        Returns:
+            (gradient, variable) pairs; the gradient is None where the loss does not depend on it.
+
+        Example:
+            >>> w = tf.Variable(3.0)
+            >>> optimizer = tf.train.GradientDescentOptimizer(1.0)
+            >>> pairs = optimizer.compute_gradients(tf.square(w))
+            >>> clipped = [(tf.clip_by_value(g, -1.0, 1.0), v) for g, v in pairs]
+            >>> train = optimizer.apply_gradients(clipped)
+            >>> sess.run(tf.global_variables_initializer())
+            >>> sess.run(train), sess.run(w)
+            (None, np.float32(2.0))
+        """
         if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
             raise ValueError(
                 "gate_gradients must be one of: Optimizer.GATE_NONE, Optimizer.GATE_OP, "
@@ -153,7 +196,16 @@ class Optimizer:
         global_step: Any = None,
         name: str | None = None,
     ) -> Node:
-        """A node that changes the variables by their gradients, then counts the step."""
+        """A node that changes variables by their gradients: the second half of `minimize`.
+
+        Args:
+            grads_and_vars: (gradient, variable) pairs; None as a gradient leaves the variable.
+            global_step: a variable to count the step in.
+            name: the name of the node.
+
+        Returns:
+            A node to run.
+        """
         pairs = [(_as_gradient(g), _checked(v)) for g, v in _pairs(grads_and_vars)]
         if not pairs:
             raise ValueError("No variables provided.")

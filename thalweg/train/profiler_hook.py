@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from thalweg import protos
 from thalweg.inspect.timeline import Timeline
 from thalweg.platform import tf_logging
 from thalweg.platform.files import gfile
 from thalweg.public import public
-from thalweg.runtime.config import RunOptions
 from thalweg.train.disk_trouble import survived
 from thalweg.train.event_files import event_writer
 from thalweg.train.global_steps import global_step
@@ -48,7 +48,9 @@ class ProfilerHook(SessionRunHook):
         """Have the step traced when it is time."""
         next_step = self._next_step
         self._is_due = next_step is not None and self._timer.should_trigger_for_step(next_step)
-        options = RunOptions(trace_level=RunOptions.FULL_TRACE) if self._is_due else None
+        if not self._is_due:
+            return SessionRunArgs(self._global_step_tensor)
+        options = protos.RunOptions(trace_level=protos.RunOptions.FULL_TRACE)
         return SessionRunArgs(self._global_step_tensor, options=options)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:

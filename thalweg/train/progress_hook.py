@@ -1,10 +1,10 @@
-"""A hook that shows on the terminal how far training is: step, loss, steps a second, time left."""
+"""A hook that shows how far training is: step, loss, steps a second, time left."""
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
+from thalweg.platform.notebook import progress_bar
 from thalweg.public import public
 from thalweg.train.global_steps import global_step
 from thalweg.train.session_run_hook import SessionRunArgs, SessionRunHook
@@ -13,7 +13,7 @@ from thalweg.train.step_timer import SecondOrStepTimer, watched_global_step
 
 @public("train.ProgressHook")
 class ProgressHook(SessionRunHook):
-    """Shows a bar of the package tqdm; the time left needs the `last_step`.
+    """Shows a bar of tqdm, on a terminal or in a notebook; the time left needs the `last_step`.
 
     `hooks=[tf.train.ProgressHook(loss, last_step=10000)]`. More options go to tqdm.
     """
@@ -75,6 +75,6 @@ class ProgressHook(SessionRunHook):
 
 def _tqdm() -> Any:
     try:
-        return importlib.import_module("tqdm.auto").tqdm
+        return progress_bar()
     except ImportError as error:
         raise ImportError("ProgressHook shows a bar of tqdm: pip install tqdm") from error

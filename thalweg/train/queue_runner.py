@@ -7,13 +7,12 @@ its coordinator asks for a stop.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.graph import context
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
@@ -29,7 +28,27 @@ Kinds = tuple[type[errors.OpError], ...]
 
 @public("train.QueueRunner", "train.queue_runner.QueueRunner")
 class QueueRunner:
-    """A queue and the enqueue ops that fill it, each to be run by a thread of its own."""
+    """A queue and the enqueue ops that fill it, each to be run by a thread of its own.
+
+    Args:
+        queue: the queue.
+        enqueue_ops: the ops; one that comes twice gets two threads.
+        close_op: closes the queue when the threads end.
+        cancel_op: closes it and cancels what waits.
+        queue_closed_exception_types: errors that mean the queue is closed.
+        queue_runner_def: a QueueRunnerDef protobuf to make it from.
+        import_scope: the name scope that the names in that lie in.
+
+    Example:
+        >>> queue = tf.FIFOQueue(2, tf.float32, shapes=[()])
+        >>> runner = tf.train.QueueRunner(queue, [queue.enqueue(tf.constant(7.0))])
+        >>> coord = tf.train.Coordinator()
+        >>> threads = runner.create_threads(sess, coord, start=True)
+        >>> sess.run(queue.dequeue())
+        np.float32(7.0)
+        >>> coord.request_stop()
+        >>> coord.join(threads)
+    """
 
     def __init__(
         self,
@@ -174,7 +193,7 @@ class QueueRunner:
         """A QueueRunnerDef, or None if the queue is outside `export_scope`."""
         if export_scope is not None and not self.name.startswith(export_scope):
             return None
-        return queue_runner_def_class()(
+        return protos.QueueRunnerDef(
             queue_name=strip_scope(self.name, export_scope),
             enqueue_op_name=[strip_scope(node.name, export_scope) for node in self._enqueue_ops],
             close_op_name=strip_scope(self._close_op.name, export_scope),
@@ -224,37 +243,21 @@ def _try_to_run(sess: Any, node: Any) -> None:
         tf_logging.vlog(1, "Ignored exception: %s", error)
 
 
-@functools.cache
-def queue_runner_def_class() -> Any:
-    """The message class QueueRunnerDef, which the package tensorboard does not have."""
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError as error:
-        raise ImportError(
-            "QueueRunnerDef is a protobuf message: pip install 'thalweg[board]'"
-        ) from error
-    field = descriptor_pb2.FieldDescriptorProto
-    text, number = field.TYPE_STRING, field.TYPE_INT32
-    once, often = field.LABEL_OPTIONAL, field.LABEL_REPEATED
-    file = descriptor_pb2.FileDescriptorProto(
-        name="queue_runner.proto", package="tensorflow", syntax="proto3"
-    )
-    message = file.message_type.add(name="QueueRunnerDef")
-    message.field.add(name="queue_name", number=1, type=text, label=once)
-    message.field.add(name="enqueue_op_name", number=2, type=text, label=often)
-    message.field.add(name="close_op_name", number=3, type=text, label=once)
-    message.field.add(name="cancel_op_name", number=4, type=text, label=once)
-    # An enum of status codes in TensorFlow; on the wire they are the same.
-    message.field.add(name="queue_closed_exception_types", number=5, type=number, label=often)
-    pool: Any = descriptor_pool.DescriptorPool()  # of its own: TensorFlow may be loaded beside
-    pool.Add(file)
-    found = pool.FindMessageTypeByName("tensorflow.QueueRunnerDef")
-    return message_factory.GetMessageClass(found)
-
-
 @public("train.add_queue_runner", "train.queue_runner.add_queue_runner")
 def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
-    """Keep a runner with the default graph, for `start_queue_runners`."""
+    """Keep a runner with the default graph, for `tf.train.start_queue_runners`.
+
+    Args:
+        qr: the runner.
+        collection: the collection it joins.
+
+    Example:
+        >>> queue = tf.FIFOQueue(2, tf.float32)
+        >>> runner = tf.train.QueueRunner(queue, [queue.enqueue(1.0)])
+        >>> tf.train.add_queue_runner(runner)
+        >>> tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS) == [runner]
+        True
+    """
     get_default_graph().add_to_collection(collection, qr)
 
 
@@ -266,7 +269,30 @@ def start_queue_runners(
     start: bool = True,
     collection: str = GraphKeys.QUEUE_RUNNERS,
 ) -> list[threading.Thread]:
-    """Start the threads of all runners kept with the graph of the session, and return them."""
+    """Start the threads that fill the queues of an input pipeline.
+
+    Args:
+        sess: the session; the default one if None.
+        coord: a `tf.train.Coordinator` that stops the threads.
+        daemon: whether threads still running let the program end.
+        start: False makes the threads and does not start them.
+        collection: the collection of runners.
+
+    Returns:
+        The threads.
+
+    Raises:
+        ValueError: where there is no session.
+
+    Example:
+        >>> number = tf.train.range_input_producer(3, shuffle=False).dequeue()
+        >>> coord = tf.train.Coordinator()
+        >>> threads = tf.train.start_queue_runners(sess, coord)
+        >>> [int(sess.run(number)) for _ in range(4)]
+        [0, 1, 2, 0]
+        >>> coord.request_stop()
+        >>> coord.join(threads)
+    """
     session = context.sessions.top if sess is None else sess
     if session is None:
         raise ValueError(
@@ -290,5 +316,8 @@ def _started_already(session: Any) -> list[threading.Thread]:
 
 
 register_proto_function(
-    GraphKeys.QUEUE_RUNNERS, queue_runner_def_class, QueueRunner.to_proto, QueueRunner.from_proto
+    GraphKeys.QUEUE_RUNNERS,
+    lambda: protos.QueueRunnerDef,
+    QueueRunner.to_proto,
+    QueueRunner.from_proto,
 )

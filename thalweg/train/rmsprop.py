@@ -13,9 +13,28 @@ from thalweg.train.parts import ElementwiseOptimizer, Part
 
 @public("train.RMSPropOptimizer")
 class RMSPropOptimizer(ElementwiseOptimizer):
-    """r ← δ·r + (1−δ)·g²;  m ← μ·m + α·g / √(r + ε);  w ← w − m
+    """RMSProp: steps divided by the root of a running mean of squared gradients.
+
+    r ← δ·r + (1−δ)·g²;  m ← μ·m + α·g / √(r + ε);  w ← w − m
 
     Centred: c ← δ·c + (1−δ)·g, and r − c² (the variance) stands for r under the root.
+
+    Args:
+        learning_rate: α; a number, a scalar tensor or a function that gives one.
+        decay: δ, of the mean of squares.
+        momentum: μ.
+        epsilon: ε, which keeps the quotient finite.
+        use_locking: taken for old programs; updates are always whole.
+        centered: divide by the root of the variance instead.
+        name: the name of the update and of the slots.
+
+    Example:
+        >>> w = tf.Variable(5.0)
+        >>> train = tf.train.RMSPropOptimizer(0.1).minimize(tf.square(w))
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(train)
+        >>> sess.run(w) < 5.0
+        np.True_
     """
 
     def __init__(

@@ -30,7 +30,23 @@ _PARTS = ("init_op", "ready_op", "ready_for_local_init_op", "local_init_op", "su
 class Scaffold:
     """Ops and objects that go with a graph; `finalize` completes them and closes the graph.
 
-    `init_fn(scaffold, session)` runs behind `init_op` when there is no checkpoint to restore.
+    Args:
+        init_op, init_feed_dict: what initializes a model without checkpoint, and what it is fed.
+        init_fn: `init_fn(scaffold, session)` runs behind `init_op`.
+        ready_op: gives the names of variables that are not initialized.
+        ready_for_local_init_op: the same, for what local initialization needs.
+        local_init_op, local_init_feed_dict: what initializes local variables and tables.
+        summary_op: the summaries to write.
+        saver: the Saver.
+        copy_from_scaffold: another one, for what is not given here.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> scaffold = tf.train.Scaffold(init_fn=lambda scaffold, session: v.load(7.0, session))
+        >>> creator = tf.train.ChiefSessionCreator(scaffold)
+        >>> with tf.train.MonitoredSession(creator) as session:
+        ...     session.run(v)
+        np.float32(7.0)
     """
 
     def __init__(

@@ -61,7 +61,25 @@ def exponential_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """learning_rate·decay_rate^(step / decay_steps); in steps, the quotient is an integer."""
+    """A learning rate that shrinks with the step: learning_rate·decay_rate^(step / decay_steps).
+
+    Args:
+        learning_rate: the rate at step 0.
+        global_step: the step, an integer tensor or variable.
+        decay_steps: after how many steps the rate is multiplied by `decay_rate`.
+        decay_rate: the factor.
+        staircase: let the rate change only every `decay_steps` steps.
+        name: the name of the node.
+
+    Returns:
+        A scalar tensor, for an optimizer.
+
+    Example:
+        >>> step = tf.placeholder(tf.int32, [])
+        >>> rate = tf.train.exponential_decay(0.1, step, decay_steps=10, decay_rate=0.5)
+        >>> sess.run(rate, {step: 20})
+        np.float32(0.025)
+    """
     more = (decay_steps, decay_rate)
     with _schedule(
         name, "ExponentialDecay", "exponential_decay", learning_rate, global_step, *more
@@ -139,7 +157,23 @@ def polynomial_decay(
 def piecewise_constant(
     x: Any, boundaries: Sequence[Any], values: Sequence[Any], name: str | None = None
 ) -> Tensor:
-    """values[i] for boundaries[i − 1] < x ≤ boundaries[i]: one value more than boundaries."""
+    """A value that changes at given steps: values[i] for boundaries[i - 1] < x <= boundaries[i].
+
+    Args:
+        x: the step, a scalar tensor or variable.
+        boundaries: ascending numbers of the dtype of `x`.
+        values: one more than boundaries.
+        name: the name of the nodes.
+
+    Returns:
+        A scalar of the dtype of `values`.
+
+    Example:
+        >>> step = tf.placeholder(tf.int32, [])
+        >>> rate = tf.train.piecewise_constant(step, [100, 200], [1.0, 0.5, 0.1])
+        >>> sess.run(rate, {step: 150})
+        np.float32(0.5)
+    """
     if len(boundaries) != len(values) - 1:
         raise ValueError("The length of boundaries should be 1 less than the length of values")
     with name_scope(name, "PiecewiseConstant", [x, *boundaries, *values]) as scope:

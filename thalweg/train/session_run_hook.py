@@ -61,7 +61,19 @@ class SessionRunContext:
 
 @public("train.SessionRunHook", "estimator.SessionRunHook")
 class SessionRunHook:
-    """What to do around the steps of a monitored session; every method may be left as it is."""
+    """What to do around the steps of a monitored session; every method may be left as it is.
+
+    Example:
+        >>> class Count(tf.train.SessionRunHook):
+        ...     steps = 0
+        ...     def after_run(self, run_context, run_values):
+        ...         self.steps += 1
+        >>> x, count = tf.constant(1.0), Count()
+        >>> with tf.train.MonitoredSession(hooks=[count]) as session:
+        ...     values = [session.run(x) for _ in range(3)]
+        >>> count.steps
+        3
+    """
 
     def begin(self) -> None:
         """Called once, before the session is made: the graph may still grow."""

@@ -43,7 +43,34 @@ _DEFAULT = 0  # what a program passes for "find it or make it"; None means "with
 class Supervisor:
     """Prepares a session and looks after the training that runs in it.
 
-    `with tf.train.Supervisor(logdir="logs").managed_session() as sess: ...`
+    It restores or initializes the model, saves it and writes summaries in threads of its own.
+    `tf.train.MonitoredTrainingSession` is the newer way.
+
+    Args:
+        graph: the graph; the default one if None.
+        ready_op: gives the names of variables that are not initialized.
+        ready_for_local_init_op: the same, for what local initialization needs.
+        is_chief: whether this process initializes, saves and writes; others wait for it.
+        init_op, init_feed_dict, init_fn: how a model without checkpoint begins.
+        local_init_op, local_init_run_options: how local variables begin.
+        logdir: the folder of checkpoints and summaries; None writes none.
+        summary_op: the summaries to write; all that were collected by default.
+        saver: the Saver; one of all variables by default.
+        global_step: the step; that of the graph by default.
+        save_summaries_secs, save_model_secs: seconds between summaries and checkpoints; 0: never.
+        recovery_wait_secs: seconds between looks at whether the model is ready.
+        stop_grace_secs: seconds that threads get to stop.
+        checkpoint_basename: the name of checkpoints.
+        session_manager, summary_writer: what makes sessions and writes, where it is another.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> supervisor = tf.train.Supervisor(logdir="logs", save_summaries_secs=0)
+        >>> with supervisor.managed_session() as session:
+        ...     session.run(v)
+        np.float32(1.0)
+        >>> tf.train.latest_checkpoint("logs")
+        'logs/model.ckpt'
     """
 
     USE_DEFAULT = _DEFAULT

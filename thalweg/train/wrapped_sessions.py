@@ -6,16 +6,13 @@ one. All have `run`, `should_stop` and `close`.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from thalweg import errors
+from thalweg import errors, protos
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.protos import message
 from thalweg.platform import tf_logging
-from thalweg.runtime.config import RunOptions
 from thalweg.runtime.stats import RunMetadata
 from thalweg.train.coordinator import Coordinator
 from thalweg.train.session_run_hook import (
@@ -214,7 +211,7 @@ class HookedSession(WrappedSession):
         asked = [request for request in requests if request is not None]
         options = _merged_options([options, *(request.options for request in asked)])
         if options is not None and run_metadata is None:
-            run_metadata = _metadata_for(options)
+            run_metadata = RunMetadata()
         wanted = [None if request is None else request.fetches for request in requests]
         results = self._run_together(
             [fetches, *wanted],
@@ -222,7 +219,7 @@ class HookedSession(WrappedSession):
             options=options,
             run_metadata=run_metadata,
         )
-        about = options or RunOptions(), run_metadata or RunMetadata()
+        about = options or protos.RunOptions(), run_metadata or RunMetadata()
         for hook, result in zip(self._hooks, results[1:], strict=True):
             hook.after_run(context, SessionRunValues(result, *about))
         self._should_stop = self._should_stop or context.stop_requested
@@ -284,31 +281,17 @@ def _check_apart(one: Mapping[Any, Any], other: Mapping[Any, Any], text: str) ->
         raise RuntimeError(f"{text} Conflicting tensors: {names}")
 
 
-def _metadata_for(options: Any) -> Any:
-    """What a step with these options tells: a protobuf if they are one."""
-    is_protobuf = hasattr(options, "DESCRIPTOR")
-    return message("config", "RunMetadata")() if is_protobuf else RunMetadata()
-
-
 def _merged_options(all_options: Sequence[Any]) -> Any:
     """What everybody wants of a step, the most of each; None if nobody wants anything."""
     given = [options for options in all_options if options is not None]
     if len(given) < 2:
         return given[0] if given else None
-    merged = copy.deepcopy(given[0])
+    merged = protos.RunOptions.FromString(given[0].SerializeToString())
     for options in given[1:]:
         for name in ("trace_level", "timeout_in_ms", "inter_op_thread_pool"):
             setattr(merged, name, max(getattr(merged, name), getattr(options, name)))
         for name in ("output_partition_graphs", "report_tensor_allocations_upon_oom"):
             setattr(merged, name, getattr(merged, name) or getattr(options, name))
-        _add_watches(merged, options.debug_options)
+        if options.HasField("debug_options"):
+            merged.debug_options.MergeFromString(options.debug_options.SerializeToString())
     return merged
-
-
-def _add_watches(merged: Any, debug_options: Any) -> None:
-    if debug_options is None:
-        return
-    if merged.debug_options is None:
-        merged.debug_options = copy.deepcopy(debug_options)
-    else:
-        merged.debug_options.debug_tensor_watch_opts.extend(debug_options.debug_tensor_watch_opts)

@@ -21,13 +21,37 @@ from thalweg.public import public
 
 @public("global_variables")
 def global_variables(scope: str | None = None) -> list[Any]:
-    """Variables shared by all tasks, optionally those whose name matches the regex `scope`."""
+    """All variables but local ones: those that are saved and shared.
+
+    Args:
+        scope: a regular expression; only variables whose names it matches from the start.
+
+    Returns:
+        A list, in the order they were made.
+
+    Example:
+        >>> w, steps = tf.Variable(1.0, name="w"), tf.Variable(0, trainable=False, name="steps")
+        >>> [v.name for v in tf.global_variables()]
+        ['w:0', 'steps:0']
+    """
     return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
 
 
 @public("local_variables")
 def local_variables(scope: str | None = None) -> list[Any]:
-    """Variables of this process alone: counters and the like, never saved."""
+    """The variables of this process alone: counters and the like, never saved.
+
+    Args:
+        scope: a regular expression; only variables whose names it matches from the start.
+
+    Returns:
+        A list, in the order they were made.
+
+    Example:
+        >>> value, update = tf.metrics.mean([1.0])
+        >>> [v.op.name for v in tf.local_variables()]
+        ['mean/total', 'mean/count']
+    """
     return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
 
 
@@ -39,25 +63,73 @@ def model_variables(scope: str | None = None) -> list[Any]:
 
 @public("trainable_variables")
 def trainable_variables(scope: str | None = None) -> list[Any]:
-    """Variables optimizers change by default."""
+    """The variables that optimizers change by default.
+
+    Args:
+        scope: a regular expression; only variables whose names it matches from the start.
+
+    Returns:
+        A list, in the order they were made.
+
+    Example:
+        >>> w, steps = tf.Variable(1.0, name="w"), tf.Variable(0, trainable=False)
+        >>> tf.trainable_variables() == [w]
+        True
+    """
     return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
 
 
 @public("moving_average_variables")
 def moving_average_variables(scope: str | None = None) -> list[Any]:
-    """Variables that have a moving average."""
+    """The variables that a `tf.train.ExponentialMovingAverage` keeps averages of.
+
+    Args:
+        scope: a regular expression; only variables whose names it matches from the start.
+
+    Returns:
+        A list of variables.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> update = tf.train.ExponentialMovingAverage(0.9).apply([v])
+        >>> tf.moving_average_variables() == [v]
+        True
+    """
     return get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
 
 
 @public("all_variables")
 def all_variables() -> list[Any]:
-    """The old name of `global_variables`."""
+    """The old name of `tf.global_variables`.
+
+    Returns:
+        A list of variables.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> tf.all_variables() == [v]
+        True
+    """
     return global_variables()
 
 
 @public("variables_initializer", "initialize_variables", "initializers.variables")
 def variables_initializer(var_list: Sequence[Any], name: str = "init") -> Node:
-    """A node that initialises the given variables."""
+    """A node that gives some variables their initial values.
+
+    Args:
+        var_list: the variables.
+        name: the name of the node.
+
+    Returns:
+        A node to run; it fetches as None.
+
+    Example:
+        >>> v, w = tf.Variable(1.0), tf.Variable(2.0)
+        >>> sess.run(tf.variables_initializer([w]))
+        >>> sess.run(tf.report_uninitialized_variables()).tolist()
+        [b'Variable']
+    """
     if not var_list:
         return basic.no_op(name=name)
     return basic.group(*[variable.initializer for variable in var_list], name=name)
@@ -65,19 +137,54 @@ def variables_initializer(var_list: Sequence[Any], name: str = "init") -> Node:
 
 @public("global_variables_initializer", "initialize_all_variables", "initializers.global_variables")
 def global_variables_initializer() -> Node:
-    """A node that initialises all global variables."""
+    """A node that gives every global variable its initial value.
+
+    Call it when all variables are made, and run it before any of them is read.
+
+    Returns:
+        A node to run; it fetches as None.
+
+    Example:
+        >>> v = tf.Variable([1.0, 2.0])
+        >>> sess.run(tf.global_variables_initializer())
+        >>> sess.run(v)
+        array([1., 2.], dtype=float32)
+    """
     return variables_initializer(global_variables())
 
 
 @public("local_variables_initializer", "initialize_local_variables", "initializers.local_variables")
 def local_variables_initializer() -> Node:
-    """A node that initialises all local variables."""
+    """A node that gives every local variable, such as the counters of metrics, its initial value.
+
+    Returns:
+        A node to run; it fetches as None.
+
+    Example:
+        >>> mean, update = tf.metrics.mean([1.0, 3.0])
+        >>> sess.run(tf.local_variables_initializer())
+        >>> sess.run(update)
+        np.float32(2.0)
+    """
     return variables_initializer(local_variables())
 
 
 @public("tables_initializer", "initialize_all_tables", "initializers.tables_initializer")
 def tables_initializer(name: str = "init_all_tables") -> Node:
-    """A node that initialises all lookup tables."""
+    """A node that initializes all lookup tables.
+
+    Args:
+        name: the name of the node.
+
+    Returns:
+        A node to run; it fetches as None.
+
+    Example:
+        >>> table = tf.contrib.lookup.index_table_from_tensor(tf.constant(["a", "b"]))
+        >>> sess.run(tf.tables_initializer())
+        >>> sess.run(table.lookup(tf.constant(["b"])))
+        array([1])
+    """
     initializers = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
     return basic.group(*initializers, name=name) if initializers else basic.no_op(name=name)
 
@@ -109,7 +216,20 @@ def assert_variables_initialized(var_list: Sequence[Any] | None = None) -> Tenso
 def report_uninitialized_variables(
     var_list: Sequence[Any] | None = None, name: str = "report_uninitialized_variables"
 ) -> Tensor:
-    """The names of the variables that are not initialised, as a vector of strings."""
+    """The names of the variables that have no value yet.
+
+    Args:
+        var_list: the variables to look at; all global and local ones if None.
+        name: the name of the nodes.
+
+    Returns:
+        A vector of strings.
+
+    Example:
+        >>> v = tf.Variable(1.0, name="v")
+        >>> sess.run(tf.report_uninitialized_variables()).tolist()
+        [b'v']
+    """
     variables = _known_variables() if var_list is None else list(var_list)
     with name_scope(name):
         names = basic.constant(np.array([v.op.name.encode() for v in variables], object), string)

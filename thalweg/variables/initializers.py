@@ -63,7 +63,15 @@ def _sizes(shape: Shape) -> list[int]:
 
 @public("zeros_initializer", "initializers.zeros")
 class Zeros(Initializer):
-    """All zero."""
+    """An initializer that fills a variable with zeros (False, empty strings).
+
+    Args:
+        dtype: the dtype, where the variable does not tell.
+
+    Example:
+        >>> sess.run(tf.zeros_initializer()([2]))
+        array([0., 0.], dtype=float32)
+    """
 
     def __init__(self, dtype: Any = dtypes.float32) -> None:
         self.dtype = as_dtype(dtype)
@@ -75,7 +83,15 @@ class Zeros(Initializer):
 
 @public("ones_initializer", "initializers.ones")
 class Ones(Initializer):
-    """All one."""
+    """An initializer that fills a variable with ones.
+
+    Args:
+        dtype: the dtype, where the variable does not tell.
+
+    Example:
+        >>> sess.run(tf.ones_initializer(tf.int32)([2]))
+        array([1, 1], dtype=int32)
+    """
 
     def __init__(self, dtype: Any = dtypes.float32) -> None:
         self.dtype = as_dtype(dtype)
@@ -90,7 +106,20 @@ _VALUES = (list, tuple, np.ndarray)
 
 @public("constant_initializer", "initializers.constant")
 class Constant(Initializer):
-    """A given value: one number, or a list that fills the variable in row-major order."""
+    """An initializer that fills a variable with a given value.
+
+    Args:
+        value: a number, or a list or array of elements in row-major order; a short list is filled
+            up with its last element.
+        dtype: the dtype, where the variable does not tell.
+        verify_shape: raise where the value has not the shape of the variable.
+
+    Example:
+        >>> b = tf.get_variable("b", [3], initializer=tf.constant_initializer(0.1))
+        >>> sess.run(b.initializer)
+        >>> sess.run(b)
+        array([0.1, 0.1, 0.1], dtype=float32)
+    """
 
     def __init__(
         self, value: Any = 0, dtype: Any = dtypes.float32, verify_shape: bool = False
@@ -118,7 +147,19 @@ class Constant(Initializer):
 
 @public("random_uniform_initializer", "initializers.random_uniform")
 class RandomUniform(Initializer):
-    """Uniform in [minval, maxval)."""
+    """An initializer that draws uniformly from [minval, maxval).
+
+    Args:
+        minval: the smallest value.
+        maxval: the bound that values stay below; 1 for floats if None.
+        seed: a number that, with the graph's seed, fixes the values.
+        dtype: the dtype, where the variable does not tell.
+
+    Example:
+        >>> values = sess.run(tf.random_uniform_initializer(-1.0, 1.0)([100]))
+        >>> abs(values).max() <= 1.0
+        np.True_
+    """
 
     def __init__(
         self,
@@ -140,7 +181,19 @@ class RandomUniform(Initializer):
 
 @public("random_normal_initializer", "initializers.random_normal")
 class RandomNormal(Initializer):
-    """Normal with a mean and standard deviation."""
+    """An initializer that draws from a normal distribution.
+
+    Args:
+        mean: the mean.
+        stddev: the standard deviation.
+        seed: a number that, with the graph's seed, fixes the values.
+        dtype: the dtype, where the variable does not tell.
+
+    Example:
+        >>> w = tf.get_variable("w", [4, 2], initializer=tf.random_normal_initializer(stddev=0.1))
+        >>> w.shape.as_list()
+        [4, 2]
+    """
 
     def __init__(
         self,
@@ -163,7 +216,19 @@ class RandomNormal(Initializer):
 
 @public("truncated_normal_initializer", "initializers.truncated_normal")
 class TruncatedNormal(Initializer):
-    """Normal, redrawn where it is more than two standard deviations from the mean."""
+    """An initializer that draws from a normal distribution cut off at two standard deviations.
+
+    Args:
+        mean: the mean.
+        stddev: the standard deviation before the cut.
+        seed: a number that, with the graph's seed, fixes the values.
+        dtype: the dtype, where the variable does not tell.
+
+    Example:
+        >>> values = sess.run(tf.truncated_normal_initializer(stddev=0.5)([100]))
+        >>> abs(values).max() <= 1.0
+        np.True_
+    """
 
     def __init__(
         self,
@@ -209,7 +274,21 @@ _TRUNCATED_STDDEV = 0.87962566103423978
 
 @public("variance_scaling_initializer", "initializers.variance_scaling")
 class VarianceScaling(Initializer):
-    """Random with variance scale / n, where n is the fan-in, the fan-out or their mean."""
+    """An initializer that draws numbers of variance scale / n, n being the fan of the variable.
+
+    Args:
+        scale: the numerator.
+        mode: "fan_in", "fan_out" or "fan_avg": what n is.
+        distribution: "truncated_normal", "untruncated_normal" or "uniform".
+        seed: a number that, with the graph's seed, fixes the values.
+        dtype: the dtype, where the variable does not tell.
+
+    Example:
+        >>> he = tf.variance_scaling_initializer(2.0)
+        >>> w = tf.get_variable("w", [3, 3, 16, 32], initializer=he)
+        >>> w.shape.as_list()
+        [3, 3, 16, 32]
+    """
 
     def __init__(
         self,
@@ -374,7 +453,23 @@ def _contrib_scaling(
 def xavier_initializer(
     uniform: bool = True, seed: int | None = None, dtype: Any = dtypes.float32
 ) -> VarianceScaling:
-    """Random with variance 2 / (fan-in + fan-out)."""
+    """Glorot's initializer: random, with variance 2 / (fan-in + fan-out).
+
+    Signals keep their scale through layers that begin like this.
+
+    Args:
+        uniform: uniform numbers, else truncated normal ones.
+        seed: a number that, with the graph's seed, fixes the values.
+        dtype: a floating dtype.
+
+    Returns:
+        An initializer, for layers and `tf.get_variable`.
+
+    Example:
+        >>> values = sess.run(tf.contrib.layers.xavier_initializer()([100, 200]))
+        >>> abs(values).max() <= (6 / 300) ** 0.5
+        np.True_
+    """
     return _contrib_scaling(uniform, seed, dtype, 1.0, "fan_avg")
 
 

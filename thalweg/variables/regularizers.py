@@ -42,7 +42,19 @@ def l1_regularizer(scale: float, scope: str | None = None) -> Regularizer:
 
 @public("contrib.layers.l2_regularizer", "contrib.slim.l2_regularizer")
 def l2_regularizer(scale: float, scope: str | None = None) -> Regularizer:
-    """scale·Σw² / 2"""
+    """A regularizer: scale·Σw² / 2.
+
+    Args:
+        scale: how much it weighs; 0 switches it off.
+        scope: the name of the nodes' scope.
+
+    Returns:
+        A function from weights to a scalar, for layers and `tf.get_variable`.
+
+    Example:
+        >>> sess.run(tf.contrib.layers.l2_regularizer(0.1)(tf.constant([3.0, 4.0])))
+        np.float32(1.25)
+    """
     _check_scale(scale)
 
     def penalty(weights: Any) -> Tensor | None:

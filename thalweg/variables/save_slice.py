@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from thalweg.graph.protos import message
+from thalweg import protos
 
 
 def with_scope(name: str, scope: str | None) -> str:
@@ -52,7 +52,7 @@ class SaveSliceInfo:
         """A SaveSliceInfoDef, or None if the variable is outside `export_scope`."""
         if export_scope is not None and not self.full_name.startswith(export_scope):
             return None
-        definition = message("variable", "SaveSliceInfoDef")()
+        definition = protos.SaveSliceInfoDef()
         definition.full_name = strip_scope(self.full_name, export_scope)
         definition.full_shape.extend(self.full_shape)
         definition.var_offset.extend(self.var_offset)

@@ -241,7 +241,16 @@ _get_default_variable_store = variable_store
 
 @public("get_variable_scope")
 def get_variable_scope() -> VariableScope:
-    """The open variable scope."""
+    """The open variable scope.
+
+    Returns:
+        A VariableScope with `name`, `reuse`, `initializer` and so on, and `reuse_variables()`.
+
+    Example:
+        >>> with tf.variable_scope("layer"):
+        ...     tf.get_variable_scope().name
+        'layer'
+    """
     return _scopes().current
 
 
@@ -263,7 +272,37 @@ def get_variable(
     synchronization: Any = VariableSynchronization.AUTO,
     aggregation: Any = VariableAggregation.NONE,
 ) -> Any:
-    """The variable of this name in the open scope: made, or shared where the scope reuses."""
+    """The variable of this name in the open variable scope: made, or shared where the scope reuses.
+
+    Args:
+        name: the name below the open scope.
+        shape: the shape; needed for a new variable unless the initializer has one.
+        dtype: the dtype; by default that of the scope, float32.
+        initializer: an initializer or a tensor; by default Glorot's for floats, zeros for others.
+        regularizer: a function of the variable; its result joins `REGULARIZATION_LOSSES`.
+        trainable: whether optimizers change it by default.
+        collections: graph collections to join; by default `GLOBAL_VARIABLES`.
+        caching_device: the device that reads are kept on.
+        partitioner: a function of shape and dtype that says into how many parts it is cut.
+        validate_shape: False lets the initial value have an unknown shape.
+        use_resource: whether reads give the value of that moment of the step.
+        custom_getter: a function that is called instead, with the true getter first.
+        constraint: a function of the value that optimizers apply after each update.
+        synchronization, aggregation: kept for distributed programs.
+
+    Returns:
+        A `tf.Variable`.
+
+    Raises:
+        ValueError: where the name exists and the scope does not reuse, or the other way round.
+
+    Example:
+        >>> w = tf.get_variable("w", [2, 2], initializer=tf.ones_initializer())
+        >>> sess.run(w.initializer)
+        >>> sess.run(w)
+        array([[1., 1.],
+               [1., 1.]], dtype=float32)
+    """
     return get_variable_scope().get_variable(
         variable_store(),
         name,
@@ -367,7 +406,27 @@ def _unique_scope(prefix: str) -> str:
 
 @public("variable_scope")
 class variable_scope:  # noqa: N801 - TensorFlow's spelling
-    """Open a scope: `with tf.variable_scope("layer1", reuse=tf.AUTO_REUSE) as scope:`."""
+    """Open a scope in which `tf.get_variable` prefixes, shares and initializes variables.
+
+    Args:
+        name_or_scope: the name to add to the open scope, or a scope to enter again.
+        default_name: a name to make unique, used where `name_or_scope` is None.
+        values: tensors that the code inside takes; they must be of one graph.
+        initializer, regularizer, caching_device, partitioner, custom_getter, dtype, constraint:
+            the defaults of `tf.get_variable` inside.
+        reuse: True: variables must exist; `tf.AUTO_REUSE`: made or shared; None: as outside.
+        use_resource: whether variables made inside read as resources do.
+        auxiliary_name_scope: False opens no name scope along with the variable scope.
+
+    Example:
+        >>> def weights():
+        ...     with tf.variable_scope("layer", reuse=tf.AUTO_REUSE):
+        ...         return tf.get_variable("w", [2, 3])
+        >>> weights() is weights()
+        True
+        >>> weights().name
+        'layer/w:0'
+    """
 
     def __init__(
         self,

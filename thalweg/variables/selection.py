@@ -72,7 +72,20 @@ def get_variables(
 
 @public(*_names("get_model_variables"))
 def get_model_variables(scope: Any = None, suffix: str | None = None) -> list[Any]:
-    """The variables inference needs."""
+    """The variables that inference needs: the collection `MODEL_VARIABLES`.
+
+    Args:
+        scope: a scope, or a regular expression that names match from the start.
+        suffix: what names end in.
+
+    Returns:
+        A list of variables.
+
+    Example:
+        >>> x = tf.contrib.layers.fully_connected(tf.zeros([1, 2]), 3, scope="out")
+        >>> [v.op.name for v in tf.contrib.framework.get_model_variables()]
+        ['out/weights', 'out/biases']
+    """
     return get_variables(scope, suffix, GraphKeys.MODEL_VARIABLES)
 
 
@@ -114,7 +127,20 @@ def get_unique_variable(var_op_name: str) -> Any:
 def get_variables_to_restore(
     include: Sequence[str] | None = None, exclude: Sequence[str] | None = None
 ) -> list[Any]:
-    """The global variables in the scopes to include, less those in the scopes to exclude."""
+    """The global variables in some scopes, less those in others.
+
+    Args:
+        include: scopes or names; None means all.
+        exclude: scopes or names to leave out.
+
+    Returns:
+        A list of variables.
+
+    Example:
+        >>> v, w = tf.Variable(1.0, name="body/v"), tf.Variable(1.0, name="head/w")
+        >>> tf.contrib.framework.get_variables_to_restore(exclude=["head"]) == [v]
+        True
+    """
     scopes = [None] if include is None else list(include)
     found = dict.fromkeys(v for scope in scopes for v in get_variables(scope))
     for scope in exclude or ():

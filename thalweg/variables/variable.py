@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NoReturn, cast
 from weakref import WeakValueDictionary
 
+from thalweg import protos
 from thalweg.graph import context
 from thalweg.graph.build import graph_of
 from thalweg.graph.collections import GraphKeys
@@ -19,7 +20,6 @@ from thalweg.graph.convert import convert_to_tensor, register_tensor_conversion_
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor, operators
-from thalweg.graph.protos import message
 from thalweg.graph.shapes import TensorShape, unknown_shape
 from thalweg.graph.subgraph import around, lifted, root
 from thalweg.ops.arrays import indexing
@@ -69,7 +69,35 @@ def variable_of(reference: Tensor) -> Variable | None:
 
 @public("Variable")
 class Variable:
-    """State that steps read and change: `w = tf.Variable(tf.zeros([3]), name="w")`."""
+    """State that steps read and change; it lives in the session, from its initializer on.
+
+    A variable can be used wherever a tensor can. Change it by `assign`, `assign_add`, by the
+    scatter methods, or by an optimizer.
+
+    Args:
+        initial_value: a value, a tensor, or a function without arguments that makes one.
+        trainable: whether optimizers change it by default; None means True.
+        collections: graph collections to join; None means `GLOBAL_VARIABLES`.
+        validate_shape: False lets later values have other shapes.
+        caching_device: the device that reads are kept on.
+        name: the name of the variable, made unique in the graph.
+        variable_def: a VariableDef protobuf to find the variable by, instead of `initial_value`.
+        dtype: the dtype to convert the initial value to.
+        expected_shape: taken for old programs; the shape is that of the initial value.
+        import_scope: the name scope that the names in `variable_def` lie in.
+        constraint: a function of the value that optimizers apply after each update.
+        use_resource: whether reads give the value of that moment of the step.
+        synchronization, aggregation: kept for distributed programs.
+        shape: the static shape, where it is to be looser than that of the initial value.
+
+    Example:
+        >>> v = tf.Variable([1.0, 2.0], name="v")
+        >>> sess.run(v.initializer)
+        >>> sess.run(v.assign_add([10.0, 10.0]))
+        array([11., 12.], dtype=float32)
+        >>> v.name, v.shape.as_list()
+        ('v:0', [2])
+    """
 
     SaveSliceInfo = SaveSliceInfo
     __array_priority__ = 100  # NumPy arrays defer to our operators
@@ -211,7 +239,12 @@ class Variable:
         return self._variable.eval(session=session)
 
     def load(self, value: Any, session: context.Runner | None = None) -> None:
-        """Set the value in a session, without a new node."""
+        """Set the variable to a value now, without new nodes.
+
+        Args:
+            value: an array of its shape.
+            session: the session; the default one if None.
+        """
         runner = context.runner_for(self.graph, session, "load()")
         runner.run(self._initializer_op, {self._initializer_op.inputs[1]: value})
 
@@ -259,7 +292,14 @@ class Variable:
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Set the value; the result reads the new one."""
+        """Set the variable to a value.
+
+        Args:
+            value: a tensor of its dtype and shape.
+            use_locking: taken for old programs; updates are always whole.
+            name: the name of the node.
+            read_value: whether the result reads the new value, else it is the node.
+        """
         return self._changed(state.assign, value, use_locking, name, read_value)
 
     def assign_add(
@@ -453,7 +493,7 @@ class Variable:
         """A VariableDef, or None if the variable is outside `export_scope`."""
         if export_scope is not None and not self.name.startswith(export_scope):
             return None
-        definition = message("variable", "VariableDef")()
+        definition = protos.VariableDef()
         definition.variable_name = strip_scope(self._variable.name, export_scope)
         definition.initializer_name = strip_scope(self._initializer_op.name, export_scope)
         definition.snapshot_name = strip_scope(self._snapshot.name, export_scope)

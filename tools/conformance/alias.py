@@ -20,13 +20,15 @@ import numpy as np
 
 import thalweg as tf
 from conformance import opdefs, summaries
+from thalweg import protos
 from thalweg.graph import op
 from thalweg.platform import tf_logging
-from thalweg.train.queue_runner import queue_runner_def_class
 
 # Where the names of an internal module are found, first match wins: a namespace below `tf.`
-# ("" is tf itself), a package or module of Thalweg with all inside it, or RAW for op constructors.
+# ("" is tf itself), a package or module of Thalweg with all inside it, RAW for op constructors, or
+# MESSAGES for protocol buffers.
 RAW = "<raw ops>"
+MESSAGES = "<messages>"
 NAMESPACES = ("", "nn", "train", "image", "losses", "metrics", "layers", "summary", "test")
 DEFAULT = (*NAMESPACES, "thalweg.ops", "thalweg.variables", "thalweg.graph", RAW)
 FACADES: dict[str, tuple[str, ...]] = {
@@ -158,12 +160,32 @@ def intensities() -> dict[Any, tuple[Any, Any]]:
     return {kind.as_numpy_dtype: ends for kind, ends in ranges.items()}
 
 
+def old_types() -> types.SimpleNamespace:
+    """The enum DataType of the tests' day: some tests go through all there are."""
+    enum = protos.DataType
+    numbers = {name: n for name, n in enum.items() if n % 100 <= len(TYPE_NAMES)}
+    return types.SimpleNamespace(
+        keys=numbers.keys,
+        values=numbers.values,
+        items=numbers.items,
+        Name=enum.Name,
+        Value=enum.Value,
+    )
+
+
+def old_levels() -> types.SimpleNamespace:
+    """LogMessage with the name that its lowest level had in the tests' day."""
+    levels = dict(protos.LogMessage.Level.items())
+    return types.SimpleNamespace(**levels, DEBUG=levels["DEBUGGING"])
+
+
 # Constants and helpers of the tests' own surroundings. Nothing that a test checks may be done here.
 VALUES: dict[str, Any] = {
     "contrib.testing.FakeSummaryWriter": summaries.FakeSummaryWriter,
     "contrib.testing.latest_summaries": summaries.latest_summaries,
     "contrib.testing.latest_events": summaries.latest_events,
-    "core.protobuf.queue_runner_pb2.QueueRunnerDef": queue_runner_def_class(),
+    "core.framework.types_pb2.DataType": old_types(),
+    "core.util.event_pb2.LogMessage": old_levels(),
     "core.lib.core.error_codes_pb2.Code": types.SimpleNamespace(values=lambda: [*range(17), 20]),
     "core.lib.core.error_codes_pb2."
     "DO_NOT_USE_RESERVED_FOR_FUTURE_EXPANSION_USE_DEFAULT_IN_SWITCH_INSTEAD_": 20,
@@ -211,7 +233,7 @@ class Facade(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Answers every import below `tensorflow.` with a facade, or with a protobuf module."""
+    """Answers every import below `tensorflow.` with a facade."""
 
     def __init__(self, sources: Path) -> None:
         self.sources = sources
@@ -222,11 +244,10 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        protobuf = protobuf_module(spec.name)
-        return protobuf or Facade(spec.name, self._is_package(spec.name))
+        return Facade(spec.name, self._is_package(spec.name))
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """A facade has nothing to run, and a protobuf module has run."""
+        """A facade has nothing to run."""
 
     def _is_package(self, name: str) -> bool:
         if _inner(name) in FACADES:  # names are asked of it, folder or not
@@ -263,41 +284,6 @@ def plain_test_module() -> types.ModuleType:
     return module
 
 
-def protobuf_module(name: str) -> types.ModuleType | None:
-    leaf = name.rpartition(".")[2]
-    found = f"tensorboard.compat.proto.{leaf}"
-    if not leaf.endswith("_pb2") or importlib.util.find_spec(found) is None:
-        return None
-    module = importlib.import_module(found)
-    changed = {"types_pb2": with_old_types, "event_pb2": with_old_levels}.get(leaf)
-    return changed(module) if changed else module
-
-
-def with_old_types(module: types.ModuleType) -> types.ModuleType:
-    """types_pb2 with the data types of the tests' day: some tests go through all there are."""
-    enum = module.DataType
-    numbers = {name: n for name, n in enum.items() if n % 100 <= len(TYPE_NAMES)}
-    old = types.ModuleType(module.__name__)
-    vars(old).update(vars(module))
-    old.DataType = types.SimpleNamespace(
-        keys=numbers.keys,
-        values=numbers.values,
-        items=numbers.items,
-        Name=enum.Name,
-        Value=enum.Value,
-    )
-    return old
-
-
-def with_old_levels(module: types.ModuleType) -> types.ModuleType:
-    """event_pb2 with the name that its lowest log level had in the tests' day."""
-    old = types.ModuleType(module.__name__)
-    vars(old).update(vars(module))
-    levels = dict(module.LogMessage.Level.items())
-    old.LogMessage = types.SimpleNamespace(**levels, DEBUG=levels["DEBUGGING"])
-    return old
-
-
 def find(module: str, name: str) -> Any:
     """The object that answers to `name` in TensorFlow's internal `module`."""
     full_name = f"{module}.{name}"
@@ -317,12 +303,16 @@ def sources_of(module: str) -> tuple[str, ...]:
         return FACADES[module]
     if module.startswith("python.ops.gen_"):
         return (RAW, *DEFAULT)
+    if module.endswith("_pb2"):
+        return ("", MESSAGES, *DEFAULT)
     return TRAINING if module.startswith("python.training.") else DEFAULT
 
 
 def look_up(source: str, name: str) -> Any:
     if source == RAW:
         return raw_op(name)
+    if source == MESSAGES:
+        return message_or_type(name)
     if source.startswith("thalweg."):
         return next((vars(m)[name] for m in modules_in(source) if name in vars(m)), None)
     return getattr(namespace(source), name, None)
@@ -346,6 +336,13 @@ def namespace(path: str) -> Any:
         # Importing tensorflow.contrib puts a facade in the place of the namespace itself.
         found = sys.modules.get(full_name) if isinstance(found, Facade) else found
     return found
+
+
+def message_or_type(name: str) -> Any:
+    """A message class, or the number of a data type."""
+    if name in dict(protos.DataType.items()):
+        return protos.DataType.Value(name)
+    return getattr(protos, name, None)
 
 
 def modules_in(name: str) -> Iterator[types.ModuleType]:

@@ -10,7 +10,8 @@ from thalweg.codegen.cache import load
 from thalweg.codegen.contraction.kernel import emit_contraction
 from thalweg.ir.expr import Accumulated, Bitcast, Call, Cast, Const, Index, Load, Select
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.kernel import Access, Argument, Contraction, Dynamic, Offset, Store
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access, Argument, Contraction, Store
 from thalweg.ir.loop import Variable
 
 SUM = Accumulated(np.float32)
@@ -34,7 +35,7 @@ def at(shape, *indices):
                 terms[variable] = terms.get(variable, 0) + stride * factor
             else:
                 constant += stride * factor * variable
-    return Offset(constant, tuple((f, v) for v, f in terms.items()))
+    return Affine(constant, terms)
 
 
 def element(argument, offset):
@@ -175,7 +176,7 @@ class Oracle:
 
     def place(self, offset):
         total = np.asarray(offset.constant)
-        for factor, term in offset.terms:
+        for term, factor in offset.terms.items():
             index = self.indices[term] if isinstance(term, Variable) else self.value(term)
             total = total + int(factor) * index
         return total
@@ -304,9 +305,3 @@ def check_run(kernel, run, seed=0, tolerance=None):
         if whole.dtype.kind == "f":
             assert np.isnan(whole[:33]).all() and np.isnan(whole[33 + argument.size :]).all()
     return [got.copy() for a, got in zip(kernel.arguments, inners, strict=True) if a.written]
-
-
-def dynamic(value, word):
-    made = Dynamic(value)
-    made.word = word
-    return made

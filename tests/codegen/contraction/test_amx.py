@@ -13,7 +13,6 @@ from tests.codegen.contraction.contractions import (
     at,
     call,
     check_run,
-    dynamic,
     element,
     matmul,
 )
@@ -23,6 +22,7 @@ from thalweg.codegen.contraction.amx_plan import has_unit
 from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.llvm.compile import assembly
 from thalweg.codegen.machine import named, runs_here
+from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import call as expr
 from thalweg.ir.kernel import Access, Store
 

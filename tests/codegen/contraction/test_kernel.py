@@ -15,7 +15,6 @@ from tests.codegen.contraction.contractions import (
     call,
     check,
     compiled,
-    dynamic,
     element,
     matmul,
     random_arrays,
@@ -25,9 +24,11 @@ from thalweg.codegen.contraction.form import form_of
 from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Setting
 from thalweg.codegen.machine import named
+from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Index, select
 from thalweg.ir.expr import call as expr
-from thalweg.ir.kernel import Access, Contraction, Offset, Store
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access, Contraction, Store
 from thalweg.ir.loop import Variable
 
 
@@ -371,7 +372,7 @@ def test_gathered_rows(native):
     i, k = kernel.rows[0], kernel.reduced[0]
     table = argument(0, np.float32, (101, 19))
     chosen = argument(3, np.int32, (9,))
-    place = Offset(0, ((19, element(chosen, at((9,), i))), (1, k)))
+    place = Affine(0, {element(chosen, at((9,), i)): 19, k: 1})
     made = with_sides(
         kernel, Access(element(table, place)), arguments=(table, *kernel.arguments[1:], chosen)
     )
@@ -406,9 +407,9 @@ def dynamic_matmul(which, hint, size):
     a, b, y = (argument(p, np.float32, (1,), p == 2) for p in range(3))
     return Contraction(
         (a, b, y), (), (i,), (j,), (k,),
-        Access(element(a, Offset(0, ((stride_a, i), (1, k))))),
-        Access(element(b, Offset(0, ((stride_b, k), (1, j))))), np.dtype(np.float32),
-        (Store(y, (i, j), Offset(0, ((stride_b, i), (1, j))), SUM),),
+        Access(element(a, Affine(0, {i: stride_a, k: 1}))),
+        Access(element(b, Affine(0, {k: stride_b, j: 1}))), np.dtype(np.float32),
+        (Store(y, (i, j), Affine(0, {i: stride_b, j: 1}), SUM),),
     )  # fmt: skip
 
 

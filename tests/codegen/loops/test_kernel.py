@@ -7,23 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.codegen.oracle import (
-    TARGETS,
-    agree,
-    at,
-    close,
-    dynamic,
-    index,
-    native,
-    numbers,
-    over,
-)
+from tests.codegen.oracle import TARGETS, agree, at, close, index, native, numbers, over, place
 from tests.ops.harness import NARROW_FLOATS
 from thalweg.codegen.llvm.compile import object_code
 from thalweg.codegen.loops.kernel import emit_loops
 from thalweg.codegen.machine import named
+from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Scan, Word, as_expr, call, select
-from thalweg.ir.kernel import Argument, Check, Loops, Offset, Store
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Check, Loops, Store
 from thalweg.ir.loop import Variable
 
 DTYPES = [
@@ -41,7 +33,7 @@ def test_broadcast_sum_of_each_dtype(dtype: Any, shape: tuple[int, int]) -> None
     out = Argument(2, dtype, rows * columns, True)
     i, j = Variable.fresh(rows), Variable.fresh(columns)
     value = call("max", at(x, (columns, i), (1, j)), at(y, (1, j)))
-    store = Store(out, (i, j), Offset(0, ((columns, i), (1, j))), value)
+    store = Store(out, (i, j), Affine(0, {i: columns, j: 1}), value)
     arrays = [numbers(shape, dtype), numbers(columns, dtype, 1), numbers(shape, dtype, 2)]
     agree(Loops((x, y, out), (i, j), (store,)), arrays, targets_for(shape, (7, 45)))
 
@@ -64,10 +56,8 @@ def test_reductions_along_and_across(dtype: Any, kind: str) -> None:
         x = Argument(0, dtype, rows * columns)
         along, across = Argument(1, result, rows, True), Argument(2, result, columns, True)
         i, j, k, m = (Variable.fresh(n) for n in (rows, columns, columns, rows))
-        first = Store(along, (i,), Offset(0, ((1, i),)), over(kind, k, at(x, (columns, i), (1, k))))
-        second = Store(
-            across, (j,), Offset(0, ((1, j),)), over(kind, m, at(x, (columns, m), (1, j)))
-        )
+        first = Store(along, (i,), Affine(0, {i: 1}), over(kind, k, at(x, (columns, i), (1, k))))
+        second = Store(across, (j,), Affine(0, {j: 1}), over(kind, m, at(x, (columns, m), (1, j))))
         values = numbers((rows, columns), dtype)
         values = values if kind != "prod" or dtype.kind in "iu" else values.clip(-1.2, 1.2)
         arrays = [values.astype(dtype), np.zeros(rows, result), np.zeros(columns, result)]
@@ -87,7 +77,7 @@ def test_nan_wins_but_for_its_place(kind: str) -> None:
         x, out = Argument(0, np.float32, 6 * 77), Argument(1, result, shape[0], True)
         i, k = Variable.fresh(shape[0]), Variable.fresh(shape[1])
         terms = ((77, i), (1, k)) if shape[0] == 6 else ((1, i), (77, k))
-        store = Store(out, (i,), Offset(0, ((1, i),)), over(kind, k, at(x, *terms)))
+        store = Store(out, (i,), Affine(0, {i: 1}), over(kind, k, at(x, *terms)))
         agree(Loops((x, out), (i,), (store,)), [values, np.zeros(shape[0], result)])
 
 
@@ -97,7 +87,7 @@ def softmax(rows: int, columns: int) -> Loops:
     most = over("max", k, at(x, (columns, i), (1, k)))
     total = over("sum", m, call("exp", at(x, (columns, i), (1, m)) - most))
     value = call("exp", at(x, (columns, i), (1, j)) - most) / total
-    return Loops((x, out), (i, j), (Store(out, (i, j), Offset(0, ((columns, i), (1, j))), value),))
+    return Loops((x, out), (i, j), (Store(out, (i, j), Affine(0, {i: columns, j: 1}), value),))
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (4, 384), (9, 10), (130, 17), (3, 1)], ids=str)
@@ -114,11 +104,11 @@ def test_layer_norm_stores_at_two_levels() -> None:
     centred = at(x, (columns, i), (1, m)) - mean
     scale = call("sqrt", over("sum", m, centred * centred) / columns + 1e-3)
     stores = (
-        Store(means, (i,), Offset(0, ((1, i),)), mean),
+        Store(means, (i,), Affine(0, {i: 1}), mean),
         Store(
             out,
             (i, j),
-            Offset(0, ((columns, i), (1, j))),
+            Affine(0, {i: columns, j: 1}),
             (at(x, (columns, i), (1, j)) - mean) / scale,
         ),
     )
@@ -132,7 +122,7 @@ def test_moments_share_a_loop() -> None:
     i, k, m = Variable.fresh(rows), Variable.fresh(columns), Variable.fresh(columns)
     first = over("sum", k, at(x, (columns, i), (1, k)))
     second = over("sum", m, at(x, (columns, i), (1, m)) * at(x, (columns, i), (1, m)))
-    kernel = Loops((x, out), (i,), (Store(out, (i,), Offset(0, ((1, i),)), second - first),))
+    kernel = Loops((x, out), (i,), (Store(out, (i,), Affine(0, {i: 1}), second - first),))
     assert emit_loops(kernel, named("x86-64-v4")).text.count("load <16 x float>") <= 3
     agree(kernel, [numbers((rows, columns), np.float32), np.zeros(rows, np.float32)])
 
@@ -143,7 +133,7 @@ def test_nested_reductions() -> None:
     i, k, m = (Variable.fresh(n) for n in (a, c, d))
     inner = over("max", m, at(x, (c * d, i), (d, k), (1, m)))
     kernel = Loops(
-        (x, out), (i,), (Store(out, (i,), Offset(0, ((1, i),)), over("sum", k, inner * inner)),)
+        (x, out), (i,), (Store(out, (i,), Affine(0, {i: 1}), over("sum", k, inner * inner)),)
     )
     agree(kernel, [numbers((a, c, d), np.float32), np.zeros(a, np.float32)])
 
@@ -164,7 +154,7 @@ def test_scans(exclusive: bool, reverse: bool, serial_first: bool) -> None:
             kernel = Loops(
                 (x, out),
                 order,
-                (Store(out, order, Offset(0, terms), value),),
+                (Store(out, order, place(*terms), value),),
                 serial=frozenset({scanned}),
             )
             agree(kernel, [numbers((rows, columns), dtype), np.zeros((rows, columns), dtype)])
@@ -176,7 +166,7 @@ def test_scans_in_both_directions() -> None:
     (i,) = (Variable.fresh(size),)
     ahead = Scan("sum", i, at(x, (1, i)), False, False)
     back = Scan("sum", i, at(x, (1, i)) * 2, True, True)
-    store = Store(out, (i,), Offset(0, ((1, i),)), ahead * back)
+    store = Store(out, (i,), Affine(0, {i: 1}), ahead * back)
     kernel = Loops((x, out), (i,), (store,), serial=frozenset({i}))
     agree(kernel, [numbers(size, np.float32), np.zeros(size, np.float32)])
 
@@ -192,7 +182,7 @@ def test_scatter_of_rows(combine: str, columns: int) -> None:
     store = Store(
         table,
         (r, c),
-        Offset(0, ((columns, row), (1, c))),
+        Affine(0, {row: columns, c: 1}),
         at(update, (columns, r), (1, c)),
         combine,
         (row >= 0) & (row < places),
@@ -206,7 +196,7 @@ def test_scatter_of_rows(combine: str, columns: int) -> None:
 def test_overlapping_places_are_combined_in_order() -> None:
     out, x = Argument(0, np.float32, 40, True), Argument(1, np.float32, 30 * 8)
     i, j = Variable.fresh(30), Variable.fresh(8)
-    store = Store(out, (i, j), Offset(0, ((1, i), (1, j))), at(x, (8, i), (1, j)), "sum")
+    store = Store(out, (i, j), Affine(0, {i: 1, j: 1}), at(x, (8, i), (1, j)), "sum")
     arrays = [np.zeros(40, np.float32), numbers((30, 8), np.float32)]
     agree(Loops((out, x), (i, j), (store,)), arrays)
 
@@ -214,7 +204,7 @@ def test_overlapping_places_are_combined_in_order() -> None:
 def test_what_is_stored_last_at_one_place_stays() -> None:
     out, x = Argument(0, np.int32, 30, True), Argument(1, np.int32, 30 * 20)
     i, j = Variable.fresh(30), Variable.fresh(20)
-    store = Store(out, (i, j), Offset(0, ((1, i),)), at(x, (20, i), (1, j)))
+    store = Store(out, (i, j), Affine(0, {i: 1}), at(x, (20, i), (1, j)))
     agree(
         Loops((out, x), (i, j), (store,), serial=frozenset({j})),
         [np.zeros(30, np.int32), numbers((30, 20), np.int32)],
@@ -234,7 +224,7 @@ def test_gather_with_a_check(kind: Any) -> None:
         kernel = Loops(
             (x, where, out),
             (r, c),
-            (Store(out, (r, c), Offset(0, ((columns, r), (1, c))), value),),
+            (Store(out, (r, c), Affine(0, {r: columns, c: 1}), value),),
             (Check((r,), inside, 5),),
         )
         chosen = np.random.default_rng(0).integers(0, places, rows).astype(kind)
@@ -251,7 +241,7 @@ def test_gather_of_elements_in_lanes(columns: int) -> None:
     out = Argument(2, np.float32, rows * columns, True)
     i, j = Variable.fresh(rows), Variable.fresh(columns)
     terms = ((columns, i), (1, j))
-    store = Store(out, (i, j), Offset(0, terms), at(x, (1, at(where, *terms))))
+    store = Store(out, (i, j), place(*terms), at(x, (1, at(where, *terms))))
     chosen = np.random.default_rng(0).integers(0, size, (rows, columns))
     arrays = [numbers(size, np.float32), chosen, np.zeros((rows, columns), np.float32)]
     agree(Loops((x, where, out), (i, j), (store,)), arrays)
@@ -266,7 +256,7 @@ def test_padding_reads_nothing_outside() -> None:
     inside = (up >= 0) & (up < rows) & (left >= 0) & (left < columns)
     element = select(inside, at(x, (columns, up), (1, left)), -np.inf)
     value = over("max", (k, m), element)
-    store = Store(out, (i, j), Offset(0, ((columns, i), (1, j))), value)
+    store = Store(out, (i, j), Affine(0, {i: columns, j: 1}), value)
     arrays = [numbers((rows, columns), np.float32), np.zeros((rows, columns), np.float32)]
     agree(Loops((x, out), (i, j), (store,)), arrays)
 
@@ -280,11 +270,11 @@ def test_pooling_with_channels_in_lanes() -> None:
     i, j, c, k, m = (Variable.fresh(n) for n in (size, size, channels, 3, 3))
     up, left = index(i) + index(k) - 1, index(j) + index(m) - 1
     inside = (up >= 0) & (up < size) & (left >= 0) & (left < size)
-    place = at(x, (size * channels, up), (channels, left), (1, c))
-    value = over("sum", (k, m), select(inside, place, 0.0))
+    element = at(x, (size * channels, up), (channels, left), (1, c))
+    value = over("sum", (k, m), select(inside, element, 0.0))
     terms = ((size * channels, i), (channels, j), (1, c))
     arrays = [numbers((size, size, channels), np.float32), np.zeros((size, size, channels), "f")]
-    agree(Loops((x, out), (i, j, c), (Store(out, (i, j, c), Offset(0, terms), value),)), arrays)
+    agree(Loops((x, out), (i, j, c), (Store(out, (i, j, c), place(*terms), value),)), arrays)
 
 
 def test_reduction_under_a_select() -> None:
@@ -293,7 +283,7 @@ def test_reduction_under_a_select() -> None:
     i, k = Variable.fresh(rows), Variable.fresh(columns)
     for terms in (((columns, i), (1, k)), ((1, i), (10, k))):
         value = select(index(i) < 10, over("sum", k, at(x, *terms)), 7.0)
-        kernel = Loops((x, out), (i,), (Store(out, (i,), Offset(0, ((1, i),)), value),))
+        kernel = Loops((x, out), (i,), (Store(out, (i,), Affine(0, {i: 1}), value),))
         agree(kernel, [numbers((10, columns), np.float32), np.zeros(rows, np.float32)])
 
 
@@ -302,7 +292,7 @@ def test_transpose_and_reverse() -> None:
     x, out = Argument(0, np.int16, rows * columns), Argument(1, np.int16, rows * columns, True)
     i, j = Variable.fresh(columns), Variable.fresh(rows)
     value = at(x, (columns, j), (-1, i), constant=columns - 1)
-    kernel = Loops((x, out), (i, j), (Store(out, (i, j), Offset(0, ((rows, i), (1, j))), value),))
+    kernel = Loops((x, out), (i, j), (Store(out, (i, j), Affine(0, {i: rows, j: 1}), value),))
     agree(kernel, [numbers((rows, columns), np.int16), np.zeros((columns, rows), np.int16)])
 
 
@@ -312,7 +302,7 @@ def test_reshaped_places_are_affine() -> None:
     i, j = Variable.fresh(6), Variable.fresh(35)
     number = index(i) * 35 + index(j)
     place = (number // 35) * 35 + number % 35
-    store = Store(out, (i, j), Offset(0, ((35, i), (1, j))), at(x, (1, place)) + 1)
+    store = Store(out, (i, j), Affine(0, {i: 35, j: 1}), at(x, (1, place)) + 1)
     kernel = Loops((x, out), (i, j), (store,))
     assert "gather" not in emit_loops(kernel, named("x86-64-v4")).text
     agree(kernel, [numbers(size, np.float32), np.zeros(size, np.float32)])
@@ -323,7 +313,7 @@ def test_reshape_that_is_not_affine() -> None:
     i, j = Variable.fresh(5), Variable.fresh(12)
     number = index(i) * 12 + index(j)
     value = at(x, (1, number // 4), (15, number % 4))
-    store = Store(out, (i, j), Offset(0, ((12, i), (1, j))), value)
+    store = Store(out, (i, j), Affine(0, {i: 12, j: 1}), value)
     agree(Loops((x, out), (i, j), (store,)), [numbers(60, np.float32), np.zeros(60, np.float32)])
 
 
@@ -333,7 +323,7 @@ def test_division_by_zero_faults() -> None:
         out = Argument(2, np.int32, 37, True)
         i = Variable.fresh(37)
         value = call("floor_div", at(x, (1, i)), at(y, (1, i)))
-        kernel = Loops((x, y, out), (i,), (Store(out, (i,), Offset(0, ((1, i),)), value),))
+        kernel = Loops((x, y, out), (i,), (Store(out, (i,), Affine(0, {i: 1}), value),))
         below = np.full(37, 2, np.int32)
         below[36] = divisor
         for target in TARGETS:
@@ -355,11 +345,11 @@ def test_extents_known_at_run_time(rows: int, columns: int) -> None:
         (x, out, sums),
         (i, j),
         (
-            Store(sums, (i,), Offset(0, ((1, i),)), total),
+            Store(sums, (i,), Affine(0, {i: 1}), total),
             Store(
                 out,
                 (i, j),
-                Offset(0, ((n, i), (1, j))),
+                Affine(0, {i: n, j: 1}),
                 select(index(j) < Word(n), at(x, (n, i), (1, j)) - total, 0),
             ),
         ),
@@ -380,7 +370,7 @@ def test_batch_known_at_run_time_is_one_loop(rows: int) -> None:
     x, out = Argument(0, np.float32, dynamic(8, 4)), Argument(1, np.float32, dynamic(8, 4), True)
     i, j, k = Variable(m, "i"), Variable.fresh(5), Variable.fresh(3)
     terms = ((15, i), (3, j), (1, k))
-    store = Store(out, (i, j, k), Offset(0, terms), at(x, *terms) * 2)
+    store = Store(out, (i, j, k), place(*terms), at(x, *terms) * 2)
     values = numbers((rows, 5, 3), np.float32)
     for target in TARGETS:
         result = np.zeros_like(values)
@@ -392,7 +382,7 @@ def test_update_in_place() -> None:
     variable, gradient = Argument(0, np.float32, 99, True), Argument(1, np.float32, 99)
     slot = Argument(2, np.float32, 99, True)
     i = Variable.fresh(99)
-    place = Offset(0, ((1, i),))
+    place = Affine(0, {i: 1})
     faster = at(slot, (1, i)) * 0.9 + at(gradient, (1, i))
     stores = (
         Store(slot, (i,), place, faster),
@@ -406,14 +396,14 @@ def test_a_kernel_of_one_element() -> None:
     x, out = Argument(0, np.float64, 1000), Argument(1, np.float64, 1, True)
     i, j = Variable.fresh(50), Variable.fresh(20)
     total = over("sum", (i, j), at(x, (20, i), (1, j)))
-    kernel = Loops((x, out), (), (Store(out, (), Offset(0), total),))
+    kernel = Loops((x, out), (), (Store(out, (), Affine(0), total),))
     agree(kernel, [numbers(1000, np.float64), np.zeros(1)])
 
 
 def test_constants_are_stored() -> None:
     out = Argument(0, np.float16, 77, True)
     i = Variable.fresh(77)
-    kernel = Loops((out,), (i,), (Store(out, (i,), Offset(0, ((1, i),)), as_expr(1.5)),))
+    kernel = Loops((out,), (i,), (Store(out, (i,), Affine(0, {i: 1}), as_expr(1.5)),))
     agree(kernel, [np.zeros(77, np.float16)])
 
 
@@ -434,7 +424,7 @@ def test_transpose_in_blocks(shape: tuple[int, int], dtype: Any) -> None:
     rows, columns = shape
     x, out = Argument(0, dtype, rows * columns), Argument(1, dtype, rows * columns, True)
     i, j = Variable.fresh(columns), Variable.fresh(rows)
-    store = Store(out, (i, j), Offset(0, ((rows, i), (1, j))), at(x, (1, i), (columns, j)))
+    store = Store(out, (i, j), Affine(0, {i: rows, j: 1}), at(x, (1, i), (columns, j)))
     agree(Loops((x, out), (i, j), (store,)), [numbers(shape, dtype), np.zeros(shape[::-1], dtype)])
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tests.codegen.oracle import agree, at, index, numbers, over
+from tests.codegen.oracle import agree, at, index, numbers, over, place
 from thalweg.ir.expr import Expr, call, select
-from thalweg.ir.kernel import Argument, Loops, Offset, Store
+from thalweg.ir.kernel import Argument, Loops, Store
 from thalweg.ir.loop import Variable
 
 
@@ -99,7 +99,7 @@ class Maker:
                 terms.append((size, variable))
                 size *= variable.extent
             out = self.argument(size, True)
-            stores.append(Store(out, variables, Offset(0, tuple(terms)), value))
+            stores.append(Store(out, variables, place(*terms), value))
         return Loops(tuple(self.arguments), self.variables, tuple(stores))
 
 

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.codegen.oracle import BFLOAT16, TARGETS, agree, at, dynamic, native, numbers
+from tests.codegen.oracle import BFLOAT16, TARGETS, agree, at, native, numbers, place
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.codegen.loops.transpose_kernel import transpose_of
 from thalweg.codegen.machine import CpuTarget, named
-from thalweg.ir.kernel import Argument, Loops, Offset, Store
+from thalweg.ir.dynamic import dynamic
+from thalweg.ir.expr import Load
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Loops, Store
 from thalweg.ir.loop import Variable
 
 WIDE = named("x86-64-v4")
@@ -28,7 +31,7 @@ def permuted(shape: tuple[int, ...], order: tuple[int, ...], dtype: Any, start: 
     source = tuple(zip(strides, loops, strict=True))
     sink = tuple((step, loops[axis]) for step, axis in zip(steps, order, strict=True))
     variables = tuple(loops[axis] for axis in order)
-    store = Store(out, variables, Offset(0, sink), at(x, *source, constant=start))
+    store = Store(out, variables, place(*sink), at(x, *source, constant=start))
     return Loops((x, out), variables, (store,))
 
 
@@ -68,7 +71,7 @@ def test_sizes_known_at_run_time(rows: int, columns: int) -> None:
     m, n, size = dynamic(64, 3), dynamic(64, 4), dynamic(4096, 5)
     x, out = Argument(0, np.float32, size), Argument(1, np.float32, size, True)
     i, j = Variable(m, "i"), Variable(n, "j")
-    store = Store(out, (j, i), Offset(0, ((m, j), (1, i))), at(x, (n, i), (1, j)))
+    store = Store(out, (j, i), Affine(0, {j: m, i: 1}), at(x, (n, i), (1, j)))
     kernel = Loops((x, out), (j, i), (store,))
     assert turns(kernel)
     values = numbers((rows, columns), np.float32)
@@ -90,5 +93,5 @@ def test_what_is_no_turn() -> None:
     more = Store(store.argument, store.variables, store.offset, store.value * 2.0)
     assert not turns(Loops(plain.arguments, plain.variables, (more,)))
     x = store.argument
-    inside = Store(x, store.variables, store.offset, at(x, *store.value.offset.terms))
+    inside = Store(x, store.variables, store.offset, Load(x, store.value.offset))
     assert not turns(Loops((x,), plain.variables, (inside,)))

@@ -35,7 +35,8 @@ from thalweg.ir.expr import (
 )
 from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.kernel import Argument, Offset
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument
 from thalweg.ir.loop import Variable
 from thalweg.ir.philox import philox_words
 from thalweg.ir.rewrite import postorder
@@ -276,14 +277,14 @@ def test_what_is_known_without_a_mask_is_not_asked_again() -> None:
 
 
 def test_fixed_places_need_no_mask() -> None:
-    place = Load(Argument(0, np.dtype(np.float32), 4), Offset(3))
+    place = Load(Argument(0, np.dtype(np.float32), 4), Affine(3))
     asked = dict(masks_of(select(load(np.float32) > 0, place, 0)))
     assert asked[place] is None
 
 
 def test_scalars_stay_scalar() -> None:
     x, scale = np.linspace(-1, 1, 50).astype(np.float32), np.array([2.5] * 50, np.float32)
-    fixed = Load(Argument(1, np.dtype(np.float32), 50), Offset(0))
+    fixed = Load(Argument(1, np.dtype(np.float32), 50), Affine(0))
     expr = one(x) * (fixed.exp() + 1)
     assert "fmul float" in module_text(expr, 2, 16)
     np.testing.assert_allclose(run(expr, [x, scale]), x * (np.exp(scale) + 1), rtol=1e-6)

@@ -16,7 +16,6 @@ from tests.codegen.contraction.contractions import (
     argument,
     call,
     check,
-    dynamic,
     element,
     guarded,
     random_arrays,
@@ -30,9 +29,11 @@ from thalweg.codegen.winograd.filter import filtering
 from thalweg.codegen.winograd.form import window_of
 from thalweg.codegen.winograd.kernel import emit_winograd
 from thalweg.codegen.winograd.plan import Blocks
+from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import Index, select
 from thalweg.ir.expr import call as expr
-from thalweg.ir.kernel import Access, Offset, Store
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access, Store
 from thalweg.ir.loop import Variable
 
 ERRORS = {2: 2e-6, 4: 1e-5}
@@ -123,7 +124,7 @@ def layer(rows, column, place):
     shape = [v.extent for v in (*rows, column)]
     bias = argument(3, np.float32, (column.extent,))
     other = argument(4, np.float32, shape)
-    value = expr("add", expr("add", SUM, element(bias, Offset(0, ((1, column),)))), 0.5)
+    value = expr("add", expr("add", SUM, element(bias, Affine(0, {column: 1}))), 0.5)
     return expr("max", expr("add", value, element(other, place)), 0), [bias, other]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.ir.text.test_round_trip import assert_reads_back
+from thalweg.ir.dynamic import dynamic
 from thalweg.ir.expr import (
     Bitcast,
     Call,
@@ -23,7 +24,8 @@ from thalweg.ir.expr import (
     constant,
     select,
 )
-from thalweg.ir.kernel import Argument, Check, Dynamic, Loops, Offset, Store
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Check, Loops, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.text.lexer import ParseError
 from thalweg.ir.text.parser import parse_kernel
@@ -102,7 +104,7 @@ def test_arguments_have_names_of_their_own() -> None:
 def stored(*values: Expr, variables: tuple[Variable, ...] = ()) -> Loops:
     """A kernel that stores values."""
     out = Argument(0, np.dtype(np.float64), len(values), True)
-    stores = [Store(out, variables, Offset(n), value) for n, value in enumerate(values)]
+    stores = [Store(out, variables, Affine(n), value) for n, value in enumerate(values)]
     return Loops((out,), variables, tuple(stores))
 
 
@@ -138,28 +140,21 @@ def test_a_negated_number_is_not_a_negative_one() -> None:
     assert_reads_back(stored(Call("neg", (one,)), Const(np.float32(-1.0)), -Call("neg", (one,))))
 
 
-def dynamic(hint: int, word: int) -> Dynamic:
-    made = Dynamic(hint)
-    made.word = word
-    return made
-
-
 def test_terms_of_an_offset_may_be_anything() -> None:
     i = Variable.fresh(9)
     source, out = Argument(0, np.dtype(np.int64), 99), Argument(1, np.dtype(np.int64), 99, True)
-    inner = Load(source, Offset(0, ((1, i),)))
-    terms = (
-        (2, i),
-        (-1, Index(i)),
-        (1, constant(3)),
-        (dynamic(-4, 5), inner),
-        (-7, Index(i) + 1),
-        (1, Word(dynamic(2, 8))),
-        (0, i),
-    )
+    inner = Load(source, Affine(0, {i: 1}))
+    terms = {
+        i: 2,
+        Index(i): -1,
+        constant(3): 1,
+        inner: dynamic(-4, 5),
+        Index(i) + 1: -7,
+        Word(dynamic(2, 8)): 1,
+    }
     for constant_part in (0, 5, -5, dynamic(0, 6), dynamic(-2, 7)):
-        value = Load(source, Offset(constant_part, terms))
-        store = Store(out, (i,), Offset(0, ((1, i),)), value)
+        value = Load(source, Affine(constant_part, terms))
+        store = Store(out, (i,), Affine(0, {i: 1}), value)
         assert_reads_back(Loops((source, out), (i,), (store,)))
 
 
@@ -168,7 +163,7 @@ def test_operators_bind_as_they_are_written() -> None:
     random = np.random.default_rng(1)
     i = Variable.fresh(4)
     arguments = [Argument(n, np.dtype(np.int64), 4, n == 2) for n in range(3)]
-    loads = [Load(a, Offset(0, ((1, i),))) for a in arguments[:2]]
+    loads = [Load(a, Affine(0, {i: 1})) for a in arguments[:2]]
     whole = ["add", "sub", "mul", "floor_div", "remainder", "bit_and", "bit_or", "bit_xor"]
     whole += ["shift_left", "shift_right", "max", "min"]
     compared = ["lt", "le", "gt", "ge", "eq", "ne"]
@@ -194,7 +189,7 @@ def test_operators_bind_as_they_are_written() -> None:
         return call(str(random.choice(whole)), number(depth - 1), number(depth - 1))
 
     for _ in range(200):
-        store = Store(arguments[2], (i,), Offset(0, ((1, i),)), number(4), inside=condition(2))
+        store = Store(arguments[2], (i,), Affine(0, {i: 1}), number(4), inside=condition(2))
         check = Check((i,), condition(3), 2)
         assert_reads_back(Loops(tuple(arguments), (i,), (store,), (check,)))
 
@@ -202,12 +197,12 @@ def test_operators_bind_as_they_are_written() -> None:
 def test_reductions_inside_of_reductions() -> None:
     i, j, k = (Variable.fresh(extent) for extent in (3, 4, 5))
     source, out = Argument(0, np.dtype(np.float32), 60), Argument(1, np.dtype(np.float32), 3, True)
-    element = Load(source, Offset(0, ((20, i), (5, j), (1, k))))
+    element = Load(source, Affine(0, {i: 20, j: 5, k: 1}))
     shared = call("exp", element)
     inner = Reduce("sum", (k,), shared * shared)
     outer = Reduce("max", (j,), inner + 1.0 / inner)
     again = Reduce("sum", (j, k), shared)
-    store = Store(out, (i,), Offset(0, ((1, i),)), outer / again)
+    store = Store(out, (i,), Affine(0, {i: 1}), outer / again)
     kernel = Loops((source, out), (i,), (store,))
     assert_reads_back(kernel)
     assert kernel_text(kernel) == NESTED
@@ -216,8 +211,8 @@ def test_reductions_inside_of_reductions() -> None:
 def test_scans_inside_of_serial_loops() -> None:
     i = Variable.fresh(9)
     source, out = Argument(0, np.dtype(np.float32), 9), Argument(1, np.dtype(np.float32), 9, True)
-    scan = Scan("sum", i, Load(source, Offset(0, ((1, i),))), False, True)
-    store = Store(out, (i,), Offset(0, ((1, i),)), scan * scan)
+    scan = Scan("sum", i, Load(source, Affine(0, {i: 1})), False, True)
+    store = Store(out, (i,), Affine(0, {i: 1}), scan * scan)
     assert_reads_back(Loops((source, out), (i,), (store,), serial=frozenset([i])))
 
 

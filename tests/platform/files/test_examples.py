@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from google.protobuf import json_format
 
 import thalweg as tf
-
-json_format = pytest.importorskip("google.protobuf.json_format")
 
 NAMES = [
     *("Example", "Features", "Feature", "BytesList", "FloatList", "Int64List"),

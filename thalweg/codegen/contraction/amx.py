@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from thalweg.codegen.contraction.amx_plan import BFLOAT16, DEPTH, SIDE, roles_of
-from thalweg.codegen.contraction.form import argument_of, is_static, variables_of
+from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.contraction.gemm import store_sums
 from thalweg.codegen.contraction.packing import Bound, Copy, Span, dense, tiled, transposed
 from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, spans_of_rows
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import I64, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
+from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load
 from thalweg.ir.loop import Variable
 
@@ -135,8 +136,7 @@ class _Columns:
         if not isinstance(value, Load) or self.access.bounds:
             return False
         offset = value.offset
-        is_plain = all(isinstance(term, Variable) for _, term in offset.terms)
-        return is_plain and offset.factor(self.hot) == 1
+        return offset.is_plain and offset.factor(self.hot) == 1
 
     def _transposed(self, at: At, start: Value, base: Value) -> None:
         """Pairs of 16 columns at a time, as numbers of 32 bits."""
@@ -204,7 +204,7 @@ class _Columns:
         b, frame = self.b, self.frame
         low, offset, high = bound
         value = b.splat(frame.place(offset, at), SIDE)
-        if self.lane in variables_of(offset):
+        if self.lane in offset.terms:
             step = b.splat(frame.integer(offset.factor(self.lane)), SIDE)
             value = b.binary("add", value, b.binary("mul", frame.lane_numbers(SIDE), step))
         least, end = (b.splat(frame.integer(limit), SIDE) for limit in (low, high))

@@ -13,9 +13,10 @@ import ml_dtypes
 import numpy as np
 
 from thalweg.codegen.contraction.cost import CORES
-from thalweg.codegen.contraction.form import Form, form_of, is_static, loads_of, plain
+from thalweg.codegen.contraction.form import Form, form_of, loads_of
 from thalweg.codegen.contraction.schedule import Schedule, Setting, even, last_dynamic, uses
 from thalweg.codegen.machine import CpuTarget
+from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Cast, Load
 from thalweg.ir.kernel import Access, Contraction
 from thalweg.ir.loop import Variable
@@ -107,7 +108,7 @@ def _lies(roles: Roles, tile: int) -> bool:
     if len(form.rows) != 1 or form.reduced[0].extent % DEPTH or not is_static(form.rows[0].extent):
         return False
     offset = access.value.offset
-    if not plain(offset) or not is_static(offset.factor(form.rows[0])):
+    if not offset.is_plain or not is_static(offset.factor(form.rows[0])):
         return False
     return offset.factor(form.reduced[0]) == 1 and form.rows[0].extent % tile == 0
 

@@ -10,38 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
-from typing import cast
 
-import numpy as np
-
-from thalweg.ir.expr import Expr, Index, Load, Word, call
-from thalweg.ir.kernel import Access, Argument, Contraction, Dynamic, Offset, Store
-from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import Rewriter, postorder
+from thalweg.ir.dynamic import is_static, times
+from thalweg.ir.expr import Expr, Index, Load, Variable, Word, call
+from thalweg.ir.index import Affine, Term
+from thalweg.ir.kernel import Access, Argument, Contraction, Store
+from thalweg.ir.rewrite import KernelRewriter, postorder
 
 
 class NotContraction(Exception):
     """These loops are not for the contraction kernels; plain loops do them as well or better."""
-
-
-class Product(Dynamic):
-    """A size known only at run time, as the product of other integers."""
-
-    parts: tuple[int, ...]
-
-
-def times(*numbers: int) -> int:
-    """The product of integers that may be dynamic."""
-    if not any(isinstance(number, Dynamic) for number in numbers):
-        return int(np.prod(numbers, dtype=np.int64)) if numbers else 1
-    made = Product(int(np.prod([int(number) for number in numbers], dtype=np.int64)))
-    made.parts = tuple(numbers)
-    return made
-
-
-def is_static(number: int) -> bool:
-    """Whether an integer is known when code is made."""
-    return not isinstance(number, Dynamic)
 
 
 def loads_of(expression: Expr | None) -> list[Load]:
@@ -54,28 +32,18 @@ def pinned_in(expression: Expr | None) -> set[Variable]:
     return {part.variable for part in postorder([expression]) if isinstance(part, Index)}
 
 
-def plain(offset: Offset) -> bool:
-    """Whether a place is affine in the variables."""
-    return all(isinstance(term, Variable) for _, term in offset.terms)
-
-
-def variables_of(offset: Offset) -> list[Variable]:
-    """The variables that are plain terms of a place."""
-    return [term for _, term in offset.terms if isinstance(term, Variable)]
-
-
 def map_offsets(
     expression: Expr,
-    change: Callable[[Offset], Offset],
+    change: Callable[[Affine], Affine],
     index: Callable[[Variable], Expr] = Index,
 ) -> Expr:
     """The expression with every place it loads from changed (and indices)."""
     return _Places(change, index).of(expression)
 
 
-class _Places(Rewriter):
+class _Places(KernelRewriter):
     def __init__(
-        self, change: Callable[[Offset], Offset], index: Callable[[Variable], Expr]
+        self, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr]
     ) -> None:
         super().__init__()
         self._change, self._index = change, index
@@ -83,11 +51,11 @@ class _Places(Rewriter):
     def index(self, variable: Variable) -> Expr:
         return self._index(variable)
 
-    def offset(self, offset: Offset) -> Offset:
-        return self._change(offset).rebuild(self)
+    def offset(self, offset: Affine) -> Affine:
+        return super().offset(self._change(offset))
 
 
-def map_kernel(kernel: Contraction, change: Callable[[Offset], Offset]) -> Contraction:
+def map_kernel(kernel: Contraction, change: Callable[[Affine], Affine]) -> Contraction:
     """The kernel with every place in it changed."""
 
     def access(old: Access) -> Access:
@@ -103,12 +71,12 @@ def map_kernel(kernel: Contraction, change: Callable[[Offset], Offset]) -> Contr
     return replace(kernel, a=access(kernel.a), b=access(kernel.b), stores=stores)
 
 
-def offsets_of(kernel: Contraction) -> list[Offset]:
+def offsets_of(kernel: Contraction) -> list[Affine]:
     """Every place that the kernel reads, writes or compares."""
     values: list[Expr | None] = [kernel.a.value, kernel.b.value]
     for store in kernel.stores:
         values += [store.value, store.inside]
-    found: list[Offset] = [load.offset for value in values for load in loads_of(value)]
+    found: list[Affine] = [load.offset for value in values for load in loads_of(value)]
     found += [offset for access in (kernel.a, kernel.b) for _, offset, _ in access.bounds]
     return found + [store.offset for store in kernel.stores]
 
@@ -160,7 +128,7 @@ def _without_units(kernel: Contraction) -> Contraction:
         if is_static(variable.extent) and variable.extent == 1 and variable not in pinned
     }
     left = {name: tuple(v for v in group if v not in units) for name, group in groups.items()}
-    return replace(map_kernel(kernel, lambda offset: _dropped(offset, units)), **left)
+    return replace(map_kernel(kernel, lambda offset: offset.without(units)), **left)
 
 
 def _within(kernel: Contraction) -> Contraction:
@@ -172,19 +140,9 @@ def _within(kernel: Contraction) -> Contraction:
     return replace(kernel, a=a, b=b)
 
 
-def _holds(low: int, offset: Offset, high: int) -> bool:
-    numbers = (low, high, offset.constant, *(factor for factor, _ in offset.terms))
-    extents = [term.extent for _, term in offset.terms if isinstance(term, Variable)]
-    if not plain(offset) or not all(map(is_static, (*numbers, *extents))):
-        return False
-    spans = [factor * (v.extent - 1) for factor, v in offset.terms if isinstance(v, Variable)]
-    least = offset.constant + sum(span for span in spans if span < 0)
-    most = offset.constant + sum(span for span in spans if span > 0)
-    return low <= least and most < high
-
-
-def _dropped(offset: Offset, units: set[Variable]) -> Offset:
-    return Offset(offset.constant, tuple(term for term in offset.terms if term[1] not in units))
+def _holds(low: int, offset: Affine, high: int) -> bool:
+    least, most = offset.bounds
+    return is_static(low) and is_static(high) and low <= least and most < high
 
 
 def _groups(kernel: Contraction) -> dict[str, tuple[Variable, ...]]:
@@ -205,7 +163,7 @@ def _merged(kernel: Contraction) -> Contraction:
     return kernel
 
 
-def _joined(offsets: Sequence[Offset], outer: Variable, inner: Variable) -> bool:
+def _joined(offsets: Sequence[Affine], outer: Variable, inner: Variable) -> bool:
     if not is_static(inner.extent):
         return False
     pairs = [(offset.factor(outer), offset.factor(inner)) for offset in offsets]
@@ -218,10 +176,8 @@ def _merge(kernel: Contraction, name: str, outer: Variable, inner: Variable) -> 
     extent = times(outer.extent, inner.extent)
     both = Variable(extent, f"{outer.name}{inner.name}")
 
-    def change(offset: Offset) -> Offset:
-        terms = tuple((factor, term) for factor, term in offset.terms if term is not outer)
-        swapped = tuple((f, both if term is inner else term) for f, term in terms)
-        return Offset(offset.constant, swapped)
+    def change(offset: Affine) -> Affine:
+        return offset.without({outer}).replaced(lambda term: both if term is inner else None)
 
     group = _groups(kernel)[name]
     left = tuple(both if v is inner else v for v in group if v is not outer)
@@ -313,16 +269,16 @@ def _column_lane(kernel: Contraction) -> Variable | None:
     return max(kernel.columns, key=worth)
 
 
-def substituted(offset: Offset, change: Mapping[Variable, tuple[int, Variable]]) -> Offset:
+def substituted(offset: Affine, change: Mapping[Variable, tuple[int, Variable]]) -> Affine:
     """The place with groups of variables replaced: each by (its factor now, the new variable)."""
-    terms: dict[Variable, int] = {}
-    for factor, term in offset.terms:
-        unit, new = change.get(cast("Variable", term), (1, term))
-        terms[cast("Variable", new)] = factor // unit if unit != 1 else factor
-    return Offset(offset.constant, tuple((factor, v) for v, factor in terms.items()))
+    terms: dict[Term, int] = {}
+    for variable, factor in offset.strides.items():
+        unit, new = change.get(variable, (1, variable))
+        terms[new] = factor // unit if unit != 1 else factor
+    return Affine(offset.constant, terms)
 
 
-def argument_of(access: Access) -> tuple[Argument, Offset]:
+def argument_of(access: Access) -> tuple[Argument, Affine]:
     """What a factor that is a plain load reads, and where."""
     assert isinstance(access.value, Load)
     return access.value.buffer, access.value.offset

@@ -14,7 +14,7 @@ from itertools import product
 from math import ceil, prod
 
 from thalweg.codegen.contraction.blocks import BLOCKS, LongSums
-from thalweg.codegen.contraction.form import argument_of, is_static, times, variables_of
+from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.contraction.microkernel import (
     DotKernel,
     Factors,
@@ -29,8 +29,10 @@ from thalweg.codegen.contraction.scratch import GROUP, Scratch
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import Type, Value, constant
 from thalweg.codegen.math.elements import register_type, storage_type, to_memory
+from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Load
-from thalweg.ir.kernel import Argument, Contraction, Offset, Store
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Contraction, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import postorder
 
@@ -210,11 +212,10 @@ class GemmEmitter:
             return _Operand(base, factors, origin, scratch.packed_a.row_factors(spans))
         return self._direct(*argument_of(form.kernel.a))
 
-    def _direct(self, argument: Argument, offset: Offset) -> _Operand:
+    def _direct(self, argument: Argument, offset: Affine) -> _Operand:
         base = self.frame.pointers[argument]
         base = self.b.element(base, self.scratch.scalar, self.frame.integer(offset.constant))
-        factors = {v: f for f, v in offset.terms if isinstance(v, Variable)}
-        return _Operand(base, factors, {}, factors)
+        return _Operand(base, offset.strides, {}, offset.strides)
 
     def _operand_b(self) -> _Operand:
         scratch, form, frame = self.scratch, self.form, self.frame
@@ -419,13 +420,13 @@ class GemmEmitter:
         return Level(start, stop, *steps, extent, most)
 
     def _range(
-        self, variable: Variable, low: int, offset: Offset, high: int
+        self, variable: Variable, low: int, offset: Affine, high: int
     ) -> tuple[Value, Value]:
         """The solution of low <= rest + factor · variable < high, from the start of the block."""
         frame, factor = self.frame, offset.factor(variable)
-        rest = Offset(offset.constant, tuple(t for t in offset.terms if t[1] is not variable))
+        rest = offset.without({variable})
         zero = frame.integer(0)
-        place = frame.place(rest, {v: self.at.get(v, zero) for v in variables_of(rest)})
+        place = frame.place(rest, {v: self.at.get(v, zero) for v in rest.strides})
         if variable in self.start:
             place = frame.add(place, frame.multiply(self.start[variable], factor))
         least, most = (frame.subtract(frame.integer(limit), place) for limit in (low, high))
@@ -471,26 +472,24 @@ class GemmEmitter:
     # What becomes of the sums
 
     @cached_property
-    def _streams(self) -> list[tuple[Argument, Offset]]:
+    def _streams(self) -> list[tuple[Argument, Affine]]:
         """What a tile's finished sums are combined with and where they go, if that is much: it lies
         in a piece of memory for each row, which no processor foresees."""
         stores = self.form.kernel.stores
         if any(is_static(v.extent) and v.extent < _SHORT for v in self.form.reduced[-1:]):
             return []
         loads = [p for p in postorder([s.value for s in stores]) if isinstance(p, Load)]
-        places: list[tuple[Argument, Offset]] = [(load.buffer, load.offset) for load in loads]
+        places: list[tuple[Argument, Affine]] = [(load.buffer, load.offset) for load in loads]
         places += [(store.argument, store.offset) for store in stores]
         streams = [place for place in dict.fromkeys(places) if self._is_stream(place[1])]
         return streams if len(streams) > 1 else []
 
-    def _is_stream(self, offset: Offset) -> bool:
+    def _is_stream(self, offset: Affine) -> bool:
         """Whether the rows of a tile are vectors in several places."""
-        factors = {term: factor for factor, term in offset.terms if isinstance(term, Variable)}
-        is_plain = len(factors) == len(offset.terms)
         return (
-            is_plain
-            and factors.get(self.form.lane) == 1
-            and not factors.keys().isdisjoint(self.form.rows)
+            offset.is_plain
+            and offset.factor(self.form.lane) == 1
+            and not offset.strides.keys().isdisjoint(self.form.rows)
         )
 
     def _prefetch_results(self, rows: Sequence[Row]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from thalweg.codegen.contraction.amx import emit_matrix
-from thalweg.codegen.contraction.form import NotContraction, form_of, times
+from thalweg.codegen.contraction.form import NotContraction, form_of
 from thalweg.codegen.contraction.gemm import GemmEmitter
 from thalweg.codegen.contraction.packing import Span
 from thalweg.codegen.contraction.plan import best, check, neighbours, schedule, schedules
@@ -25,6 +25,7 @@ from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.winograd.kernel import emit_winograd
 from thalweg.codegen.winograd.plan import filtered
+from thalweg.ir.dynamic import times
 from thalweg.ir.kernel import Contraction
 from thalweg.ir.loop import Variable
 

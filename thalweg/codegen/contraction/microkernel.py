@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from thalweg.codegen.contraction.form import is_static
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import I32, POINTER, VOID, Builder, Type, Value, constant, suffix
+from thalweg.ir.dynamic import is_static
 
 
 @dataclass(frozen=True)

@@ -15,24 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import (
-    is_static,
-    loads_of,
-    map_offsets,
-    pinned_in,
-    plain,
-    substituted,
-    times,
-    variables_of,
-)
+from thalweg.codegen.contraction.form import loads_of, map_offsets, pinned_in, substituted
 from thalweg.codegen.frame import Frame, Leaves
 from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
 from thalweg.codegen.math.elements import from_memory, register_type, storage_type
+from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Cast, Expr, Index, Load
-from thalweg.ir.kernel import Access, Argument, Offset
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access, Argument
 from thalweg.ir.loop import Variable
 
-Bound = tuple[int, Offset, int]
+Bound = tuple[int, Affine, int]
 
 
 @dataclass(frozen=True)
@@ -127,17 +120,16 @@ def tiled(packing: Packing, variable: Variable, size: int, along: bool = False) 
     rest = tuple(axis for axis in packing.axes if axis.coordinate is not variable)
     value = map_offsets(packing.value, lambda o: _cut(o, cut), lambda index: _index(index, cut))
     bounds = tuple((least, _cut(offset, cut), most) for least, offset, most in packing.bounds)
-    whole = (0, Offset(0, ((size, cut.high), (1, cut.low))), variable.extent)
+    whole = (0, Affine(0, {cut.high: size, cut.low: 1}), variable.extent)
     return Packing((high, *rest, low), value, (whole, *bounds), cut, along)
 
 
-def _cut(offset: Offset, cut: Tiling) -> Offset:
+def _cut(offset: Affine, cut: Tiling) -> Affine:
     """The place in terms of tiles."""
-    if cut.variable not in variables_of(offset):
+    if cut.variable not in offset.terms:
         return offset
-    factor = offset.factor(cut.variable)
-    kept = tuple(term for term in offset.terms if term[1] is not cut.variable)
-    return Offset(offset.constant, (*kept, (times(factor, cut.size), cut.high), (factor, cut.low)))
+    factor, rest = offset.factor(cut.variable), offset.without({cut.variable})
+    return rest + Affine(0, {cut.high: times(factor, cut.size), cut.low: factor})
 
 
 def _index(variable: Variable, cut: Tiling) -> Expr:
@@ -159,7 +151,7 @@ def windowed(access: Access, variables: Sequence[Variable]) -> Packing | None:
     """
     windows = _windows(access)
     loads = [load.offset for load in loads_of(access.value)]
-    if windows is None or not loads or not all(plain(offset) for offset in loads):
+    if windows is None or not loads or not all(offset.is_plain for offset in loads):
         return None
     moved = {v: (factor, axis.coordinate) for axis in windows for factor, v in axis.parts}
     if not all(_moves_along(axis, offset) for axis in windows for offset in loads):
@@ -180,23 +172,22 @@ def _windows(access: Access) -> list[Axis] | None:
     axes: list[Axis] = []
     seen: set[Variable] = set()
     for _, offset, _ in access.bounds:
-        variables = variables_of(offset)
-        known = plain(offset) and all(is_static(factor) for factor, _ in offset.terms)
-        if not known or not variables or not seen.isdisjoint(variables):
+        known = offset.is_plain and all(map(is_static, offset.terms.values()))
+        if not known or not offset.terms or not seen.isdisjoint(offset.strides):
             return None
-        seen |= set(variables)
+        seen |= set(offset.strides)
         axes.append(_window(offset))
     return axes
 
 
-def _window(offset: Offset) -> Axis:
-    terms = [(factor, v) for factor, v in offset.terms if isinstance(v, Variable)]
-    step = gcd(*(factor for factor, _ in terms))
-    name = "".join(v.name for _, v in terms)
-    return Axis(Variable(1, f"w{name}"), tuple((factor // step, v) for factor, v in terms), True)
+def _window(offset: Affine) -> Axis:
+    step = gcd(*offset.terms.values())
+    name = "".join(v.name for v in offset.strides)
+    parts = tuple((factor // step, v) for v, factor in offset.strides.items())
+    return Axis(Variable(1, f"w{name}"), parts, True)
 
 
-def _moves_along(axis: Axis, offset: Offset) -> bool:
+def _moves_along(axis: Axis, offset: Affine) -> bool:
     factors = [(offset.factor(v), part) for part, v in axis.parts]
     if not all(is_static(factor) for factor, _ in factors):
         return False
@@ -269,7 +260,7 @@ class Copy:
     def emit(self) -> None:
         """Write the loops."""
         coordinates = {axis.coordinate for axis in self.axes}
-        fixed = [b for b in self.packing.bounds if coordinates.isdisjoint(variables_of(b[1]))]
+        fixed = [b for b in self.packing.bounds if coordinates.isdisjoint(b[1].terms)]
         if fixed:
             self._guarded(-1, self.frame.integer(0), fixed)
         else:
@@ -312,7 +303,7 @@ class Copy:
         return offset.factor(along.coordinate) == 1 and offset.factor(across.coordinate) != 1
 
     @cached_property
-    def _source(self) -> tuple[Argument, Offset] | None:
+    def _source(self) -> tuple[Argument, Affine] | None:
         """What is copied and from where, if that needs no more than to widen it."""
         value = self.packing.value
         if isinstance(value, Cast) and value.target == np.dtype(self.dtype):
@@ -322,7 +313,7 @@ class Copy:
         argument, offset = value.buffer, value.offset
         is_wide = register_type(argument.dtype) == storage_type(self.dtype)
         is_same = np.dtype(argument.dtype) == np.dtype(self.dtype)
-        return (argument, offset) if plain(offset) and (is_same or is_wide) else None
+        return (argument, offset) if offset.is_plain and (is_same or is_wide) else None
 
     def _transposed(self, place: Value) -> None:
         """The squares of one tile, then what is left, element by element."""
@@ -406,7 +397,7 @@ class Copy:
         return [
             bound
             for bound in self.packing.bounds
-            if here in variables_of(bound[1]) and open_axes.isdisjoint(variables_of(bound[1]))
+            if here in bound[1].terms and open_axes.isdisjoint(bound[1].terms)
         ]
 
     def _inside(self, bounds: Sequence[Bound]) -> Value:

@@ -21,14 +21,7 @@ from thalweg.codegen.contraction.cost import (
     tile_cost,
     tile_height,
 )
-from thalweg.codegen.contraction.form import (
-    Form,
-    NotContraction,
-    argument_of,
-    form_of,
-    is_static,
-    loads_of,
-)
+from thalweg.codegen.contraction.form import Form, NotContraction, argument_of, form_of, loads_of
 from thalweg.codegen.contraction.packing import Packing
 from thalweg.codegen.contraction.schedule import (
     Schedule,
@@ -43,6 +36,7 @@ from thalweg.codegen.contraction.schedule import (
 )
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.winograd.plan import filtered, filtered_otherwise
+from thalweg.ir.dynamic import is_static
 from thalweg.ir.kernel import Contraction
 
 # Choices

@@ -15,19 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import (
-    Form,
-    argument_of,
-    is_static,
-    loads_of,
-    pinned_in,
-    plain,
-    variables_of,
-)
+from thalweg.codegen.contraction.form import Form, argument_of, loads_of, pinned_in
 from thalweg.codegen.contraction.packing import Packing, dense, tiled, windowed
 from thalweg.codegen.machine import CpuTarget
+from thalweg.ir.dynamic import is_static
 from thalweg.ir.expr import Load
-from thalweg.ir.kernel import Access, Offset
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access
 from thalweg.ir.loop import Variable
 
 #: How many threads have scratch memory of their own; more than these do not work on one kernel.
@@ -192,7 +186,7 @@ def uses(access: Access) -> set[Variable]:
     """The variables that a factor depends on."""
     places = [load.offset for load in loads_of(access.value)]
     places += [offset for _, offset, _ in access.bounds]
-    return {v for o in places for v in variables_of(o)} | set(pinned_in(access.value))
+    return {v for o in places for v in o.strides} | set(pinned_in(access.value))
 
 
 def packing_of_a(form: Form, made: Schedule) -> Packing | None:
@@ -233,16 +227,16 @@ def is_plain(access: Access, dtype: Any) -> bool:
     if not isinstance(access.value, Load):
         return False
     argument, offset = argument_of(access)
-    return plain(offset) and np.dtype(argument.dtype) == np.dtype(dtype)
+    return offset.is_plain and np.dtype(argument.dtype) == np.dtype(dtype)
 
 
-def range_of(form: Form, offset: Offset, covered: Sequence[Variable]) -> Variable | None:
+def range_of(form: Form, offset: Affine, covered: Sequence[Variable]) -> Variable | None:
     """The one reduced variable that a bound limits, for the same range in all rows of a tile."""
-    variables = variables_of(offset)
+    variables = list(offset.strides)
     limited = [v for v in variables if v in form.reduced]
     if len(limited) != 1 or not set(covered).isdisjoint(variables) or form.lane in variables:
         return None
-    if not plain(offset) or not is_static(offset.factor(limited[0])):
+    if not offset.is_plain or not is_static(offset.factor(limited[0])):
         return None
     return limited[0]
 

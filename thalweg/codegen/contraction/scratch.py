@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from math import ceil, prod
 
-from thalweg.codegen.contraction.form import is_static
 from thalweg.codegen.contraction.packing import Box, Copy, Packing
 from thalweg.codegen.contraction.schedule import (
     SLOTS,
@@ -25,6 +24,7 @@ from thalweg.codegen.contraction.schedule import (
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import Value
 from thalweg.codegen.math.elements import register_type
+from thalweg.ir.dynamic import is_static
 from thalweg.ir.loop import Variable
 
 GROUP = 128  # blocks of a sum that are added before the rest is: few, for the sake of rounding

@@ -6,16 +6,16 @@ can be said about them without running anything.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from thalweg.ir.expr import Call, Const, Expr, Load, Reduce
+from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.expr import Call, Const, Expr, Load, Reduce, Variable
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.kernel import Argument, Check, Dynamic, Offset, Store
-from thalweg.ir.loop import Variable
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Check, Store
 from thalweg.ir.rewrite import Fold
 from thalweg.platform.dtype_traits import bounds
 
@@ -45,15 +45,10 @@ def extent_of(variable: Variable) -> int | None:
     return None if isinstance(variable.extent, Dynamic) else variable.extent
 
 
-def stride(offset: Offset, variable: Variable) -> int | None:
+def stride(offset: Affine, variable: Variable) -> int | None:
     """By how much a place moves with a variable by its plain terms; None if that is not known."""
-    total = 0
-    for factor, term in offset.terms:
-        if term is variable:
-            if isinstance(factor, Dynamic):
-                return None
-            total += factor
-    return total
+    factor = offset.factor(variable)
+    return None if isinstance(factor, Dynamic) else factor
 
 
 def safety() -> Fold[bool]:
@@ -64,24 +59,10 @@ def safety() -> Fold[bool]:
 def harmless(expr: Expr) -> bool:
     """Whether an expression by itself neither reads outside a buffer nor faults."""
     if isinstance(expr, Load):
-        return always_inside(expr.buffer, expr.offset)
+        return expr.buffer.contains(expr.offset)
     if isinstance(expr, Call) and FUNCTIONS[expr.function].divides:
         return isinstance(expr.arguments[1], Const) or expr.dtype.kind not in "iub"
     return True
-
-
-def always_inside(argument: Argument, offset: Offset) -> bool:
-    """Whether a place lies in its buffer for all values of its variables."""
-    bounds = limits(offset)
-    if bounds is None or isinstance(argument.size, Dynamic):
-        return False
-    return bounds[0] >= 0 and bounds[1] < argument.size
-
-
-def limits(offset: Offset) -> tuple[int, int] | None:
-    """The least and the greatest value of a place, if they are known."""
-    low, high = offset.bounds
-    return None if math.isinf(low) else (int(low), int(high))
 
 
 def identity(kind: str, dtype: Any) -> Any:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from thalweg.codegen.loops.facts import roots_of, safety
 from thalweg.ir.expr import TRUE, Expr, Load
-from thalweg.ir.kernel import Argument, Check, Offset, Store
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Check, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Fold, Rewriter, postorder
 
@@ -39,7 +40,7 @@ class Form:
         """Integers whose product is the extent of a variable."""
         return self.extents.get(variable, (variable.extent,))
 
-    def offsets(self) -> Iterator[Offset]:
+    def offsets(self) -> Iterator[Affine]:
         """The places of all loads and stores."""
         for expr in postorder(self.roots):
             if isinstance(expr, Load):

@@ -18,8 +18,9 @@ from thalweg.codegen.loops.plan import Plan, plan
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.codegen.loops.transpose_kernel import emit_transpose, transpose_of
 from thalweg.codegen.machine import CpuTarget
+from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Reduce, Word
-from thalweg.ir.kernel import Dynamic, Loops
+from thalweg.ir.kernel import Loops
 from thalweg.ir.rewrite import postorder
 
 #: What goes into the fault word when an integer is divided by zero.
@@ -196,7 +197,7 @@ def _words(form: Form) -> list[int]:
 def _integers(form: Form) -> Iterator[int]:
     for offset in form.offsets():
         yield offset.constant
-        yield from (factor for factor, _ in offset.terms)
+        yield from offset.terms.values()
     for variable in form.variables:
         yield from form.factors(variable)
     for expr in postorder(form.roots):

@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
 from thalweg.codegen.loops.facts import extent_of, identity, stride
 from thalweg.codegen.loops.form import Form, rebuild_form
-from thalweg.ir.expr import Expr, Index, Reduce, Scan, constant, select
-from thalweg.ir.kernel import Dynamic, Offset
-from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import Rewriter, postorder
+from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.expr import Expr, Index, Reduce, Scan, Variable, constant, select
+from thalweg.ir.rewrite import KernelRewriter, postorder
 
 
 def collapse(form: Form) -> None:
@@ -27,7 +25,7 @@ def collapse(form: Form) -> None:
         form.extents |= merge.extents
 
 
-class _Merge(Rewriter):
+class _Merge(KernelRewriter):
     """Replaces the inner of two variables by one for both, and drops the outer."""
 
     def __init__(self, form: Form) -> None:
@@ -44,7 +42,7 @@ class _Merge(Rewriter):
                 self._nests.append(expr.variables)
                 self._used |= set(expr.variables) if expr.combine[:3] == "arg" else set()
         self._strides = [
-            {v: stride(offset, v) for v in offset.variables} for offset in form.offsets()
+            {v: stride(offset, v) for v in offset.strides} for offset in form.offsets()
         ]
 
     def find(self) -> bool:
@@ -87,9 +85,9 @@ class _Merge(Rewriter):
         )
 
     def _has(self, variables: Iterable[Variable], wanted: Variable) -> bool:
-        return any(self._final(variable) is wanted for variable in variables)
+        return any(self.renamed(variable) is wanted for variable in variables)
 
-    def _final(self, variable: Variable) -> Variable | None:
+    def renamed(self, variable: Variable) -> Variable | None:
         found: Variable | None = variable
         while found is not None and found in self._into:
             found = self._into[found]
@@ -103,17 +101,6 @@ class _Merge(Rewriter):
         made = Variable(Dynamic(count), name)
         self.extents[made] = factors
         return made
-
-    def variables(self, variables: tuple[Variable, ...]) -> tuple[Variable, ...]:
-        return tuple(v for v in map(self._final, variables) if v is not None)
-
-    def offset(self, offset: Offset) -> Offset:
-        terms = list[tuple[int, Any]]()
-        for factor, term in offset.terms:
-            new = self._final(term) if isinstance(term, Variable) else self.new(term)
-            if new is not None:
-                terms.append((factor, new))
-        return Offset(offset.constant, tuple(terms))
 
 
 def _neighbours(nest: Sequence[Variable]) -> list[tuple[Variable, Variable]]:
@@ -138,7 +125,7 @@ def without_scans(form: Form, slow: set[Scan]) -> Form:
     return made
 
 
-class _Guard(Rewriter):
+class _Guard(KernelRewriter):
     """Replaces scans by reductions over a guarded body."""
 
     def __init__(
@@ -164,19 +151,12 @@ class _Guard(Rewriter):
         return Reduce(node.combine, (there,), select(counts, moved, start))
 
 
-class _Substitute(Rewriter):
+class _Substitute(KernelRewriter):
     """Replaces variables by others."""
 
     def __init__(self, new: dict[Variable, Variable]) -> None:
         super().__init__()
         self._variables = new
 
-    def index(self, variable: Variable) -> Expr:
-        return Index(self._variables.get(variable, variable))
-
-    def offset(self, offset: Offset) -> Offset:
-        terms = [
-            (f, self._variables.get(t, t) if isinstance(t, Variable) else self.new(t))
-            for f, t in offset.terms
-        ]
-        return Offset(offset.constant, tuple(terms))
+    def renamed(self, variable: Variable) -> Variable:
+        return self._variables.get(variable, variable)

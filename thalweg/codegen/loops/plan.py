@@ -20,10 +20,11 @@ from thalweg.codegen.loops.facts import extent_of, outside_reductions, stride
 from thalweg.codegen.loops.form import Form
 from thalweg.codegen.loops.merge import without_scans
 from thalweg.codegen.machine import CpuTarget
-from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Word
+from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Variable, Word
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.kernel import Check, Dynamic, Offset, Store
-from thalweg.ir.loop import Variable
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Check, Store
 from thalweg.ir.rewrite import free_variables, postorder
 
 _LONG_COST, _PLAIN_COST = 12.0, 1.0
@@ -121,7 +122,7 @@ def _overlapping(store: Store) -> set[Variable]:
     known only at run time is taken to be the row-major layout it almost always is, unless elements
     are combined.
     """
-    terms = [(f, t) for f, t in store.offset.terms if not isinstance(f, Dynamic)]
+    terms = [(f, t) for t, f in store.offset.terms.items() if not isinstance(f, Dynamic)]
     terms.sort(key=lambda pair: abs(pair[0]))
     reach: int | None = 0
     below = list[Variable]()
@@ -177,7 +178,7 @@ def _is_heavy(roots: Sequence[Expr]) -> bool:
     return any(map(is_long, postorder(roots)))
 
 
-def _place_cost(offset: Offset, variable: Variable, lanes: int) -> float:
+def _place_cost(offset: Affine, variable: Variable, lanes: int) -> float:
     """What it costs to reach `lanes` elements along a variable."""
     if any(variable in free_variables(part) for part in offset.parts):
         return _GATHER_COST * lanes

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from thalweg.codegen.llvm.builder import I1, I32, I64, Builder, Type, Value, constant, suffix
-from thalweg.codegen.loops.facts import always_inside, harmless
+from thalweg.codegen.loops.facts import harmless
 from thalweg.codegen.math.elements import Evaluator, converted, from_memory, storage_type, to_memory
-from thalweg.ir.expr import Const, Expr, Index, Load, Reduce, Scan, Select, Word
+from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.expr import Const, Expr, Index, Load, Reduce, Scan, Select, Variable, Word
 from thalweg.ir.functions.dtypes import BOOL
-from thalweg.ir.kernel import Argument, Dynamic, Offset
-from thalweg.ir.loop import Variable
+from thalweg.ir.index import Affine, Term, term_expression
+from thalweg.ir.kernel import Argument
 from thalweg.ir.rewrite import Fold, free_variables, postorder
 from thalweg.platform.dtype_traits import is_narrow_float
 
@@ -199,8 +200,8 @@ class LaneScope(Evaluator):
         b, kind = self.builder, I64.of(self.lanes)
         return b.binary("add", b.splat(value, self.lanes), b.lanes(kind))
 
-    def _load(self, argument: Argument, offset: Offset, mask: Value | None) -> Value:
-        if always_inside(argument, offset):
+    def _load(self, argument: Argument, offset: Affine, mask: Value | None) -> Value:
+        if argument.contains(offset):
             mask = self.tail
         place = self.place(argument, offset, mask)
         if place.lanes is None and not place.contiguous and _same(mask, self.tail):
@@ -212,12 +213,12 @@ class LaneScope(Evaluator):
 
     # Places
 
-    def place(self, argument: Argument, offset: Offset, mask: Value | None) -> Address:
+    def place(self, argument: Argument, offset: Affine, mask: Value | None) -> Address:
         """Where an element is, or an element for each lane."""
         base, steps, vectors = self.frame.integer(offset.constant), 0, list[Value]()
         narrow = not isinstance(argument.size, Dynamic) and argument.size < _NARROW
         kind = (I32 if narrow else I64).of(self.lanes)
-        for factor, term in offset.terms:
+        for term, factor in offset.terms.items():
             value = self._term(term, mask)
             if value.type.lanes > 1:
                 vectors.append(self._times(self._resized(value, kind), factor))
@@ -237,10 +238,11 @@ class LaneScope(Evaluator):
             total = value if total is None else self.builder.binary("add", total, value)
         return Address(base, total, False)
 
-    def _term(self, term: Variable | Expr, mask: Value | None) -> Value:
+    def _term(self, term: Term, mask: Value | None) -> Value:
         if isinstance(term, Variable):
             return self.at(term)
-        return converted(self.builder, self.narrow(term, mask), term.dtype, _INT64)
+        expr = term_expression(term)
+        return converted(self.builder, self.narrow(expr, mask), expr.dtype, _INT64)
 
     def _resized(self, value: Value, kind: Type) -> Value:
         if value.type.scalar == kind.scalar:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import plain
 from thalweg.codegen.contraction.microkernel import prefetch
 from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Type, Value, constant
@@ -20,8 +19,10 @@ from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.form import Form
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.elements import storage_type
+from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Load
-from thalweg.ir.kernel import Argument, Dynamic, Offset
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument
 from thalweg.ir.loop import Variable
 
 _PAGE = 4096
@@ -34,8 +35,8 @@ class Transpose:
     """A copy that turns: `across` lies side by side where it is read, `along` where it is put."""
 
     form: Form
-    source: tuple[Argument, Offset]
-    sink: tuple[Argument, Offset]
+    source: tuple[Argument, Affine]
+    sink: tuple[Argument, Affine]
     across: Variable
     along: Variable
     others: tuple[Variable, ...]
@@ -58,7 +59,7 @@ def transpose_of(form: Form, target: CpuTarget) -> Transpose | None:
     argument, offset = value.buffer, value.offset
     if argument is store.argument or argument.dtype != store.argument.dtype:
         return None
-    if not (plain(offset) and plain(store.offset)):
+    if not (offset.is_plain and store.offset.is_plain):
         return None
     across, along = _beside(offset, store.offset), _beside(store.offset, offset)
     size = np.dtype(store.argument.dtype).itemsize
@@ -74,13 +75,10 @@ def transpose_of(form: Form, target: CpuTarget) -> Transpose | None:
     return Transpose(form, (argument, offset), sink, across, along, others, side)
 
 
-def _beside(near: Offset, far: Offset) -> Variable | None:
+def _beside(near: Affine, far: Affine) -> Variable | None:
     """The variable that moves one place by an element, and another one by more."""
-    found = [term for factor, term in near.terms if _is_one(factor)]
-    for term in found:
-        if isinstance(term, Variable) and not _is_one(far.factor(term)):
-            return term
-    return None
+    found = [v for v, factor in near.strides.items() if _is_one(factor)]
+    return next((v for v in found if not _is_one(far.factor(v))), None)
 
 
 def _is_one(factor: int) -> bool:

@@ -39,7 +39,6 @@ from thalweg.ir.functions.dtypes import BOOL, Dtype, Unsupported
 from thalweg.ir.functions.function import Site
 from thalweg.ir.functions.register import Register
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.kernel import Dynamic
 
 __all__ = [
     "Evaluator",
@@ -202,7 +201,7 @@ class Evaluator:
     def _reads_or_faults(self, expr: Expr) -> bool:
         match expr:
             case Load():
-                return not _always_inside(expr.buffer, expr.offset)
+                return not (expr.offset.is_constant and expr.buffer.contains(expr.offset))
             case Reduce() | Scan():
                 return True
             case Call() if FUNCTIONS[expr.function].divides:
@@ -280,11 +279,3 @@ def _spread(b: Builder, value: Value, lanes: int) -> Value:
     if lanes == 1 or value.type.lanes == lanes or value.text.startswith("%"):
         return b.splat(value, lanes)
     return Value(value.type.of(lanes), f"splat ({value})")
-
-
-def _always_inside(argument: Any, offset: Any) -> bool:
-    """Whether a load is at a fixed place within its buffer."""
-    numbers = offset.constant, argument.size
-    if offset.terms or any(isinstance(number, Dynamic) for number in numbers):
-        return False
-    return 0 <= offset.constant < argument.size

@@ -12,9 +12,10 @@ from math import ceil
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import argument_of, is_static, offsets_of, settled
+from thalweg.codegen.contraction.form import argument_of, offsets_of, settled
 from thalweg.codegen.contraction.schedule import is_plain
 from thalweg.codegen.winograd.filter import WAYS
+from thalweg.ir.dynamic import is_static
 from thalweg.ir.kernel import Contraction
 from thalweg.ir.loop import Variable
 
@@ -115,7 +116,7 @@ def _is_simple(kernel: Contraction) -> bool:
     numbers = [v.extent for v in variables]
     numbers += [limit for low, _, high in kernel.a.bounds for limit in (low, high)]
     for offset in offsets_of(kernel):
-        numbers += [offset.constant, *(factor for factor, _ in offset.terms)]
+        numbers += offset.integers
     return all(map(is_static, numbers)) and all(v.extent > 0 for v in variables)
 
 
@@ -128,7 +129,7 @@ def _axis(kernel: Contraction, tap: Variable) -> Axis | None:
         return None
     sign = 1 if step > 0 else -1
     for low, offset, high in kernel.a.bounds:
-        if {v: f for f, v in offset.terms} == {outputs[0]: 1, tap: sign}:
+        if offset.terms == {outputs[0]: 1, tap: sign}:
             bounds = low - offset.constant, high - offset.constant
             return Axis(outputs[0], tap, sign, bounds)
     return Axis(outputs[0], tap, sign)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, cast
 
 from thalweg.codegen.cache import Loaded, load_all
@@ -17,27 +17,17 @@ from thalweg.codegen.kernels import iteration_request
 from thalweg.codegen.llvm.emitted import Request
 from thalweg.codegen.loops.kernel import Iteration
 from thalweg.codegen.machine import CpuTarget
-from thalweg.device.cpu.listing import Call
+from thalweg.device.cpu.listing import Call, Listing, listed
 from thalweg.device.cpu.loading import kernel_request
 from thalweg.ir.kernel import Loops
 from thalweg.lower.control.program import Branch, BufferView, ControlProgram, Part, Storage
 from thalweg.lower.dynamic_shapes import SpecializedKernel, Varying
-from thalweg.lower.memory.arena import Arena, arrange
-from thalweg.lower.memory.barriers import BarrierPlan, amid_updates, work_of
+from thalweg.lower.memory.barriers import work_of
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 
 _REPEATED_WORK = 50_000.0  # that a kernel which repeats itself does before it looks up: some 20 µs
 _MAX_REPEATED = 24  # kernels of an iteration that repeats itself: all of them are compiled as one
 _NO_CODE = Loaded((), 0)
-
-
-@dataclass(frozen=True, eq=False)
-class PlacedPart:
-    """A part of the program with its code: calls, and where its temporaries lie."""
-
-    part: Part
-    calls: tuple[Call, ...]
-    arena: Arena
 
 
 def threads_for(program: ControlProgram, most: int, target: CpuTarget) -> int:
@@ -48,7 +38,7 @@ def threads_for(program: ControlProgram, most: int, target: CpuTarget) -> int:
 
 def placed_parts(
     program: ControlProgram, varying: Varying, target: CpuTarget, threads: int
-) -> dict[Part, PlacedPart]:
+) -> dict[Part, Listing]:
     """The parts of a program, all compiled together, the words of their calls one after another."""
     parts = _parts(program)
     kernels = iter(varying.adapt([launch for p in parts for launch in p.lowered.launches]))
@@ -57,7 +47,7 @@ def placed_parts(
     iterations = {part: _iteration(part, to[part], deciding[part], target) for part in deciding}
     requests = {part: _requests(part, to[part], iterations.get(part), target) for part in parts}
     loaded = iter(load_all([one for part in parts for one in requests[part]], target))
-    found: dict[Part, PlacedPart] = {}
+    found: dict[Part, Listing] = {}
     words = 0
     for part in parts:
         code = [next(loaded) for _ in requests[part]]
@@ -141,24 +131,14 @@ def _with_code(
     loaded: Sequence[Loaded],
     words: int,
     target: CpuTarget,
-) -> PlacedPart:
-    """The calls of a part; of one that repeats itself the first call is all."""
-    lowered = part.lowered
-    is_one = len(loaded) < len(lowered.launches)
-    code = [*loaded, *[_NO_CODE] * (len(lowered.launches) - len(loaded))]
-    scratches = [kernel.scratch for kernel in code]
-    arena = arrange(lowered.launches, scratches, lowered.pieces, target)
-    barriers, no_pause = BarrierPlan(arena, target), amid_updates(lowered.launches)
-    calls: list[Call] = []
-    for place, launch in enumerate(lowered.launches):
-        functions, scratch = code[place].functions, arena.scratch[place]
-        piece = scratch, scratch + code[place].scratch
-        first, thread = barriers.place(launch, piece, len(functions))
-        waiting = (first or not place, *[True] * (len(functions) - 1))[: len(functions)]
-        thread = -1 if is_one else thread
-        amount = no_pause[place], int(_REPEATED_WORK if is_one else work_of(launch.kernel, target))
-        calls.append(
-            Call(launch, kernels[place], functions, words, scratch, waiting, thread, *amount)
-        )
-        words += calls[-1].word_count
-    return PlacedPart(part, tuple(calls), arena)
+) -> Listing:
+    """The calls of a part, which begin with a barrier; of one that repeats itself the first call is
+    all."""
+    missing = len(part.lowered.launches) - len(loaded)
+    made = listed(part.lowered, kernels, [*loaded, *[_NO_CODE] * missing], target, words)
+    calls = [*made.calls]
+    if calls:
+        calls[0] = replace(calls[0], barriers=(True,) * len(calls[0].functions))
+    if missing:
+        calls = [replace(call, thread=-1, work=int(_REPEATED_WORK)) for call in calls]
+    return replace(made, calls=calls)

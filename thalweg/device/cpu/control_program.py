@@ -21,8 +21,9 @@ from thalweg import errors
 from thalweg.codegen.machine import CpuTarget
 from thalweg.control.lists import ListValue
 from thalweg.device.cpu.control_inputs import FIRST_CAPACITY, capacity_for, given, levels, value_key
-from thalweg.device.cpu.control_parts import PlacedPart, placed_parts, threads_for
+from thalweg.device.cpu.control_parts import placed_parts, threads_for
 from thalweg.device.cpu.invocation import address_of
+from thalweg.device.cpu.listing import Listing
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
 from thalweg.graph.node_effects import locks_updates
 from thalweg.lower.control.builder import Lower, lower_control
@@ -189,11 +190,11 @@ class _ControlStep:
         """Which words hold the addresses of arrays from outside, and which variables change."""
         self.words: dict[BufferView, list[tuple[int, int]]] = {}
         self.written: set[BufferView] = set()
-        for placed in self.parts.values():
+        for part, placed in self.parts.items():
             for call in placed.calls:
                 written = call.launch.written
                 for word, buffer, shift in call.addresses():
-                    view = placed.part.views.get(buffer)
+                    view = part.views.get(buffer)
                     if view is not None:
                         self.words.setdefault(view, []).append((word, shift))
                         if buffer in written:
@@ -201,7 +202,7 @@ class _ControlStep:
         self.inputs = [view for view in self.words if view.where is Storage.INPUT]
         self.variables = [view for view in self.words if view.where is Storage.VARIABLE]
         self.begun = {view for view in self.words if not view.shape} | self._list_starts()
-        self.checks = any(part.part.lowered.checked for part in self.parts.values())
+        self.checks = any(part.lowered.checked for part in self.parts)
         self.changed = [number for number, h in enumerate(self.variables) if h in self.written]
         self.exclusive = self.changed if locks_updates(self.unit.node) else []
 
@@ -455,7 +456,7 @@ class _Invocation:
         entries: list[Entry | Jump] = []
         for item in step.program.items:
             if isinstance(item, Part):
-                entries += self._calls(step.parts[item], words)
+                entries += self._calls(item, step.parts[item], words)
             elif isinstance(item, Branch):
                 decides = 0 if item.decides is None else self._address_of(item.decides)
                 entries.append(Jump(places[item.target], decides, item.if_true))
@@ -467,21 +468,21 @@ class _Invocation:
             return self._step.constants[view].ctypes.data
         return self._base + self._step.offsets[view] if view.where is Storage.OWN else 0
 
-    def _calls(self, placed: PlacedPart, words: Array) -> list[Entry]:
+    def _calls(self, part: Part, placed: Listing, words: Array) -> list[Entry]:
         entries: list[Entry] = []
         for call in placed.calls:
             count = len(call.launch.buffers)
             words[call.words] = self.fault.ctypes.data
             for word, buffer, shift in call.addresses():
-                words[word] = self._address(placed, buffer) + shift
+                words[word] = self._address(part, placed, buffer) + shift
             words[call.words + count + 1] = self._base + call.scratch
             words[call.words + count + 2 : call.words + call.word_count] = call.specialized.words
             arguments = words.ctypes.data + 8 * call.words
             entries += call.entries(arguments)
         return entries
 
-    def _address(self, placed: PlacedPart, buffer: Buffer) -> int:
-        view = placed.part.views.get(buffer)
+    def _address(self, part: Part, placed: Listing, buffer: Buffer) -> int:
+        view = part.views.get(buffer)
         if view is not None:
             return self._address_of(view)
         if buffer.kind is BufferKind.TEMPORARY:

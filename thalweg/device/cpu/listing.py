@@ -90,18 +90,19 @@ def listed(
     kernels: Sequence[SpecializedKernel],
     loaded: Sequence[Loaded],
     target: Target,
+    words: int = 0,
 ) -> Listing:
-    """The launches of a region with their code, laid out in memory and among threads."""
+    """The launches of a region with their code, laid out in memory and among threads; `words` is
+    where their argument words begin."""
     scratches = [kernel.scratch for kernel in loaded]
     arena = arrange(lowered.launches, scratches, lowered.pieces, target)
     calls: list[Call] = []
-    words = 0
     barriers, no_pause = BarrierPlan(arena, target), amid_updates(lowered.launches)
     for position, launch in enumerate(lowered.launches):
         functions, scratch = loaded[position].functions, arena.scratch[position]
         piece = scratch, scratch + loaded[position].scratch
         first, thread = barriers.place(launch, piece, len(functions))
-        waiting = (first, *[True] * (len(functions) - 1))
+        waiting = (first, *[True] * (len(functions) - 1))[: len(functions)]
         amount = no_pause[position], int(work_of(launch.kernel, target))
         calls.append(
             Call(launch, kernels[position], functions, words, scratch, waiting, thread, *amount)

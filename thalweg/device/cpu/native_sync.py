@@ -9,20 +9,7 @@ value are one word, so no wake-up is lost, and no system call is made while all 
 from __future__ import annotations
 
 from thalweg.codegen.machine import CpuTarget
-from thalweg.device.cpu.pool_layout import (
-    ARRIVED,
-    ASLEEP,
-    CLOCK,
-    CLOCK_NUMBER,
-    GATE,
-    LEAVE,
-    SET,
-    SLEEP,
-    SLICE,
-    SPINS,
-    UNSET,
-    YIELD,
-)
+from thalweg.device.cpu import pool_layout as layout
 
 # How often a waiter gives its core away before it sleeps: some 200 µs on an idle machine. Waking a
 # thread takes 5 to 50 µs, so short pauses between steps and uneven kernels are waited out.
@@ -64,13 +51,13 @@ declare void {declaration}
 
 define internal i32 @wait(ptr %pool, ptr %word, i32 %seen) {{
 entry:
-{field("spins", "i64", "pool", SPINS)}
+{field("spins", "i64", "pool", layout.SPINS)}
   %patience = add i64 %spins, {_YIELDS}
   br label %look
 look:
   %count = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%count, %sleep]
   %now = load atomic i32, ptr %word acquire, align 4
-  %value = and i32 %now, {~ASLEEP}
+  %value = and i32 %now, {~layout.ASLEEP}
   %same = icmp eq i32 %value, %seen
   br i1 %same, label %unchanged, label %changed
 changed:
@@ -86,14 +73,14 @@ long:
   %patient = icmp ult i64 %count, %patience
   br i1 %patient, label %yield, label %sleep
 yield:
-{field("yielding", "ptr", "pool", YIELD)}
+{field("yielding", "ptr", "pool", layout.YIELD)}
   %yielded = call i32 %yielding()
   br label %look
 sleep:
   ; Should the mark come too late, the system sees another value and does not let us sleep.
-  %marked = or i32 %seen, {ASLEEP}
+  %marked = or i32 %seen, {layout.ASLEEP}
   %mark = cmpxchg ptr %word, i32 %seen, i32 %marked monotonic monotonic
-{field("sleeping", "ptr", "pool", SLEEP)}
+{field("sleeping", "ptr", "pool", layout.SLEEP)}
   %slept = {sleep}
   br label %look
 }}"""
@@ -104,13 +91,13 @@ def publish(futex: int | None) -> str:
     wake = ""
     if futex is not None:
         wake = f"""
-{field("waking", "ptr", "pool", SLEEP)}
+{field("waking", "ptr", "pool", layout.SLEEP)}
   %woken = call i64 (i64, ...) %waking(i64 {futex}, ptr %word, i64 {_FUTEX_WAKE}, i32 {2**31 - 1})
 """
     return f"""
 define internal void @publish(ptr %pool, ptr %word, i32 %value) {{
   %old = atomicrmw xchg ptr %word, i32 %value acq_rel
-  %mark = and i32 %old, {ASLEEP}
+  %mark = and i32 %old, {layout.ASLEEP}
   %asleep = icmp ne i32 %mark, 0
   br i1 %asleep, label %wake, label %done
 wake:{wake}
@@ -122,31 +109,31 @@ done:
 
 def wait_in_time(architecture: str, futex: int | None) -> str:
     """Take the signal of an event; 0 where none came for as long as a program runs at a time."""
-    sleep = "call i32 %sleeping(i32 100)"
+    sleep, marked = "call i32 %sleeping(i32 100)", layout.UNSET | layout.ASLEEP
     if futex is not None:
         sleep = (
             f"call i64 (i64, ...) %sleeping"
-            f"(i64 {futex}, ptr %word, i64 {_FUTEX_WAIT}, i32 {UNSET | ASLEEP}, ptr %limit)"
+            f"(i64 {futex}, ptr %word, i64 {_FUTEX_WAIT}, i32 {marked}, ptr %limit)"
         )
     return f"""
 define i64 @thalweg_wait(ptr %pool, ptr %word) {{
 entry:
   %limit = alloca [2 x i64], align 8
-{field("spins", "i64", "pool", SPINS)}
-{field("slice", "i64", "pool", SLICE)}
-{field("yielding", "ptr", "pool", YIELD)}
-{field("sleeping", "ptr", "pool", SLEEP)}
+{field("spins", "i64", "pool", layout.SPINS)}
+{field("slice", "i64", "pool", layout.SLICE)}
+{field("yielding", "ptr", "pool", layout.YIELD)}
+{field("sleeping", "ptr", "pool", layout.SLEEP)}
   %patience = add i64 %spins, {_YIELDS}
   %start = call i64 @now(ptr %pool)
   br label %look
 look:
   %count = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%count, %sleep]
   %now = load atomic i32, ptr %word acquire, align 4
-  %value = and i32 %now, {~ASLEEP}
-  %unset = icmp eq i32 %value, {UNSET}
+  %value = and i32 %now, {~layout.ASLEEP}
+  %unset = icmp eq i32 %value, {layout.UNSET}
   br i1 %unset, label %unchanged, label %take
 take:
-  %taken = atomicrmw xchg ptr %word, i32 {UNSET} acquire
+  %taken = atomicrmw xchg ptr %word, i32 {layout.UNSET} acquire
   ret i64 1
 unchanged:
   %next = add i64 %count, 1
@@ -173,7 +160,7 @@ sleep:
   store i64 %seconds, ptr %limit, align 8
   %limit.low = getelementptr i8, ptr %limit, i64 8
   store i64 %nanoseconds, ptr %limit.low, align 8
-  %mark = cmpxchg ptr %word, i32 {UNSET}, i32 {UNSET | ASLEEP} monotonic monotonic
+  %mark = cmpxchg ptr %word, i32 {layout.UNSET}, i32 {marked} monotonic monotonic
   %slept = {sleep}
   br label %look
 give_up:
@@ -185,7 +172,7 @@ def signal() -> str:
     """Have the next wait for an event end."""
     return f"""
 define void @thalweg_signal(ptr %pool, ptr %word) {{
-  call void @publish(ptr %pool, ptr %word, i32 {SET})
+  call void @publish(ptr %pool, ptr %word, i32 {layout.SET})
   ret void
 }}"""
 
@@ -197,10 +184,10 @@ def arrive() -> str:
     """
     return f"""
 define internal i32 @arrive(ptr %pool, i64 %threads, ptr %fault, i64 %mask) {{
-  %gate = getelementptr i8, ptr %pool, i64 {GATE}
+  %gate = getelementptr i8, ptr %pool, i64 {layout.GATE}
   %now = load atomic i32, ptr %gate monotonic, align 4
-  %seen = and i32 %now, {~ASLEEP}
-  %arrived = getelementptr i8, ptr %pool, i64 {ARRIVED}
+  %seen = and i32 %now, {~layout.ASLEEP}
+  %arrived = getelementptr i8, ptr %pool, i64 {layout.ARRIVED}
   %before = atomicrmw add ptr %arrived, i64 1 acq_rel
   %count = add i64 %before, 1
   %last = icmp eq i64 %count, %threads
@@ -211,7 +198,7 @@ open:
   %reason = and i64 %code, %mask
   %faulty = icmp ne i64 %reason, 0
   %leave = zext i1 %faulty to i32
-  %end = or i32 %seen, {LEAVE | ASLEEP}
+  %end = or i32 %seen, {layout.LEAVE | layout.ASLEEP}
   %number = add i32 %end, 1
   %word = or i32 %number, %leave
   call void @publish(ptr %pool, ptr %gate, i32 %word)
@@ -234,7 +221,7 @@ look:
   ret i1 %faulty
 meet:
   %seen = call i32 @arrive(ptr %pool, i64 %threads, ptr %fault, i64 %mask)
-  %gate = getelementptr i8, ptr %pool, i64 {GATE}
+  %gate = getelementptr i8, ptr %pool, i64 {layout.GATE}
   %word = call i32 @wait(ptr %pool, ptr %gate, i32 %seen)
   %leave = trunc i32 %word to i1
   ret i1 %leave
@@ -246,8 +233,8 @@ def now() -> str:
     return f"""
 define internal i64 @now(ptr %pool) {{
   %time = alloca [2 x i64], align 8
-{field("clock", "ptr", "pool", CLOCK)}
-{field("number", "i64", "pool", CLOCK_NUMBER)}
+{field("clock", "ptr", "pool", layout.CLOCK)}
+{field("number", "i64", "pool", layout.CLOCK_NUMBER)}
   %which = trunc i64 %number to i32
   %status = call i32 %clock(i32 %which, ptr %time)
 {field("seconds", "i64", "time", 0)}

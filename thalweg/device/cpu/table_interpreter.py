@@ -22,44 +22,8 @@ from __future__ import annotations
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.machine import CpuTarget
 from thalweg.device.cpu import native_sync
+from thalweg.device.cpu import pool_layout as layout
 from thalweg.device.cpu.native_sync import field
-from thalweg.device.cpu.pool_layout import (
-    BARRIER,
-    BUDGET,
-    CREATE,
-    EARLIEST,
-    ENTRY_BYTES,
-    FAULTS,
-    HOME,
-    IDLE,
-    IF_TRUE,
-    JOB,
-    JOB_THREADS,
-    JOIN,
-    JUMP,
-    MAIL_HANDLE,
-    MAIL_POOL,
-    MAIL_THREAD,
-    MAILBOXES,
-    NO_PAUSE,
-    PAUSED,
-    PROGRAM_BEGAN,
-    PROGRAM_COUNT,
-    PROGRAM_ENTRIES,
-    PROGRAM_FAULT,
-    PROGRAM_POOL,
-    PROGRAM_START,
-    PROGRAM_THREADS,
-    PROGRAM_TIMES,
-    SIGNAL,
-    SLICE,
-    SPACING,
-    TAKEN,
-    WORK,
-    WORK_SHIFT,
-    WORKERS,
-    YIELD,
-)
 
 
 def emit_pool(target: CpuTarget) -> Emitted:
@@ -102,15 +66,15 @@ entry:
   br i1 %first, label %clock, label %done
 clock:
   %now = call i64 @now(ptr %pool)
-{field("began", "i64", "program", PROGRAM_BEGAN)}
+{field("began", "i64", "program", layout.PROGRAM_BEGAN)}
   %fresh = icmp eq i64 %began, 0
   br i1 %fresh, label %begin, label %compare
 begin:
   store i64 %now, ptr %began.at, align 8
   br label %done
 compare:
-{field("slice", "i64", "pool", SLICE)}
-{field("earliest", "i64", "pool", EARLIEST)}
+{field("slice", "i64", "pool", layout.SLICE)}
+{field("earliest", "i64", "pool", layout.EARLIEST)}
   %elapsed = sub i64 %now, %began
   %expected = add i64 %elapsed, %work
   %long = icmp sge i64 %expected, %slice
@@ -118,10 +82,10 @@ compare:
   %due = and i1 %long, %enough
   br i1 %due, label %pause, label %done
 pause:
-{field("fault", "ptr", "program", PROGRAM_FAULT)}
-  %asked = cmpxchg ptr %fault, i64 0, i64 {PAUSED} monotonic monotonic
+{field("fault", "ptr", "program", layout.PROGRAM_FAULT)}
+  %asked = cmpxchg ptr %fault, i64 0, i64 {layout.PAUSED} monotonic monotonic
   %code = load atomic i64, ptr %fault monotonic, align 8
-  %paused = icmp eq i64 %code, {PAUSED}
+  %paused = icmp eq i64 %code, {layout.PAUSED}
   ret i1 %paused
 done:
   ret i1 false
@@ -135,12 +99,12 @@ def _interpret(name: str, timed: bool) -> str:
     return f"""
 define internal i64 @{name}(ptr %pool, ptr %program, i64 %thread, i64 %threads) {{
 entry:
-{field("fault", "ptr", "program", PROGRAM_FAULT)}
-{field("count", "i64", "program", PROGRAM_COUNT)}
-{field("first", "i64", "program", PROGRAM_START)}
-{field("budget", "i64", "pool", BUDGET)}
+{field("fault", "ptr", "program", layout.PROGRAM_FAULT)}
+{field("count", "i64", "program", layout.PROGRAM_COUNT)}
+{field("first", "i64", "program", layout.PROGRAM_START)}
+{field("budget", "i64", "pool", layout.BUDGET)}
 {_slots() if timed else ""}
-  %entries = getelementptr i8, ptr %program, i64 {PROGRAM_ENTRIES}
+  %entries = getelementptr i8, ptr %program, i64 {layout.PROGRAM_ENTRIES}
   br label %head
 head:
   %index = phi i64 [%first, %entry], [%next, %latch], [%runner.number, %taken]
@@ -148,40 +112,40 @@ head:
   %more = icmp slt i64 %index, %count
   br i1 %more, label %read, label %done
 read:
-  %place = getelementptr [{ENTRY_BYTES} x i8], ptr %entries, i64 %index
+  %place = getelementptr [{layout.ENTRY_BYTES} x i8], ptr %entries, i64 %index
 {field("function", "ptr", "place", 0)}
 {field("arguments", "ptr", "place", 8)}
 {field("flags", "i64", "place", 16)}
 {field("runner.number", "i64", "place", 24)}
-  %work = lshr i64 %flags, {WORK_SHIFT}
+  %work = lshr i64 %flags, {layout.WORK_SHIFT}
   %kept = sub i64 %left, %work
   %spent = icmp slt i64 %kept, 0
   br i1 %spent, label %look, label %ready
 look:
   %due = call i1 @look(ptr %pool, ptr %program, i64 %thread, i64 %work)
   %alone = icmp eq i64 %threads, 1
-  %hold.now = and i64 %flags, {NO_PAUSE}
+  %hold.now = and i64 %flags, {layout.NO_PAUSE}
   %loose = icmp eq i64 %hold.now, 0
   %could = and i1 %alone, %loose
   %leaves = and i1 %due, %could
   br i1 %leaves, label %done, label %ready
 ready:
   %rest = phi i64 [%kept, %read], [%budget, %look]
-  %bit = and i64 %flags, {BARRIER}
+  %bit = and i64 %flags, {layout.BARRIER}
   %dependent = icmp ne i64 %bit, 0
   br i1 %dependent, label %meet, label %choose
 meet:
-  %hold = and i64 %flags, {NO_PAUSE}
+  %hold = and i64 %flags, {layout.NO_PAUSE}
   %held = icmp ne i64 %hold, 0
-  %mask = select i1 %held, i64 {FAULTS}, i64 -1
+  %mask = select i1 %held, i64 {layout.FAULTS}, i64 -1
   %leave = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 %mask)
   br i1 %leave, label %done, label %choose
 choose:
-  %kind = and i64 %flags, {JUMP | SIGNAL}
+  %kind = and i64 %flags, {layout.JUMP | layout.SIGNAL}
   %calls = icmp eq i64 %kind, 0
   br i1 %calls, label %kernel, label %other
 other:
-  switch i64 %kind, label %latch [i64 {JUMP}, label %jump i64 {SIGNAL}, label %signal]
+  switch i64 %kind, label %latch [i64 {layout.JUMP}, label %jump i64 {layout.SIGNAL}, label %signal]
 signal:
   %signals = icmp eq i64 %thread, 0
   br i1 %signals, label %publish, label %latch
@@ -194,7 +158,7 @@ jump:
 decide:
   %byte = load i8, ptr %arguments, align 1
   %holds = icmp ne i8 %byte, 0
-  %asked = and i64 %flags, {IF_TRUE}
+  %asked = and i64 %flags, {layout.IF_TRUE}
   %wanted = icmp ne i64 %asked, 0
   %agree = icmp eq i1 %holds, %wanted
   br i1 %agree, label %taken, label %latch
@@ -224,8 +188,8 @@ done:
 
 def _slots() -> str:
     return f"""\
-{field("times", "ptr", "program", PROGRAM_TIMES)}
-{field("stride", "i64", "program", PROGRAM_THREADS)}"""
+{field("times", "ptr", "program", layout.PROGRAM_TIMES)}
+{field("stride", "i64", "program", layout.PROGRAM_THREADS)}"""
 
 
 def _stamp(moment: str) -> str:
@@ -244,7 +208,7 @@ def _step() -> str:
     given = "ptr %pool, ptr %program, i64 %thread, i64 %threads"
     return f"""
 define internal i64 @step({given}) {{
-{field("times", "ptr", "program", PROGRAM_TIMES)}
+{field("times", "ptr", "program", layout.PROGRAM_TIMES)}
   %timed = icmp ne ptr %times, null
   br i1 %timed, label %clocked, label %plain
 clocked:
@@ -261,19 +225,19 @@ def _worker() -> str:
     return f"""
 define internal ptr @worker(ptr %mailbox) {{
 entry:
-{field("pool", "ptr", "mailbox", MAIL_POOL)}
-{field("thread", "i64", "mailbox", MAIL_THREAD)}
+{field("pool", "ptr", "mailbox", layout.MAIL_POOL)}
+{field("thread", "i64", "mailbox", layout.MAIL_THREAD)}
   br label %rest
 rest:
-  %order = call i32 @wait(ptr %pool, ptr %mailbox, i32 {IDLE})
-  %home = icmp eq i32 %order, {HOME}
+  %order = call i32 @wait(ptr %pool, ptr %mailbox, i32 {layout.IDLE})
+  %home = icmp eq i32 %order, {layout.HOME}
   br i1 %home, label %done, label %work
 work:
   ; The next order comes after this thread has arrived below, so it cannot be overwritten.
-  store atomic i32 {IDLE}, ptr %mailbox monotonic, align 4
-{field("program", "ptr", "pool", JOB)}
-{field("threads", "i64", "pool", JOB_THREADS)}
-{field("fault", "ptr", "program", PROGRAM_FAULT)}
+  store atomic i32 {layout.IDLE}, ptr %mailbox monotonic, align 4
+{field("program", "ptr", "pool", layout.JOB)}
+{field("threads", "i64", "pool", layout.JOB_THREADS)}
+{field("fault", "ptr", "program", layout.PROGRAM_FAULT)}
   %left = call i64 @step(ptr %pool, ptr %program, i64 %thread, i64 %threads)
   %seen = call i32 @arrive(ptr %pool, i64 %threads, ptr %fault, i64 0)
   br label %rest
@@ -287,9 +251,9 @@ def _start() -> str:
     return f"""
 define void @thalweg_start(ptr %pool, i64 %wanted) {{
 entry:
-{field("create", "ptr", "pool", CREATE)}
-{field("workers", "i64", "pool", WORKERS)}
-  %first = getelementptr i8, ptr %pool, i64 {MAILBOXES}
+{field("create", "ptr", "pool", layout.CREATE)}
+{field("workers", "i64", "pool", layout.WORKERS)}
+  %first = getelementptr i8, ptr %pool, i64 {layout.MAILBOXES}
   br label %head
 head:
   %index = phi i64 [%workers, %entry], [%thread, %made]
@@ -297,12 +261,12 @@ head:
   br i1 %more, label %make, label %done
 make:
   %thread = add i64 %index, 1
-  %mailbox = getelementptr [{SPACING} x i8], ptr %first, i64 %index
-  %mailbox.pool = getelementptr i8, ptr %mailbox, i64 {MAIL_POOL}
+  %mailbox = getelementptr [{layout.SPACING} x i8], ptr %first, i64 %index
+  %mailbox.pool = getelementptr i8, ptr %mailbox, i64 {layout.MAIL_POOL}
   store ptr %pool, ptr %mailbox.pool, align 8
-  %mailbox.thread = getelementptr i8, ptr %mailbox, i64 {MAIL_THREAD}
+  %mailbox.thread = getelementptr i8, ptr %mailbox, i64 {layout.MAIL_THREAD}
   store i64 %thread, ptr %mailbox.thread, align 8
-  %handle = getelementptr i8, ptr %mailbox, i64 {MAIL_HANDLE}
+  %handle = getelementptr i8, ptr %mailbox, i64 {layout.MAIL_HANDLE}
   %failure = call i32 %create(ptr %handle, ptr null, ptr @worker, ptr %mailbox)
   %failed = icmp ne i32 %failure, 0
   br i1 %failed, label %done, label %made
@@ -319,14 +283,14 @@ def _order() -> str:
     return f"""
 define internal void @order(ptr %pool, i64 %count, i32 %order) {{
 entry:
-  %first = getelementptr i8, ptr %pool, i64 {MAILBOXES}
+  %first = getelementptr i8, ptr %pool, i64 {layout.MAILBOXES}
   br label %head
 head:
   %index = phi i64 [0, %entry], [%next, %send]
   %more = icmp slt i64 %index, %count
   br i1 %more, label %send, label %done
 send:
-  %mailbox = getelementptr [{SPACING} x i8], ptr %first, i64 %index
+  %mailbox = getelementptr [{layout.SPACING} x i8], ptr %first, i64 %index
   call void @publish(ptr %pool, ptr %mailbox, i32 %order)
   %next = add i64 %index, 1
   br label %head
@@ -336,23 +300,23 @@ done:
 
 
 def _run() -> str:
-    """Run a program; its fault code, or PAUSED where it is to be run on.
+    """Run a program; its fault code, or layout.PAUSED where it is to be run on.
 
     A caller who finds the pool taken walks alone. A program that was to pause when its last
     barrier was behind it has ended.
     """
     return f"""
 define i64 @thalweg_run(ptr %program) {{
-{field("pool", "ptr", "program", PROGRAM_POOL)}
-{field("wanted", "i64", "program", PROGRAM_THREADS)}
-{field("fault", "ptr", "program", PROGRAM_FAULT)}
-{field("entries", "i64", "program", PROGRAM_COUNT)}
-  %began = getelementptr i8, ptr %program, i64 {PROGRAM_BEGAN}
+{field("pool", "ptr", "program", layout.PROGRAM_POOL)}
+{field("wanted", "i64", "program", layout.PROGRAM_THREADS)}
+{field("fault", "ptr", "program", layout.PROGRAM_FAULT)}
+{field("entries", "i64", "program", layout.PROGRAM_COUNT)}
+  %began = getelementptr i8, ptr %program, i64 {layout.PROGRAM_BEGAN}
   store i64 0, ptr %began, align 8
   %several = icmp ugt i64 %wanted, 1
   br i1 %several, label %try, label %alone
 try:
-  %taken = getelementptr i8, ptr %pool, i64 {TAKEN}
+  %taken = getelementptr i8, ptr %pool, i64 {layout.TAKEN}
   %attempt = cmpxchg ptr %taken, i64 0, i64 1 acquire monotonic
   %ours = extractvalue {{i64, i1}} %attempt, 1
   br i1 %ours, label %together, label %alone
@@ -360,17 +324,17 @@ alone:
   %alone.left = call i64 @step(ptr %pool, ptr %program, i64 0, i64 1)
   br label %done
 together:
-  %count = getelementptr i8, ptr %pool, i64 {WORKERS}
+  %count = getelementptr i8, ptr %pool, i64 {layout.WORKERS}
   %workers = load atomic i64, ptr %count acquire, align 8
   %all = add i64 %workers, 1
   %enough = icmp ult i64 %wanted, %all
   %threads = select i1 %enough, i64 %wanted, i64 %all
-  %job = getelementptr i8, ptr %pool, i64 {JOB}
+  %job = getelementptr i8, ptr %pool, i64 {layout.JOB}
   store ptr %program, ptr %job, align 8
-  %job.threads = getelementptr i8, ptr %pool, i64 {JOB_THREADS}
+  %job.threads = getelementptr i8, ptr %pool, i64 {layout.JOB_THREADS}
   store i64 %threads, ptr %job.threads, align 8
   %others = sub i64 %threads, 1
-  call void @order(ptr %pool, i64 %others, i32 {WORK})
+  call void @order(ptr %pool, i64 %others, i32 {layout.WORK})
   %together.left = call i64 @step(ptr %pool, ptr %program, i64 0, i64 %threads)
   %met = call i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 0)
   store atomic i64 0, ptr %taken release, align 8
@@ -378,12 +342,12 @@ together:
 done:
   %left = phi i64 [%alone.left, %alone], [%together.left, %together]
   %code = load atomic i64, ptr %fault monotonic, align 8
-  %paused = icmp eq i64 %code, {PAUSED}
+  %paused = icmp eq i64 %code, {layout.PAUSED}
   %ended = icmp sge i64 %left, %entries
   %unfinished = xor i1 %ended, true
   %again = and i1 %paused, %unfinished
   %start = select i1 %again, i64 %left, i64 0
-  %start.at = getelementptr i8, ptr %program, i64 {PROGRAM_START}
+  %start.at = getelementptr i8, ptr %program, i64 {layout.PROGRAM_START}
   store i64 %start, ptr %start.at, align 8
   %over = and i1 %paused, %ended
   br i1 %over, label %late, label %told
@@ -399,8 +363,8 @@ def _stop() -> str:
     """Take the pool for good, after the step that has it, and see the workers out."""
     return f"""
 define void @thalweg_stop(ptr %pool) {{
-{field("yielding", "ptr", "pool", YIELD)}
-  %taken = getelementptr i8, ptr %pool, i64 {TAKEN}
+{field("yielding", "ptr", "pool", layout.YIELD)}
+  %taken = getelementptr i8, ptr %pool, i64 {layout.TAKEN}
   br label %try
 try:
   %attempt = cmpxchg ptr %taken, i64 0, i64 1 acquire monotonic
@@ -410,18 +374,18 @@ yield:
   %yielded = call i32 %yielding()
   br label %try
 end:
-{field("workers", "i64", "pool", WORKERS)}
-{field("join", "ptr", "pool", JOIN)}
-  call void @order(ptr %pool, i64 %workers, i32 {HOME})
-  %first = getelementptr i8, ptr %pool, i64 {MAILBOXES}
+{field("workers", "i64", "pool", layout.WORKERS)}
+{field("join", "ptr", "pool", layout.JOIN)}
+  call void @order(ptr %pool, i64 %workers, i32 {layout.HOME})
+  %first = getelementptr i8, ptr %pool, i64 {layout.MAILBOXES}
   br label %head
 head:
   %index = phi i64 [0, %end], [%next, %meet]
   %more = icmp slt i64 %index, %workers
   br i1 %more, label %meet, label %done
 meet:
-  %mailbox = getelementptr [{SPACING} x i8], ptr %first, i64 %index
-{field("handle", "ptr", "mailbox", MAIL_HANDLE)}
+  %mailbox = getelementptr [{layout.SPACING} x i8], ptr %first, i64 %index
+{field("handle", "ptr", "mailbox", layout.MAIL_HANDLE)}
   %joined = call i32 %join(ptr %handle, ptr null)
   %next = add i64 %index, 1
   br label %head

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from thalweg.ir.dynamic import Dynamic, dynamic
 from thalweg.ir.expr import (
     FALSE,
     TRUE,
@@ -21,7 +22,8 @@ from thalweg.ir.expr import (
     Word,
 )
 from thalweg.ir.functions.table import FUNCTIONS
-from thalweg.ir.kernel import Argument, Dynamic, Offset
+from thalweg.ir.index import Affine, total
+from thalweg.ir.kernel import Argument
 from thalweg.ir.loop import COMBINES, Variable
 from thalweg.ir.text.lexer import Line
 from thalweg.ir.text.syntax import (
@@ -86,20 +88,20 @@ class ExpressionParser:
 
     # Places
 
-    def offset(self, line: Line) -> Offset:
+    def offset(self, line: Line) -> Affine:
         """`64*i + j - 3`, up to what is no part of a sum."""
-        constant, terms = 0, list[tuple[int, Variable | Expr]]()
+        parts = list[Affine]()
         sign = -1 if line.accept("-") else 1
         while True:
             factor = self._factor(line)
             if factor is None:
-                terms.append((sign, self._atom(line)))
+                parts.append(Affine(0, {self._atom(line): sign}))
             elif line.accept("*"):
-                terms.append((factor if sign == 1 else -factor, self._atom(line)))
+                parts.append(Affine(0, {self._atom(line): factor if sign == 1 else -factor}))
             else:
-                constant = factor if sign == 1 else -factor
+                parts.append(Affine(factor if sign == 1 else -factor))
             if line.next not in ("+", "-"):
-                return Offset(constant, tuple(terms))
+                return total(parts)
             sign = -1 if line.take() == "-" else 1
 
     def _factor(self, line: Line) -> int | None:
@@ -215,9 +217,7 @@ class ExpressionParser:
 
 def _dynamic(token: str) -> Dynamic:
     word, hint = token[1:].split("~")
-    made = Dynamic(hint)
-    made.word = int(word)
-    return made
+    return dynamic(int(hint), int(word))
 
 
 def _is_number(token: str) -> bool:

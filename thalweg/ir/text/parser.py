@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thalweg.ir.expr import Accumulated, Expr
-from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Offset, Store
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.text.lexer import Line
 from thalweg.ir.text.parse_expr import ExpressionParser
@@ -103,7 +104,7 @@ class _Parser:
         line.finish()
         return Store(argument, over, offset, value, combine, inside, distinct)
 
-    def _place(self, line: Line) -> tuple[Argument, Offset]:
+    def _place(self, line: Line) -> tuple[Argument, Affine]:
         name = line.take()
         if name not in self.read.arguments:
             line.fail(f"there is no argument {name!r}")
@@ -201,7 +202,7 @@ class _ContractionParser(_Parser):
     def _access(self, line: Line) -> Access:
         line.expect("=")
         value = self.read.expression(line)
-        bounds: list[tuple[int, Offset, int]] = []
+        bounds: list[tuple[int, Affine, int]] = []
         if line.accept("where"):
             bounds.append(self._bound(line))
             while line.accept(","):
@@ -209,7 +210,7 @@ class _ContractionParser(_Parser):
         line.finish()
         return Access(value, tuple(bounds))
 
-    def _bound(self, line: Line) -> tuple[int, Offset, int]:
+    def _bound(self, line: Line) -> tuple[int, Affine, int]:
         low = self.read.integer(line)
         line.expect("<=")
         offset = self.read.offset(line)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
+from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import (
     Accumulated,
     Bitcast,
@@ -23,10 +24,11 @@ from thalweg.ir.expr import (
     Reduce,
     Scan,
     Select,
+    Variable,
     Word,
 )
-from thalweg.ir.kernel import Argument, Dynamic, Offset
-from thalweg.ir.loop import Variable
+from thalweg.ir.index import Affine, Term, term_expression
+from thalweg.ir.kernel import Argument
 from thalweg.ir.rewrite import free_variables, postorder
 from thalweg.ir.text.syntax import (
     COMPARISON,
@@ -186,25 +188,26 @@ class ExpressionPrinter:
 
     # Places
 
-    def offset(self, offset: Offset) -> str:
+    def offset(self, offset: Affine) -> str:
         """`64*i + j - 3`"""
-        terms = [self._term(factor, term) for factor, term in offset.terms]
+        terms = [self._term(factor, term) for term, factor in offset.terms.items()]
         if not terms or isinstance(offset.constant, Dynamic) or offset.constant:
             terms.append(integer_text(offset.constant))
         first, *others = terms
         return first + "".join([f" - {t[1:]}" if t[0] == "-" else f" + {t}" for t in others])
 
-    def _term(self, factor: int, term: Variable | Expr) -> str:
+    def _term(self, factor: int, term: Term) -> str:
         if isinstance(factor, Dynamic) or abs(factor) != 1:
             return f"{integer_text(factor)}*{self._atom(term)}"
         return self._atom(term) if factor == 1 else f"-{self._atom(term)}"
 
-    def _atom(self, term: Variable | Expr) -> str:
+    def _atom(self, term: Term) -> str:
         """A term of an offset; an expression that would read as a number or variable is marked."""
         if isinstance(term, Variable):
             return self.variables[term]
-        text = self._operand(term, PRIMARY)
-        return f"({text})" if isinstance(term, Const | Word | Index) else text
+        expr = term_expression(term)
+        text = self._operand(expr, PRIMARY)
+        return f"({text})" if isinstance(expr, Const | Word | Index) else text
 
 
 def _binding(node: Expr) -> int:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from thalweg.ir.expr import Expr
-from thalweg.ir.kernel import Access, Argument, Contraction, Kernel, Loops, Offset, Store
-from thalweg.ir.loop import Variable
+from thalweg.ir.expr import Expr, Variable
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Access, Argument, Contraction, Kernel, Loops, Store
 from thalweg.ir.text.print_expr import (
     REDUCED_NAMES,
     ExpressionPrinter,
@@ -59,7 +59,7 @@ def _values(stores: Sequence[Store]) -> list[Expr]:
     return [value for pair in both for value in pair if value is not None]
 
 
-def _terms(offsets: Iterable[Offset]) -> list[Expr]:
+def _terms(offsets: Iterable[Affine]) -> list[Expr]:
     return [part for offset in offsets for part in offset.parts]
 
 

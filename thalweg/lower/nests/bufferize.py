@@ -9,8 +9,8 @@ from typing import Any
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Load
-from thalweg.ir.index import Affine, atom_expression, number
-from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Offset, Store
+from thalweg.ir.index import Affine, number
+from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Rewriter, free_variables, walk
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
@@ -121,10 +121,10 @@ class _Arguments(Rewriter):
             found.append((argument.position, self._starts[whole] - shift, argument.size))
         return tuple(found)
 
-    def load(self, buffer: Buffer, offset: Offset) -> Expr:
+    def load(self, buffer: Buffer, offset: Affine) -> Expr:
         whole = self._memory.get(buffer, buffer)
-        moved = Offset(offset.constant - self._starts[whole], offset.terms)
-        return Load(self._of[whole], moved)
+        start = self._starts[whole]
+        return Load(self._of[whole], Affine(offset.constant - start, offset.terms))
 
     def store(self, write: Write) -> Store:
         """A write as a store to an argument."""
@@ -134,18 +134,16 @@ class _Arguments(Rewriter):
         to, over = self._of[whole], write.variables
         return Store(to, over, offset, value, write.combine, inside, write.distinct)
 
-    def bound(self, place: Affine) -> Offset:
-        """A sum as an offset."""
+    def bound(self, place: Affine) -> Affine:
+        """A sum of a kernel."""
         for part in place.parts:
             self.of(part)
         return self.offset(place)
 
-    def offset(self, offset: Affine) -> Offset:
-        terms = [
-            (factor, atom if isinstance(atom, Variable) else self.of(atom_expression(atom)))
-            for atom, factor in offset.terms.items()
-        ]
-        return Offset(offset.constant, tuple(terms))
+    def offset(self, offset: Affine) -> Affine:
+        return offset.with_opaque_divisions().replaced(
+            lambda term: self.of(term) if isinstance(term, Expr) else None
+        )
 
 
 def _launch(nest: LoopNest, memory: Mapping[Buffer, Buffer], kernels: dict[Any, Kernel]) -> Launch:

@@ -70,7 +70,21 @@ def _check_vector(what: str, x: Array) -> None:
 
 @public("unique")
 def unique(x: Any, out_idx: Any = dtypes.int32, name: str | None = None) -> Any:
-    """The distinct values of a vector in order of appearance, as (y, idx) with x = y[idx]."""
+    """The distinct values of a vector, in order of appearance.
+
+    Args:
+        x: a vector.
+        out_idx: the dtype of the indices, int32 or int64.
+        name: the name of the node.
+
+    Returns:
+        A named tuple (y, idx) with x = y[idx].
+
+    Example:
+        >>> y, idx = tf.unique([5, 7, 5])
+        >>> sess.run([y, idx])
+        [array([5, 7], dtype=int32), array([0, 1, 0], dtype=int32)]
+    """
     return Unique(out_idx=as_dtype(out_idx))(x, name=name)
 
 

@@ -56,7 +56,20 @@ class Diag(Op):
 
 @public("diag", "linalg.tensor_diag")
 def diag(diagonal: Any, name: str | None = None) -> Tensor:
-    """A tensor of twice the rank with `diagonal` where both halves of the indices agree."""
+    """A tensor of twice the rank, zero but for `diagonal` where both halves of the indices agree.
+
+    Args:
+        diagonal: a tensor; of a vector, the result is a matrix.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape of `diagonal` twice.
+
+    Example:
+        >>> sess.run(tf.diag([1, 2]))
+        array([[1, 0],
+               [0, 2]], dtype=int32)
+    """
     return Diag()(diagonal, name=name)
 
 
@@ -90,7 +103,19 @@ class DiagPart(Op):
 
 @public("diag_part", "linalg.tensor_diag_part")
 def diag_part(input: Any, name: str | None = None) -> Tensor:
-    """The elements of a tensor at which both halves of the indices agree."""
+    """The elements of a tensor at which both halves of the indices agree.
+
+    Args:
+        input: a tensor of even rank, whose shape is one shape twice: a square matrix.
+        name: the name of the node.
+
+    Returns:
+        A tensor of half the rank.
+
+    Example:
+        >>> sess.run(tf.diag_part([[1, 2], [3, 4]]))
+        array([1, 4], dtype=int32)
+    """
     return DiagPart()(input, name=name)
 
 
@@ -405,7 +430,23 @@ def eye(
     dtype: Any = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """An identity matrix, or a batch of them; not square ones have ones on the main diagonal."""
+    """An identity matrix, or a batch of them.
+
+    Args:
+        num_rows: the number of rows.
+        num_columns: the number of columns; as many as rows if None.
+        batch_shape: the shape of the batch.
+        dtype: the dtype.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor [..., num_rows, num_columns].
+
+    Example:
+        >>> sess.run(tf.eye(2))
+        array([[1., 0.],
+               [0., 1.]], dtype=float32)
+    """
     columns = num_rows if num_columns is None else num_columns
     with name_scope(name, "eye", [num_rows, num_columns, batch_shape]) as scope:
         shape = _diagonal_shape(num_rows, columns, batch_shape)

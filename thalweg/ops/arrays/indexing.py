@@ -207,9 +207,29 @@ def gather(
     axis: Any = None,
     batch_dims: int = 0,
 ) -> Tensor:
-    """Slices of `params` along `axis`, by index; the leading `batch_dims` of both go together.
+    """Slices of `params` along an axis, by index.
 
-    Indices are always validated.
+    Args:
+        params: the tensor, or variable, to take slices of.
+        indices: indices, int32 or int64, of any shape.
+        validate_indices: taken for old programs; indices are always checked.
+        name: the name of the node.
+        axis: the axis to index; `batch_dims` if None.
+        batch_dims: how many leading axes both have in common.
+
+    Returns:
+        `params` with the shape of `indices` (without batch axes) in place of `axis`.
+
+    Raises:
+        InvalidArgumentError: where an index lies outside.
+
+    Example:
+        >>> x = tf.constant([[1, 2], [3, 4], [5, 6]])
+        >>> sess.run(tf.gather(x, [2, 0]))
+        array([[5, 6],
+               [1, 2]], dtype=int32)
+        >>> sess.run(tf.gather(x, 1, axis=1))
+        array([2, 4, 6], dtype=int32)
     """
     place = batch_dims if axis is None else axis
     return GatherV2(batch_dims=batch_dims)(params, indices, place, name=name)
@@ -297,7 +317,25 @@ class GatherNd(Op):
 
 @public("gather_nd", "manip.gather_nd")
 def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: int = 0) -> Tensor:
-    """Slices of `params` by the coordinates along the last axis of `indices`."""
+    """Slices of `params` by coordinates.
+
+    Args:
+        params: a tensor.
+        indices: [..., k]: each vector of k numbers is an index into the first k axes.
+        name: the name of the node.
+        batch_dims: how many leading axes both have in common.
+
+    Returns:
+        A tensor of the shape of `indices` without its last axis, then that of a slice.
+
+    Raises:
+        InvalidArgumentError: where an index lies outside.
+
+    Example:
+        >>> x = tf.constant([[1, 2], [3, 4]])
+        >>> sess.run(tf.gather_nd(x, [[0, 0], [1, 1]]))
+        array([1, 4], dtype=int32)
+    """
     if batch_dims == 0:
         return GatherNd()(params, indices, name=name)
     with name_scope(name, "BatchGatherND", [params, indices]):
@@ -500,7 +538,25 @@ def one_hot(
     dtype: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """Vectors of `depth` elements, `on_value` at the index and `off_value` elsewhere."""
+    """Vectors of `depth` elements that are one at an index and zero elsewhere.
+
+    Args:
+        indices: integers of any shape; those outside [0, depth) give vectors without a one.
+        depth: the number of elements.
+        on_value: what stands at the index; 1 if None.
+        off_value: what stands elsewhere; 0 if None.
+        axis: where the new axis is in the result; the last if None.
+        dtype: the dtype; by default that of the values given, else float32.
+        name: the name of the node.
+
+    Returns:
+        A tensor with one axis more than `indices`, of size `depth`.
+
+    Example:
+        >>> sess.run(tf.one_hot([0, 2], depth=3))
+        array([[1., 0., 0.],
+               [0., 0., 1.]], dtype=float32)
+    """
     with name_scope(name, "one_hot", [indices, depth, on_value, off_value]) as scope:
         kind = None if dtype is None else as_dtype(dtype)
         on, off = _marks(on_value, off_value, kind)
@@ -534,7 +590,21 @@ def _mark(value: Any, kind: DType | None) -> Tensor | None:
 
 @public("boolean_mask")
 def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any = None) -> Tensor:
-    """The slices of `tensor` at which `mask` is True; the mask spans axes from `axis` on."""
+    """The slices of a tensor at which a mask is True.
+
+    Args:
+        tensor: any tensor.
+        mask: a bool tensor of a static rank, of the shape of some axes of `tensor`.
+        name: the name of the nodes.
+        axis: the first of those axes; 0 if None.
+
+    Returns:
+        `tensor` with one axis, of unknown size, in place of those of the mask.
+
+    Example:
+        >>> sess.run(tf.boolean_mask([1, 2, 3], [True, False, True]))
+        array([1, 3], dtype=int32)
+    """
     with name_scope(name, "boolean_mask", [tensor, mask]):
         values = convert_to_tensor(tensor, name="tensor")
         marks = convert_to_tensor(mask, dtypes.bool, name="mask")

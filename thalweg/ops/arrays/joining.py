@@ -94,7 +94,21 @@ def _insertion(axis: int, rank: int) -> int:
 
 @public("stack", "pack")
 def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
-    """Tensors of one shape stacked along a new axis."""
+    """Tensors of one shape stacked along a new axis.
+
+    Args:
+        values: a list of tensors of one shape and dtype.
+        axis: where the new axis is in the result; negative ones count from its last.
+        name: the name of the node.
+
+    Returns:
+        A tensor with one axis more, whose size is the number of `values`.
+
+    Example:
+        >>> sess.run(tf.stack([[1, 2], [3, 4]], axis=1))
+        array([[1, 3],
+               [2, 4]], dtype=int32)
+    """
     if axis == 0:
         return convert_to_tensor(values, name=name)
     tensors = convert_all(cast("Sequence[Any]", values))
@@ -146,7 +160,21 @@ class Unpack(Op):
 def unstack(
     value: Any, num: int | None = None, axis: int = 0, name: str = "unstack"
 ) -> list[Tensor]:
-    """The slices of a tensor along an axis, as a list; the size must be known or given."""
+    """The slices of a tensor along an axis, as a list.
+
+    Args:
+        value: a tensor of rank 1 or more.
+        num: the number of slices; needed where the static shape does not tell.
+        axis: the axis, which the slices do not have.
+        name: the name of the node.
+
+    Returns:
+        A list of tensors.
+
+    Example:
+        >>> sess.run(tf.unstack([[1, 2], [3, 4]], axis=1))
+        [array([1, 3], dtype=int32), array([2, 4], dtype=int32)]
+    """
     tensor = convert_to_tensor(value)
     if num is None:
         sizes = tensor.shape.sizes
@@ -227,7 +255,24 @@ def _size_along(value: Tensor, axis: Tensor) -> Any:
 
 @public("concat", "concat_v2")
 def concat(values: Any, axis: Any = None, name: str = "concat", concat_dim: Any = None) -> Tensor:
-    """Tensors joined along an axis they all have. (Before 1.0, `concat(concat_dim, values)`.)"""
+    """Tensors joined along an axis that all of them have.
+
+    Args:
+        values: a list of tensors of one dtype, whose shapes agree but for `axis`. (Before
+            TensorFlow 1.0 the axis came first; that order works too.)
+        axis: the axis; negative ones count from the last.
+        name: the name of the node.
+        concat_dim: the old name of `axis`.
+
+    Returns:
+        A tensor whose size along `axis` is the sum of theirs.
+
+    Example:
+        >>> sess.run(tf.concat([[[1, 2]], [[3, 4], [5, 6]]], axis=0))
+        array([[1, 2],
+               [3, 4],
+               [5, 6]], dtype=int32)
+    """
     if concat_dim is not None:
         axis = concat_dim
     elif isinstance(axis, list | tuple) and not isinstance(values, list | tuple):
@@ -395,7 +440,25 @@ def split(
 ) -> list[Tensor]:
     """A tensor cut along an axis: into equal pieces by number, or by a list of sizes.
 
-    Before 1.0, `split(split_dim, num_split, value)`.
+    Args:
+        value: the tensor. (The order before TensorFlow 1.0, axis, number, tensor, works too.)
+        num_or_size_splits: a number of pieces that divides the size, or the size of each piece, of
+            which one may be -1.
+        axis: the axis to cut along.
+        num: the number of pieces, where the sizes are a tensor that does not tell.
+        name: the name of the node.
+        split_dim: the old name of `axis`.
+        num_split: the old name of `num_or_size_splits`.
+
+    Returns:
+        A list of tensors.
+
+    Example:
+        >>> x = tf.constant([[1, 2, 3], [4, 5, 6]])
+        >>> left, right = tf.split(x, [1, 2], axis=1)
+        >>> sess.run(right)
+        array([[2, 3],
+               [5, 6]], dtype=int32)
     """
     if isinstance(value, int) and isinstance(num_or_size_splits, int):
         value, axis = axis, value
@@ -466,7 +529,21 @@ def _times(size: int | None, multiple: int | None) -> int | None:
 
 @public("tile", "manip.tile")
 def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
-    """A tensor repeated a number of times along each axis."""
+    """A tensor repeated a number of times along each axis.
+
+    Args:
+        input: any tensor.
+        multiples: a number for each axis, as a list or an integer vector.
+        name: the name of the node.
+
+    Returns:
+        A tensor whose size i is `multiples[i]` times that of `input`.
+
+    Example:
+        >>> sess.run(tf.tile([[1, 2]], [2, 2]))
+        array([[1, 2, 1, 2],
+               [1, 2, 1, 2]], dtype=int32)
+    """
     return Tile()(input, shaping.index_tensor(multiples), name=name)
 
 

@@ -229,7 +229,25 @@ def pad(
     name: str | None = None,
     constant_values: Any = 0,
 ) -> Tensor:
-    """A border around a tensor: of a constant, or of its own elements (REFLECT, SYMMETRIC)."""
+    """A border around a tensor: of a constant, or of its own elements.
+
+    Args:
+        tensor: any tensor.
+        paddings: [rank, 2] integers: how many elements to put before and after along each axis.
+        mode: "CONSTANT", "REFLECT" (mirrored without the edge) or "SYMMETRIC" (with it).
+        name: the name of the node.
+        constant_values: the constant.
+
+    Returns:
+        A tensor of the same rank and dtype.
+
+    Example:
+        >>> sess.run(tf.pad([[1, 2]], [[1, 0], [0, 2]]))
+        array([[0, 0, 0, 0],
+               [1, 2, 0, 0]], dtype=int32)
+        >>> sess.run(tf.pad([1, 2, 3], [[2, 0]], "REFLECT"))
+        array([3, 2, 1, 2, 3], dtype=int32)
+    """
     kind = mode.upper()
     if kind in ("REFLECT", "SYMMETRIC"):
         return MirrorPad(mode=kind)(tensor, paddings, name=name)

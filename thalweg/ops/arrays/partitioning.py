@@ -98,7 +98,21 @@ def _check_prefix(prefix: TensorShape, shape: TensorShape, what: str) -> None:
 def dynamic_partition(
     data: Any, partitions: Any, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """The rows of `data` dealt out to `num_partitions` tensors, by the number in `partitions`."""
+    """The rows of a tensor by the part each belongs to.
+
+    Args:
+        data: a tensor.
+        partitions: int32 numbers in [0, num_partitions), of the first axes of `data`.
+        num_partitions: how many parts there are.
+        name: the name of the node.
+
+    Returns:
+        A list of tensors.
+
+    Example:
+        >>> sess.run(tf.dynamic_partition([10, 20, 30], [0, 1, 0], 2))
+        [array([10, 30], dtype=int32), array([20], dtype=int32)]
+    """
     op = DynamicPartition(num_partitions=num_partitions)
     return op(data, convert_to_tensor(partitions, dtypes.int32), name=name)
 
@@ -174,7 +188,20 @@ class ParallelDynamicStitch(DynamicStitch, name="ParallelDynamicStitch"):
 
 @public("dynamic_stitch")
 def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Tensor:
-    """Rows put together: row `indices[k][i…]` of the result is `data[k][i…]`."""
+    """Rows put together: row `indices[k][i...]` of the result is `data[k][i...]`.
+
+    Args:
+        indices: a list of int32 tensors; of an index that comes twice, the last row counts.
+        data: a list of tensors, each of the shape of its indices, then that of a row.
+        name: the name of the node.
+
+    Returns:
+        A tensor with a row for each index up to the largest.
+
+    Example:
+        >>> sess.run(tf.dynamic_stitch([[0, 2], [1]], [[10, 30], [20]]))
+        array([10, 20, 30], dtype=int32)
+    """
     places = [convert_to_tensor(tensor, dtypes.int32) for tensor in indices]
     return DynamicStitch()(places, convert_all(data), name=name)
 

@@ -442,7 +442,23 @@ def space_to_depth(
 def depth_to_space(
     input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC"
 ) -> Tensor:
-    """Deep pixels as blocks of pixels: the inverse of `space_to_depth`."""
+    """Deep pixels as blocks of pixels: the inverse of `tf.space_to_depth`.
+
+    Args:
+        input: [batch, height, width, depth], the depth a multiple of the square of `block_size`.
+        block_size: the size of a block, 2 or more.
+        name: the name of the node.
+        data_format: "NHWC" or "NCHW".
+
+    Returns:
+        A tensor [batch, height * block_size, width * block_size, depth / block_size²].
+
+    Example:
+        >>> x = tf.reshape([1, 2, 3, 4], [1, 1, 1, 4])
+        >>> sess.run(tf.depth_to_space(x, 2))[0, :, :, 0]
+        array([[1, 2],
+               [3, 4]], dtype=int32)
+    """
     return DepthToSpace(block_size=block_size, data_format=data_format)(input, name=name)
 
 

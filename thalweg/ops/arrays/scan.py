@@ -107,7 +107,22 @@ def cumsum(
     reverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The running sum along `axis`: `[a, b, c]` gives `[a, a + b, a + b + c]`."""
+    """The running sum along an axis: `[a, b, c]` gives `[a, a + b, a + b + c]`.
+
+    Args:
+        x: a numeric tensor.
+        axis: the axis.
+        exclusive: leave the element itself out: `[0, a, a + b]`.
+        reverse: sum from the end.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
+
+    Example:
+        >>> sess.run(tf.cumsum([1, 2, 3])), sess.run(tf.cumsum([1, 2, 3], exclusive=True))
+        (array([1, 3, 6], dtype=int32), array([0, 1, 3], dtype=int32))
+    """
     return Cumsum(exclusive=exclusive, reverse=reverse)(x, axis, name=name or "Cumsum")
 
 

@@ -22,6 +22,7 @@ from thalweg.ir.loop import IndexTuple, Operand, Scatter
 from thalweg.ops.arrays import transposing
 from thalweg.ops.core import choosing, filling, shaping
 from thalweg.ops.math import compare
+from thalweg.platform.docstrings import NAME, composed
 from thalweg.platform.dtype_traits import bounds
 from thalweg.public import public
 
@@ -81,14 +82,24 @@ def _axis(axis: int, rank: int) -> int:
 
 
 class ArgMax(ArgExtreme):
-    """y = the first index along an axis at which x is largest"""
+    """y = the first index along an axis at which x is largest
+
+    Example:
+        >>> sess.run(tf.argmax([[1.0, 5.0, 2.0], [7.0, 0.0, 7.0]], axis=1))
+        array([1, 0])
+    """
 
     function = staticmethod(np.argmax)
     combine = "argmax"
 
 
 class ArgMin(ArgExtreme):
-    """y = the first index along an axis at which x is smallest"""
+    """y = the first index along an axis at which x is smallest
+
+    Example:
+        >>> sess.run(tf.argmin([[1.0, 5.0, 2.0], [7.0, 0.0, 7.0]], axis=1))
+        array([0, 1])
+    """
 
     function = staticmethod(np.argmin)
     combine = "argmin"
@@ -109,7 +120,14 @@ def _extreme(kind: type[ArgExtreme], *names: str) -> Callable[..., Tensor]:
             input, 0 if place is None else place, name=name
         )
 
-    return _publish(function, kind, names)
+    taken = {
+        "input": "a tensor (numeric).",
+        "axis": "the axis to search along; 0 if None, negative ones count from the last.",
+        "name": NAME,
+        "dimension": "the old name of `axis`.",
+        "output_type": "int64 or int32.",
+    }
+    return _publish(function, kind, names, taken)
 
 
 def _old_extreme(kind: type[ArgExtreme], *names: str) -> Callable[..., Tensor]:
@@ -118,13 +136,20 @@ def _old_extreme(kind: type[ArgExtreme], *names: str) -> Callable[..., Tensor]:
     ) -> Tensor:
         return kind(output_type=as_dtype(output_type))(input, dimension, name=name)
 
-    return _publish(function, kind, names)
+    taken = {
+        "input": "a tensor (numeric).",
+        "dimension": "the axis to search along.",
+        "output_type": "int64 or int32.",
+        "name": NAME,
+    }
+    return _publish(function, kind, names, taken)
 
 
 def _publish(
-    function: Callable[..., Any], kind: type[Op], names: tuple[str, ...]
+    function: Callable[..., Any], kind: type[Op], names: tuple[str, ...], taken: dict[str, str]
 ) -> Callable[..., Any]:
-    function.__doc__ = kind.__doc__
+    returned = "A tensor of indices, without the axis; of equal elements the first counts."
+    function.__doc__ = composed(kind.__doc__, taken, returned)
     function.__name__ = function.__qualname__ = names[0]
     function.__module__ = kind.__module__
     return public(*names)(function)
@@ -182,7 +207,22 @@ def _ascending(x: Array, places: Array) -> Array:
 
 @public("nn.top_k", "math.top_k")
 def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> Any:
-    """The `k` largest elements along the last axis, as (values, indices)."""
+    """The largest elements along the last axis.
+
+    Args:
+        input: a real tensor of rank 1 or more.
+        k: how many, at most the size of the last axis.
+        sorted: whether they come largest first.
+        name: the name of the node.
+
+    Returns:
+        A named tuple (values, indices) of tensors [..., k].
+
+    Example:
+        >>> values, indices = tf.nn.top_k([1.0, 9.0, 5.0], k=2)
+        >>> sess.run([values, indices])
+        [array([9., 5.], dtype=float32), array([1, 2], dtype=int32)]
+    """
     return TopKV2(sorted=sorted)(input, k, name=name)
 
 
@@ -269,7 +309,21 @@ class InTopKV2(Op):
 
 @public("nn.in_top_k", "math.in_top_k")
 def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
-    """Whether the target class of each row is among its `k` highest predictions."""
+    """Whether the target class of each row is among its `k` highest predictions.
+
+    Args:
+        predictions: float32 [batch, classes].
+        targets: class numbers [batch], int32 or int64.
+        k: how many predictions count; ties all do.
+        name: the name of the node.
+
+    Returns:
+        A bool vector [batch].
+
+    Example:
+        >>> sess.run(tf.nn.in_top_k([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]], [2, 1], k=2))
+        array([ True, False])
+    """
     return InTopKV2()(predictions, targets, k, name=name or "InTopK")
 
 

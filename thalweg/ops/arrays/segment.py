@@ -6,6 +6,7 @@ the number of segments, and negative ids drop their rows.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck, Scatter
 from thalweg.ops.core import casting, choosing, filling, shaping
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math import compare, complexes, reduce, transcendental
+from thalweg.platform.docstrings import NAME, composed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -139,10 +141,19 @@ def _segment(kind: type[SegmentReduction], *names: str) -> Callable[..., Tensor]
     return _named(function, kind, names)
 
 
+_MEANINGS = {
+    "data": "a tensor of rows (of a numeric dtype).",
+    "segment_ids": "the segment of each row, int32 or int64.",
+    "num_segments": "how many segments there are, some perhaps empty.",
+    "name": NAME,
+}
+
+
 def _named(
     function: Callable[..., Tensor], kind: type[Op], names: tuple[str, ...]
 ) -> Callable[..., Tensor]:
-    function.__doc__ = kind.__doc__
+    taken = {name: _MEANINGS[name] for name in inspect.signature(function).parameters}
+    function.__doc__ = composed(kind.__doc__, taken, "A tensor with a row for each segment.")
     function.__name__ = function.__qualname__ = names[0]
     function.__module__ = kind.__module__
     return public(*names)(function)

@@ -537,5 +537,24 @@ def _fitting(whole: Size, start: int, length: int) -> int:
 
 @public("slice")
 def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
-    """The part of a tensor that starts at `begin` and has `size` (-1: up to the end)."""
+    """The part of a tensor that starts at `begin` and has `size`; `x[1:3, ::2]` does more.
+
+    Args:
+        input_: any tensor.
+        begin: the first index along each axis, as a list or an integer vector.
+        size: the size along each axis; -1 goes up to the end.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same rank and dtype.
+
+    Raises:
+        ValueError: where the part is known not to lie inside.
+
+    Example:
+        >>> x = tf.constant([[1, 2, 3], [4, 5, 6]])
+        >>> sess.run(tf.slice(x, [0, 1], [2, -1]))
+        array([[2, 3],
+               [5, 6]], dtype=int32)
+    """
     return Slice()(input_, shaping.index_tensor(begin), size, name=name)

@@ -86,7 +86,25 @@ def _inverse(perm: Tensor) -> Tensor:
 
 @public("transpose")
 def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Tensor:
-    """`a` with its axes in the order `perm`; reversed if none is given."""
+    """`a` with its axes in another order.
+
+    Args:
+        a: any tensor.
+        perm: the axes of `a` in the order they have in the result; reversed if None.
+        name: the name of the node.
+        conjugate: conjugate complex elements too.
+
+    Returns:
+        A tensor whose axis i is axis `perm[i]` of `a`.
+
+    Example:
+        >>> sess.run(tf.transpose([[1, 2, 3], [4, 5, 6]]))
+        array([[1, 4],
+               [2, 5],
+               [3, 6]], dtype=int32)
+        >>> tf.transpose(tf.zeros([2, 3, 4]), [0, 2, 1]).shape.as_list()
+        [2, 4, 3]
+    """
     with name_scope(name, "transpose", [a]) as scope:
         x = convert_to_tensor(a, name="x")
         conjugated = conjugate and x.dtype.is_complex
@@ -214,7 +232,22 @@ def _reversed(axes: list[int], rank: int) -> tuple[int, ...]:
 
 @public("reverse", "reverse_v2", "manip.reverse")
 def reverse(tensor: Any, axis: Any = None, name: str | None = None, dims: Any = None) -> Tensor:
-    """`tensor` reversed along the given axes (or, as before 1.0, along those marked True)."""
+    """`tensor` reversed along axes.
+
+    Args:
+        tensor: any tensor.
+        axis: a list of axes; as before TensorFlow 1.0, a truth value for each axis works too.
+        name: the name of the node.
+        dims: the old name of `axis`.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.reverse([[1, 2], [3, 4]], axis=[0]))
+        array([[3, 4],
+               [1, 2]], dtype=int32)
+    """
     places = shaping.index_tensor(axis if dims is None else dims)
     if places.dtype.is_bool:
         return Reverse()(tensor, places, name=name)
@@ -314,7 +347,24 @@ def reverse_sequence(
     seq_dim: int | None = None,
     batch_dim: int | None = None,
 ) -> Tensor:
-    """Reverse the first seq_lengths[b] elements along `seq_axis` for each b along `batch_axis`."""
+    """The beginning of each sequence reversed, the rest as it is.
+
+    Args:
+        input: a tensor.
+        seq_lengths: how many elements of each sequence are reversed.
+        seq_axis: the axis of a sequence's elements.
+        batch_axis: the axis of the sequences; 0 if None.
+        name: the name of the node.
+        seq_dim, batch_dim: the old names of the axes.
+
+    Returns:
+        A tensor of the shape and dtype of `input`.
+
+    Example:
+        >>> sess.run(tf.reverse_sequence([[1, 2, 3], [4, 5, 6]], [2, 3], seq_axis=1))
+        array([[2, 1, 3],
+               [6, 5, 4]], dtype=int32)
+    """
     along = seq_dim if seq_axis is None else seq_axis
     batch = batch_dim if batch_axis is None else batch_axis
     if along is None:

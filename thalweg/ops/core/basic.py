@@ -59,7 +59,25 @@ def constant(
     name: str = "Const",
     verify_shape: bool = False,
 ) -> Tensor:
-    """A tensor of a Python or NumPy value, filled up with its last element to `shape`."""
+    """A tensor of a Python or NumPy value.
+
+    Args:
+        value: a number, string, array, or nesting of lists of them.
+        dtype: the dtype; by default float32 for floats, int32 for integers, that of an array.
+        shape: the shape; a value with too few elements is filled up with its last one.
+        name: the name of the node.
+        verify_shape: raise where `value` has not exactly `shape`, instead of filling it up.
+
+    Returns:
+        A tensor whose value is part of the graph.
+
+    Example:
+        >>> sess.run(tf.constant([1, 2, 3, 4], shape=[2, 2]))
+        array([[1, 2],
+               [3, 4]], dtype=int32)
+        >>> sess.run(tf.constant(7.0, shape=[2]))
+        array([7., 7.], dtype=float32)
+    """
     array = make_array(value, None if dtype is None else as_dtype(dtype), shape, verify_shape)
     return _const(array, name)
 
@@ -138,7 +156,24 @@ def _brief_shape(shape: TensorShape) -> str:
 
 @public("placeholder")
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
-    """A tensor whose value is given with each step (`feed_dict`)."""
+    """A tensor whose value each step gets from `feed_dict`.
+
+    Args:
+        dtype: the dtype of the values that will be fed.
+        shape: their static shape, with None for sizes that vary; None if even the rank does.
+        name: the name of the node.
+
+    Returns:
+        A tensor of that dtype and static shape.
+
+    Raises:
+        InvalidArgumentError: when a step needs the value and does not feed it.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 2])
+        >>> sess.run(tf.reduce_sum(x, axis=1), {x: [[1, 2], [3, 4], [5, 6]]})
+        array([ 3.,  7., 11.], dtype=float32)
+    """
     return Placeholder(dtype=as_dtype(dtype), given_shape=as_shape(shape))(name=name)
 
 
@@ -166,7 +201,21 @@ class PlaceholderWithDefault(Op):
 
 @public("placeholder_with_default")
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
-    """A placeholder that gives `input` when it is not fed."""
+    """A placeholder that gives `input` where a step does not feed it.
+
+    Args:
+        input: the default, a value or a tensor.
+        shape: the static shape of values, with None for sizes that vary.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the dtype of `input` and that static shape.
+
+    Example:
+        >>> rate = tf.placeholder_with_default(0.1, [])
+        >>> sess.run(rate), sess.run(rate, {rate: 0.5})
+        (np.float32(0.1), np.float32(0.5))
+    """
     return PlaceholderWithDefault(given_shape=as_shape(shape))(input, name=name)
 
 
@@ -194,7 +243,20 @@ class Identity(Op):
 
 @public("identity")
 def identity(input: Any, name: str | None = None) -> Tensor:
-    """The same value under another name; of a variable, its value at this point of the step."""
+    """The same value under another name; of a variable, its value at this point of the step.
+
+    Args:
+        input: a tensor or variable.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> y = tf.identity(tf.constant([1, 2]), name="y")
+        >>> y.name, sess.run(y)
+        ('y:0', array([1, 2], dtype=int32))
+    """
     return Identity()(input, name=name)
 
 
@@ -248,7 +310,20 @@ class StopGradient(Identity, name="StopGradient"):
 
 @public("stop_gradient")
 def stop_gradient(input: Any, name: str | None = None) -> Tensor:
-    """The value of `input`, taken as a constant by `gradients`."""
+    """The value of `input`, which counts as a constant when gradients are taken.
+
+    Args:
+        input: a tensor.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> x = tf.constant(3.0)
+        >>> sess.run(tf.gradients(x * tf.stop_gradient(x), [x]))
+        [np.float32(3.0)]
+    """
     return StopGradient()(input, name=name)
 
 
@@ -281,7 +356,20 @@ class NoOp(Op):
 
 @public("no_op")
 def no_op(name: str | None = None) -> Node:
-    """A node that does nothing."""
+    """A node that does nothing: a place to hang control dependencies on.
+
+    Args:
+        name: the name of the node.
+
+    Returns:
+        A node; it fetches as None.
+
+    Example:
+        >>> v = tf.Variable(1)
+        >>> with tf.control_dependencies([v.initializer]):
+        ...     ready = tf.no_op(name="ready")
+        >>> sess.run(ready)
+    """
     return NoOp()(name=name)
 
 
@@ -290,6 +378,19 @@ def group(*inputs: Any, name: str | None = None) -> Node:
     """A node that is done when all `inputs` are.
 
     Where those are asked to be on several devices, each device tells of its own.
+
+    Args:
+        inputs: nodes and tensors, or nestings of them.
+        name: the name of the node.
+
+    Returns:
+        A node; it fetches as None.
+
+    Example:
+        >>> v, w = tf.Variable(1), tf.Variable(2)
+        >>> sess.run(tf.group(v.initializer, w.initializer))
+        >>> sess.run([v, w])
+        [np.int32(1), np.int32(2)]
     """
     flat = _flat(inputs)
     graph = graph_of(flat)

@@ -50,7 +50,23 @@ class Cast(Elementwise):
 
 @public("cast", "dtypes.cast")
 def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
-    """`x` converted to `dtype`, element by element."""
+    """`x` converted to `dtype`, element by element.
+
+    Floats become integers by dropping the fraction; a complex number loses its imaginary part;
+    False and True are 0 and 1.
+
+    Args:
+        x: a tensor, SparseTensor or IndexedSlices.
+        dtype: the dtype to convert to.
+        name: the name of the node.
+
+    Returns:
+        What `x` is, with the shape of `x` and the new dtype.
+
+    Example:
+        >>> sess.run(tf.cast([1.8, -1.8], tf.int32))
+        array([ 1, -1], dtype=int32)
+    """
     kind = as_dtype(dtype).base_dtype
     if isinstance(x, Tensor) and x.dtype.base_dtype is kind:
         return x
@@ -75,13 +91,28 @@ def _check_castable(source: DType, target: DType) -> None:
             )
 
 
+_TO = """`x` converted to {dtype}: `tf.cast(x, tf.{dtype})`.
+
+    Args:
+        x: a tensor, SparseTensor or IndexedSlices.
+        name: the name of the node.
+
+    Returns:
+        What `x` is, with the shape of `x` and dtype {dtype}.
+
+    Example:
+        >>> tf.{function}([1, 2]).dtype
+        tf.{dtype}
+    """
+
+
 def _to(kind: DType, default_name: str, *names: str) -> Callable[..., Any]:
     """The public function that casts to one dtype."""
 
     def function(x: Any, name: str = default_name) -> Any:
         return cast(x, kind, name=name)
 
-    function.__doc__ = f"`x` converted to {kind.name}."
+    function.__doc__ = _TO.format(function=names[0], dtype=kind.name)
     function.__name__ = function.__qualname__ = names[0]
     return public(*names)(function)
 

@@ -28,6 +28,7 @@ from thalweg.graph.shapes import TensorShape
 from thalweg.ops.core import basic, printing, shaping
 from thalweg.ops.core.context import Context
 from thalweg.ops.math import compare, reduce
+from thalweg.platform.docstrings import composed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -60,13 +61,42 @@ class AssertOp(Op, name="Assert"):
 def Assert(
     condition: Any, data: Sequence[Any], summarize: int | None = None, name: str | None = None
 ) -> Node:
-    """A node that fails the step, showing the first elements of `data`, if `condition` is false."""
+    """A node that fails the step, showing data, if a condition is false.
+
+    Make what depends on the check wait for it: `tf.control_dependencies([check])`.
+
+    Args:
+        condition: a scalar bool.
+        data: a list of tensors to show.
+        summarize: how many elements of each are shown; 3 if None.
+        name: the name of the node.
+
+    Returns:
+        A node.
+
+    Raises:
+        InvalidArgumentError: when the step runs.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [])
+        >>> with tf.control_dependencies([tf.Assert(x > 0, [x])]):
+        ...     y = tf.log(x)
+        >>> sess.run(y, {x: 1.0})
+        np.float32(0.0)
+    """
     with name_scope(name, "Assert", [condition, data]) as scope:
         op = AssertOp(summarize=3 if summarize is None else summarize)
         return op(condition, list(data), name=scope)
 
 
 # Comparisons
+
+_SHOWN = {
+    "data": "tensors to show; by default what was compared.",
+    "summarize": "how many elements of each are shown; 3 if None.",
+    "message": "a text to show first.",
+    "name": "the name of the nodes.",
+}
 
 
 def _comparison(default_name: str, symbol: str, relation: str) -> Any:
@@ -88,7 +118,9 @@ def _comparison(default_name: str, symbol: str, relation: str) -> Any:
             return Assert(reduce.reduce_all(holds), shown, summarize)
 
     check.__name__ = check.__qualname__ = default_name
-    check.__doc__ = f"A node that fails the step unless x {symbol} y for every pair of elements."
+    about = f"A node that fails the step unless x {symbol} y for every pair of elements."
+    given = {"x": "a tensor.", "y": "a tensor of the same dtype, of a shape that broadcasts."}
+    check.__doc__ = composed(about, given | _SHOWN, "A node: make others depend on it.")
     return check
 
 
@@ -139,7 +171,9 @@ def _sign(default_name: str, symbol: str, relation: str) -> Any:
             return Assert(reduce.reduce_all(holds), shown, summarize)
 
     check.__name__ = check.__qualname__ = default_name
-    check.__doc__ = f"A node that fails the step unless x {symbol} 0 for every element."
+    about = f"A node that fails the step unless x {symbol} 0 for every element."
+    given = {"x": "a real tensor."}
+    check.__doc__ = composed(about, given | _SHOWN, "A node: make others depend on it.")
     return check
 
 
@@ -469,7 +503,23 @@ class CheckNumerics(Op):
 
 @public("check_numerics", "debugging.check_numerics")
 def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
-    """`tensor`; the step fails with `message` if an element is infinite or not a number."""
+    """`tensor`; the step fails if an element is infinite or not a number.
+
+    Args:
+        tensor: a floating tensor.
+        message: a text for the error.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the value of `tensor`.
+
+    Raises:
+        InvalidArgumentError: when the step runs.
+
+    Example:
+        >>> sess.run(tf.check_numerics([1.0, 2.0], "the logits"))
+        array([1., 2.], dtype=float32)
+    """
     return CheckNumerics(message=message)(tensor, name=name)
 
 

@@ -105,7 +105,21 @@ class Where(Op):
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
     """Elements of `x` where the condition holds, else of `y`; without both, the true indices.
 
-    A vector condition chooses whole rows of `x` and `y`.
+    Args:
+        condition: a bool tensor of the shape of `x`; a vector chooses whole rows.
+        x: a tensor, or None together with `y`.
+        y: a tensor of the shape and dtype of `x`.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape and dtype of `x`; without `x`, [count, rank] int64 indices.
+
+    Example:
+        >>> sess.run(tf.where([True, False], [1, 2], [10, 20]))
+        array([ 1, 20], dtype=int32)
+        >>> sess.run(tf.where([[True, False], [False, True]]))
+        array([[0, 0],
+               [1, 1]])
     """
     if x is None and y is None:
         return Where()(condition, name=name)

@@ -14,6 +14,7 @@ from thalweg.graph.composite import SparseTensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, broadcast_shapes
+from thalweg.platform.docstrings import NAME, composed
 from thalweg.platform.dtype_traits import is_narrow_float, widened
 from thalweg.public import public
 
@@ -90,7 +91,10 @@ def unary(kind: type[Op], *names: str) -> Callable[..., Any]:
         return function(features, name)
 
     is_activation = kind.parsed.inputs[0].name == "features"
-    return _publish(of_features if is_activation else function, kind, names)
+    taken = f"{_accepted(kind)}, or a SparseTensor, whose values are mapped."
+    if is_activation:
+        return _publish(of_features, kind, names, {"features": taken})
+    return _publish(function, kind, names, {"x": taken})
 
 
 def binary(kind: type[Op], *names: str) -> Callable[..., Tensor]:
@@ -100,15 +104,35 @@ def binary(kind: type[Op], *names: str) -> Callable[..., Tensor]:
     def function(x: Any, y: Any, name: str | None = None) -> Tensor:
         return op(x, y, name=name)
 
-    return _publish(function, kind, names)
+    taken = {
+        "x": f"{_accepted(kind)}.",
+        "y": "a tensor of the same dtype, of a shape that broadcasts.",
+    }
+    return _publish(function, kind, names, taken)
 
 
 def _publish(
-    function: Callable[..., Any], kind: type[Op], names: tuple[str, ...]
+    function: Callable[..., Any], kind: type[Op], names: tuple[str, ...], taken: dict[str, str]
 ) -> Callable[..., Any]:
-    function.__doc__ = kind.__doc__
+    function.__doc__ = composed(kind.__doc__, taken | {"name": NAME}, _returned(kind))
     function.__name__ = function.__qualname__ = (
         names[0].rpartition(".")[2] if names else kind.__name__
     )
     function.__module__ = kind.__module__
     return public(*names)(function) if names else function
+
+
+def _accepted(kind: type[Op]) -> str:
+    """What the first input may be, in words: "a tensor (floating or complex)"."""
+    dtype = kind.parsed.inputs[0].type
+    named = [part.partition(": ") for part in kind.signature.partition("; ")[2].split(", ")]
+    groups = {name: group for name, _, group in named}.get(dtype, dtype)
+    return f"a tensor ({groups.replace('|', ' or ')})" if groups != "T" else "a tensor"
+
+
+def _returned(kind: type[Op]) -> str:
+    inputs, output = kind.parsed.inputs, kind.parsed.outputs[0]
+    shape = f"the shape of `{inputs[0].name}`" if len(inputs) == 1 else "the broadcast shape"
+    if output.type == inputs[0].type:
+        return f"A tensor of {shape} and the same dtype."
+    return f"A {output.type} tensor of {shape}." if output.fixed else f"A tensor of {shape}."

@@ -58,20 +58,62 @@ class Fill(Op):
 
 @public("fill")
 def fill(dims: Any, value: Any, name: str | None = None) -> Tensor:
-    """A tensor of shape `dims` with every element `value`."""
+    """A tensor with every element the same.
+
+    Args:
+        dims: the shape, as a list or an integer vector.
+        value: a scalar.
+        name: the name of the node.
+
+    Returns:
+        A tensor of shape `dims` and the dtype of `value`.
+
+    Example:
+        >>> sess.run(tf.fill([2, 3], 9))
+        array([[9, 9, 9],
+               [9, 9, 9]], dtype=int32)
+    """
     return Fill()(shaping.shape_tensor(dims), value, name=name)
 
 
 @public("zeros")
 def zeros(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
-    """A tensor of zeros (of empty strings, of False)."""
+    """A tensor of zeros (of empty strings, of False).
+
+    Args:
+        shape: the shape, as a list or an integer vector.
+        dtype: the dtype.
+        name: the name of the node.
+
+    Returns:
+        A tensor of `shape` and `dtype`.
+
+    Example:
+        >>> sess.run(tf.zeros([2, 3]))
+        array([[0., 0., 0.],
+               [0., 0., 0.]], dtype=float32)
+    """
     kind = as_dtype(dtype).base_dtype
     return _filled(shape, _zero(kind), kind, name or "zeros")
 
 
 @public("ones")
 def ones(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
-    """A tensor of ones."""
+    """A tensor of ones.
+
+    Args:
+        shape: the shape, as a list or an integer vector.
+        dtype: the dtype.
+        name: the name of the node.
+
+    Returns:
+        A tensor of `shape` and `dtype`.
+
+    Example:
+        >>> sess.run(tf.ones([2, 2], tf.int32))
+        array([[1, 1],
+               [1, 1]], dtype=int32)
+    """
     kind = as_dtype(dtype).base_dtype
     return _filled(shape, True if kind.is_bool else 1, kind, name or "ones")
 
@@ -132,7 +174,21 @@ class OnesLike(Op):
 def zeros_like(
     tensor: Any, dtype: Any = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
-    """Zeros of the shape (and, unless given, the dtype) of a tensor."""
+    """Zeros of the shape of a tensor.
+
+    Args:
+        tensor: the tensor, whose values do not matter.
+        dtype: the dtype; that of `tensor` if None.
+        name: the name of the node.
+        optimize: whether a static shape makes a constant.
+
+    Returns:
+        A tensor of the shape of `tensor`.
+
+    Example:
+        >>> sess.run(tf.zeros_like([5.0, 6.0], dtype=tf.int32))
+        array([0, 0], dtype=int32)
+    """
     return _like(tensor, dtype, name or "zeros_like", optimize, ZerosLike(), zeros)
 
 
@@ -140,7 +196,21 @@ def zeros_like(
 def ones_like(
     tensor: Any, dtype: Any = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
-    """Ones of the shape (and, unless given, the dtype) of a tensor."""
+    """Ones of the shape of a tensor.
+
+    Args:
+        tensor: the tensor, whose values do not matter.
+        dtype: the dtype; that of `tensor` if None.
+        name: the name of the node.
+        optimize: whether a static shape makes a constant.
+
+    Returns:
+        A tensor of the shape of `tensor`.
+
+    Example:
+        >>> sess.run(tf.ones_like([5.0, 6.0]))
+        array([1., 1.], dtype=float32)
+    """
     return _like(tensor, dtype, name or "ones_like", optimize, OnesLike(), ones)
 
 
@@ -213,7 +283,24 @@ _RANGE_ORDER = (dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64)
 def range(
     start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"
 ) -> Tensor:
-    """Numbers from `start` (0 if one bound is given) up to but without `limit`."""
+    """Numbers from `start` up to but without `limit`.
+
+    Args:
+        start: the first number, or the limit, where no other is given.
+        limit: the bound.
+        delta: the distance between numbers.
+        dtype: the dtype; by default the one the arguments have in common.
+        name: the name of the node.
+
+    Returns:
+        A vector.
+
+    Example:
+        >>> sess.run(tf.range(3))
+        array([0, 1, 2], dtype=int32)
+        >>> sess.run(tf.range(0.0, 1.0, 0.25))
+        array([0.  , 0.25, 0.5 , 0.75], dtype=float32)
+    """
     if limit is None:
         start, limit = 0, start
     with name_scope(name, "Range", [start, limit, delta]) as scope:
@@ -269,7 +356,20 @@ def _positive(count: int) -> int:
 
 @public("lin_space", "linspace")
 def lin_space(start: Any, stop: Any, num: Any, name: str | None = None) -> Tensor:
-    """`num` evenly spaced numbers from `start` to `stop`, both included."""
+    """Evenly spaced numbers from `start` to `stop`, both included.
+
+    Args:
+        start, stop: floating scalars.
+        num: how many.
+        name: the name of the node.
+
+    Returns:
+        A vector.
+
+    Example:
+        >>> sess.run(tf.linspace(0.0, 1.0, 5))
+        array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    """
     return LinSpace()(start, stop, num, name=name)
 
 
@@ -303,7 +403,22 @@ def _grid(vectors: Sequence[Tensor], indexing: str) -> list[Tensor]:
 def sequence_mask(
     lengths: Any, maxlen: Any = None, dtype: Any = dtypes.bool, name: str | None = None
 ) -> Tensor:
-    """mask[…, j] = j < lengths[…]"""
+    """Which places of padded sequences hold elements: mask[..., j] = j < lengths[...].
+
+    Args:
+        lengths: the lengths of sequences, integers of any shape.
+        maxlen: the size of the new last axis; the largest length if None.
+        dtype: the dtype of the mask.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape of `lengths`, followed by `maxlen`.
+
+    Example:
+        >>> sess.run(tf.sequence_mask([1, 3], maxlen=3, dtype=tf.int32))
+        array([[1, 0, 0],
+               [1, 1, 1]], dtype=int32)
+    """
     with name_scope(name, "SequenceMask", [lengths, maxlen]):
         sizes = convert_to_tensor(lengths)
         longest = reduce.reduce_max(sizes) if maxlen is None else convert_to_tensor(maxlen)

@@ -102,7 +102,24 @@ def Print(
     summarize: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`input_`, after writing `message` and the first elements of `data` to standard error."""
+    """`input_`, after writing tensors to standard error; it prints only when its result is used.
+
+    Args:
+        input_: the tensor to pass on.
+        data: a list of tensors to write.
+        message: a text to write first.
+        first_n: write only so many times; None means each time.
+        summarize: how many elements of each tensor are written; 3 if None.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the value of `input_`.
+
+    Example:
+        >>> x = tf.constant([1.0, 2.0])
+        >>> sess.run(tf.Print(x, [tf.reduce_sum(x)], "sum: "))
+        array([1., 2.], dtype=float32)
+    """
     op = PrintOp(
         message=message or "",
         first_n=-1 if first_n is None else first_n,

@@ -182,7 +182,26 @@ def py_func(
     stateful: bool = True,
     name: str | None = None,
 ) -> Any:
-    """The results of a Python function of NumPy arrays, as tensors of dtypes `Tout`."""
+    """The results of a Python function, as tensors.
+
+    The function runs on the host in every step, holds the GIL and cannot be saved with the graph;
+    nothing flows back through it.
+
+    Args:
+        func: a function of NumPy arrays that returns an array, or a list of them.
+        inp: the tensors to call it with.
+        Tout: the dtype of the result, or a list of dtypes.
+        stateful: False lets equal calls be merged.
+        name: the name of the node.
+
+    Returns:
+        A tensor or a list of them, of unknown shapes: see `Tensor.set_shape`.
+
+    Example:
+        >>> y = tf.py_func(lambda x: np.sort(x), [[3.0, 1.0, 2.0]], tf.float32)
+        >>> sess.run(y)
+        array([1., 2., 3.], dtype=float32)
+    """
     is_list = isinstance(Tout, list | tuple)
     kinds = tuple(as_dtype(t) for t in (cast("Sequence[Any]", Tout) if is_list else [Tout]))
     graph = next((v.graph for v in inp if isinstance(v, Tensor)), get_default_graph())

@@ -53,7 +53,23 @@ class Shape(Op):
 
 @public("shape")
 def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
-    """The shape of a tensor as an integer vector; of a SparseTensor, its dense shape."""
+    """The shape of a tensor at run time, as an integer vector.
+
+    What is known before a step runs is `x.shape`; sizes that vary are None there.
+
+    Args:
+        input: a tensor; of a SparseTensor, the dense shape is meant.
+        name: the name of the node.
+        out_type: int32 or int64.
+
+    Returns:
+        A vector with a number for each axis of `input`.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 3])
+        >>> x.shape.as_list(), sess.run(tf.shape(x), {x: np.zeros([5, 3])})
+        ([None, 3], array([5, 3], dtype=int32))
+    """
     if isinstance(input, SparseTensor | SparseTensorValue):
         return casting.cast(input.dense_shape, as_dtype(out_type), name=name)
     return Shape(out_type=as_dtype(out_type))(input, name=name)
@@ -106,7 +122,20 @@ class Size(Op):
 
 @public("size")
 def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
-    """The number of elements of a tensor; of a SparseTensor, that of its dense form."""
+    """The number of elements of a tensor.
+
+    Args:
+        input: a tensor; of a SparseTensor, its dense form is meant.
+        name: the name of the node.
+        out_type: int32 or int64.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> sess.run(tf.size(tf.zeros([2, 3, 4])))
+        np.int32(24)
+    """
     if isinstance(input, SparseTensor | SparseTensorValue):
         elements = reduce.reduce_prod(input.dense_shape, 0, name=name)
         return casting.cast(elements, as_dtype(out_type))
@@ -132,7 +161,19 @@ class Rank(Op):
 
 @public("rank")
 def rank(input: Any, name: str | None = None) -> Tensor:
-    """The number of dimensions of a tensor."""
+    """The number of axes of a tensor.
+
+    Args:
+        input: a tensor or SparseTensor.
+        name: the name of the node.
+
+    Returns:
+        An int32 scalar.
+
+    Example:
+        >>> sess.run(tf.rank(tf.zeros([2, 3])))
+        np.int32(2)
+    """
     if isinstance(input, SparseTensor | SparseTensorValue):
         return size(input.dense_shape, name=name)
     return Rank()(input, name=name)
@@ -220,7 +261,24 @@ def _complete(
 
 @public("reshape")
 def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
-    """The same elements under another shape; one size may be -1."""
+    """The same elements, in row-major order, under another shape.
+
+    Args:
+        tensor: any tensor.
+        shape: the new sizes, as a list or an integer vector; one may be -1, which is computed.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same dtype and number of elements.
+
+    Raises:
+        ValueError: where the numbers of elements are known and differ.
+
+    Example:
+        >>> sess.run(tf.reshape([1, 2, 3, 4, 5, 6], [2, -1]))
+        array([[1, 2, 3],
+               [4, 5, 6]], dtype=int32)
+    """
     return Reshape()(tensor, shape_tensor(shape), name=name)
 
 
@@ -268,7 +326,22 @@ def _insertion(axis: int, rank: int) -> int:
 
 @public("expand_dims")
 def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Tensor:
-    """`input` with a dimension of size 1 put in at `axis`."""
+    """`input` with an axis of size 1 put in.
+
+    Args:
+        input: any tensor.
+        axis: where the new axis is in the result; -1 puts it last.
+        name: the name of the node.
+        dim: the old name of `axis`.
+
+    Returns:
+        A tensor with the elements of `input` and one axis more.
+
+    Example:
+        >>> x = tf.zeros([2, 3])
+        >>> tf.expand_dims(x, 0).shape.as_list(), tf.expand_dims(x, -1).shape.as_list()
+        ([1, 2, 3], [2, 3, 1])
+    """
     if axis is not None and dim is not None:
         raise ValueError("can't specify both 'dim' and 'axis'")
     place = dim if axis is None else axis
@@ -328,7 +401,26 @@ def one_axis(rank: int, axis: int, size: int) -> list[int]:
 def squeeze(
     input: Any, axis: Any = None, name: str | None = None, squeeze_dims: Any = None
 ) -> Tensor:
-    """`input` without its dimensions of size 1: all of them, or those of `axis`."""
+    """`input` without its axes of size 1: all of them, or those given.
+
+    Args:
+        input: any tensor.
+        axis: an axis or a list of axes, each of size 1; None means all that are.
+        name: the name of the node.
+        squeeze_dims: the old name of `axis`.
+
+    Returns:
+        A tensor with the elements of `input` and fewer axes.
+
+    Raises:
+        ValueError: where a given axis is known to have another size.
+
+    Example:
+        >>> tf.squeeze(tf.zeros([1, 3, 1])).shape.as_list()
+        [3]
+        >>> tf.squeeze(tf.zeros([1, 3, 1]), axis=0).shape.as_list()
+        [3, 1]
+    """
     if axis is not None and squeeze_dims is not None:
         raise ValueError("Cannot specify both 'axis' and 'squeeze_dims'")
     given = squeeze_dims if axis is None else axis

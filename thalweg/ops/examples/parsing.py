@@ -32,7 +32,16 @@ Tensors = dict[str, Any]
 
 @public("VarLenFeature", "io.VarLenFeature")
 class VarLenFeature(NamedTuple):
-    """A feature with any number of values: a SparseTensor."""
+    """How to parse a feature of varying length: a SparseTensor.
+
+    Args:
+        dtype: float32, int64 or string.
+
+    Example:
+        >>> parsed = tf.parse_example([b"", b""], {"words": tf.VarLenFeature(tf.string)})
+        >>> sess.run(parsed["words"]).dense_shape
+        array([2, 0])
+    """
 
     dtype: Any
 
@@ -50,7 +59,19 @@ class SparseFeature(NamedTuple):
 
 @public("FixedLenFeature", "io.FixedLenFeature")
 class FixedLenFeature(NamedTuple):
-    """A feature of a fixed shape: a tensor; without a default, every message must have it."""
+    """How to parse a feature that has a fixed shape: a tensor of that shape.
+
+    Args:
+        shape: the shape of the feature in one example.
+        dtype: float32, int64 or string.
+        default_value: what an example without the feature gets; None makes it an error.
+
+    Example:
+        >>> features = {"x": tf.FixedLenFeature([2], tf.float32, default_value=[0.0, 0.0])}
+        >>> parsed = tf.parse_single_example(tf.constant(b""), features)
+        >>> sess.run(parsed["x"])
+        array([0., 0.], dtype=float32)
+    """
 
     shape: Any
     dtype: Any
@@ -59,7 +80,19 @@ class FixedLenFeature(NamedTuple):
 
 @public("FixedLenSequenceFeature", "io.FixedLenSequenceFeature")
 class FixedLenSequenceFeature(NamedTuple):
-    """A feature whose values, or feature list whose items, have a fixed shape: a longer tensor."""
+    """How to parse a feature that is a sequence of items of a fixed shape: a longer tensor.
+
+    Args:
+        shape: the shape of an item.
+        dtype: float32, int64 or string.
+        allow_missing: whether an example may lack it.
+        default_value: what shorter sequences of a batch are filled up with.
+
+    Example:
+        >>> features = {"x": tf.FixedLenSequenceFeature([], tf.float32, allow_missing=True)}
+        >>> sess.run(tf.parse_example([b""], features))["x"].shape
+        (1, 0)
+    """
 
     shape: Any
     dtype: Any
@@ -211,7 +244,26 @@ def _sparse_tensors(indices: Any, values: Any, shapes: Any) -> list[SparseTensor
 def parse_example(
     serialized: Any, features: Any, name: str | None = None, example_names: Any = None
 ) -> Tensors:
-    """The features of a vector of serialised Examples; the first axis is that of the vector."""
+    """The features of a vector of serialized `tf.train.Example`s.
+
+    Args:
+        serialized: a vector of strings.
+        features: a dict from names to `tf.FixedLenFeature`, `tf.VarLenFeature` or another of them.
+        name: the name of the node.
+        example_names: strings that errors name the examples by.
+
+    Returns:
+        A dict from names to tensors or SparseTensors; the first axis is that of the vector.
+
+    Raises:
+        InvalidArgumentError: where the bytes are no Example, or a feature without a default is
+            missing.
+
+    Example:
+        >>> features = {"x": tf.FixedLenFeature([], tf.float32, default_value=0.5)}
+        >>> sess.run(tf.parse_example([b"", b""], features))["x"]
+        array([0.5, 0.5], dtype=float32)
+    """
     if not features:
         raise ValueError(f"Missing: features was {features}.")
     features = _varying(features)
@@ -247,7 +299,30 @@ def _by_key(outputs: Any, asked: Wanted) -> Tensors:
 def parse_single_example(
     serialized: Any, features: Any, name: str | None = None, example_names: Any = None
 ) -> Tensors:
-    """The features of one serialised Example, without a first axis for the batch."""
+    """The features of one serialized `tf.train.Example`.
+
+    Args:
+        serialized: a scalar string.
+        features: a dict from names to `tf.FixedLenFeature`, `tf.VarLenFeature` or another of them.
+        name: the name of the node.
+        example_names: a scalar string that errors name the example by.
+
+    Returns:
+        A dict from names to tensors or SparseTensors, without an axis for a batch.
+
+    Raises:
+        InvalidArgumentError: where the bytes are no Example, or a feature without a default is
+            missing.
+
+    Example:
+        >>> ids = tf.train.Feature(int64_list=tf.train.Int64List(value=[7]))
+        >>> example = tf.train.Example(features=tf.train.Features(feature={"id": ids}))
+        >>> parsed = tf.parse_single_example(
+        ...     example.SerializeToString(), {"id": tf.FixedLenFeature([], tf.int64)}
+        ... )
+        >>> sess.run(parsed["id"])
+        np.int64(7)
+    """
     if not features:
         raise ValueError("Missing features.")
     features = _varying(features)

@@ -129,7 +129,28 @@ def sample_distorted_bounding_box(
     use_image_if_no_bounding_boxes: bool | None = None,
     name: str | None = None,
 ) -> Any:
-    """A random crop window (begin, size, box) that covers enough of one of the boxes."""
+    """A random window to crop an image by, which covers enough of one of its boxes.
+
+    Args:
+        image_size: [height, width, channels], integers.
+        bounding_boxes: [batch, boxes, 4] as [y_min, x_min, y_max, x_max] in [0, 1].
+        seed, seed2: numbers that fix the sequence of windows.
+        min_object_covered: the share of a box that the window must cover.
+        aspect_ratio_range: bounds of width / height.
+        area_range: bounds of the share of the image.
+        max_attempts: after so many windows the whole image is taken.
+        use_image_if_no_bounding_boxes: without boxes, take the whole image as one.
+        name: the name of the node.
+
+    Returns:
+        (begin, size, box): what `tf.slice` takes, and the window as a box [1, 1, 4].
+
+    Example:
+        >>> boxes = tf.constant([[[0.0, 0.0, 1.0, 1.0]]])
+        >>> begin, size, box = tf.image.sample_distorted_bounding_box([8, 8, 3], boxes)
+        >>> begin.shape.as_list(), box.shape.as_list()
+        ([3], [1, 1, 4])
+    """
     first, second = (seed, seed2) if seed2 is not None else get_seed(seed)
     op = SampleDistortedBoundingBoxV2(
         seed=first or 0,
@@ -234,7 +255,23 @@ def _draw(image: Array, box: Array, colour: Array) -> None:
 def draw_bounding_boxes(
     images: Any, boxes: Any, name: str | None = None, colors: Any = None
 ) -> Tensor:
-    """Draw the borders of [y_min, x_min, y_max, x_max] boxes, relative to the image, on images."""
+    """Images with the borders of boxes drawn on them.
+
+    Args:
+        images: [batch, height, width, channels], floating.
+        boxes: [batch, boxes, 4] as [y_min, x_min, y_max, x_max], relative to the image.
+        name: the name of the node.
+        colors: [colors, channels], used in turn; a default palette if None.
+
+    Returns:
+        A tensor of the shape and dtype of `images`.
+
+    Example:
+        >>> images = tf.zeros([1, 4, 4, 3])
+        >>> drawn = tf.image.draw_bounding_boxes(images, [[[0.0, 0.0, 1.0, 1.0]]])
+        >>> sess.run(drawn)[0, 0, 0].any(), sess.run(drawn)[0, 1, 1].any()
+        (np.True_, np.False_)
+    """
     palette = np.zeros((0, 4), np.float32) if colors is None else colors
     return DrawBoundingBoxes()(images, boxes, palette, name=name)
 

@@ -140,7 +140,27 @@ def decode_jpeg(
     dct_method: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Decode a JPEG file to [height, width, channels] uint8; `ratio` shrinks it on the way."""
+    """The pixels of a JPEG file.
+
+    Args:
+        contents: the bytes of the file, a scalar string.
+        channels: 0 as the file has them, 1 grey, 3 RGB.
+        ratio: shrink by 1, 2, 4 or 8 on the way.
+        fancy_upscaling, try_recover_truncated, acceptable_fraction, dct_method: details of the
+            decoder.
+        name: the name of the node.
+
+    Returns:
+        A uint8 tensor [height, width, channels].
+
+    Raises:
+        InvalidArgumentError: where the bytes are no JPEG file.
+
+    Example:
+        >>> grey = tf.fill([8, 6, 3], tf.constant(128, tf.uint8))
+        >>> sess.run(tf.image.decode_jpeg(tf.image.encode_jpeg(grey))).shape
+        (8, 6, 3)
+    """
     if ratio not in (1, 2, 4, 8):
         raise ValueError(f"ratio must be 1, 2, 4 or 8, got {ratio}")
     op = DecodeJpeg(
@@ -235,7 +255,26 @@ class DecodePng(Decode):
 def decode_png(
     contents: Any, channels: int = 0, dtype: Any = dtypes.uint8, name: str | None = None
 ) -> Tensor:
-    """Decode a PNG file to [height, width, channels]."""
+    """The pixels of a PNG file.
+
+    Args:
+        contents: the bytes of the file, a scalar string.
+        channels: 0 as the file has them, 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA.
+        dtype: uint8 or uint16.
+        name: the name of the node.
+
+    Returns:
+        A tensor [height, width, channels] of that dtype.
+
+    Raises:
+        InvalidArgumentError: where the bytes are no PNG file.
+
+    Example:
+        >>> image = tf.constant([[[1], [2]], [[3], [4]]], tf.uint8)
+        >>> sess.run(tf.image.decode_png(tf.image.encode_png(image)))[:, :, 0]
+        array([[1, 2],
+               [3, 4]], dtype=uint8)
+    """
     return DecodePng(channels=channels, dtype=as_dtype(dtype))(contents, name=name)
 
 
@@ -355,7 +394,23 @@ def encode_jpeg(
     xmp_metadata: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Encode [height, width, 1 or 3] uint8 pixels as a JPEG file."""
+    r"""A JPEG file of an image.
+
+    Args:
+        image: uint8 [height, width, 1 or 3].
+        format: "grayscale", "rgb", or "" to tell by the channels.
+        quality: from 0 to 100.
+        progressive, optimize_size, chroma_downsampling: details of the encoder.
+        density_unit, x_density, y_density, xmp_metadata: what the header says.
+        name: the name of the node.
+
+    Returns:
+        The bytes of the file, a scalar string.
+
+    Example:
+        >>> sess.run(tf.image.encode_jpeg(np.zeros([8, 8, 3], np.uint8)))[:2]
+        b'\xff\xd8'
+    """
     op = EncodeJpeg(
         format=format,
         quality=quality,
@@ -402,7 +457,20 @@ def _encoded(image: Array, kind: str, **options: Any) -> bytes:
 
 @public("image.encode_png", "io.encode_png")
 def encode_png(image: Any, compression: int = -1, name: str | None = None) -> Tensor:
-    """Encode [height, width, 1 to 4] uint8 or uint16 pixels as a PNG file."""
+    """A PNG file of an image.
+
+    Args:
+        image: uint8 or uint16 [height, width, 1 to 4].
+        compression: from 0 to 9; -1 takes the encoder's default.
+        name: the name of the node.
+
+    Returns:
+        The bytes of the file, a scalar string.
+
+    Example:
+        >>> sess.run(tf.image.encode_png(np.zeros([8, 8, 1], np.uint8)))[1:4]
+        b'PNG'
+    """
     return EncodePng(compression=compression)(image, name=name)
 
 

@@ -456,7 +456,23 @@ def resize_bilinear(
     name: str | None = None,
     half_pixel_centers: bool = False,
 ) -> Tensor:
-    """Resize [n, h, w, c] images to (height, width) by bilinear interpolation."""
+    """Images of another size, by bilinear interpolation.
+
+    Args:
+        images: [batch, height, width, channels] of a real dtype.
+        size: (height, width), two integers or an int32 vector.
+        align_corners: whether the centres of the corner pixels stay where they are.
+        name: the name of the node.
+        half_pixel_centers: whether pixels are taken at their centres.
+
+    Returns:
+        float32 images of that size.
+
+    Example:
+        >>> image = tf.reshape([0.0, 2.0], [1, 1, 2, 1])
+        >>> sess.run(tf.image.resize_bilinear(image, [1, 4])).ravel()
+        array([0., 1., 2., 2.], dtype=float32)
+    """
     op = ResizeBilinear(align_corners=align_corners, half_pixel_centers=half_pixel_centers)
     return op(images, size, name=name)
 
@@ -469,7 +485,23 @@ def resize_nearest_neighbor(
     name: str | None = None,
     half_pixel_centers: bool = False,
 ) -> Tensor:
-    """Resize [n, h, w, c] images to (height, width) by copying the nearest pixels."""
+    """Images of another size, by copying the nearest pixels.
+
+    Args:
+        images: [batch, height, width, channels] of a real dtype.
+        size: (height, width), two integers or an int32 vector.
+        align_corners: whether the centres of the corner pixels stay where they are.
+        name: the name of the node.
+        half_pixel_centers: whether pixels are taken at their centres.
+
+    Returns:
+        Images of that size and the same dtype.
+
+    Example:
+        >>> image = tf.reshape([1, 2], [1, 1, 2, 1])
+        >>> sess.run(tf.image.resize_nearest_neighbor(image, [1, 4])).ravel()
+        array([1, 1, 2, 2], dtype=int32)
+    """
     op = ResizeNearestNeighbor(align_corners=align_corners, half_pixel_centers=half_pixel_centers)
     return op(images, size, name=name)
 

@@ -45,7 +45,23 @@ class ReadFile(Op):
 
 @public("read_file", "io.read_file")
 def read_file(filename: Any, name: str | None = None) -> Tensor:
-    """The contents of a file, as a string."""
+    """The contents of a file.
+
+    Args:
+        filename: the path, a scalar string.
+        name: the name of the node.
+
+    Returns:
+        A scalar string.
+
+    Raises:
+        NotFoundError: where there is no such file.
+
+    Example:
+        >>> tf.gfile.GFile("a.txt", "w").write("hello")
+        >>> sess.run(tf.read_file("a.txt"))
+        b'hello'
+    """
     return ReadFile()(filename, name=name)
 
 

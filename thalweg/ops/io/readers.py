@@ -399,7 +399,19 @@ def _container() -> str:
 
 @public("WholeFileReader")
 class WholeFileReader(ReaderBase):
-    """Gives (name, contents) of files."""
+    """Gives the name and the contents of files, one per `read`, from a queue of file names.
+
+    Args:
+        name: the name of the node.
+
+    Example:
+        >>> tf.gfile.GFile("a.txt", "w").write("hello")
+        >>> queue = tf.FIFOQueue(1, tf.string)
+        >>> key, contents = tf.WholeFileReader().read(queue)
+        >>> sess.run(queue.enqueue("a.txt"))
+        >>> sess.run([key, contents])
+        [b'a.txt', b'hello']
+    """
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(WholeFileReaderOp(container=_container())(name=name), True)
@@ -407,7 +419,20 @@ class WholeFileReader(ReaderBase):
 
 @public("TextLineReader")
 class TextLineReader(ReaderBase):
-    """Gives (name:number, line) of files, without line ends."""
+    r"""Gives the lines of files, one per `read`, from a queue of file names.
+
+    Args:
+        skip_header_lines: how many lines at the start of each file are passed over.
+        name: the name of the node.
+
+    Example:
+        >>> tf.gfile.GFile("a.txt", "w").write("one\ntwo\n")
+        >>> queue = tf.FIFOQueue(1, tf.string)
+        >>> key, line = tf.TextLineReader(skip_header_lines=1).read(queue)
+        >>> sess.run(queue.enqueue("a.txt"))
+        >>> sess.run([key, line])
+        [b'a.txt:2', b'two']
+    """
 
     def __init__(self, skip_header_lines: int | None = None, name: str | None = None) -> None:
         op = TextLineReaderOp(skip_header_lines=skip_header_lines or 0, container=_container())
@@ -416,9 +441,22 @@ class TextLineReader(ReaderBase):
 
 @public("FixedLengthRecordReader")
 class FixedLengthRecordReader(ReaderBase):
-    """Gives (name:number, record) of files of records that all are `record_bytes` long.
+    """Gives the records of files whose records all have one length, from a queue of file names.
 
-    Records begin after the header, every `hop_bytes` (by default one after the other).
+    Args:
+        record_bytes: the length of a record.
+        header_bytes, footer_bytes: how much to leave out at the start and the end of a file.
+        hop_bytes: the distance between records; `record_bytes` if None or 0.
+        name: the name of the node.
+        encoding: "", "ZLIB" or "GZIP".
+
+    Example:
+        >>> tf.gfile.GFile("data.bin", "wb").write(b"aabb")
+        >>> queue = tf.FIFOQueue(1, tf.string)
+        >>> key, record = tf.FixedLengthRecordReader(2).read(queue)
+        >>> sess.run(queue.enqueue("data.bin"))
+        >>> sess.run(record), sess.run(record)
+        (b'aa', b'bb')
     """
 
     def __init__(
@@ -443,7 +481,21 @@ class FixedLengthRecordReader(ReaderBase):
 
 @public("TFRecordReader")
 class TFRecordReader(ReaderBase):
-    """Gives (name:offset, record) of TFRecord files."""
+    """Gives the records of TFRecord files, one per `read`, from a queue of file names.
+
+    Args:
+        name: the name of the node.
+        options: a `tf.python_io.TFRecordOptions`, where the files are compressed.
+
+    Example:
+        >>> with tf.python_io.TFRecordWriter("data.tfrecord") as writer:
+        ...     writer.write(b"first")
+        >>> queue = tf.FIFOQueue(1, tf.string)
+        >>> key, record = tf.TFRecordReader().read(queue)
+        >>> sess.run(queue.enqueue("data.tfrecord"))
+        >>> sess.run([key, record])
+        [b'data.tfrecord:0', b'first']
+    """
 
     def __init__(self, name: str | None = None, options: Any = None) -> None:
         kind = TFRecordOptions.get_compression_type_string(options)

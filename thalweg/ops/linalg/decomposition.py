@@ -163,7 +163,20 @@ def reciprocal(x: Tensor) -> Tensor:
 
 @public("self_adjoint_eig", "linalg.eigh", "batch_self_adjoint_eig")
 def self_adjoint_eig(tensor: Any, name: str | None = None) -> Any:
-    """The eigenvalues, ascending, and eigenvectors of Hermitian innermost matrices."""
+    """The eigenvalues and eigenvectors of Hermitian innermost matrices.
+
+    Args:
+        tensor: [..., n, n]; only the lower triangles are read.
+        name: the name of the node.
+
+    Returns:
+        (values [..., n], ascending; vectors [..., n, n], as columns).
+
+    Example:
+        >>> values, vectors = tf.self_adjoint_eig([[2.0, 0.0], [0.0, 1.0]])
+        >>> sess.run(values)
+        array([1., 2.], dtype=float32)
+    """
     return tuple(SelfAdjointEigV2()(tensor, name=name))
 
 
@@ -252,7 +265,22 @@ def _phases(right: Tensor) -> Tensor:
 def svd(
     tensor: Any, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None
 ) -> Any:
-    """The singular values, descending, and vectors of the innermost matrices: s, or (s, u, v)."""
+    """The singular value decomposition of the innermost matrices.
+
+    Args:
+        tensor: [..., m, n], float32, float64 or complex.
+        full_matrices: whether u and v are square.
+        compute_uv: False gives the singular values alone.
+        name: the name of the node.
+
+    Returns:
+        (s, u, v), or s: singular values, largest first, and the vectors as columns.
+
+    Example:
+        >>> s, u, v = tf.svd(tf.constant([[3.0, 0.0], [0.0, 4.0]]))
+        >>> sess.run(s)
+        array([4., 3.], dtype=float32)
+    """
     op = Svd(compute_uv=compute_uv, full_matrices=full_matrices)
     s, u, v = op(tensor, name=name)
     values = complexes.real(s) if s.dtype.is_complex else s

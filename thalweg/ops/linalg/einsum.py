@@ -28,7 +28,22 @@ _ELLIPSIS = "..."
 
 @public("einsum", "linalg.einsum")
 def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
-    """The contraction that `equation` describes: `einsum("ij,jk->ik", a, b)` is a product."""
+    """The sum of products that an equation in index notation describes.
+
+    Args:
+        equation: such as "ij,jk->ik": a letter for each axis of each input, and for the result;
+            letters that the result has not are summed over. "..." stands for any leading axes.
+        inputs: the tensors, of one dtype.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor with the axes of the right side.
+
+    Example:
+        >>> a, b = tf.ones([2, 3]), tf.ones([2, 3])
+        >>> sess.run(tf.einsum("ij,ij->i", a, b))
+        array([3., 3.], dtype=float32)
+    """
     if not isinstance(cast("Any", equation), str):
         raise TypeError(f"The equation of einsum must be a string, not {equation!r}")
     with name_scope(name, "einsum", list(inputs)):

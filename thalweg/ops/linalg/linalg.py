@@ -101,7 +101,24 @@ class MatrixInverse(Op):
 
 @public("matrix_inverse", "linalg.inv", "batch_matrix_inverse")
 def matrix_inverse(input: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """The inverses of the innermost matrices, or the adjoints of the inverses."""
+    """The inverses of the innermost matrices.
+
+    Args:
+        input: [..., n, n], float32, float64 or complex.
+        adjoint: give the conjugate transposes of the inverses.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape and dtype of `input`.
+
+    Raises:
+        InvalidArgumentError: where a matrix has no inverse.
+
+    Example:
+        >>> sess.run(tf.matrix_inverse([[2.0, 0.0], [0.0, 4.0]]))
+        array([[0.5 , 0.  ],
+               [0.  , 0.25]], dtype=float32)
+    """
     return MatrixInverse(adjoint=adjoint)(input, name=name)
 
 
@@ -133,7 +150,19 @@ def _times_inverse(factor: Tensor, matrix: Tensor) -> Tensor:
 
 @public("matrix_determinant", "linalg.det", "batch_matrix_determinant")
 def matrix_determinant(input: Any, name: str | None = None) -> Tensor:
-    """The determinants of the innermost matrices."""
+    """The determinants of the innermost matrices.
+
+    Args:
+        input: [..., n, n], float32, float64 or complex.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape of `input` without its last two axes.
+
+    Example:
+        >>> sess.run(tf.matrix_determinant([[2.0, 0.0], [0.0, 3.0]]))
+        np.float32(6.0)
+    """
     return MatrixDeterminant()(input, name=name)
 
 

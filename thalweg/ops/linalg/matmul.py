@@ -132,7 +132,28 @@ def matmul(
     b_is_sparse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The matrix product of `a` and `b`; of higher ranks, of their innermost matrices."""
+    """The matrix product of `a` and `b`; of higher ranks, of their innermost matrices.
+
+    Args:
+        a: a tensor [..., n, k] of a floating, complex or integer dtype.
+        b: a tensor [..., k, m] of the same dtype; leading axes broadcast.
+        transpose_a, transpose_b: use the matrices with rows and columns exchanged.
+        adjoint_a, adjoint_b: use the conjugate transpose; not together with the transpose.
+        a_is_sparse, b_is_sparse: hints that many elements are zero; nothing else changes.
+        name: the name of the node.
+
+    Returns:
+        A tensor [..., n, m] of the same dtype.
+
+    Raises:
+        ValueError: where the inner sizes differ.
+
+    Example:
+        >>> a = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> sess.run(tf.matmul(a, [[1.0], [10.0]]))
+        array([[21.],
+               [43.]], dtype=float32)
+    """
     if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
         which = "a" if transpose_a and adjoint_a else "b"
         raise ValueError(f"Only one of transpose_{which} and adjoint_{which} can be True.")

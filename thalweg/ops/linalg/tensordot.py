@@ -28,9 +28,23 @@ Axes = list[int] | Tensor
 
 @public("tensordot", "linalg.tensordot")
 def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
-    """The sum of products of `a` and `b` over `axes`.
+    """The sum of products of `a` and `b` over axes.
 
-    A number contracts the last axes of `a` with the first of `b`; a pair names the axes of each.
+    Args:
+        a, b: tensors of one floating or complex dtype.
+        axes: a number n contracts the last n axes of `a` with the first n of `b`; a pair names the
+            axes of each.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor with the axes of `a` that are left, then those of `b`.
+
+    Example:
+        >>> a, b = tf.ones([2, 3, 4]), tf.ones([4, 5])
+        >>> tf.tensordot(a, b, 1).shape.as_list()
+        [2, 3, 5]
+        >>> tf.tensordot(a, b, [[2], [0]]).shape.as_list()
+        [2, 3, 5]
     """
     with name_scope(name, "Tensordot", [a, b, axes]) as scope:
         left, right = convert_to_tensor(a, name="a"), convert_to_tensor(b, name="b")

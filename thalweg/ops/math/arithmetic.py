@@ -26,7 +26,13 @@ from thalweg.public import public
 
 
 class Add(Binary):
-    """z = x + y"""
+    """z = x + y
+
+    Example:
+        >>> sess.run(tf.add([[1.0], [2.0]], [10.0, 20.0]))
+        array([[11., 21.],
+               [12., 22.]], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: numeric|string"
     commutative = True
@@ -45,7 +51,12 @@ add = overload("add", binary(Add, "add", "math.add"))
 
 
 class Sub(Binary):
-    """z = x - y"""
+    """z = x - y
+
+    Example:
+        >>> sess.run(tf.subtract([5, 6], [1, 2]))
+        array([4, 4], dtype=int32)
+    """
 
     signature = "x: T, y: T -> z: T; T: numeric"
     numpy = staticmethod(np.subtract)
@@ -62,7 +73,12 @@ subtract = overload("sub", binary(Sub, "subtract", "sub", "math.subtract"))
 
 
 class Neg(Unary):
-    """y = -x"""
+    """y = -x
+
+    Example:
+        >>> sess.run(tf.negative([1.0, -2.0]))
+        array([-1.,  2.], dtype=float32)
+    """
 
     signature = "x: T -> y: T; T: numeric"
     numpy = staticmethod(np.negative)
@@ -78,7 +94,12 @@ negative = operator("neg")(unary(Neg, "negative", "neg", "math.negative"))
 
 
 class Mul(Binary):
-    """z = x y"""
+    """z = x y
+
+    Example:
+        >>> sess.run(tf.multiply([1.0, 2.0, 3.0], 10.0))
+        array([10., 20., 30.], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: numeric"
     commutative = True
@@ -117,7 +138,12 @@ def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
 
 
 class Square(Unary):
-    """y = x²"""
+    """y = x²
+
+    Example:
+        >>> sess.run(tf.square([-3.0, 2.0]))
+        array([9., 4.], dtype=float32)
+    """
 
     signature = "x: T -> y: T; T: numeric"
     numpy = staticmethod(np.square)
@@ -133,7 +159,12 @@ square = unary(Square, "square", "math.square")
 
 
 class SquaredDifference(Binary):
-    """z = |x - y|², as (x - y) times its conjugate"""
+    """z = |x - y|², as (x - y) times its conjugate
+
+    Example:
+        >>> sess.run(tf.squared_difference([1.0, 5.0], [4.0, 4.0]))
+        array([9., 1.], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: numeric"
     commutative = True
@@ -186,7 +217,21 @@ class ComplexAbs(Elementwise):
 @operator("abs")
 @public("abs", "math.abs", "complex_abs")
 def absolute(x: Any, name: str | None = None) -> Any:
-    """|x|, element by element; real for complex numbers."""
+    """|x|, element by element.
+
+    Args:
+        x: a numeric tensor, or a SparseTensor, whose values are mapped.
+        name: the name of the node.
+
+    Returns:
+        What `x` is, of the same shape; of complex numbers, their real lengths.
+
+    Example:
+        >>> sess.run(tf.abs([-1.5, 2.0]))
+        array([1.5, 2. ], dtype=float32)
+        >>> sess.run(tf.abs(3 + 4j))
+        np.float64(5.0)
+    """
     if isinstance(x, SparseTensor):
         return SparseTensor(x.indices, absolute(x.values, name), x.dense_shape)
     tensor = convert_to_tensor(x, name="x")
@@ -196,7 +241,12 @@ def absolute(x: Any, name: str | None = None) -> Any:
 
 
 class Sign(Unary):
-    """y = x / |x|, and 0 at 0"""
+    """y = x / |x|, and 0 at 0
+
+    Example:
+        >>> sess.run(tf.sign([-2.5, 0.0, 3.0]))
+        array([-1.,  0.,  1.], dtype=float32)
+    """
 
     signature = "x: T -> y: T; T: numeric"
     numpy = staticmethod(np.sign)
@@ -221,7 +271,12 @@ sign = unary(Sign, "sign", "math.sign")
 
 
 class Reciprocal(Unary):
-    """y = 1 / x"""
+    """y = 1 / x
+
+    Example:
+        >>> sess.run(tf.reciprocal([4.0, 0.5]))
+        array([0.25, 2.  ], dtype=float32)
+    """
 
     signature = "x: T -> y: T; T: floating|complex"
     numpy = staticmethod(np.reciprocal)
@@ -253,7 +308,12 @@ reciprocal = unary(Reciprocal, "reciprocal", "inv", "math.reciprocal")
 
 
 class Maximum(Binary):
-    """z = the larger of x and y"""
+    """z = the larger of x and y
+
+    Example:
+        >>> sess.run(tf.maximum([1.0, 5.0], 3.0))
+        array([3., 5.], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: real"
     commutative = True
@@ -270,7 +330,12 @@ maximum = binary(Maximum, "maximum", "math.maximum")
 
 
 class Minimum(Binary):
-    """z = the smaller of x and y"""
+    """z = the smaller of x and y
+
+    Example:
+        >>> sess.run(tf.minimum([1.0, 5.0], 3.0))
+        array([1., 3.], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: real"
     commutative = True
@@ -294,7 +359,21 @@ def _to_winner(node: Node, x_won: Tensor, dz: Tensor) -> list[Any]:
 
 @public("clip_by_value")
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
-    """`t` with elements below the minimum or above the maximum set to those."""
+    """`t` with elements below the minimum or above the maximum set to those.
+
+    Args:
+        t: a real tensor, or IndexedSlices.
+        clip_value_min: the smallest value; a number or a tensor that broadcasts.
+        clip_value_max: the largest value, likewise.
+        name: the name of the node.
+
+    Returns:
+        What `t` is, of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.clip_by_value([-2.0, 0.5, 9.0], 0.0, 1.0))
+        array([0. , 0.5, 1. ], dtype=float32)
+    """
     if isinstance(t, IndexedSlices):
         values = clip_by_value(t.values, clip_value_min, clip_value_max, name)
         return IndexedSlices(values, t.indices, t.dense_shape)
@@ -308,7 +387,12 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
 
 
 class Pow(Binary):
-    """z = x to the y"""
+    """z = x to the y
+
+    Example:
+        >>> sess.run(tf.pow([2.0, 3.0], [3.0, 2.0]))
+        array([8., 9.], dtype=float32)
+    """
 
     signature = "x: T, y: T -> z: T; T: numeric"
 
@@ -384,7 +468,19 @@ class AddN(Op):
 
 @public("add_n", "math.add_n")
 def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
-    """The sum of tensors of one shape."""
+    """The sum of tensors of one shape.
+
+    Args:
+        inputs: a list of tensors, IndexedSlices among them, of one shape and dtype.
+        name: the name of the node.
+
+    Returns:
+        A tensor of that shape and dtype.
+
+    Example:
+        >>> sess.run(tf.add_n([[1, 2], [3, 4], [5, 6]]))
+        array([ 9, 12], dtype=int32)
+    """
     tensors = _summands(inputs)
     if len(tensors) == 1:
         return basic.identity(tensors[0], name=name) if name else tensors[0]

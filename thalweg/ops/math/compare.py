@@ -14,7 +14,12 @@ from thalweg.public import public
 
 
 class Less(Comparison):
-    """z = x < y"""
+    """z = x < y
+
+    Example:
+        >>> sess.run(tf.less([1, 2, 3], 2))
+        array([ True, False, False])
+    """
 
     signature = "x: T, y: T -> z: bool; T: real"
     numpy = staticmethod(np.less)
@@ -27,7 +32,12 @@ less = operator("lt")(binary(Less, "less", "math.less"))
 
 
 class LessEqual(Comparison):
-    """z = x <= y"""
+    """z = x <= y
+
+    Example:
+        >>> sess.run(tf.less_equal([1, 2, 3], 2))
+        array([ True,  True, False])
+    """
 
     signature = "x: T, y: T -> z: bool; T: real"
     numpy = staticmethod(np.less_equal)
@@ -40,7 +50,12 @@ less_equal = operator("le")(binary(LessEqual, "less_equal", "math.less_equal"))
 
 
 class Greater(Comparison):
-    """z = x > y"""
+    """z = x > y
+
+    Example:
+        >>> sess.run(tf.greater([1, 2, 3], 2))
+        array([False, False,  True])
+    """
 
     signature = "x: T, y: T -> z: bool; T: real"
     numpy = staticmethod(np.greater)
@@ -53,7 +68,12 @@ greater = operator("gt")(binary(Greater, "greater", "math.greater"))
 
 
 class GreaterEqual(Comparison):
-    """z = x >= y"""
+    """z = x >= y
+
+    Example:
+        >>> sess.run(tf.greater_equal([1, 2, 3], 2))
+        array([False,  True,  True])
+    """
 
     signature = "x: T, y: T -> z: bool; T: real"
     numpy = staticmethod(np.greater_equal)
@@ -71,7 +91,12 @@ def _comparable(x: Any) -> Any:
 
 
 class Equal(Comparison):
-    """z = (x = y)"""
+    """z = (x = y)
+
+    Example:
+        >>> sess.run(tf.equal([1, 2, 3], [1, 0, 3]))
+        array([ True, False,  True])
+    """
 
     signature = "x: T, y: T -> z: bool; T: numeric|bool|string"
     commutative = True
@@ -87,7 +112,12 @@ equal = binary(Equal, "equal", "math.equal")
 
 
 class NotEqual(Comparison):
-    """z = (x ≠ y)"""
+    """z = (x ≠ y)
+
+    Example:
+        >>> sess.run(tf.not_equal([1, 2, 3], 2))
+        array([ True, False,  True])
+    """
 
     signature = "x: T, y: T -> z: bool; T: numeric|bool|string"
     commutative = True
@@ -131,7 +161,12 @@ class Connective(Elementwise, abstract=True):
 
 
 class LogicalAnd(Connective):
-    """z = x and y"""
+    """z = x and y
+
+    Example:
+        >>> sess.run(tf.logical_and([True, True, False], [True, False, False]))
+        array([ True, False, False])
+    """
 
     numpy = staticmethod(np.logical_and)
 
@@ -143,7 +178,12 @@ logical_and = overload("and", binary(LogicalAnd, "logical_and", "math.logical_an
 
 
 class LogicalOr(Connective):
-    """z = x or y"""
+    """z = x or y
+
+    Example:
+        >>> sess.run(tf.logical_or([True, True, False], [True, False, False]))
+        array([ True,  True, False])
+    """
 
     numpy = staticmethod(np.logical_or)
 
@@ -155,7 +195,12 @@ logical_or = overload("or", binary(LogicalOr, "logical_or", "math.logical_or"))
 
 
 class LogicalNot(Unary):
-    """y = not x"""
+    """y = not x
+
+    Example:
+        >>> sess.run(tf.logical_not([True, False]))
+        array([False,  True])
+    """
 
     signature = "x: bool -> y: bool"
     not_differentiable = True
@@ -186,7 +231,12 @@ class FloatTest(Elementwise, abstract=True):
 
 
 class IsNan(FloatTest):
-    """y = whether x is not a number"""
+    """y = whether x is not a number
+
+    Example:
+        >>> sess.run(tf.is_nan([1.0, np.inf, np.nan]))
+        array([False, False,  True])
+    """
 
     numpy = staticmethod(np.isnan)
 
@@ -198,7 +248,12 @@ is_nan = unary(IsNan, "is_nan", "math.is_nan", "debugging.is_nan")
 
 
 class IsInf(FloatTest):
-    """y = whether x is infinite"""
+    """y = whether x is infinite
+
+    Example:
+        >>> sess.run(tf.is_inf([1.0, np.inf, np.nan]))
+        array([False,  True, False])
+    """
 
     numpy = staticmethod(np.isinf)
 
@@ -210,7 +265,12 @@ is_inf = unary(IsInf, "is_inf", "math.is_inf", "debugging.is_inf")
 
 
 class IsFinite(FloatTest):
-    """y = whether x is a finite number"""
+    """y = whether x is a finite number
+
+    Example:
+        >>> sess.run(tf.is_finite([1.0, np.inf, np.nan]))
+        array([ True, False, False])
+    """
 
     numpy = staticmethod(np.isfinite)
 

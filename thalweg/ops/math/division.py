@@ -145,7 +145,20 @@ floor_div = binary(FloorDiv, "floor_div")
 
 @public("floordiv", "math.floordiv")
 def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x / y rounded towards minus infinity."""
+    """x / y rounded towards minus infinity.
+
+    Args:
+        x: a real tensor.
+        y: a tensor of the same dtype, of a shape that broadcasts.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the broadcast shape and the same dtype.
+
+    Example:
+        >>> sess.run(tf.floordiv([7, -7], 2))
+        array([ 3, -4], dtype=int32)
+    """
     with name_scope(name, "floordiv", [x, y]) as scope:
         return floor_div(x, y, name=scope)
 
@@ -154,7 +167,12 @@ overload("floordiv", floordiv)
 
 
 class FloorMod(Quotient):
-    """z = x - y floor(x / y), of the sign of y"""
+    """z = x - y floor(x / y), of the sign of y
+
+    Example:
+        >>> sess.run(tf.mod([7, -7], 3))
+        array([1, 2], dtype=int32)
+    """
 
     signature = "x: T, y: T -> z: T; T: real"
 
@@ -210,7 +228,20 @@ _EXACT: dict[DType, DType] = {
 
 @public("truediv", "math.truediv")
 def truediv(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x / y as Python 3 divides: integers become floats first."""
+    """x / y as Python 3 divides: integers become floats first.
+
+    Args:
+        x: a numeric tensor.
+        y: a tensor of the same dtype, of a shape that broadcasts.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the broadcast shape; of integers, float32 (8 and 16 bits) or float64.
+
+    Example:
+        >>> sess.run(tf.truediv([7, 8], 2))
+        array([3.5, 4. ])
+    """
     with name_scope(name, "truediv", [x, y]) as scope:
         left, right = aligned("truediv", x, y)
         kind = left.dtype.base_dtype
@@ -225,7 +256,23 @@ overload("truediv", truediv)
 
 @public("div")
 def div(x: Any, y: Any, name: str | None = None) -> Tensor:
-    """x / y as Python 2 divides: integers are rounded towards minus infinity."""
+    """x / y as Python 2 divides: integers are rounded towards minus infinity.
+
+    Args:
+        x: a numeric tensor.
+        y: a tensor of the same dtype, of a shape that broadcasts.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the broadcast shape and the same dtype.
+
+    Raises:
+        InvalidArgumentError: where an integer is divided by 0.
+
+    Example:
+        >>> sess.run(tf.div([7, -7], 2)), sess.run(tf.div(7.0, 2.0))
+        (array([ 3, -4], dtype=int32), np.float32(3.5))
+    """
     with name_scope(name, "div", [x, y]) as scope:
         left, right = aligned("div", x, y)
         smooth = left.dtype.is_floating or left.dtype.is_complex
@@ -237,7 +284,19 @@ overload("div", div)
 
 @public("divide", "math.divide")
 def divide(x: Any, y: Any, name: str | None = None) -> Any:
-    """x / y with the meaning of Python's operator."""
+    """x / y with the meaning of Python's operator.
+
+    Args:
+        x, y: a numeric tensor, and another or a number; the shapes broadcast.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the broadcast shape; of integers, a floating one.
+
+    Example:
+        >>> sess.run(tf.divide(tf.constant([7.0, 8.0]), 2.0))
+        array([3.5, 4. ], dtype=float32)
+    """
     if name is None and (has_conversion(x) or has_conversion(y)):
         return x / y
     return truediv(x, y, name=name)

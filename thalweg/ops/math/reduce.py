@@ -26,6 +26,7 @@ from thalweg.ops.core import basic, broadcast, casting, choosing, filling, shapi
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math import arithmetic, compare, complexes, division, transcendental
 from thalweg.ops.math.summing import summed
+from thalweg.platform.docstrings import NAME, composed
 from thalweg.platform.dtype_traits import bounds, widened
 from thalweg.public import public
 
@@ -98,6 +99,18 @@ def normal_axes(axes: Array, rank: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
+_ARGUMENTS = {
+    "input_tensor": "the tensor to reduce.",
+    "axis": "an axis, a list of axes or a tensor of them; negative ones count from the last. "
+    "None: all.",
+    "keepdims": "True keeps the reduced axes, with size 1.",
+    "name": NAME,
+    "reduction_indices": "the old name of `axis`.",
+    "keep_dims": "the old name of `keepdims`.",
+}
+_RETURNS = "A tensor of the same dtype, without the reduced axes."
+
+
 def reduction(kind: type[Reduction], *names: str) -> Callable[..., Tensor]:
     """The public function of a reduction."""
 
@@ -113,7 +126,7 @@ def reduction(kind: type[Reduction], *names: str) -> Callable[..., Tensor]:
         x, axes, keep = arguments(value, axis, reduction_indices, keep_dims, keepdims)
         return kind(keep_dims=keep)(x, axes, name=name)
 
-    function.__doc__ = f"{kind.__doc__} (all axes if None)."
+    function.__doc__ = composed(kind.__doc__, _ARGUMENTS, _RETURNS)
     function.__name__ = function.__qualname__ = names[0]
     function.__module__ = kind.__module__
     return public(*names)(function)
@@ -164,7 +177,13 @@ class AllAxes(Op):
 
 
 class Sum(Reduction):
-    """The sum of elements over `axis`"""
+    """The sum of elements over `axis`
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> sess.run([tf.reduce_sum(x), tf.reduce_sum(x, axis=0)])
+        [np.float32(10.0), array([4., 6.], dtype=float32)]
+    """
 
     function = staticmethod(summed)
     combine = "sum"
@@ -235,7 +254,14 @@ def _sum_type(dtype: Any, count: int) -> Any:
 
 
 class Mean(Reduction):
-    """The mean of elements over `axis`; that of integers is rounded towards zero"""
+    """The mean of elements over `axis`; that of integers is rounded towards zero
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> sess.run(tf.reduce_mean(x, axis=1, keepdims=True))
+        array([[1.5],
+               [3.5]], dtype=float32)
+    """
 
     function = staticmethod(_averaged)
     combine = "sum"
@@ -283,7 +309,12 @@ def _multiplied(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
 
 
 class Prod(Reduction):
-    """The product of elements over `axis`"""
+    """The product of elements over `axis`
+
+    Example:
+        >>> sess.run(tf.reduce_prod([[1, 2], [3, 4]], axis=-1))
+        array([ 2, 12], dtype=int32)
+    """
 
     function = staticmethod(_multiplied)
     combine = "prod"
@@ -346,7 +377,12 @@ def _smallest(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
 
 
 class Max(Extreme):
-    """The maximum of elements over `axis`"""
+    """The maximum of elements over `axis`
+
+    Example:
+        >>> sess.run(tf.reduce_max([[1.0, 5.0], [3.0, 4.0]], axis=0))
+        array([3., 5.], dtype=float32)
+    """
 
     function = staticmethod(_largest)
     combine = "max"
@@ -356,7 +392,12 @@ reduce_max = reduction(Max, "reduce_max", "math.reduce_max")
 
 
 class Min(Extreme):
-    """The minimum of elements over `axis`"""
+    """The minimum of elements over `axis`
+
+    Example:
+        >>> sess.run(tf.reduce_min([[1.0, 5.0], [3.0, 4.0]], axis=0))
+        array([1., 4.], dtype=float32)
+    """
 
     function = staticmethod(_smallest)
     combine = "min"
@@ -366,7 +407,12 @@ reduce_min = reduction(Min, "reduce_min", "math.reduce_min")
 
 
 class All(Reduction):
-    """Whether all elements over `axis` are true"""
+    """Whether all elements over `axis` are true
+
+    Example:
+        >>> sess.run(tf.reduce_all([[True, False], [True, True]], axis=1))
+        array([False,  True])
+    """
 
     signature = "input: bool, reduction_indices: Tidx -> output: bool; Tidx: index"
     function = staticmethod(np.all)
@@ -378,7 +424,12 @@ reduce_all = reduction(All, "reduce_all", "math.reduce_all")
 
 
 class AnyOf(Reduction, name="Any"):
-    """Whether any element over `axis` is true"""
+    """Whether any element over `axis` is true
+
+    Example:
+        >>> sess.run(tf.reduce_any([[True, False], [False, False]], axis=1))
+        array([ True, False])
+    """
 
     signature = "input: bool, reduction_indices: Tidx -> output: bool; Tidx: index"
     function = staticmethod(np.any)

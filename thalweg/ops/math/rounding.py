@@ -23,7 +23,12 @@ class Rounding(Unary, abstract=True):
 
 
 class Floor(Rounding):
-    """y = the largest whole number not above x"""
+    """y = the largest whole number not above x
+
+    Example:
+        >>> sess.run(tf.floor([1.7, -1.2]))
+        array([ 1., -2.], dtype=float32)
+    """
 
     numpy = staticmethod(np.floor)
 
@@ -35,7 +40,12 @@ floor = unary(Floor, "floor", "math.floor")
 
 
 class Ceil(Rounding):
-    """y = the smallest whole number not below x"""
+    """y = the smallest whole number not below x
+
+    Example:
+        >>> sess.run(tf.ceil([1.2, -1.7]))
+        array([ 2., -1.], dtype=float32)
+    """
 
     numpy = staticmethod(np.ceil)
 
@@ -71,7 +81,19 @@ class Round(Unary):
 
 @public("round", "math.round")
 def round_half_even(x: Any, name: str | None = None) -> Tensor:
-    """The whole number nearest each element, of two the even one; integers as they are."""
+    """The whole number nearest each element; of two the even one.
+
+    Args:
+        x: a numeric tensor; integers stay as they are.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
+
+    Example:
+        >>> sess.run(tf.round([0.5, 1.5, 2.4]))
+        array([0., 2., 2.], dtype=float32)
+    """
     tensor = convert_to_tensor(x, name="x")
     return tensor if tensor.dtype.is_integer else Round()(tensor, name=name)
 

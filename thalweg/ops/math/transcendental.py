@@ -31,7 +31,12 @@ class Backprop(Binary, abstract=True):
 
 
 class Exp(Smooth):
-    """y = eˣ"""
+    """y = eˣ
+
+    Example:
+        >>> sess.run(tf.exp([0.0, 1.0]))
+        array([1.       , 2.7182817], dtype=float32)
+    """
 
     numpy = staticmethod(np.exp)
 
@@ -61,7 +66,12 @@ expm1 = unary(Expm1, "expm1", "math.expm1")
 
 
 class Log(Smooth):
-    """y = ln x"""
+    """y = ln x
+
+    Example:
+        >>> sess.run(tf.log([1.0, np.e]))
+        array([0., 1.], dtype=float32)
+    """
 
     numpy = staticmethod(np.log)
 
@@ -91,7 +101,12 @@ log1p = unary(Log1p, "log1p", "math.log1p")
 
 
 class Sqrt(Smooth):
-    """y = √x"""
+    """y = √x
+
+    Example:
+        >>> sess.run(tf.sqrt([4.0, 9.0]))
+        array([2., 3.], dtype=float32)
+    """
 
     numpy = staticmethod(np.sqrt)
 
@@ -120,7 +135,12 @@ sqrt = unary(Sqrt, "sqrt", "math.sqrt")
 
 
 class Rsqrt(Smooth):
-    """y = 1 / √x"""
+    """y = 1 / √x
+
+    Example:
+        >>> sess.run(tf.rsqrt([4.0, 0.25]))
+        array([0.5, 2. ], dtype=float32)
+    """
 
     def numpy(self, x: Any) -> Any:
         root = np.reciprocal(np.sqrt(x))
@@ -156,7 +176,12 @@ rsqrt = unary(Rsqrt, "rsqrt", "math.rsqrt")
 
 
 class Sin(Smooth):
-    """y = sin x"""
+    """y = sin x
+
+    Example:
+        >>> sess.run(tf.sin([0.0, np.pi / 2]))
+        array([0., 1.], dtype=float32)
+    """
 
     numpy = staticmethod(np.sin)
 
@@ -171,7 +196,12 @@ sin = unary(Sin, "sin", "math.sin")
 
 
 class Cos(Smooth):
-    """y = cos x"""
+    """y = cos x
+
+    Example:
+        >>> sess.run(tf.cos([0.0, np.pi]))
+        array([ 1., -1.], dtype=float32)
+    """
 
     numpy = staticmethod(np.cos)
 
@@ -297,7 +327,12 @@ cosh = unary(Cosh, "cosh", "math.cosh")
 
 
 class Tanh(Smooth):
-    """y = tanh x"""
+    """y = tanh x
+
+    Example:
+        >>> sess.run(tf.tanh([0.0, 100.0]))
+        array([0., 1.], dtype=float32)
+    """
 
     numpy = staticmethod(np.tanh)
 
@@ -371,7 +406,12 @@ atanh = unary(Atanh, "atanh", "math.atanh")
 
 
 class Sigmoid(Smooth):
-    """y = 1 / (1 + e⁻ˣ)"""
+    """y = 1 / (1 + e⁻ˣ)
+
+    Example:
+        >>> sess.run(tf.sigmoid([0.0, 100.0]))
+        array([0.5, 1. ], dtype=float32)
+    """
 
     def numpy(self, x: Any) -> Any:
         if np.iscomplexobj(x):

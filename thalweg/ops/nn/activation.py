@@ -36,7 +36,12 @@ class ActivationGrad(Elementwise, abstract=True):
 
 
 class Relu(Unary):
-    """y = max(x, 0)"""
+    """y = max(x, 0)
+
+    Example:
+        >>> sess.run(tf.nn.relu([-1.0, 0.0, 2.0]))
+        array([0., 0., 2.], dtype=float32)
+    """
 
     signature = "features: T -> activations: T; T: real"
 
@@ -81,7 +86,12 @@ def _either(condition: Array, chosen: float, otherwise: float, like: Array) -> A
 
 
 class Relu6(Unary):
-    """y = min(max(x, 0), 6)"""
+    """y = min(max(x, 0), 6)
+
+    Example:
+        >>> sess.run(tf.nn.relu6([-1.0, 3.0, 9.0]))
+        array([0., 3., 6.], dtype=float32)
+    """
 
     signature = "features: T -> activations: T; T: real"
 
@@ -164,7 +174,12 @@ class LeakyReluGrad(ActivationGrad):
 
 
 class Elu(Unary):
-    """y = x where x > 0, else exp(x) - 1"""
+    """y = x where x > 0, else exp(x) - 1
+
+    Example:
+        >>> sess.run(tf.nn.elu([-100.0, 2.0]))
+        array([-1.,  2.], dtype=float32)
+    """
 
     signature = "features: T -> activations: T; T: floating"
 
@@ -246,7 +261,12 @@ class SeluGrad(ActivationGrad):
 
 
 class Softplus(Unary):
-    """y = log(1 + exp(x))"""
+    """y = log(1 + exp(x))
+
+    Example:
+        >>> sess.run(tf.nn.softplus([0.0, 100.0]))
+        array([  0.6931472, 100.       ], dtype=float32)
+    """
 
     signature = "features: T -> activations: T; T: floating"
 

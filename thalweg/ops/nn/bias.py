@@ -76,7 +76,22 @@ def _column(rank: int, axis: int) -> list[int]:
 def bias_add(
     value: Any, bias: Any, data_format: str | None = None, name: str | None = None
 ) -> Tensor:
-    """`value` with `bias`, a vector, added along its channels."""
+    """`value` with a vector added along its channels.
+
+    Args:
+        value: a numeric tensor [..., channels], or [batch, channels, ...] as "NCHW".
+        bias: a vector [channels] of the same dtype.
+        data_format: "NHWC" or "NCHW"; "NHWC" if None.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape and dtype of `value`.
+
+    Example:
+        >>> sess.run(tf.nn.bias_add([[1.0, 2.0], [3.0, 4.0]], [10.0, 20.0]))
+        array([[11., 22.],
+               [13., 24.]], dtype=float32)
+    """
     layout = _layout(data_format)
     with name_scope(name, "BiasAdd", [value, bias]) as scope:
         tensor = convert_to_tensor(value, name="input")
@@ -140,7 +155,21 @@ def joined(others: Sequence[Any], channel: Any, axis: int) -> tuple[Any, ...]:
 
 @public("nn.xw_plus_b")
 def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Tensor:
-    """x weights + biases"""
+    """The matrix product of `x` and `weights`, plus `biases` in each row.
+
+    Args:
+        x: a matrix [batch, in].
+        weights: a matrix [in, out] of the same dtype.
+        biases: a vector [out].
+        name: the name of the node.
+
+    Returns:
+        A matrix [batch, out].
+
+    Example:
+        >>> sess.run(tf.nn.xw_plus_b([[1.0, 2.0]], [[1.0], [1.0]], [0.5]))
+        array([[3.5]], dtype=float32)
+    """
     with name_scope(name, "xw_plus_b", [x, weights, biases]) as scope:
         product = matmul.matmul(convert_to_tensor(x), convert_to_tensor(weights))
         return bias_add(product, biases, name=scope)
@@ -154,7 +183,21 @@ def xw_plus_b_v1(x: Any, weights: Any, biases: Any, name: str | None = None) -> 
 
 @public("nn.relu_layer")
 def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Tensor:
-    """relu(x weights + biases)"""
+    """relu of the matrix product of `x` and `weights`, plus `biases` in each row.
+
+    Args:
+        x: a matrix [batch, in].
+        weights: a matrix [in, out] of the same dtype.
+        biases: a vector [out].
+        name: the name of the nodes.
+
+    Returns:
+        A matrix [batch, out].
+
+    Example:
+        >>> sess.run(tf.nn.relu_layer([[1.0, 2.0]], [[1.0, -1.0], [1.0, -1.0]], [0.5, 0.5]))
+        array([[3.5, 0. ]], dtype=float32)
+    """
     with name_scope(name, "relu_layer", [x, weights, biases]) as scope:
         product = matmul.matmul(convert_to_tensor(x), convert_to_tensor(weights))
         return activation.relu(bias_add(product, biases), name=scope)

@@ -397,7 +397,30 @@ def conv2d(
     name: str | None = None,
     filters: Any = None,
 ) -> Tensor:
-    """The convolution of images [batch, height, width, in] with a filter [k, l, in, out]."""
+    """The convolution of images with filters (the kernel is not flipped).
+
+    Args:
+        input: images [batch, height, width, in], or [batch, in, height, width] as "NCHW".
+        filter: the kernel [k, l, in, out], of the same floating dtype.
+        strides: the distance between windows: a number, or [1, rows, columns, 1].
+        padding: "VALID": only whole windows; "SAME": ceil(size / stride) of them, zeros around; or
+            pairs (before, after) of zeros for each axis.
+        use_cudnn_on_gpu: taken for old programs.
+        data_format: "NHWC" or "NCHW".
+        dilations: the distance between the elements of a window, like `strides`.
+        name: the name of the node.
+        filters: another name of `filter`.
+
+    Returns:
+        A tensor [batch, rows, columns, out], or [batch, out, rows, columns] as "NCHW".
+
+    Example:
+        >>> image = tf.reshape([1.0, 2.0, 3.0, 4.0], [1, 2, 2, 1])
+        >>> kernel = tf.ones([2, 2, 1, 1])
+        >>> sess.run(tf.nn.conv2d(image, kernel, strides=1, padding="SAME"))[0, :, :, 0]
+        array([[10.,  6.],
+               [ 7.,  4.]], dtype=float32)
+    """
     w = one_of("filter", filter, "filters", filters)
     op = Conv2D(
         **attributes(2, strides, padding, data_format, dilations),

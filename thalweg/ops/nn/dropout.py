@@ -23,10 +23,24 @@ def dropout(
     name: str | None = None,
     rate: Any = None,
 ) -> Tensor:
-    """`x` with each element kept, and divided by `keep_prob`, with probability `keep_prob`.
+    """Each element kept, and divided by `keep_prob`, with probability `keep_prob`; else 0.
 
-    `rate` is 1 - `keep_prob`; `noise_shape`, which broadcasts to the shape of `x`, says which
-    elements are kept or dropped together.
+    Args:
+        x: a floating tensor.
+        keep_prob: the probability to keep an element; a number or a scalar tensor.
+        noise_shape: a shape that broadcasts to that of `x`: where it has a 1, elements along that
+            axis are kept or dropped together.
+        seed: a number that, with the graph's seed, fixes the sequence of values.
+        name: the name of the node.
+        rate: 1 - `keep_prob`; give one of the two.
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
+
+    Example:
+        >>> y = sess.run(tf.nn.dropout(tf.ones([1000]), rate=0.5, seed=1))
+        >>> sorted(set(y.tolist())), 0.8 < y.mean() < 1.2
+        ([0.0, 2.0], np.True_)
     """
     with name_scope(name, "dropout", [x]):
         tensor = convert_to_tensor(x, name="x")

@@ -455,7 +455,21 @@ def local_response_normalization(
     beta: float = 0.5,
     name: str | None = None,
 ) -> Tensor:
-    """input / (bias + alpha · sum of squares over 2 depth_radius + 1 channels) ** beta"""
+    """Divide by the squares of neighbouring channels: input / (bias + alpha · Σ squares) ** beta.
+
+    Args:
+        input: a floating tensor [batch, height, width, channels].
+        depth_radius: how many channels on either side count.
+        bias, alpha, beta: the numbers of the formula.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape and dtype of `input`.
+
+    Example:
+        >>> sess.run(tf.nn.lrn(tf.ones([1, 1, 1, 3]), depth_radius=1, beta=1.0)).ravel()
+        array([0.33333334, 0.25      , 0.33333334], dtype=float32)
+    """
     op = LRN(depth_radius=int(depth_radius), bias=float(bias), alpha=float(alpha), beta=float(beta))
     return op(input, name=name)
 

@@ -294,7 +294,26 @@ def max_pool(
     name: str | None = None,
     input: Any = None,
 ) -> Tensor:
-    """The largest elements under a window that slides over [batch, height, width, channels]."""
+    """The largest elements under a window that slides over images.
+
+    Args:
+        value: images [batch, height, width, channels], or channels second as "NCHW".
+        ksize: the size of the window: a number, or one per axis of `value`.
+        strides: the distance between windows, likewise.
+        padding: "VALID": only whole windows; "SAME": ceil(size / stride) of them.
+        data_format: "NHWC" or "NCHW".
+        name: the name of the node.
+        input: another name of `value`.
+
+    Returns:
+        A tensor of the same rank and dtype.
+
+    Example:
+        >>> image = tf.reshape(tf.range(16.0), [1, 4, 4, 1])
+        >>> sess.run(tf.nn.max_pool(image, 2, 2, "VALID"))[0, :, :, 0]
+        array([[ 5.,  7.],
+               [13., 15.]], dtype=float32)
+    """
     x = one_of("value", value, "input", input)
     op = MaxPool(**attributes(ksize, strides, padding, data_format))
     return op(x, name=name or "MaxPool")
@@ -467,7 +486,26 @@ def avg_pool(
     name: str | None = None,
     input: Any = None,
 ) -> Tensor:
-    """The mean elements under a window that slides over [batch, height, width, channels]."""
+    """The means under a window that slides over images; what lies outside does not count.
+
+    Args:
+        value: images [batch, height, width, channels], or channels second as "NCHW".
+        ksize: the size of the window: a number, or one per axis of `value`.
+        strides: the distance between windows, likewise.
+        padding: "VALID": only whole windows; "SAME": ceil(size / stride) of them.
+        data_format: "NHWC" or "NCHW".
+        name: the name of the node.
+        input: another name of `value`.
+
+    Returns:
+        A tensor of the same rank and dtype.
+
+    Example:
+        >>> image = tf.reshape(tf.range(16.0), [1, 4, 4, 1])
+        >>> sess.run(tf.nn.avg_pool(image, 2, 2, "VALID"))[0, :, :, 0]
+        array([[ 2.5,  4.5],
+               [10.5, 12.5]], dtype=float32)
+    """
     x = one_of("value", value, "input", input)
     op = AvgPool(**attributes(ksize, strides, padding, data_format))
     return op(x, name=name or "AvgPool")

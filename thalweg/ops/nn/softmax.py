@@ -134,7 +134,22 @@ class LogSoftmax(Op):
 def softmax(
     logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None
 ) -> Tensor:
-    """exp(logits) / reduce_sum(exp(logits), axis); the last axis unless told."""
+    """exp(logits) / sum(exp(logits)) along an axis: positive numbers that sum to 1.
+
+    Args:
+        logits: a floating tensor of rank 1 or more.
+        axis: the axis along which the results sum to 1; the last one if None.
+        name: the name of the node.
+        dim: the old name of `axis`.
+
+    Returns:
+        A tensor of the shape and dtype of `logits`.
+
+    Example:
+        >>> sess.run(tf.nn.softmax([[0.0, 0.0], [0.0, np.log(3.0)]]))
+        array([[0.5 , 0.5 ],
+               [0.25, 0.75]], dtype=float32)
+    """
     return _along(Softmax(), logits, _chosen_axis(axis, dim), name)
 
 
@@ -142,7 +157,21 @@ def softmax(
 def log_softmax(
     logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None
 ) -> Tensor:
-    """logits - log(reduce_sum(exp(logits), axis)); the last axis unless told."""
+    """The logarithm of the softmax: logits - log(sum(exp(logits))).
+
+    Args:
+        logits: a floating tensor of rank 1 or more.
+        axis: the axis of the classes; the last one if None.
+        name: the name of the node.
+        dim: the old name of `axis`.
+
+    Returns:
+        A tensor of the shape and dtype of `logits`.
+
+    Example:
+        >>> sess.run(tf.nn.log_softmax([0.0, 0.0]))
+        array([-0.6931472, -0.6931472], dtype=float32)
+    """
     return _along(LogSoftmax(), logits, _chosen_axis(axis, dim), name)
 
 
@@ -286,7 +315,25 @@ def softmax_cross_entropy_with_logits_v2(
     name: str | None = None,
     dim: int | None = None,
 ) -> Tensor:
-    """The cross entropy of softmax(logits) against the distributions `labels`; flows to both."""
+    """The cross entropy of softmax(logits) against the distributions `labels`; flows to both.
+
+    Args:
+        labels: distributions of the shape and dtype of `logits`, each summing to 1.
+        logits: a floating tensor [..., classes].
+        axis: the axis of the classes; the last one if None.
+        name: the name of the node.
+        dim: the old name of `axis`.
+
+    Returns:
+        A tensor of the dtype of `logits`, without the axis of the classes.
+
+    Example:
+        >>> loss = tf.nn.softmax_cross_entropy_with_logits_v2(
+        ...     labels=[[1.0, 0.0]], logits=[[100.0, 0.0]]
+        ... )
+        >>> sess.run(loss)
+        array([0.], dtype=float32)
+    """
     along = _chosen_axis(axis, dim)
     with name_scope(name, "softmax_cross_entropy_with_logits", [logits, labels]) as scope:
         x = convert_to_tensor(logits, name="logits")
@@ -344,6 +391,23 @@ def softmax_cross_entropy_with_logits(
     """The cross entropy of softmax(logits) against `labels`; nothing flows back to the labels.
 
     Name the arguments; without names they are the logits, the labels and the axis, as of old.
+
+    Args:
+        labels: distributions of the shape and dtype of `logits`, each summing to 1.
+        logits: a floating tensor [..., classes].
+        dim: the axis of the classes, under its old name.
+        name: the name of the node.
+        axis: the axis of the classes; the last one by default.
+
+    Returns:
+        A tensor of the dtype of `logits`, without the axis of the classes.
+
+    Example:
+        >>> loss = tf.nn.softmax_cross_entropy_with_logits(
+        ...     labels=[[1.0, 0.0], [0.5, 0.5]], logits=[[0.0, 0.0], [0.0, 0.0]]
+        ... )
+        >>> sess.run(loss)
+        array([0.6931472, 0.6931472], dtype=float32)
     """
     x, y, third = in_old_order(_sentinel, labels, logits)
     along = axis if axis is not None else dim if third is None else third
@@ -432,6 +496,25 @@ def sparse_softmax_cross_entropy_with_logits(
     """The cross entropy of softmax(logits) against class numbers.
 
     Name the arguments; without names they are the logits, then the labels, as of old.
+
+    Args:
+        labels: class numbers in [0, classes), int32 or int64, of the shape of `logits` without
+            its last axis.
+        logits: a floating tensor [..., classes].
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape of `labels` and the dtype of `logits`.
+
+    Raises:
+        InvalidArgumentError: where a label is no class.
+
+    Example:
+        >>> loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        ...     labels=[1, 0], logits=[[0.0, 0.0], [100.0, 0.0]]
+        ... )
+        >>> sess.run(loss)
+        array([0.6931472, 0.       ], dtype=float32)
     """
     given, numbers, _ = in_old_order(_sentinel, labels, logits)
     with name_scope(name, "SparseSoftmaxCrossEntropyWithLogits", [numbers, given]):
@@ -489,5 +572,17 @@ class L2Loss(Op):
 
 @public("nn.l2_loss")
 def l2_loss(t: Any, name: str | None = None) -> Tensor:
-    """sum(t ** 2) / 2"""
+    """Half the sum of squares: sum(t ** 2) / 2.
+
+    Args:
+        t: a floating tensor, often the weights of a layer.
+        name: the name of the node.
+
+    Returns:
+        A scalar of the dtype of `t`.
+
+    Example:
+        >>> sess.run(tf.nn.l2_loss([3.0, 4.0]))
+        np.float32(12.5)
+    """
     return L2Loss()(t, name=name)

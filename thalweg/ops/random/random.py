@@ -220,7 +220,24 @@ def random_uniform(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Numbers in [minval, maxval): floats in [0, 1) by default; integers need a `maxval`."""
+    """Random numbers, each value in [minval, maxval) as likely as any other.
+
+    Args:
+        shape: the shape of the result, as a list or an integer vector.
+        minval: the smallest value.
+        maxval: the bound that values stay below; 1 for floats if None, needed for integers.
+        dtype: a floating dtype, int32 or int64.
+        seed: a number that, with the graph's seed, fixes the sequence of values.
+        name: the name of the node.
+
+    Returns:
+        A tensor of `shape` and `dtype`, new in each step.
+
+    Example:
+        >>> dice = sess.run(tf.random_uniform([100], 1, 7, dtype=tf.int32, seed=1))
+        >>> sorted(set(dice.tolist()))
+        [1, 2, 3, 4, 5, 6]
+    """
     kind = as_dtype(dtype)
     if maxval is None and kind.is_integer:
         raise ValueError(f"Must specify maxval for integer dtype {kind!r}")
@@ -244,7 +261,24 @@ def random_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normal numbers of some mean and standard deviation."""
+    """Normally distributed random numbers.
+
+    Args:
+        shape: the shape of the result, as a list or an integer vector.
+        mean: the mean; a number or a tensor that broadcasts to `shape`.
+        stddev: the standard deviation, likewise.
+        dtype: a floating dtype.
+        seed: a number that, with the graph's seed, fixes the sequence of values.
+        name: the name of the node.
+
+    Returns:
+        A tensor of `shape` and `dtype`, new in each step.
+
+    Example:
+        >>> x = sess.run(tf.random_normal([1000], mean=5.0, stddev=0.1, seed=1))
+        >>> x.shape, round(float(x.mean()), 1)
+        ((1000,), 5.0)
+    """
     return _scaled(RandomStandardNormal, "random_normal", shape, mean, stddev, dtype, seed, name)
 
 
@@ -257,7 +291,24 @@ def truncated_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normal numbers, drawn again where they are two standard deviations from the mean."""
+    """Normal random numbers, drawn again where they are two standard deviations or more off.
+
+    Args:
+        shape: the shape of the result, as a list or an integer vector.
+        mean: the mean before values are redrawn; a number or a tensor.
+        stddev: the standard deviation before values are redrawn.
+        dtype: a floating dtype.
+        seed: a number that, with the graph's seed, fixes the sequence of values.
+        name: the name of the node.
+
+    Returns:
+        A tensor of `shape` and `dtype`, new in each step.
+
+    Example:
+        >>> x = sess.run(tf.truncated_normal([1000], stddev=0.5, seed=1))
+        >>> abs(x).max() <= 1.0
+        np.True_
+    """
     return _scaled(TruncatedNormal, "truncated_normal", shape, mean, stddev, dtype, seed, name)
 
 
@@ -298,14 +349,43 @@ class RandomShuffle(Random):
 
 @public("random_shuffle", "random.shuffle")
 def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Tensor:
-    """A tensor with its first dimension shuffled."""
+    """The rows of a tensor in a random order.
+
+    Args:
+        value: a tensor of rank 1 or more.
+        seed: a number that fixes the sequence of orders.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> sorted(sess.run(tf.random_shuffle([3, 1, 2])).tolist())
+        [1, 2, 3]
+    """
     tensor = convert_to_tensor(value)
     return RandomShuffle(**seeds(seed))(tensor, name=name)
 
 
 @public("random_crop", "image.random_crop")
 def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Tensor:
-    """A part of `value` of shape `size`, at a place chosen at random."""
+    """A part of `value`, at a place chosen at random.
+
+    Args:
+        value: any tensor.
+        size: the shape of the part, as a list or an integer vector.
+        seed: a number that fixes the sequence of places.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of shape `size` and the dtype of `value`.
+
+    Example:
+        >>> crop = sess.run(tf.random_crop(tf.reshape(tf.range(16), [4, 4]), [2, 2]))
+        >>> crop - crop[0, 0]
+        array([[0, 1],
+               [4, 5]], dtype=int32)
+    """
     with name_scope(name, "random_crop", [value, size]) as scope:
         tensor = convert_to_tensor(value, name="value")
         wanted = convert_to_tensor(size, dtypes.int32, name="size")
@@ -364,7 +444,22 @@ def multinomial(
     name: str | None = None,
     output_dtype: Any = None,
 ) -> Tensor:
-    """Draws classes, each row of `logits` being the log-probabilities of one distribution."""
+    """Classes drawn from distributions.
+
+    Args:
+        logits: [batch, classes], log-probabilities that need not be normalized.
+        num_samples: how many are drawn from each.
+        seed: a number that fixes the sequence of values.
+        name: the name of the node.
+        output_dtype: int64 or int32.
+
+    Returns:
+        A tensor [batch, num_samples] of class numbers.
+
+    Example:
+        >>> sess.run(tf.multinomial([[0.0, -100.0]], 4))
+        array([[0, 0, 0, 0]])
+    """
     with name_scope(name, "multinomial", [logits]):
         return categorical_samples(logits, num_samples, output_dtype, seed)
 

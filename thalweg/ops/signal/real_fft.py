@@ -26,6 +26,7 @@ from thalweg.ops.arrays import joining
 from thalweg.ops.core import casting, shaping
 from thalweg.ops.math import complexes, reduce
 from thalweg.ops.signal import fft
+from thalweg.platform.docstrings import NAME, composed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -242,7 +243,12 @@ def _signal_sizes(spectrum: Tensor, rank: int) -> Tensor:
 
 
 def _named(function: Callable[..., Tensor], kind: type[Op], name: str) -> Callable[..., Tensor]:
-    function.__doc__ = kind.__doc__
+    taken = {
+        "input_tensor": "a tensor; the transform is along its last axes.",
+        "fft_length": "the sizes of the signal, cut or filled up with zeros; as it is if None.",
+        "name": NAME,
+    }
+    function.__doc__ = composed(kind.__doc__, taken, "The transform, of the matching dtype.")
     function.__name__ = function.__qualname__ = name
     return public(f"spectral.{name}", f"signal.{name}")(function)
 

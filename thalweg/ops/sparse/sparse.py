@@ -282,7 +282,23 @@ def sparse_to_dense(
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """A dense tensor with `sparse_values` at `sparse_indices` and `default_value` elsewhere."""
+    """A dense tensor with given values at given indices.
+
+    Args:
+        sparse_indices: [count, rank], or [count] for a vector, or a scalar.
+        output_shape: [rank].
+        sparse_values: [count], or one value for all.
+        default_value: what stands elsewhere.
+        validate_indices: raise unless the indices are in order and distinct.
+        name: the name of the node.
+
+    Returns:
+        A tensor of `output_shape`.
+
+    Example:
+        >>> sess.run(tf.sparse_to_dense([1, 3], [5], 1))
+        array([0, 1, 0, 1, 0], dtype=int32)
+    """
     indices = convert_to_tensor(sparse_indices, preferred_dtype=dtypes.int32)
     values = convert_to_tensor(sparse_values)
     if not isinstance(default_value, Tensor):
@@ -302,7 +318,21 @@ def sparse_tensor_to_dense(
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """The dense form of a SparseTensor; what it does not hold is `default_value` (zero)."""
+    """The dense form of a SparseTensor.
+
+    Args:
+        sp_input: the SparseTensor.
+        default_value: what stands where it holds nothing; 0 or the empty string if None.
+        validate_indices: raise unless the indices are in order and distinct.
+        name: the name of the node.
+
+    Returns:
+        A tensor.
+
+    Example:
+        >>> sess.run(tf.sparse_tensor_to_dense(tf.SparseTensor([[1]], [5], [3])))
+        array([0, 5, 0], dtype=int32)
+    """
     sparse = as_sparse(sp_input)
     default = 0 if default_value is None else default_value
     return sparse_to_dense(

@@ -30,6 +30,7 @@ from thalweg.ops.sparse.sparse import (
 )
 from thalweg.ops.sparse.sparse_maths import BroadcastPlaces, combined
 from thalweg.ops.sparse.sparse_pieces import carried
+from thalweg.platform.docstrings import composed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -223,7 +224,14 @@ def _reduction(kind: type[Op], *names: str) -> Any:
         return result if isinstance(result, Tensor) else SparseTensor(*result)
 
     function.__name__ = function.__qualname__ = names[0]
-    function.__doc__ = f"{kind.__doc__} (all axes if None)."
+    taken = {
+        "sp_input": "a SparseTensor.",
+        "axis": "an axis or a list of them; None: all.",
+        "keepdims": "True keeps the reduced axes, with size 1.",
+        "reduction_axes": "the old name of `axis`.",
+        "keep_dims": "the old name of `keepdims`.",
+    }
+    function.__doc__ = composed(kind.__doc__, taken, "A tensor without the reduced axes.")
     return function
 
 

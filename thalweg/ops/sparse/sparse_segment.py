@@ -22,6 +22,7 @@ from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck, Scatter
 from thalweg.ops.arrays import indexing, segment
 from thalweg.ops.core import shaping
 from thalweg.ops.math import transcendental
+from thalweg.platform.docstrings import NAME, composed
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -284,7 +285,14 @@ def _function(kind: type[Op], counted: type[Op], *names: str) -> Callable[..., T
             return kind()(data, indices, segment_ids, name=name)
         return counted()(data, indices, segment_ids, num_segments, name=name)
 
-    function.__doc__ = kind.__doc__
+    taken = {
+        "data": "a tensor of rows.",
+        "indices": "which rows take part, in which order.",
+        "segment_ids": "the segment of each of those, ascending.",
+        "name": NAME,
+        "num_segments": "how many segments there are; None: up to the last id.",
+    }
+    function.__doc__ = composed(kind.__doc__, taken, "A tensor with a row for each segment.")
     function.__name__ = function.__qualname__ = names[0]
     function.__module__ = kind.__module__
     return public(*names)(function)

@@ -108,7 +108,12 @@ class QueueBase:
     # Adding
 
     def enqueue(self, vals: Any, name: str | None = None) -> Node:
-        """Add one element, waiting while the queue is full."""
+        """A node that adds one element; it waits while the queue is full.
+
+        Args:
+            vals: a tensor, or a list or dict with the parts of an element.
+            name: the name of the node.
+        """
         with name_scope(name, f"{self._name}_enqueue", _values(vals)) as scope:
             tensors = self._components(vals)
             for place, tensor in enumerate(tensors):
@@ -116,7 +121,12 @@ class QueueBase:
             return self._op(QueueEnqueue)(self._queue_ref, tensors, name=scope)
 
     def enqueue_many(self, vals: Any, name: str | None = None) -> Node:
-        """Add an element for each row of the components, waiting whenever the queue is full."""
+        """A node that adds the rows of tensors as elements; it waits while the queue is full.
+
+        Args:
+            vals: a tensor, or a list or dict of tensors with a first axis of one size.
+            name: the name of the node.
+        """
         with name_scope(name, f"{self._name}_EnqueueMany", _values(vals)) as scope:
             tensors = self._components(vals)
             rows = tensors[0].shape.with_rank_at_least(1)[0]
@@ -163,14 +173,29 @@ class QueueBase:
     # Removing
 
     def dequeue(self, name: str | None = None) -> Any:
-        """Remove one element, waiting while the queue is empty."""
+        """One element, taken out of the queue; a step waits while it is empty.
+
+        Args:
+            name: the name of the node.
+
+        Raises:
+            OutOfRangeError: when the queue is closed and empty.
+        """
         take = self._op(QueueDequeue, component_types=tuple(self._dtypes))
         return self._taken(
             take(self._queue_ref, name=name or f"{self._name}_Dequeue"), TensorShape([])
         )
 
     def dequeue_many(self, n: Any, name: str | None = None) -> Any:
-        """Remove n elements and join them; OutOfRangeError if a closed queue has fewer."""
+        """Several elements, stacked; a step waits until there are so many.
+
+        Args:
+            n: how many.
+            name: the name of the node.
+
+        Raises:
+            OutOfRangeError: when the queue is closed and has fewer.
+        """
         take = self._op(QueueDequeueMany, component_types=tuple(self._dtypes))
         tensors = take(self._queue_ref, n, name=name or f"{self._name}_DequeueMany")
         known = constant_value(tensors[0].op.inputs[1])
@@ -222,7 +247,24 @@ def _common(one: TensorShape, other: TensorShape) -> TensorShape:
 
 @public("FIFOQueue", "queue.FIFOQueue")
 class FIFOQueue(QueueBase):
-    """A queue that gives elements in the order they came."""
+    """A queue that gives elements in the order they came.
+
+    A step that takes from an empty queue, or adds to a full one, waits.
+
+    Args:
+        capacity: the most elements that it holds.
+        dtypes: the dtype of an element, or a list with one for each part.
+        shapes: the shapes of the parts; needed to take many at once.
+        names: names of the parts: elements are then dicts.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the node.
+
+    Example:
+        >>> queue = tf.FIFOQueue(3, tf.int32, shapes=[()])
+        >>> sess.run(queue.enqueue_many([[1, 2, 3]]))
+        >>> sess.run(queue.dequeue()), sess.run(queue.dequeue_many(2))
+        (np.int32(1), array([2, 3], dtype=int32))
+    """
 
     def __init__(
         self,
@@ -241,7 +283,24 @@ class FIFOQueue(QueueBase):
 
 @public("RandomShuffleQueue", "io.RandomShuffleQueue", "queue.RandomShuffleQueue")
 class RandomShuffleQueue(QueueBase):
-    """A queue that gives elements in a random order and always keeps some to choose from."""
+    """A queue that gives elements in a random order and always keeps some to choose from.
+
+    Args:
+        capacity: the most elements that it holds.
+        min_after_dequeue: how many stay behind; a step that would take more waits.
+        dtypes: the dtype of an element, or a list with one for each part.
+        shapes: the shapes of the parts; needed to take many at once.
+        names: names of the parts: elements are then dicts.
+        seed: a number that fixes the order.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the node.
+
+    Example:
+        >>> queue = tf.RandomShuffleQueue(10, 0, tf.int32, shapes=[()])
+        >>> sess.run(queue.enqueue_many([[1, 2, 3]]))
+        >>> sorted(sess.run(queue.dequeue_many(3)).tolist())
+        [1, 2, 3]
+    """
 
     def __init__(
         self,

@@ -182,7 +182,24 @@ def assign(
     use_locking: bool | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Set a variable to a value; the result reads the new one."""
+    """Set a variable to a value.
+
+    Args:
+        ref: a variable.
+        value: a tensor of its dtype and shape.
+        validate_shape: False lets the variable take the shape of the value.
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the node.
+
+    Returns:
+        A tensor that reads the new value.
+
+    Example:
+        >>> v = tf.Variable([1.0, 2.0])
+        >>> sess.run(v.initializer)
+        >>> sess.run(tf.assign(v, [3.0, 4.0]))
+        array([3., 4.], dtype=float32)
+    """
     op = Assign(
         validate_shape=True if validate_shape is None else validate_shape,
         use_locking=True if use_locking is None else use_locking,
@@ -245,7 +262,23 @@ class AssignSub(Accumulate):
 def assign_add(
     ref: Any, value: Any, use_locking: bool | None = None, name: str | None = None
 ) -> Tensor:
-    """Add to a variable; the result reads the new value."""
+    """Add to a variable.
+
+    Args:
+        ref: a variable.
+        value: a tensor of its dtype and shape.
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the node.
+
+    Returns:
+        A tensor that reads the new value.
+
+    Example:
+        >>> v = tf.Variable(1)
+        >>> sess.run(v.initializer)
+        >>> sess.run(tf.assign_add(v, 2))
+        np.int32(3)
+    """
     return AssignAdd(use_locking=bool(use_locking))(ref, value, name=name)
 
 
@@ -253,7 +286,23 @@ def assign_add(
 def assign_sub(
     ref: Any, value: Any, use_locking: bool | None = None, name: str | None = None
 ) -> Tensor:
-    """Subtract from a variable; the result reads the new value."""
+    """Subtract from a variable.
+
+    Args:
+        ref: a variable.
+        value: a tensor of its dtype and shape.
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the node.
+
+    Returns:
+        A tensor that reads the new value.
+
+    Example:
+        >>> v = tf.Variable(5)
+        >>> sess.run(v.initializer)
+        >>> sess.run(tf.assign_sub(v, 2))
+        np.int32(3)
+    """
     return AssignSub(use_locking=bool(use_locking))(ref, value, name=name)
 
 

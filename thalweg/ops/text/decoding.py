@@ -78,7 +78,24 @@ def string_to_number(
     name: str | None = None,
     input: Any = None,
 ) -> Tensor:
-    """The number that each string spells."""
+    """The number that each string spells.
+
+    Args:
+        string_tensor: strings of any shape.
+        out_type: float32, float64, int32 or int64.
+        name: the name of the node.
+        input: another name of `string_tensor`.
+
+    Returns:
+        A tensor of the same shape.
+
+    Raises:
+        InvalidArgumentError: where a string is no number.
+
+    Example:
+        >>> sess.run(tf.string_to_number(["1.5", "-2"]))
+        array([ 1.5, -2. ], dtype=float32)
+    """
     strings = string_tensor if input is None else input
     return StringToNumber(out_type=as_dtype(out_type))(strings, name=name)
 
@@ -237,7 +254,25 @@ def decode_raw(
     name: str | None = None,
     bytes: Any = None,
 ) -> Tensor:
-    """The bytes of strings of one length as numbers, along a new last axis."""
+    r"""The bytes of strings as numbers.
+
+    Args:
+        input_bytes: strings of one length, of any shape.
+        out_type: the dtype of the numbers.
+        little_endian: whether the lowest byte of a number comes first.
+        name: the name of the node.
+        bytes: the old name of `input_bytes`.
+
+    Returns:
+        A tensor with one axis more, over the numbers of a string.
+
+    Raises:
+        InvalidArgumentError: where the lengths differ, or no whole numbers fit.
+
+    Example:
+        >>> sess.run(tf.decode_raw(b"\x01\x00\x02\x00", tf.int16))
+        array([1, 2], dtype=int16)
+    """
     op = DecodeRaw(out_type=as_dtype(out_type), little_endian=little_endian)
     return op(input_bytes if bytes is None else bytes, name=name)
 
@@ -387,7 +422,29 @@ def decode_csv(
     na_value: str = "",
     select_cols: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    """The fields of CSV records, one tensor for each of `record_defaults` (empty: required)."""
+    """The fields of lines of comma-separated values, one tensor per column.
+
+    Args:
+        records: lines, as strings of any shape.
+        record_defaults: for each column a value for empty fields, which also gives the dtype; a
+            dtype or an empty tensor makes the field required.
+        field_delim: the character between fields.
+        use_quote_delim: whether fields may stand in double quotes.
+        name: the name of the node.
+        na_value: a text that counts as an empty field.
+        select_cols: the numbers of the columns that are wanted, ascending.
+
+    Returns:
+        A list of tensors of the shape of `records`.
+
+    Raises:
+        InvalidArgumentError: where a line has another number of fields, or a field no number.
+
+    Example:
+        >>> age, name = tf.decode_csv(["7,Ann", ",Bob"], record_defaults=[[0], [""]])
+        >>> sess.run([age, name])
+        [array([7, 0], dtype=int32), array([b'Ann', b'Bob'], dtype=object)]
+    """
     columns = tuple(select_cols or ())
     if columns and (list(columns) != sorted(set(columns)) or columns[0] < 0):
         raise ValueError("select_cols is not strictly increasing, or has negative columns.")

@@ -143,7 +143,24 @@ def string_split(
     result_type: str = "SparseTensor",
     name: str | None = None,
 ) -> SparseTensor:
-    """The words of each string of a vector; every byte of `sep` (a space) is a separator."""
+    """The words of each string of a vector.
+
+    Args:
+        source: a vector of strings.
+        sep: the separators, each byte of it one; a space if None. Empty: every byte is a word.
+        skip_empty: whether empty words are left out.
+        delimiter: the old name of `sep`.
+        result_type: "SparseTensor".
+        name: the name of the node.
+
+    Returns:
+        A SparseTensor [strings, words].
+
+    Example:
+        >>> words = tf.string_split(["hello world", "bye"])
+        >>> sess.run(words).values.tolist()
+        [b'hello', b'world', b'bye']
+    """
     _check_result_type(result_type)
     given = delimiter if sep is None else sep
     separator = convert_to_tensor(" " if given is None else given, dtypes.string)

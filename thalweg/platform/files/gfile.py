@@ -48,7 +48,21 @@ class FileStatistics:
 
 @public("gfile.GFile", "gfile.Open")
 class GFile:
-    """A file that is opened on first use: `with tf.gfile.GFile(path, "w") as f: f.write("a")`."""
+    r"""A file that is opened on first use.
+
+    Args:
+        name: the path.
+        mode: "r", "w" or "a", with "+" to read and write, with "b" for bytes instead of text.
+
+    Raises:
+        NotFoundError: from the first use, where there is no such file to read.
+
+    Example:
+        >>> with tf.gfile.GFile("notes.txt", "w") as f:
+        ...     f.write("one\ntwo\n")
+        >>> tf.gfile.GFile("notes.txt").readlines()
+        ['one\n', 'two\n']
+    """
 
     def __init__(self, name: Path, mode: str = "r") -> None:
         self._binary = "b" in mode
@@ -169,7 +183,18 @@ class GFile:
 
 @public("gfile.FastGFile")
 class FastGFile(GFile):
-    """The same as GFile: files here take no locks in either case."""
+    """The same as `tf.gfile.GFile`: files here take no locks in either case.
+
+    Args:
+        name: the path.
+        mode: as for GFile.
+
+    Example:
+        >>> with tf.gfile.FastGFile("model.pb", "wb") as f:
+        ...     f.write(b"graph")
+        >>> tf.gfile.FastGFile("model.pb", "rb").read()
+        b'graph'
+    """
 
 
 Open = GFile
@@ -177,19 +202,54 @@ Open = GFile
 
 @public("gfile.Exists")
 def Exists(path: Path) -> bool:
-    """Whether `path` is a file or a folder."""
+    """Whether there is a file or folder of that name.
+
+    Args:
+        path: the path.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> tf.gfile.Exists("missing.txt")
+        False
+    """
     return os.path.exists(path)
 
 
 @public("gfile.IsDirectory")
 def IsDirectory(dirname: Path) -> bool:
-    """Whether `dirname` is a folder."""
+    """Whether there is a folder of that name.
+
+    Args:
+        dirname: the path.
+
+    Returns:
+        True or False; False for a file.
+
+    Example:
+        >>> tf.gfile.IsDirectory(".")
+        True
+    """
     return os.path.isdir(dirname)
 
 
 @public("gfile.Glob")
 def Glob(filename: Path | list[Path] | tuple[Path, ...]) -> list[str]:
-    """The paths that match a pattern, or any of a list of patterns, sorted."""
+    """The paths that match a pattern, or any of a list of patterns, sorted.
+
+    Args:
+        filename: a pattern with `*`, `?` and `[...]`, or a list of them.
+
+    Returns:
+        A list of paths.
+
+    Example:
+        >>> for name in ("b.txt", "a.txt", "c.csv"):
+        ...     tf.gfile.GFile(name, "w").write("")
+        >>> tf.gfile.Glob("*.txt")
+        ['a.txt', 'b.txt']
+    """
     patterns = filename if isinstance(filename, list | tuple) else [filename]
     found = (glob.glob(_text(pattern)) for pattern in patterns)
     return sorted(path for paths in found for path in paths)
@@ -213,7 +273,19 @@ def MkDir(dirname: Path) -> None:
 
 @public("gfile.MakeDirs")
 def MakeDirs(dirname: Path) -> None:
-    """Make a folder and all its parents; nothing happens where it exists."""
+    """Make a folder and all its parents; nothing happens where it exists.
+
+    Args:
+        dirname: the path.
+
+    Raises:
+        FailedPreconditionError: where a file has that name.
+
+    Example:
+        >>> tf.gfile.MakeDirs("logs/train")
+        >>> tf.gfile.IsDirectory("logs/train")
+        True
+    """
     with os_errors(dirname):
         try:
             os.makedirs(dirname, exist_ok=True)
@@ -232,14 +304,40 @@ def _file_among_parents(path: str) -> str:
 
 @public("gfile.Remove")
 def Remove(filename: Path) -> None:
-    """Delete a file."""
+    """Delete a file.
+
+    Args:
+        filename: the path.
+
+    Raises:
+        NotFoundError: where there is no such file.
+
+    Example:
+        >>> tf.gfile.GFile("a.txt", "w").write("a")
+        >>> tf.gfile.Remove("a.txt")
+        >>> tf.gfile.Exists("a.txt")
+        False
+    """
     with os_errors(filename):
         os.remove(filename)
 
 
 @public("gfile.DeleteRecursively")
 def DeleteRecursively(dirname: Path) -> None:
-    """Delete a folder and all that is in it, or a file."""
+    """Delete a folder and all that is in it, or a file.
+
+    Args:
+        dirname: the path.
+
+    Raises:
+        NotFoundError: where there is nothing of that name.
+
+    Example:
+        >>> tf.gfile.MakeDirs("logs/train")
+        >>> tf.gfile.DeleteRecursively("logs")
+        >>> tf.gfile.Exists("logs")
+        False
+    """
     with os_errors(dirname):
         if IsDirectory(dirname):
             shutil.rmtree(dirname)

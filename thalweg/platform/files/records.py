@@ -46,7 +46,15 @@ _WANTS_MORE, _IS_FULL, _BAD_LENGTH, _BAD_DATA = range(4)
 
 @public("python_io.TFRecordCompressionType", "io.TFRecordCompressionType")
 class TFRecordCompressionType:
-    """How a file of records is compressed."""
+    """How a file of records is compressed: NONE, ZLIB or GZIP.
+
+    Example:
+        >>> gzip = tf.python_io.TFRecordOptions(tf.python_io.TFRecordCompressionType.GZIP)
+        >>> with tf.python_io.TFRecordWriter("data.gz", gzip) as writer:
+        ...     writer.write(b"record")
+        >>> list(tf.python_io.tf_record_iterator("data.gz", gzip))
+        [b'record']
+    """
 
     NONE = 0
     ZLIB = 1
@@ -111,10 +119,21 @@ class Block(NamedTuple):
 
 
 class RecordReader:
-    """The records of one file, block by block, from `offset` in the uncompressed file on."""
+    """The records of one file, block by block, from `offset` in the uncompressed file on.
 
-    def __init__(self, path: Path, compression_type: str = "", offset: int = 0) -> None:
+    A record of more than `max_record` bytes is an error before it is read: what a file says of its
+    length is not a reason to fill the memory.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        compression_type: str = "",
+        offset: int = 0,
+        max_record: int | None = None,
+    ) -> None:
         self._name = as_str_any(os.fspath(path))
+        self._max_record = max_record
         self._source = opened(self._name, compression_type, offset)
         self._offset = offset
         self._begins, self._ends = np.empty((2, _AT_ONCE), np.int64)
@@ -172,6 +191,8 @@ class RecordReader:
         """The data with what follows them, `size` bytes or more."""
         if size - len(data) > self._source.most_left():
             raise self._cut_short()
+        if self._max_record is not None and size > self._max_record:
+            raise _data_loss(self._name, f"a record of {size:,} bytes at {self._offset}")
         pieces, total = [data], len(data)
         while total < size and (piece := self._source.read(size - total)):
             pieces.append(piece)
@@ -304,7 +325,19 @@ def tf_record_iterator(path: Path, options: Any = None) -> Iterator[bytes]:
 
 @public("python_io.TFRecordWriter", "io.TFRecordWriter")
 class TFRecordWriter:
-    """Writes records: `with tf.python_io.TFRecordWriter(path) as writer: writer.write(b"a")`."""
+    """Writes a file of records, which are bytes: `tf.data.TFRecordDataset` reads it.
+
+    Args:
+        path: the name of the file.
+        options: a `tf.python_io.TFRecordOptions` or compression type.
+
+    Example:
+        >>> with tf.python_io.TFRecordWriter("data.tfrecord") as writer:
+        ...     for record in (b"one", b"two"):
+        ...         writer.write(record)
+        >>> list(tf.python_io.tf_record_iterator("data.tfrecord"))
+        [b'one', b'two']
+    """
 
     def __init__(self, path: Path, options: Any = None) -> None:
         given = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 import thalweg as tf
-from thalweg.graph.protos import make_ndarray, make_tensor_proto
-
-pytest.importorskip("tensorboard")
+from thalweg.graph.tensor_proto import make_ndarray, make_tensor_proto
 
 VALUES: dict[str, Any] = {
     "float": (1.5, None),

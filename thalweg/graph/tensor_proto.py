@@ -1,34 +1,19 @@
-"""TensorProto: arrays as protocol buffers, to and from.
-
-The message classes are tensorboard's and are imported on first use, so that a program that never
-serialises an array needs no protobuf.
-"""
+"""TensorProto: arrays as protocol buffers, to and from."""
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg import protos
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.literal import make_array
 from thalweg.graph.shapes import as_shape
 from thalweg.public import public
 
 Array = NDArray[Any]
-
-
-def message(module: str, name: str) -> Any:
-    """A message class such as `message("tensor", "TensorProto")`."""
-    try:
-        found = importlib.import_module(f"tensorboard.compat.proto.{module}_pb2")
-    except ImportError as error:
-        raise ImportError(
-            f"{name} is a protobuf of the package tensorboard: pip install 'thalweg[board]'"
-        ) from error
-    return getattr(found, name)
 
 
 @public("make_tensor_proto", "contrib.util.make_tensor_proto")
@@ -42,7 +27,7 @@ def make_tensor_proto(
     """A TensorProto of a Python or NumPy value; fewer elements than `shape` has repeat the last."""
     if verify_shape and allow_broadcast:
         raise ValueError("allow_broadcast and verify_shape are not both allowed.")
-    if isinstance(values, message("tensor", "TensorProto")):
+    if protos.is_message(values, protos.TensorProto):
         return values
     array = make_array(values, None if dtype is None else as_dtype(dtype))
     sizes = array.shape if shape is None else tuple(as_shape(shape).as_list())
@@ -52,7 +37,7 @@ def make_tensor_proto(
 
 
 def _written(array: Array, dtype: DType, sizes: tuple[Any, ...]) -> Any:
-    proto = message("tensor", "TensorProto")(dtype=dtype.as_datatype_enum)
+    proto = protos.TensorProto(dtype=dtype.as_datatype_enum)
     proto.tensor_shape.SetInParent()  # a scalar has a shape too, one of no dimensions
     for size in sizes:
         proto.tensor_shape.dim.add(size=size)

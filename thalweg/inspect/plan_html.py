@@ -1,0 +1,74 @@
+"""Plans as HTML: what a notebook shows for `sess.plan(...)`.
+
+Comes in: the lines of the plan's text and its regions. Goes out: tables in the colours of the
+notebook, whatever its theme, in which a bar shows each kernel's share of the region's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from thalweg.inspect.kernel_info import PlannedKernel
+from thalweg.inspect.plan_text import KERNEL_HEAD, kernel_row, region_facts, total_work
+from thalweg.inspect.plan_walk import PlannedRegion
+
+_LABEL = 9  # columns of a line of text that say what it is about
+_MAX_KERNELS = 60
+#: The class is named twice so that these rules win over those that notebooks have for all tables.
+_STYLE = """<style>
+.thalweg.thalweg table {border-collapse: collapse; margin: 0 0 .6em 0; font-size: 90%}
+.thalweg.thalweg :is(th, td) {text-align: left; padding: .15em .7em .15em 0; border: none}
+.thalweg.thalweg th {font-weight: 600; opacity: .65; vertical-align: top}
+.thalweg.thalweg td.number {text-align: right; font-variant-numeric: tabular-nums}
+.thalweg.thalweg .kernel {font-family: monospace}
+.thalweg.thalweg .share {width: 8em}
+.thalweg.thalweg .share div {height: .7em; background: currentColor; opacity: .35}
+.thalweg.thalweg summary {cursor: pointer; opacity: .8}
+</style>"""
+
+
+def page(facts: Sequence[str], regions: Sequence[PlannedRegion]) -> str:
+    """A plan: what holds for the whole step, then each region."""
+    first, parts = 1, [_STYLE, _facts(facts)]
+    for number, region in enumerate(regions, 1):
+        parts += [_facts(region_facts(region, number)), _kernels(region.kernels, first)]
+        first += len(region.kernels)
+    return f'<div class="thalweg">{"".join(parts)}</div>'
+
+
+def _facts(lines: Iterable[str]) -> str:
+    rows = (
+        f"<tr><th>{escape(line[:_LABEL].strip())}</th><td>{escape(line[_LABEL:])}</td></tr>"
+        for line in lines
+    )
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _kernels(kernels: Sequence[PlannedKernel], first: int) -> str:
+    if not kernels:
+        return ""
+    most = max(_work(kernel) for kernel in kernels) or 1.0
+    heads = "".join(f"<th>{head}</th>" for head in (*KERNEL_HEAD, "work"))
+    shown = enumerate(kernels[:_MAX_KERNELS], first)
+    rows = "".join(_row(number, kernel, most) for number, kernel in shown)
+    left = len(kernels) - _MAX_KERNELS
+    more = f"<p>… and {left} more: print the plan to see them</p>" if left > 0 else ""
+    table = f"<table><tr>{heads}</tr>{rows}</table>{more}"
+    return f"<details open><summary>{escape(total_work(kernels))}</summary>{table}</details>"
+
+
+def _row(number: int, kernel: PlannedKernel, most: float) -> str:
+    where = escape("\n".join(kernel.lines))
+    cells = "".join(
+        f'<td class="{"kernel" if column in (1, 2, 3) else "number"}">{escape(cell)}</td>'
+        for column, cell in enumerate(kernel_row(number, kernel))
+    )
+    width = 100 * _work(kernel) / most
+    bar = f'<td class="share"><div style="width: {width:.0f}%"></div></td>'
+    return f'<tr title="{where}">{cells}{bar}</tr>'
+
+
+def _work(kernel: PlannedKernel) -> float:
+    """What ranks kernels in the text as well."""
+    return kernel.flops + kernel.bytes

@@ -1,0 +1,60 @@
+"""Integers of a kernel that are read when it runs: sizes and strides that vary between calls."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+class Dynamic(int):
+    """An integer that is read when the kernel runs.
+
+    Its value is that of the call the kernel was made for, a hint and nothing more; arithmetic on it
+    would freeze the hint into the code, so there is none.
+    """
+
+    word: int  # where the kernel finds it among its argument words
+
+    def __eq__(self, other: object) -> bool:
+        """No number equals it but itself: its value is a hint."""
+        return self is other or (
+            type(other) is type(self)
+            and vars(self) == vars(other) != {}
+            and int(self) == int(other)
+        )
+
+    __hash__ = int.__hash__
+
+    def _refuse(self, *_: object) -> Any:
+        raise TypeError("arithmetic on an integer that is known only at run time")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __neg__ = _refuse
+
+
+class DynamicProduct(Dynamic):
+    """A size known only at run time, as the product of other integers."""
+
+    factors: tuple[int, ...]
+
+
+def dynamic(hint: int, word: int) -> Dynamic:
+    """The integer in an argument word."""
+    made = Dynamic(hint)
+    made.word = word
+    return made
+
+
+def times(*numbers: int) -> int:
+    """The product of integers that may be dynamic."""
+    product = math.prod(map(int, numbers))
+    if all(map(is_static, numbers)):
+        return product
+    made = DynamicProduct(product)
+    made.factors = tuple(numbers)
+    return made
+
+
+def is_static(number: int) -> bool:
+    """Whether an integer is known when code is made."""
+    return not isinstance(number, Dynamic)

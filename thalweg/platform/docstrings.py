@@ -1,0 +1,31 @@
+"""Docstrings of functions that are made, not written: the words of a block, sections added.
+
+A block's docstring has a summary, perhaps paragraphs, and an `Example:`; the factory that makes the
+public function knows its parameters and what it returns, and puts the whole together.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Mapping
+from typing import Final
+
+_EXAMPLE: Final = "\n\nExample:\n"
+NAME: Final = "the name of the node; by default that of the op."
+
+
+def composed(about: str | None, arguments: Mapping[str, str], returns: str = "") -> str:
+    """A docstring from a block's own, the meaning of each argument, and what is returned."""
+    words, _, example = inspect.cleandoc(about or "").partition(_EXAMPLE)
+    lines = [_wrapped(f"{name}: {meaning}", 8) for name, meaning in arguments.items()]
+    sections = [words, "Args:\n" + "\n".join(lines)]
+    if returns:
+        sections.append(f"Returns:\n{_wrapped(returns, 4)}")
+    if example:
+        sections.append(f"Example:\n{example}")
+    return "\n\n".join(sections)
+
+
+def _wrapped(text: str, indent: int) -> str:
+    return textwrap.fill(text, 96, initial_indent=" " * 4, subsequent_indent=" " * indent)
