@@ -1,25 +1,36 @@
-"""Index arithmetic in normal form: constant + Σ factor · atom.
+"""Index arithmetic in normal form: constant + Σ factor · term.
 
-An atom is an index variable, a digit `(number // divisor) % modulus` of another such sum, or an
-integer expression that is opaque here (an index read from memory). Reshapes turn into digits and
-mostly cancel again: `(i // 3) * 3 + i % 3` is `i`. Every sum knows the range of its values, which
-settles the comparisons of most guards before any code is made.
+A term is an index variable, `(number // divisor) % modulus` of another such sum, or an integer
+expression that is opaque here (an index read from memory). Reshapes become quotients and
+remainders and mostly cancel again: `(i // 3) * 3 + i % 3` is `i`. Every sum knows the range of its
+values, which decides the comparisons of most guards before any code is made.
+
+The offsets of loads and stores are such sums, in nests and in kernels. In kernels quotients and
+remainders are expressions (`Affine.with_opaque_divisions`), which code generators hoist and share
+as any other, and integers may be `Dynamic`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from thalweg.ir.expr import Call, Cast, Const, Expr, Index, Reduce, as_expr, call
-from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import Rewriter
+import numpy as np
+
+from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.expr import Call, Cast, Const, Expr, Index, Reduce, Variable, Word, as_expr, call
+
+if TYPE_CHECKING:
+    from thalweg.ir.rewrite import Rewriter
 
 Bounds = tuple[float, float]
 _ANY: Bounds = (-math.inf, math.inf)
+
+#: Dtypes of index arithmetic, which is taken to be exact.
+WHOLE = frozenset({np.dtype(np.int32), np.dtype(np.int64)})
 
 
 @dataclass(frozen=True)
@@ -43,13 +54,13 @@ Term = Variable | FloorMod | Expr
 
 
 class Affine:
-    """constant + Σ factor · atom, as a value: equal sums are equal and hash alike."""
+    """constant + Σ factor · term, as a value: sums of the same terms are equal in any order."""
 
     __slots__ = ("_bounds", "_hash", "_key", "_parts", "constant", "terms")
 
-    def __init__(self, constant: int, terms: dict[Term, int]) -> None:
+    def __init__(self, constant: int, terms: dict[Term, int] | None = None) -> None:
         self.constant = constant
-        self.terms = terms
+        self.terms: dict[Term, int] = {} if terms is None else terms
         self._hash: int | None = None
         self._key: Any = None
         self._parts: tuple[Expr, ...] | None = None
@@ -67,32 +78,42 @@ class Affine:
             self._hash = hash((self.constant, frozenset(self.terms.items())))
         return self._hash
 
+    def __reduce__(self) -> tuple[type[Affine], tuple[int, dict[Term, int]]]:
+        return Affine, (self.constant, self.terms)
+
     def __repr__(self) -> str:
-        parts = [f"{factor}*{_name(atom)}" for atom, factor in self.terms.items()]
+        parts = [f"{factor}*{_name(term)}" for term, factor in self.terms.items()]
         return " + ".join([*parts, str(self.constant)])
 
     @property
     def key(self) -> Any:
-        """What tells it from other sums, without keeping anything of it alive."""
+        """What distinguishes it from other sums, without keeping anything of it alive."""
         if self._key is None:
-            terms = [(_atom_key(atom), factor) for atom, factor in self.terms.items()]
+            terms = [(_term_key(term), factor) for term, factor in self.terms.items()]
             self._key = self.constant, frozenset(terms)
         return self._key
 
     @property
     def bounds(self) -> Bounds:
-        """The least and the greatest value it may take."""
+        """The least and the greatest value it may take, infinite where that is not known."""
         if self._bounds is None:
             self._bounds = self._find_bounds()
         return self._bounds
 
     def _find_bounds(self) -> Bounds:
+        if any(isinstance(number, Dynamic) for number in self.integers):
+            return _ANY
         low = high = float(self.constant)
-        for atom, factor in self.terms.items():
-            ends = [factor * end for end in bounds_of(atom)]
+        for term, factor in self.terms.items():
+            ends = [factor * end for end in bounds_of(term)]
             low += min(ends)
             high += max(ends)
         return low, high
+
+    @property
+    def integers(self) -> tuple[int, ...]:
+        """The constant and the factors."""
+        return self.constant, *self.terms.values()
 
     @property
     def is_constant(self) -> bool:
@@ -100,74 +121,121 @@ class Affine:
         return not self.terms
 
     @property
+    def is_plain(self) -> bool:
+        """Whether all terms are variables."""
+        return all(isinstance(term, Variable) for term in self.terms)
+
+    def factor(self, variable: Variable) -> int:
+        """By how much the sum grows when a variable that is a term of it grows by one."""
+        return self.terms.get(variable, 0)
+
+    @property
     def parts(self) -> tuple[Expr, ...]:
-        """The opaque integers in it, those inside digits among them."""
+        """The opaque integers in it, those inside quotients and remainders among them."""
         if self._parts is None:
-            self._parts = tuple([part for atom in self.terms for part in _parts_of(atom)])
+            self._parts = tuple([part for term in self.terms for part in _parts_of(term)])
         return self._parts
 
     @property
+    def strides(self) -> dict[Variable, int]:
+        """The variables that are terms themselves, and their factors."""
+        return {term: f for term, f in self.terms.items() if isinstance(term, Variable)}
+
+    @property
+    def computed(self) -> dict[Expr, int]:
+        """The terms that are no variables, as expressions, and their factors."""
+        terms = self.terms.items()
+        return {term_expression(term): f for term, f in terms if not isinstance(term, Variable)}
+
+    @property
     def variables(self) -> frozenset[Variable]:
-        """The variables in it, those inside digits among them."""
-        own = [atom for atom in self.terms if isinstance(atom, Variable)]
-        inner = [atom.number.variables for atom in self.terms if isinstance(atom, FloorMod)]
-        return frozenset(own).union(*inner)
+        """The variables in it, those inside quotients and remainders among them."""
+        inner = [term.number.variables for term in self.terms if isinstance(term, FloorMod)]
+        return frozenset(self.strides).union(*inner)
 
     def rebuild(self, to: Rewriter) -> Affine:
         """This with what a rewriter has made of the opaque integers in it."""
         if not self.parts:
             return self
 
-        def new(atom: Variable | Expr) -> Affine | None:
-            made = to.new(atom) if isinstance(atom, Expr) else atom
-            return affine(made) if isinstance(made, Expr) and made is not atom else None
+        def new(term: Variable | Expr) -> Affine | None:
+            made = to.new(term) if isinstance(term, Expr) else term
+            return affine(made) if isinstance(made, Expr) and made is not term else None
 
         return self.replaced(new)
 
-    def replaced(self, new: Callable[[Variable | Expr], Affine | None]) -> Affine:
-        """This with sums in place of those variables and opaque integers that `new` gives one."""
-        made = {atom: _instead(atom, new) for atom in self.terms}
+    def replaced(self, new: Callable[[Variable | Expr], Affine | Variable | Expr | None]) -> Affine:
+        """This with other sums and terms in place of those variables and opaque integers for which
+        `new` gives one."""
+        made = {term: _instead(term, new) for term in self.terms}
         if not any(made.values()):
             return self
-        parts = [(made[atom] or Affine(0, {atom: 1})).scaled(f) for atom, f in self.terms.items()]
-        return total([Affine(self.constant, {}), *parts])
+        parts = [(made[term] or Affine(0, {term: 1})).scaled(f) for term, f in self.terms.items()]
+        return total([Affine(self.constant), *parts])
+
+    def without(self, dropped: Container[Term]) -> Affine:
+        """This less some of its terms."""
+        return Affine(self.constant, {t: f for t, f in self.terms.items() if t not in dropped})
+
+    def with_opaque_divisions(self) -> Affine:
+        """This with quotients and remainders as expressions."""
+        if not any(isinstance(term, FloorMod) for term in self.terms):
+            return self
+        terms: dict[Term, int] = {
+            term_expression(term) if isinstance(term, FloorMod) else term: factor
+            for term, factor in self.terms.items()
+        }
+        return Affine(self.constant, terms)
 
     def __add__(self, other: Affine) -> Affine:
         return total([self, other])
 
     def scaled(self, factor: int) -> Affine:
         """This times a number."""
+        if isinstance(factor, Dynamic):
+            return self._scaled_dynamically(factor)
         if factor == 0:
             return number(0)
         if factor == 1:
             return self
-        return Affine(self.constant * factor, {a: f * factor for a, f in self.terms.items()})
+        return Affine(self.constant * factor, {t: f * factor for t, f in self.terms.items()})
+
+    def _scaled_dynamically(self, factor: Dynamic) -> Affine:
+        """A factor that is known at run time only is that of a single term."""
+        if list(self.integers) == [0, 1]:
+            return Affine(0, dict.fromkeys(self.terms, factor))
+        if not self.terms and self.constant in (0, 1):
+            return Affine(factor) if self.constant else self
+        return Affine(0, {expressed(self): factor})
 
 
-def _parts_of(atom: Term) -> tuple[Expr, ...]:
-    if isinstance(atom, Variable):
+def _parts_of(term: Term) -> tuple[Expr, ...]:
+    if isinstance(term, Variable):
         return ()
-    return atom.number.parts if isinstance(atom, FloorMod) else (atom,)
+    return term.number.parts if isinstance(term, FloorMod) else (term,)
 
 
-def _atom_key(atom: Term) -> Any:
-    if isinstance(atom, FloorMod):
-        return atom.number.key, atom.divisor, atom.modulus
-    return id(atom)
+def _term_key(term: Term) -> Any:
+    if isinstance(term, FloorMod):
+        return term.number.key, term.divisor, term.modulus
+    return id(term)
 
 
-def _instead(atom: Term, new: Callable[[Variable | Expr], Affine | None]) -> Affine | None:
-    if not isinstance(atom, FloorMod):
-        return new(atom)
-    inner = atom.number.replaced(new)
-    return None if inner is atom.number else floor_mod(inner, atom.divisor, atom.modulus)
+def _instead(
+    term: Term, new: Callable[[Variable | Expr], Affine | Variable | Expr | None]
+) -> Affine | None:
+    if isinstance(term, FloorMod):
+        inner = term.number.replaced(new)
+        return None if inner is term.number else floor_mod(inner, term.divisor, term.modulus)
+    made = new(term)
+    return made if made is None or isinstance(made, Affine) else Affine(0, {made: 1})
 
 
-def bounds_of(atom: Term) -> Bounds:
-    """The range of an atom."""
-    if isinstance(atom, Variable):
-        return 0, max(atom.extent - 1, 0)
-    return atom.bounds if isinstance(atom, FloorMod) else _range_of(atom)
+def bounds_of(term: Term) -> Bounds:
+    """The range of a term."""
+    if isinstance(term, Variable):
+        return 0, math.inf if isinstance(term.extent, Dynamic) else max(term.extent - 1, 0)
+    return term.bounds if isinstance(term, FloorMod) else _range_of(term)
 
 
 def _range_of(expression: Expr) -> Bounds:
@@ -185,12 +253,12 @@ def _range_of(expression: Expr) -> Bounds:
             return _ANY
 
 
-def _name(atom: Term) -> str:
-    if isinstance(atom, Variable):
-        return atom.name
-    if isinstance(atom, FloorMod):
-        return f"(({atom.number!r}) // {atom.divisor} % {atom.modulus})"
-    return f"<{atom.function if isinstance(atom, Call) else type(atom).__name__}>"
+def _name(term: Term) -> str:
+    if isinstance(term, Variable):
+        return term.name
+    if isinstance(term, FloorMod):
+        return f"(({term.number!r}) // {term.divisor} % {term.modulus})"
+    return f"<{term.function if isinstance(term, Call) else type(term).__name__}>"
 
 
 def _floor(value: float, divisor: int) -> float:
@@ -218,19 +286,46 @@ def row_major(variables: Sequence[Variable]) -> Affine:
 
 
 def total(parts: Iterable[Affine]) -> Affine:
-    """The sum of sums, with digits of one number joined again."""
+    """The sum of sums, with quotients and remainders of one number joined again."""
     constant, terms = 0, dict[Term, int]()
     for part in parts:
-        constant += part.constant
-        for atom, factor in part.terms.items():
-            summed = terms.get(atom, 0) + factor
-            if summed:
-                terms[atom] = summed
-            else:
-                del terms[atom]
-    if sum(isinstance(atom, FloorMod) for atom in terms) > 0:
+        if type(part.constant) is int and type(constant) is int:
+            constant += part.constant
+        else:
+            constant = _plus_dynamic(constant, part.constant, terms)
+        for term, factor in part.terms.items():
+            _add(terms, term, factor)
+    if any(isinstance(term, FloorMod) for term in terms):
         return _joined(constant, terms)
     return Affine(constant, terms)
+
+
+def _add(terms: dict[Term, int], term: Term, factor: int) -> None:
+    """Add a term to others. The sum of factors of which one is known only at run time is no factor:
+    then the new term is an expression."""
+    before = terms.get(term)
+    if before is None:
+        if factor or isinstance(factor, Dynamic):
+            terms[term] = factor
+    elif isinstance(before, Dynamic) or isinstance(factor, Dynamic):
+        _add(terms, call("mul", term_expression(term), _readable(factor)), 1)
+    elif before + factor:
+        terms[term] = before + factor
+    else:
+        del terms[term]
+
+
+def _plus_dynamic(constant: int, other: int, terms: dict[Term, int]) -> int:
+    """The constant of a sum with another one added to it, which is a term if need be."""
+    both = [number for number in (constant, other) if isinstance(number, Dynamic) or number]
+    for extra in both[1:]:
+        _add(terms, as_expr(_readable(extra)), 1)
+    return both[0] if both else 0
+
+
+def _readable(number: int) -> int | Word:
+    """An integer for use in an expression."""
+    return Word(number) if isinstance(number, Dynamic) else number
 
 
 def _joined(constant: int, terms: dict[Term, int]) -> Affine:
@@ -273,15 +368,15 @@ def _quotient(value: Affine, divisor: int) -> Affine:
     if _floor(low, divisor) == _floor(high, divisor) and not math.isinf(low):
         return Affine(outside + int(low // divisor), whole)
     if len(rest) == 1 and constant == 0:
-        ((atom, factor),) = rest.items()
-        if isinstance(atom, FloorMod) and factor == 1 and atom.modulus == 0:
-            inner = floor_mod(atom.number, atom.divisor * divisor, 0)
+        ((term, factor),) = rest.items()
+        if isinstance(term, FloorMod) and factor == 1 and term.modulus == 0:
+            inner = floor_mod(term.number, term.divisor * divisor, 0)
             return total([Affine(outside, whole), inner])
-        if isinstance(atom, FloorMod) and factor == 1 and atom.modulus % divisor == 0:
-            inner = floor_mod(atom.number, atom.divisor * divisor, atom.modulus // divisor)
+        if isinstance(term, FloorMod) and factor == 1 and term.modulus % divisor == 0:
+            inner = floor_mod(term.number, term.divisor * divisor, term.modulus // divisor)
             return total([Affine(outside, whole), inner])
         if divisor % abs(factor) == 0 and abs(factor) != 1 and factor > 0:
-            inner = _quotient(Affine(0, {atom: 1}), divisor // factor)
+            inner = _quotient(Affine(0, {term: 1}), divisor // factor)
             return total([Affine(outside, whole), inner])
     return Affine(outside, {**whole, FloorMod(left, divisor, 0): 1})
 
@@ -295,12 +390,12 @@ def _remainder(value: Affine, modulus: int) -> Affine:
     if not math.isinf(low) and low // modulus == high // modulus:
         return Affine(rest.constant - int(low // modulus) * modulus, rest.terms)
     if len(rest.terms) == 1 and rest.constant == 0:
-        ((atom, factor),) = rest.terms.items()
-        if isinstance(atom, FloorMod) and factor == 1:
-            if atom.modulus == 0:
-                return Affine(0, {FloorMod(atom.number, atom.divisor, modulus): 1})
-            if atom.modulus % modulus == 0:
-                return floor_mod(atom.number, atom.divisor, modulus)
+        ((term, factor),) = rest.terms.items()
+        if isinstance(term, FloorMod) and factor == 1:
+            if term.modulus == 0:
+                return Affine(0, {FloorMod(term.number, term.divisor, modulus): 1})
+            if term.modulus % modulus == 0:
+                return floor_mod(term.number, term.divisor, modulus)
     return Affine(0, {FloorMod(rest, 1, modulus): 1})
 
 
@@ -322,13 +417,17 @@ def _normal_form(expression: Expr) -> Affine:
             return number(int(expression.value))
         case Index():
             return variable(expression.variable)
-        case Cast() if expression.target.kind in "iu" and expression.value.is_index:
+        case Cast() if expression.dtype in WHOLE and _is_affine(expression.value):
             return affine(expression.value)
-        case Call() if expression.function in _RULES:
+        case Call() if expression.function in _RULES and expression.dtype in WHOLE:
             sides = [affine(part) for part in expression.arguments]
             return _RULES[expression.function](expression, *sides)
         case _:
             return _opaque(expression)
+
+
+def _is_affine(value: Expr) -> bool:
+    return value.is_index or (value.dtype in WHOLE and not affine(value).parts)
 
 
 def _opaque(expression: Expr) -> Affine:
@@ -397,33 +496,36 @@ def upper_border(condition: Expr) -> tuple[Term, int] | None:
             return None
     if place.constant or list(place.terms.values()) != [1]:
         return None
-    (atom,) = place.terms
-    return atom, int(border.value)
+    (term,) = place.terms
+    return term, int(border.value)
 
 
 def expressed(value: Affine) -> Expr:
     """A sum as an expression over indices that code generators know."""
-    result: Any = value.constant if value.constant or not value.terms else None
-    for atom, factor in value.terms.items():
-        term = atom_expression(atom)
-        term = term if factor == 1 else call("mul", term, factor)
-        result = term if result is None else call("add", term, result)
+    result: Any = None
+    if isinstance(value.constant, Dynamic) or value.constant or not value.terms:
+        result = _readable(value.constant)
+    for term, factor in value.terms.items():
+        product = term_expression(term)
+        if isinstance(factor, Dynamic) or factor != 1:
+            product = call("mul", product, _readable(factor))
+        result = product if result is None else call("add", product, result)
     made = as_expr(result)
     if made.normal_form is None:
         object.__setattr__(made, "normal_form", value)
     return made
 
 
-def atom_expression(atom: Term) -> Expr:
-    """An atom as an expression."""
-    if isinstance(atom, Variable):
-        return Index(atom)
-    if isinstance(atom, Expr):
-        return atom
-    result = expressed(atom.number)
-    if atom.divisor != 1:
-        result = call("floor_div", result, atom.divisor)
-    return call("remainder", result, atom.modulus) if atom.modulus else result
+def term_expression(term: Term) -> Expr:
+    """A term as an expression."""
+    if isinstance(term, Variable):
+        return Index(term)
+    if isinstance(term, Expr):
+        return term
+    result = expressed(term.number)
+    if term.divisor != 1:
+        result = call("floor_div", result, term.divisor)
+    return call("remainder", result, term.modulus) if term.modulus else result
 
 
 def compared(function: str, left: Affine, right: Affine) -> bool | None:
