@@ -123,8 +123,8 @@ class _Arguments(Rewriter):
 
     def load(self, buffer: Buffer, offset: Affine) -> Expr:
         whole = self._memory.get(buffer, buffer)
-        start = self._starts[whole]
-        return Load(self._of[whole], Affine(offset.constant - start, offset.terms))
+        shifted = Affine(offset.constant - self._starts[whole], offset.terms)
+        return Load(self._of[whole], shifted)
 
     def store(self, write: Write) -> Store:
         """A write as a store to an argument."""

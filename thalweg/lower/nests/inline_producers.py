@@ -31,6 +31,7 @@ from thalweg.ir.expr import (
     logical,
 )
 from thalweg.ir.functions.dtypes import Unsupported
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, affine, compared, expressed, number, total
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand, Scatter, lowered
 from thalweg.ir.rewrite import Rewriter
@@ -256,9 +257,9 @@ def _typed(result: Expr, node: Node, output: int) -> Expr:
 
 def _reduced(node: Reduce, body: Expr) -> Expr:
     kept = tuple(variable for variable in node.variables if variable.extent != 1)
-    if not kept and node.combine in ("argmax", "argmin"):
+    if not kept and REDUCTIONS[node.combine].gives_position:
         return constant(0)
-    if not kept and node.combine in ("sum", "prod", "max", "min"):
+    if not kept and REDUCTIONS[node.combine].keeps_dtype:
         return body
     return Reduce(node.combine, kept or node.variables[:1], body)
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet
 
-import numpy as np
-
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Expr, Index, Load, Reduce, select
+from thalweg.ir.expr import Expr, Index, Load, Reduce, constant, select
 from thalweg.ir.fingerprint import structure
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, row_major, total
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable, iterations
@@ -26,7 +25,6 @@ from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.loop_nest import Renaming, Write, stored
 from thalweg.lower.nests.match_contraction import product_of
-from thalweg.platform.dtype_traits import bounds
 
 #: the variables over partial reductions
 _split_variables: WeakSet[Variable] = WeakSet()
@@ -112,7 +110,7 @@ class HoistReductions:
         least = target.min_split_elements * 2
         if length * max(results, 1) < least or length < target.reduction_splits * 4:
             return None
-        if kind not in ("sum", "max", "min", "prod") or dtype.itemsize < 4:
+        if not REDUCTIONS[kind].keeps_dtype or dtype.itemsize < 4:
             return None
         if product_of(part, self._variables, target) is not None:
             return None
@@ -122,7 +120,7 @@ class HoistReductions:
         outer, inner, index, guard = _split_variable(longest, target.reduction_splits)
         renamed = Renaming({longest: index}).of(body)
         if guard is not None:
-            renamed = select(guard, renamed, _identity(kind, dtype))
+            renamed = select(guard, renamed, constant(REDUCTIONS[kind].identity(dtype)))
         rest = tuple(inner if v is longest else v for v in variables)
         loops = (outer, *level)
         write, load = stored(Reduce(kind, rest, renamed), loops, node)
@@ -155,9 +153,3 @@ def _split_variable(
         return outer, inner, index, None
     place = Index(outer) * each + Index(inner)
     return outer, inner, index, place < variable.extent
-
-
-def _identity(kind: str, dtype: Any) -> Any:
-    if kind in ("sum", "prod"):
-        return np.dtype(dtype).type(kind == "prod")
-    return bounds(dtype)[kind == "min"]
