@@ -29,7 +29,7 @@ _NEVER = re.compile(
 )
 #: Claims that hold for a reason that stands beside them.
 _ALLOWED = {
-    r"%next = add nuw nsw i64 %turn, 1$": "turns are counted up to a bound: `_write_turns`",
+    r"%next = add nuw nsw i64 %iteration, 1$": "counted up to a bound: `_write_iterations`",
     r"sdiv exact i64 ": "boxes begin at tiles: `Copy._tiles`",
     r" = alloca .*, align 64$": "asks for an alignment, claims none",
     r"^declare ": "is no use of it",
@@ -161,6 +161,6 @@ def _derive(line: str, known: dict[str, int], aligned: dict[str, int]) -> None:
         known[name] = int(scaled[1])
     elif stepped := _STEPPED.match(rest):
         bits, base, step = stepped.groups()
-        told = {**aligned, **known}
-        count = told.get(step, 1) if step.startswith("%") else abs(int(step))
-        known[name] = gcd(told.get(base, 1), int(bits) // 8 * count)
+        known_factors = {**aligned, **known}
+        count = known_factors.get(step, 1) if step.startswith("%") else abs(int(step))
+        known[name] = gcd(known_factors.get(base, 1), int(bits) // 8 * count)

@@ -35,7 +35,7 @@ from thalweg.platform.dtype_traits import bounds, compute_dtype, is_float, is_na
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 TARGETS = [t for t in ("native", "x86-64-v3", "x86-64-v2", "aarch64") if runs_here(named(t))]
-FOLDS: dict[str, Any] = {
+UFUNCS: dict[str, Any] = {
     "sum": np.add,
     "prod": np.multiply,
     "max": np.maximum,
@@ -80,7 +80,7 @@ class Oracle:
             if store.combine == "set":
                 target[place] = value
             else:
-                FOLDS[store.combine].at(target, place, value)
+                UFUNCS[store.combine].at(target, place, value)
         return fault
 
     def over(self, value: Any, variables: Sequence[Variable]) -> np.ndarray:
@@ -159,7 +159,7 @@ class Oracle:
         elif kind in ("sum", "prod"):
             options["dtype"] = compute_dtype(full.dtype)
         return (
-            FOLDS[kind]
+            UFUNCS[kind]
             .reduce(full, axis=axes, keepdims=True, **options)
             .astype(bool if kind in ("all", "any") else full.dtype)
         )
@@ -168,7 +168,7 @@ class Oracle:
         full, axis = self.full(body, [variable]), self.axes[variable]
         moved = np.moveaxis(full, axis, 0)
         moved = moved[::-1] if reverse else moved
-        done = FOLDS[kind].accumulate(moved, axis=0, dtype=compute_dtype(full.dtype))
+        done = UFUNCS[kind].accumulate(moved, axis=0, dtype=compute_dtype(full.dtype))
         done = done.astype(full.dtype)
         if exclusive:
             first = np.full_like(done[:1], {"sum": 0, "prod": 1}.get(kind, worst(kind, full.dtype)))

@@ -48,7 +48,7 @@ def answer(number: int) -> Request:
 BAD = as_request(Emitted(("kernel",), "define i64 @kernel( {"))
 
 
-def told(kernels: Sequence[Loaded]) -> list[int]:
+def answers_of(kernels: Sequence[Loaded]) -> list[int]:
     return [ctypes.CFUNCTYPE(ctypes.c_int64)(kernel.functions[0])() for kernel in kernels]
 
 
@@ -82,7 +82,7 @@ from thalweg.codegen.machine import named
 def answer(number):
     text = f"define i64 @kernel() {{{{\\n  ret i64 {{number}}\\n}}}}\\n"
     return as_request(Emitted(("kernel",), text))
-def told(kernels):
+def answers_of(kernels):
     return [ctypes.CFUNCTYPE(ctypes.c_int64)(kernel.functions[0])() for kernel in kernels]
 root, target = Path(sys.argv[1]), named("native")
 """
@@ -100,7 +100,7 @@ def test_the_second_time_it_comes_from_memory():
     kernels = Kernels(None)
     first = kernels.load([answer(1), answer(2)], NATIVE)
     assert kernels.load([answer(2), answer(1)], NATIVE) == first[::-1]
-    assert told(first) == [1, 2]
+    assert answers_of(first) == [1, 2]
     assert (kernels.statistics.misses, kernels.statistics.memory_hits) == (2, 2)
     assert kernels.statistics.compile_seconds > 0
     assert kernels.statistics.code_bytes > 0
@@ -116,7 +116,7 @@ def test_one_kernel_twice_in_a_load_is_compiled_once():
 def test_the_next_process_finds_it_on_disk(tmp_path: Path):
     Kernels(Disk(tmp_path)).load([answer(1)], NATIVE)
     kernels = Kernels(Disk(tmp_path))
-    assert told(kernels.load([answer(1)], NATIVE)) == [1]
+    assert answers_of(kernels.load([answer(1)], NATIVE)) == [1]
     assert (kernels.statistics.disk_hits, kernels.statistics.misses) == (1, 0)
     assert kernels.statistics.hits == 1
 
@@ -130,7 +130,7 @@ def test_what_is_in_the_cache_is_not_made_again(tmp_path: Path):
     first = kernels.load([answer(1)], NATIVE)
     known = replace(answer(1), make=never)
     assert kernels.load([known], NATIVE) == first
-    assert told(Kernels(Disk(tmp_path)).load([known], NATIVE)) == [1]
+    assert answers_of(Kernels(Disk(tmp_path)).load([known], NATIVE)) == [1]
 
 
 def test_the_disk_keeps_functions_and_scratch(tmp_path: Path):
@@ -181,7 +181,7 @@ def test_a_damaged_object_is_compiled_again(tmp_path: Path, damage):
     content = path.read_bytes()
     path.write_bytes(damage(content))
     kernels = Kernels(Disk(tmp_path))
-    assert told(kernels.load([answer(1)], NATIVE)) == [1]
+    assert answers_of(kernels.load([answer(1)], NATIVE)) == [1]
     assert kernels.statistics.misses == 1
     assert path.read_bytes() == content
 
@@ -190,7 +190,7 @@ def test_a_damaged_object_is_compiled_again(tmp_path: Path, damage):
 def test_a_whole_file_that_is_no_object_is_compiled_again(tmp_path: Path, content: bytes):
     Disk(tmp_path).write(cache.name_of(answer(1), NATIVE), content)
     kernels = Kernels(Disk(tmp_path))
-    assert told(kernels.load([answer(1)], NATIVE)) == [1]
+    assert answers_of(kernels.load([answer(1)], NATIVE)) == [1]
     assert kernels.statistics.misses == 1
 
 
@@ -199,7 +199,7 @@ def test_a_failed_compile_is_told_and_may_be_tried_again():
     for _ in range(2):
         with pytest.raises(RuntimeError, match="expected type"):
             kernels.load([BAD], NATIVE)
-    assert told(kernels.load([answer(1)], NATIVE)) == [1]
+    assert answers_of(kernels.load([answer(1)], NATIVE)) == [1]
 
 
 def test_what_cannot_be_made_is_explained():
@@ -216,7 +216,7 @@ def test_threads_compile_a_kernel_once():
     def work(shift: int) -> list[int]:
         together.wait()
         wanted = [(n + shift) % 12 for n in range(12)]
-        assert told(kernels.load([answer(n) for n in wanted], NATIVE)) == wanted
+        assert answers_of(kernels.load([answer(n) for n in wanted], NATIVE)) == wanted
         return wanted
 
     with ThreadPoolExecutor(4) as pool:
@@ -227,9 +227,9 @@ def test_threads_compile_a_kernel_once():
 def test_processes_share_a_folder(tmp_path: Path):
     program = """
 wanted = list(range(40))
-for turn in range(3):
-    assert told(Kernels(Disk(root)).load([answer(n) for n in wanted], target)) == wanted
-    for path in list(root.glob("??/*.o"))[turn::5]:
+for attempt in range(3):
+    assert answers_of(Kernels(Disk(root)).load([answer(n) for n in wanted], target)) == wanted
+    for path in list(root.glob("??/*.o"))[attempt::5]:
         path.unlink(missing_ok=True)
 """
     processes = [python(program, tmp_path) for _ in range(2)]
@@ -252,7 +252,7 @@ def test_death_in_the_middle_of_a_write_leaves_a_sound_cache(tmp_path: Path):
     assert unfinished.suffix == ".tmp"
 
     kernels = Kernels(Disk(tmp_path))
-    assert told(kernels.load([answer(1)], NATIVE)) == [1]
+    assert answers_of(kernels.load([answer(1)], NATIVE)) == [1]
     assert kernels.statistics.misses == 1
 
     os.utime(unfinished, (0, 0))
@@ -294,15 +294,15 @@ def test_writing_sweeps_now_and_then(tmp_path: Path):
 
 
 def test_many_objects_are_looked_at_less_often(tmp_path, monkeypatch):
-    disk, looks = Disk(tmp_path), []
+    disk, listings = Disk(tmp_path), []
     for number in range(1500):
         disk.write(f"{number:064x}"[::-1], b"x")
     counted = Disk._entries
-    monkeypatch.setattr(Disk, "_entries", lambda self: looks.append(1) or counted(self))
+    monkeypatch.setattr(Disk, "_entries", lambda self: listings.append(1) or counted(self))
     disk.sweep()
     for number in range(1500, 1800):
         disk.write(f"{number:064x}"[::-1], b"x")
-    assert len(looks) == 1
+    assert len(listings) == 1
 
 
 def test_use_is_noted_at_most_once_an_hour(tmp_path: Path):
@@ -318,7 +318,7 @@ def test_use_is_noted_at_most_once_an_hour(tmp_path: Path):
 def test_a_folder_that_cannot_be_written_leaves_memory(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     kernels = Kernels(Disk(tmp_path / "file" / "cache"))
-    assert told(kernels.load([answer(1), answer(2)], NATIVE)) == [1, 2]
+    assert answers_of(kernels.load([answer(1), answer(2)], NATIVE)) == [1, 2]
     assert kernels.statistics.misses == 2
 
 
@@ -377,7 +377,7 @@ def test_helpers_share_the_work(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(parallel, "object_code", watched)
     kernels = Kernels(None)
-    assert told(kernels.load([answer(n) for n in range(20)], NATIVE)) == list(range(20))
+    assert answers_of(kernels.load([answer(n) for n in range(20)], NATIVE)) == list(range(20))
 
 
 def test_the_switch_interval_is_short_only_while_kernels_are_made():
@@ -455,7 +455,7 @@ children = []
 for _ in range(5):  # helpers are at work
     child = os.fork()
     if not child:
-        assert told(cache.load_all([answer(n) for n in range(20)], target)) == list(range(20))
+        assert answers_of(cache.load_all([answer(n) for n in range(20)], target)) == list(range(20))
         os._exit(7)
     children.append(child)
 for child in children:

@@ -71,16 +71,16 @@ def test_the_walker_claims_no_more_than_its_words_have() -> None:
     assert findings(emit_pool(named("native")).text) == []
 
 
-#: What functions of checksums are told of addresses: the tables ask for it themselves; what folds
+#: What functions of checksums may assume of addresses: the tables ask for it themselves; what folds
 #: leave goes to the stack of their caller, and only a copy that has come to a line of its target
 #: calls what writes whole lines, a span after the other.
-TOLD = {"@tables": 64, "%out": 64, "%target": 64}
+ASSUMED = {"@tables": 64, "%out": 64, "%target": 64}
 COUNTED = {checksum.by_products: {"%at": checksum._SPAN}, checksum.by_additions: {}}
 
 
 @pytest.mark.parametrize("module", COUNTED)
 def test_checksums_claim_only_alignment_that_follows(module) -> None:
-    assert unfounded(module(), TOLD | COUNTED[module]) == []
+    assert unfounded(module(), ASSUMED | COUNTED[module]) == []
 
 
 @pytest.mark.parametrize("module", COUNTED)

@@ -14,7 +14,7 @@ from thalweg.codegen.machine import host
 from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak
 from thalweg.inspect.kernel_info import short_name, snake_case
 from thalweg.inspect.plan_text import amount, size
-from thalweg.lower.flops_bytes import moved_bytes, operations
+from thalweg.lower.flops_bytes import flops_bytes
 from thalweg.runtime import session as sessions
 
 pytestmark = pytest.mark.skipif(not sessions.COMPILES, reason="nothing is compiled")
@@ -244,7 +244,7 @@ def test_arithmetic_that_does_not_change_in_a_loop_counts_once():
     total = tf.reduce_sum(x, 1, keep_dims=True)
     with tf.Session() as session:
         plan = session.plan(x / total, {x: np.ones((7, 11), np.float32)})
-    counted = sum(operations(kernel.kernel) for kernel in plan.kernels)
+    counted = sum(flops_bytes(kernel.kernel).operations for kernel in plan.kernels)
     assert counted == 7 * 11 + 7 * 11
 
 
@@ -254,7 +254,7 @@ def test_what_is_moved_is_what_is_touched():
     with tf.Session() as session:
         plan = session.plan(tf.gather(table, rows) + 1.0, feeds)
     kernel = next(k.kernel for k in plan.kernels if k.form == "loops")
-    assert moved_bytes(kernel) == 4 * (3 * 8 + 3 + 3 * 8)
+    assert flops_bytes(kernel).moved == 4 * (3 * 8 + 3 + 3 * 8)
 
 
 def test_what_is_read_and_written_is_moved_twice():

@@ -1,8 +1,8 @@
-"""The code that makes code, as a digest: what other versions of it made does not count.
+"""A digest of the code generators' source: objects made by another version are not reused.
 
-Comments and docstrings do not count either. A file's digest is kept on disk beside the kernels,
-with the time and size of the file, as Python keeps bytecode: a process that finds all files
-unchanged reads none of them.
+Comments and docstrings do not count. A file's digest is kept on disk beside the kernels, with the
+time and size of the file, as Python keeps bytecode: a process that finds all files unchanged reads
+none of them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from thalweg.ir.expr import Expr, Reduce
 from thalweg.ir.kernel import Contraction, Kernel, Loops
 from thalweg.ir.rewrite import walk
 from thalweg.ir.text.printer import kernel_text
-from thalweg.lower.flops_bytes import moved_bytes, operations, touched_bytes
+from thalweg.lower.flops_bytes import flops_bytes
 from thalweg.lower.lowering import Lowered
 from thalweg.lower.nests.bufferize import Launch
 
@@ -96,17 +96,17 @@ class PlannedKernel:
     @cached_property
     def flops(self) -> float:
         """Arithmetic operations of a call."""
-        return operations(self.kernel)
+        return flops_bytes(self.kernel).operations
 
     @cached_property
     def bytes(self) -> int:
         """What a call reads and writes: each element once, or twice where it does both."""
-        return moved_bytes(self.kernel)
+        return flops_bytes(self.kernel).moved
 
     @property
     def touched(self) -> int:
         """The bytes of memory it reads or writes, each once."""
-        return sum(touched_bytes(self.kernel))
+        return sum(flops_bytes(self.kernel).touched)
 
     @cached_property
     def emitted(self) -> Emitted:

@@ -1,9 +1,9 @@
 """Expressions over elements: what one element of an output is.
 
 An op's block builds them from the elements of its inputs (`element`), or from loads at computed
-indices and reductions over index variables (`loop`, see `thalweg.ir.loop`); lowering turns loads of
-operands into loads of buffers; code generators write what is left. `thalweg.ir.interpret` runs them
-on NumPy arrays, which is how tests hold lowerings to the reference kernels.
+indices and reductions over index variables (`loop`, see `thalweg.ir.loop`); lowering replaces
+loads of operands by loads of buffers; code generators emit the rest. `thalweg.ir.interpret` runs
+them on NumPy arrays, which is how tests hold lowerings to the reference kernels.
 
 Every expression knows its dtype, and equal expressions are one object: nodes are hash-consed in a
 table that holds them weakly, so `is` compares structure and a dictionary keyed by nodes is a memo.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from thalweg.ir.functions.dtypes import BOOL, Dtype, common_dtype
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.interning import find, intern
 from thalweg.ir.types import INT64, loop_dtypes, weak_dtype
@@ -410,9 +411,7 @@ TRUE, FALSE = Const(np.bool_(True)), Const(np.bool_(False))
 
 
 def _combined_dtype(combine: str, body: Expr) -> Dtype:
-    if combine in ("argmax", "argmin"):
-        return INT64
-    return BOOL if combine in ("all", "any") else body.dtype
+    return REDUCTIONS[combine].result or body.dtype
 
 
 def constant(value: Any, dtype: Any = None) -> Const:
@@ -469,9 +468,9 @@ def _applied_to_numbers(function: str, arguments: tuple[Any, ...]) -> Expr:
     kinds = [part.dtype if isinstance(part, Expr) else weak_dtype(part) for part in arguments]
     dtypes = loop_dtypes(function, tuple(kinds))
     if function in COMPARISONS:
-        settled = _beyond(function, arguments, dtypes)
-        if settled is not None:
-            return TRUE if settled else FALSE
+        decided = _beyond(function, arguments, dtypes)
+        if decided is not None:
+            return TRUE if decided else FALSE
     typed = [
         part if isinstance(part, Expr) else constant(part, dtype)
         for part, dtype in zip(arguments, dtypes, strict=False)

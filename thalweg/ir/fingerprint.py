@@ -104,8 +104,8 @@ class _Digest:
     def _variable(self, variable: Variable) -> str:
         number = self._variables.setdefault(variable, len(self._variables))
         # Extents 0 and 1 mean other loops, not other sizes.
-        told = self._with_integers or variable.extent < 2
-        return f"v{number}:{int(variable.extent)}" if told else f"v{number}"
+        has_extent = self._with_integers or variable.extent < 2
+        return f"v{number}:{int(variable.extent)}" if has_extent else f"v{number}"
 
     def _buffer(self, buffer: Any) -> str:
         return f"b{self.buffers.setdefault(buffer, len(self.buffers))}"
@@ -129,10 +129,10 @@ class _Digest:
         if isinstance(node, Load):
             return f"load {self._buffer(node.buffer)}{self._place(node.offset)}"
         parts = ",".join([self._part(part) for part in node.parts])
-        return f"{type(node).__name__}{node.dtype} {self._told(node)} {parts}"
+        return f"{type(node).__name__}{node.dtype} {self._fields(node)} {parts}"
 
-    def _told(self, node: Expr) -> str:
-        """What tells a node from others of the same parts."""
+    def _fields(self, node: Expr) -> str:
+        """What distinguishes a node from others of the same parts."""
         match node:
             case Const():
                 return repr(node.value)

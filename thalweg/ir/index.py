@@ -22,6 +22,7 @@ import numpy as np
 
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Call, Cast, Const, Expr, Index, Reduce, Variable, Word, as_expr, call
+from thalweg.ir.functions.reductions import REDUCTIONS
 
 if TYPE_CHECKING:
     from thalweg.ir.rewrite import Rewriter
@@ -80,6 +81,9 @@ class Affine:
         if self._hash is None:
             self._hash = hash((self.constant, frozenset(self.terms.items())))
         return self._hash
+
+    def __reduce__(self) -> tuple[type[Affine], tuple[int, dict[Term, int]]]:
+        return Affine, (self.constant, self.terms)  # as programs on disk keep it
 
     def __repr__(self) -> str:
         parts = [f"{factor}*{_name(term)}" for term, factor in self.terms.items()]
@@ -243,7 +247,7 @@ def _range_of(expression: Expr) -> Bounds:
     match expression:
         case Const():
             return int(expression.value), int(expression.value)
-        case Reduce(combine="argmax" | "argmin"):
+        case Reduce() if REDUCTIONS[expression.combine].gives_position:
             return 0, max(math.prod(v.extent for v in expression.variables) - 1, 0)
         case Call(function="min" | "max"):
             parts = [_range_of(part) for part in expression.arguments]
@@ -276,7 +280,7 @@ def variable(index: Variable) -> Affine:
 
 
 def row_major(variables: Sequence[Variable]) -> Affine:
-    """The number of a turn of nested loops, the last of them the innermost."""
+    """The number of an iteration of nested loops, the last of them the innermost."""
     parts: list[Affine] = []
     stride = 1
     for index in reversed(variables):

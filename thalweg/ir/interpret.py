@@ -24,27 +24,13 @@ from thalweg.ir.expr import (
     Reduce,
     Select,
 )
+from thalweg.ir.functions.reductions import REDUCTIONS, Reduction
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.loop import IndexTuple, Scatter, Variable, lowered
 from thalweg.ir.rewrite import postorder
-from thalweg.platform.dtype_traits import bounds, compute_dtype
+from thalweg.platform.dtype_traits import compute_dtype
 
 Array = NDArray[Any]
-
-_REDUCTIONS: dict[str, Any] = {
-    "sum": np.add.reduce,
-    "prod": np.multiply.reduce,
-    "max": np.maximum.reduce,
-    "min": np.minimum.reduce,
-    "all": np.logical_and.reduce,
-    "any": np.logical_or.reduce,
-}
-_UPDATES: dict[str, Any] = {
-    "sum": np.add.at,
-    "prod": np.multiply.at,
-    "max": np.maximum.at,
-    "min": np.minimum.at,
-}
 
 
 def run_loop(
@@ -118,32 +104,25 @@ class _Evaluation:
         return array[tuple(places)]
 
     def _reduce(self, part: Reduce, body: Any) -> Array:
-        kind, axes = part.combine, tuple(self._axes[variable] for variable in part.variables)
+        axes = tuple(self._axes[variable] for variable in part.variables)
         value = np.asarray(body)
         shape = list(value.shape or [1] * len(self._axes))
         for variable, axis in zip(part.variables, axes, strict=True):
             shape[axis] = variable.extent
         full = np.broadcast_to(value, shape)
-        if kind in ("argmax", "argmin"):
-            function = np.argmax if kind == "argmax" else np.argmin
-            numbers = np.where(np.isnan(full), _worst(kind, full.dtype), full)
-            return np.asarray(function(numbers, axis=axes[0], keepdims=True))
-        return _combined(kind, full, axes)
+        row = REDUCTIONS[part.combine]
+        if not row.gives_position:
+            return _combined(row, full, axes)
+        numbers = np.where(np.isnan(full), row.identity(full.dtype), full)
+        return np.asarray(row.numpy(numbers, axis=axes[0], keepdims=True))
 
 
-def _combined(kind: str, full: Array, axes: tuple[int, ...]) -> Array:
+def _combined(row: Reduction, full: Array, axes: tuple[int, ...]) -> Array:
     """A reduction; sums and products of narrow floats are carried out in float32."""
-    if kind in ("max", "min"):
-        return _REDUCTIONS[kind](full, axis=axes, keepdims=True, initial=_worst(kind, full.dtype))
-    if kind not in ("sum", "prod"):
-        return _REDUCTIONS[kind](full, axis=axes, keepdims=True)
-    wide = compute_dtype(full.dtype)
-    return _REDUCTIONS[kind](full, axis=axes, keepdims=True, dtype=wide).astype(full.dtype)
-
-
-def _worst(kind: str, dtype: Any) -> Any:
-    """What a maximum or minimum of nothing is."""
-    return bounds(dtype)[kind in ("min", "argmin")]
+    dtype = compute_dtype(full.dtype) if row.rounds else None
+    initial = row.identity(full.dtype)
+    found = row.numpy.reduce(full, axis=axes, keepdims=True, dtype=dtype, initial=initial)
+    return found.astype(row.result or full.dtype)
 
 
 def _variables(roots: Sequence[Expr]) -> list[Variable]:
@@ -179,5 +158,5 @@ def _scattered(form: Scatter, at: IndexTuple, arrays: Sequence[Any]) -> Array:
     if form.combine == "set":
         result[where] = value[inside]
     else:
-        _UPDATES[form.combine](result, where, value[inside])
+        REDUCTIONS[form.combine].numpy.at(result, where, value[inside])
     return result

@@ -36,9 +36,9 @@ class Argument:
 class Store:
     """An element that is written: for every value of `variables`, `value` goes to `offset`.
 
-    `combine` other than "set" folds it into what is there. Where `inside` is given and false,
-    nothing is stored. Two values of a `distinct` variable never lead to the same element, even
-    where the offset is computed.
+    `combine` other than "set" is the reduction of it and what is there. Where `inside` is given and
+    false, nothing is stored. Two values of a `distinct` variable never lead to the same element,
+    even where the offset is computed.
     """
 
     argument: Argument

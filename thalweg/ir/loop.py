@@ -3,11 +3,11 @@
 A block's `loop(self, at, *operands)` gets the place of an output element (`at`, one index per
 dimension) and its inputs as operands, and returns the element as an expression:
 
-    def loop(self, at: Place, x: Operand, perm: Operand) -> Expr:       # transpose
+    def loop(self, at: IndexTuple, x: Operand, perm: Operand) -> Expr:  # transpose
         order = perm.constant().tolist()
         return x[tuple(at[order.index(axis)] for axis in range(x.rank))]
 
-    def loop(self, at: Place, a: Operand, b: Operand) -> Expr:          # matrix product
+    def loop(self, at: IndexTuple, a: Operand, b: Operand) -> Expr:     # matrix product
         return reduce("sum", [a.shape[1]], lambda k: a[at[0], k] * b[k, at[1]])
 
 An output that is written at computed places (scatter, segment sums) is a `Scatter` instead. Shapes
@@ -16,7 +16,8 @@ are concrete here: a step is specialised on the shapes that were fed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, cast, overload
 
@@ -34,14 +35,10 @@ from thalweg.ir.expr import (
     constant,
     select,
 )
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.platform.dtype_traits import compute_dtype
 
 Array = NDArray[Any]
-
-#: How a reduction or a scatter combines elements, and what it starts from. `first` and `last` of
-#: equal extremes do not differ in value; `argmax` and `argmin` give the first index, and pass over
-#: what is not a number.
-COMBINES = ("sum", "prod", "max", "min", "all", "any", "argmax", "argmin", "set")
 
 
 class NotLowered(Exception):
@@ -177,14 +174,11 @@ def runtime_check(extents: Sequence[int], body: Callable[..., Any]) -> RuntimeCh
 
 def reduce(kind: str, extents: Sequence[Any], body: Callable[..., Any]) -> Expr:
     """The body, a function of one index per extent, combined over all of them."""
-    if kind not in COMBINES:
+    if kind not in REDUCTIONS:
         raise ValueError(f"no reduction '{kind}'")
     variables = tuple(Variable.fresh(extent) for extent in extents)
     inner = body(*map(Index, variables))
     return Reduce(kind, variables, as_expr(inner))
-
-
-_IDENTITY = {"sum": 0, "prod": 1, "max": -np.inf, "min": np.inf, "all": True, "any": False}
 
 
 def prefix(
@@ -194,20 +188,19 @@ def prefix(
     body: Callable[[Expr], Any],
     exclusive: bool = False,
     reverse: bool = False,
-    identity: Any = None,
 ) -> Expr:
     """A scan: the body combined over the indices up to `here` (from it on, if reversed).
 
     It is a reduction over a guarded body; code generators know the guard and run it as one pass.
     """
-    start = _IDENTITY[kind] if identity is None else identity
 
     def guarded(k: Expr) -> Expr:
         if reverse:
             counts = k > here if exclusive else k >= here
         else:
             counts = k < here if exclusive else k <= here
-        return select(counts, body(k), start)
+        value = as_expr(body(k))
+        return select(counts, value, constant(REDUCTIONS[kind].identity(value.dtype)))
 
     return reduce(kind, [extent], guarded)
 
@@ -276,5 +269,10 @@ def lowered(op: Any, at: IndexTuple, operands: Sequence[Any]) -> Expr | Scatter:
 
 
 def _element(operand: Operand, at: IndexTuple) -> Expr:
-    """What an elementwise op sees of an operand; one that has none there is not looked at."""
+    """What an elementwise op sees of an operand; one that has none there is not read."""
     return operand.broadcast(at) if operand.rank <= at.rank else argument(-1, operand.dtype)
+
+
+def iterations(variables: Iterable[Variable]) -> int:
+    """The number of iterations of nested loops."""
+    return math.prod([variable.extent for variable in variables])

@@ -74,7 +74,7 @@ class _ChangeIntegers(KernelRewriter):
         self._arguments: dict[Argument, Argument] = {}
 
     def kernel(self, kernel: Kernel) -> Kernel:
-        """The kernel, made anew."""
+        """The kernel with changed integers."""
         arguments = tuple(self._argument(argument) for argument in kernel.arguments)
         if isinstance(kernel, Loops):
             variables = self.variables(kernel.variables)

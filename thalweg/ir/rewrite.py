@@ -1,4 +1,4 @@
-"""Walking and rewriting expressions: the one rewriter, the one fold, free variables.
+"""Traversing and rewriting expressions: the one rewriter, the one fold, free variables.
 
 All of it is iterative, so that a sum of thousands of terms needs no recursion, and goes by the
 identity of nodes, so that what is shared is visited once.
@@ -66,10 +66,10 @@ class Fold(Generic[T]):
 
 
 class Rewriter:
-    """Makes expressions anew, parts before wholes, each once.
+    """Rebuilds expressions, operands before their users, each once.
 
-    A subclass says what becomes of some of them. `early` replaces an expression without a look at
-    its parts; the others get an expression's fields with the parts in them made anew.
+    A subclass says what becomes of some of them. `early` replaces an expression whatever
+    its parts are; the others get an expression's fields with rewritten parts.
     """
 
     def __init__(self) -> None:

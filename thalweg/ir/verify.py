@@ -25,13 +25,14 @@ from thalweg.ir.expr import (
     Variable,
 )
 from thalweg.ir.functions.dtypes import BOOL, Dtype
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, FloorMod
 from thalweg.ir.kernel import Check, Contraction, Kernel, Loops
 from thalweg.ir.rewrite import free_variables, postorder
 
 ENABLED = os.environ.get("THALWEG_VERIFY") == "1"
 
-_COMBINES = frozenset({"set", "sum", "prod", "max", "min"})
+_COMBINES = {"set", *(name for name, row in REDUCTIONS.items() if row.keeps_dtype)}
 _SUMS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 
 

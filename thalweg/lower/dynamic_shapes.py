@@ -7,6 +7,7 @@ batch size compiles nothing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -78,28 +79,24 @@ def _observed(kernels: Sequence[Kernel], shapes: Sequence[bytes]) -> list[Observ
     """The integers of a lowering's kernels; kernels that differ only in the constants of offsets
     (the items of a sequence, parts of a longer buffer) become one, with those constants as
     arguments."""
-    of_shape: dict[bytes, list[int]] = {}
+    of_shape: dict[bytes, list[int]] = defaultdict(list)
     for number, shape in enumerate(shapes):
-        of_shape.setdefault(shape, []).append(number)
+        of_shape[shape].append(number)
     found = [ObservedInts(integers(kernel)) for kernel in kernels]
     for numbers in of_shape.values():
         if len({found[number].integers for number in numbers}) > 1:
             places = places_of_offsets(kernels[numbers[0]])
-            for group in _groups([found[number].integers for number in numbers], places):
-                _share([numbers[position] for position in group], found)
+            groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+            for number in numbers:
+                pairs = enumerate(found[number].integers)
+                groups[tuple([n for place, n in pairs if place not in places])].append(number)
+            for group in groups.values():
+                _share(group, found)
     return found
 
 
-def _groups(all_integers: Sequence[tuple[int, ...]], free: frozenset[int]) -> list[list[int]]:
-    """The numbers of those that are equal but for the integers at the free positions."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for position, numbers in enumerate(all_integers):
-        fixed = tuple([n for place, n in enumerate(numbers) if place not in free])
-        groups.setdefault(fixed, []).append(position)
-    return list(groups.values())
-
-
 def _share(group: Sequence[int], found: list[ObservedInts]) -> None:
+    """Let the integers vary that differ in a group of kernels."""
     columns = zip(*[found[number].integers for number in group], strict=True)
     varying = frozenset(place for place, column in enumerate(columns) if len(set(column)) > 1)
     for number in group:

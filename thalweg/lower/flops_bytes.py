@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from thalweg.ir.expr import Accumulated, Cast, Const, Expr, Index, Load, Reduce, Word
 from thalweg.ir.fingerprint import fingerprint
 from thalweg.ir.kernel import Argument, Contraction, Kernel
-from thalweg.ir.loop import Variable
+from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.parametric import integers
 from thalweg.ir.rewrite import Fold, free_variables
 from thalweg.platform.caches import Bounded
@@ -28,10 +27,10 @@ _FREE = Const | Word | Index | Load | Accumulated | Cast
 
 
 class FlopsBytes(NamedTuple):
-    """The operations and bytes of one call of a kernel."""
+    """What one call computes and moves."""
 
-    operations: float
-    touched: tuple[int, ...]  # bytes of each argument
+    operations: float  # a multiplication with its addition counts as two
+    touched: tuple[int, ...]  # the bytes of each argument that are accessed
     moved: int  # bytes read and bytes written
 
 
@@ -39,22 +38,8 @@ class FlopsBytes(NamedTuple):
 _known = Bounded[Any, FlopsBytes]("flops and bytes of kernels", 2_000)
 
 
-def operations(kernel: Kernel) -> float:
-    """The operations of one call, a multiplication with its addition being two."""
-    return _counted(kernel).operations
-
-
-def moved_bytes(kernel: Kernel) -> int:
-    """The bytes that one call reads and writes."""
-    return _counted(kernel).moved
-
-
-def touched_bytes(kernel: Kernel) -> tuple[int, ...]:
-    """The bytes of each argument that one call accesses."""
-    return _counted(kernel).touched
-
-
-def _counted(kernel: Kernel) -> FlopsBytes:
+def flops_bytes(kernel: Kernel) -> FlopsBytes:
+    """The operations and bytes of one call of a kernel."""
     key = fingerprint(kernel), integers(kernel)
     found = _known.get(key)
     if found is None:
@@ -67,7 +52,7 @@ def _operations(kernel: Kernel) -> float:
         roots = [*(s.value for s in kernel.stores), *(c.condition for c in kernel.checks)]
         return _Count(_NOTHING).all(roots)
     results = frozenset((*kernel.batch, *kernel.rows, *kernel.columns))
-    products = 2.0 * _times(results.union(kernel.reduced))
+    products = 2.0 * iterations(results.union(kernel.reduced))
     return products + _Count(results).all([store.value for store in kernel.stores])
 
 
@@ -84,9 +69,9 @@ def _traffic(kernel: Kernel) -> tuple[tuple[int, ...], int]:
     count.all(roots)
     read, written = Counter(count.touched), Counter[Argument]()
     for store in kernel.stores:
-        written[store.argument] += _times(store.variables)
+        written[store.argument] += iterations(store.variables)
         if store.combine != "set":
-            read[store.argument] += _times(store.variables)
+            read[store.argument] += iterations(store.variables)
     moved = sum(_bytes(argument, n) for side in (read, written) for argument, n in side.items())
     return tuple([_bytes(a, read[a] + written[a]) for a in kernel.arguments]), moved
 
@@ -94,10 +79,6 @@ def _traffic(kernel: Kernel) -> tuple[tuple[int, ...], int]:
 def _bytes(argument: Argument, times: int) -> int:
     """The bytes of `times` accesses, at most those of the argument."""
     return min(times, int(argument.size)) * np.dtype(argument.dtype).itemsize
-
-
-def _times(variables: Iterable[Variable]) -> int:
-    return prod(int(variable.extent) for variable in variables)
 
 
 class _Count:
@@ -127,7 +108,7 @@ class _Count:
                 return self._of_sum, True
             case Load():
                 found = free_variables(part)
-                self.touched[part.buffer] = self.touched.get(part.buffer, 0) + _times(found)
+                self.touched[part.buffer] = self.touched.get(part.buffer, 0) + iterations(found)
                 return found, True
             case Reduce():
                 self._add(variables.union(part.variables), data)
@@ -141,4 +122,4 @@ class _Count:
         return variables, data
 
     def _add(self, variables: frozenset[Variable], data: bool) -> None:
-        self._total += _times(variables) if data else 0
+        self._total += iterations(variables) if data else 0

@@ -54,12 +54,13 @@ def regions(
     read = {t for unit in units if isinstance(unit, Node) for t in _taken(unit, controls)}
     read.update(fetches)
     alone = [node for node in nodes if node in loose and node.outputs[0] in read]
-    border = _Border(set(feeds), reference_roots(nodes), [n for n in nodes if n in loose])
+    fed, roots = set(feeds), reference_roots(nodes)
+    numbered = {node: place for place, node in enumerate(nodes) if node in loose}
     leaving = _leaving(units, fetches, controls)
     together: list[Unit] = []
     for number, unit in enumerate(units):
         if not isinstance(unit, Node):
-            together.append(border.region(unit, leaving[number]))
+            together.append(_region(unit, leaving[number], fed, roots, numbered))
         elif not isinstance(unit.op, Trace):
             together.append(controls.get(unit, unit))
     return [*alone, *together]
@@ -326,31 +327,25 @@ def _leaving(
     return found
 
 
-class _Border:
-    """Makes regions of groups of nodes: finds their inputs, references and outputs."""
-
-    def __init__(
-        self, fed: Collection[Tensor], roots: Mapping[Tensor, Tensor], loose: Sequence[Node]
-    ) -> None:
-        self._fed = fed
-        self._roots = roots
-        self._loose = {node: place for place, node in enumerate(loose)}
-
-    def region(self, nodes: _Group, wanted: Iterable[Tensor]) -> Region:
-        """The region of some nodes and the constants that they read."""
-        fed, loose = self._fed, self._loose
-        constants = {t.op for node in nodes for t in node.inputs if t.op in loose and t not in fed}
-        unit = [*sorted(constants, key=loose.__getitem__), *nodes]
-        inside = set(unit)
-        entering = dict.fromkeys(
-            t for node in unit for t in node.inputs if t.op not in inside or t in fed
-        )
-        used = [t for node in unit for t in (*node.inputs, *node.outputs) if t.dtype.is_ref_dtype]
-        here = {tensor: self._roots.get(tensor, tensor) for tensor in used if tensor not in fed}
-        return Region(
-            tuple(unit),
-            tuple(tensor for tensor in entering if tensor not in here),
-            tuple(dict.fromkeys(here.values())),
-            tuple(tensor for tensor in wanted if tensor not in fed),
-            here,
-        )
+def _region(
+    nodes: _Group,
+    wanted: Iterable[Tensor],
+    fed: Collection[Tensor],
+    roots: Mapping[Tensor, Tensor],
+    loose: Mapping[Node, int],
+) -> Region:
+    """The region of some nodes and the constants that they read."""
+    constants = {t.op for node in nodes for t in node.inputs if t.op in loose and t not in fed}
+    unit = [*sorted(constants, key=loose.__getitem__), *nodes]
+    inside = set(unit)
+    taken = [tensor for node in unit for tensor in node.inputs]
+    entering = dict.fromkeys(t for t in taken if t.op not in inside or t in fed)
+    used = [t for node in unit for t in (*node.inputs, *node.outputs) if t.dtype.is_ref_dtype]
+    here = {tensor: roots.get(tensor, tensor) for tensor in used if tensor not in fed}
+    return Region(
+        tuple(unit),
+        tuple(tensor for tensor in entering if tensor not in here),
+        tuple(dict.fromkeys(here.values())),
+        tuple(tensor for tensor in wanted if tensor not in fed),
+        here,
+    )

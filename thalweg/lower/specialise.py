@@ -70,6 +70,10 @@ class Specialised:
     shapes: Mapping[Tensor, Shape]
     values: Mapping[Tensor, Array]  # folded constants
 
+    def is_known(self, node: Node) -> bool:
+        """Whether all outputs of a node are folded constants."""
+        return bool(node.outputs) and all(tensor in self.values for tensor in node.outputs)
+
 
 def specialise(
     region: Region, shapes: Mapping[Tensor, Shape], values: Mapping[Tensor, Array]

@@ -231,7 +231,7 @@ def compiled(kernel, target, schedule=None):
 
 
 def call(made, addresses, arrays, threads=1, words=(), in_turn=False):
-    """Run all phases on threads, or in turn as if; the scratch memory has a guard behind it."""
+    """Run all phases, on threads or one after the other; a guard follows the scratch memory."""
     scratch = np.full(made.scratch + 192, 0x7F, np.uint8)
     start = (-scratch.ctypes.data) % 64
     table = [0, *(a.ctypes.data for a in arrays), scratch.ctypes.data + start, *words]

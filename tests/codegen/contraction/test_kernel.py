@@ -295,19 +295,20 @@ def test_epilogue_reads_a_transposed_operand_and_indices(native, terms):
 def test_several_stores_in_several_types(native):
     kernel = matmul(21, 35, 9)
     (store,) = kernel.stores
-    halves = argument(3, ml_dtypes.bfloat16, (21, 35), True)
+    narrow = argument(3, ml_dtypes.bfloat16, (21, 35), True)
     flags = argument(4, np.bool_, (21, 35), True)
     i, j = kernel.rows[0], kernel.columns[0]
     swapped = at((35, 21), j, i)
-    turned = argument(5, np.float32, (35, 21), True)
+    transposed = argument(5, np.float32, (35, 21), True)
     stores = (
         store,
-        Store(halves, (i, j), store.offset, SUM.cast(ml_dtypes.bfloat16)),
+        Store(narrow, (i, j), store.offset, SUM.cast(ml_dtypes.bfloat16)),
         Store(flags, (i, j), store.offset, SUM > 0),
-        Store(turned, (i, j), swapped, SUM * 2.0),
+        Store(transposed, (i, j), swapped, SUM * 2.0),
     )
     made = Contraction(
-        (*kernel.arguments, halves, flags, turned), (), kernel.rows, kernel.columns, kernel.reduced,
+        (*kernel.arguments, narrow, flags, transposed),
+        (), kernel.rows, kernel.columns, kernel.reduced,
         kernel.a, kernel.b, kernel.dtype, stores,
     )  # fmt: skip
     arrays = random_arrays(made, np.random.default_rng(1))
@@ -521,7 +522,7 @@ def test_odd_schedules(native, seed):
     "kernel", [*VARIED, matmul(16, 300, 400), matmul(16, 70, 300, tb=True), matmul(3, 40, 70)]
 )
 def test_neighbours_give_the_sums(native, kernel):
-    """A walk over schedules that differ in one respect from the one before."""
+    """A sequence of schedules that differ in one respect from the one before."""
     made = schedule(kernel, native)
     for step in range(6):
         near = neighbours(kernel, native, made)

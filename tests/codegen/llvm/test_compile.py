@@ -14,7 +14,7 @@ from thalweg.codegen.llvm.threads import Inside
 from thalweg.codegen.machine import CpuTarget, named, runs_here
 
 NATIVE = named("native")
-X86 = pytest.mark.skipif(NATIVE.architecture != "x86_64", reason="looks at x86-64 instructions")
+X86 = pytest.mark.skipif(NATIVE.architecture != "x86_64", reason="reads x86-64 instructions")
 
 
 def scale(lanes: int, factor: float = 2.5, name: str = "kernel") -> str:

@@ -1,4 +1,4 @@
-"""Copies that turn arrays round: permuted axes of odd sizes, against a plain NumPy reading."""
+"""Transposes: permuted axes of odd sizes, against a plain NumPy reading."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def permuted(shape: tuple[int, ...], order: tuple[int, ...], dtype: Any, start: 
     x, out = Argument(0, dtype, size + start), Argument(1, dtype, size, True)
     loops = [Variable.fresh(extent) for extent in shape]
     strides = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
-    turned = [shape[axis] for axis in order]
-    steps = [int(np.prod(turned[i + 1 :])) for i in range(len(shape))]
+    permuted_shape = [shape[axis] for axis in order]
+    steps = [int(np.prod(permuted_shape[i + 1 :])) for i in range(len(shape))]
     source = tuple(zip(strides, loops, strict=True))
     sink = tuple((step, loops[axis]) for step, axis in zip(steps, order, strict=True))
     variables = tuple(loops[axis] for axis in order)
@@ -35,7 +35,7 @@ def permuted(shape: tuple[int, ...], order: tuple[int, ...], dtype: Any, start: 
     return Loops((x, out), variables, (store,))
 
 
-def turns(kernel: Loops, target: CpuTarget = WIDE) -> bool:
+def is_transpose(kernel: Loops, target: CpuTarget = WIDE) -> bool:
     return transpose_of(simplest(kernel), target) is not None
 
 
@@ -55,13 +55,13 @@ def turns(kernel: Loops, target: CpuTarget = WIDE) -> bool:
 )
 def test_axes_in_another_order(dtype: Any, shape: tuple[int, ...], order: tuple[int, ...]) -> None:
     kernel = permuted(shape, order, dtype)
-    assert turns(kernel)
+    assert is_transpose(kernel)
     agree(kernel, [numbers(shape, dtype), np.zeros([shape[axis] for axis in order], dtype)])
 
 
 def test_part_of_an_array() -> None:
     kernel = permuted((45, 64), (1, 0), np.float32, start=7)
-    assert turns(kernel)
+    assert is_transpose(kernel)
     agree(kernel, [numbers(45 * 64 + 7, np.float32), np.zeros((64, 45), np.float32)])
 
 
@@ -73,7 +73,7 @@ def test_sizes_known_at_run_time(rows: int, columns: int) -> None:
     i, j = Variable(m, "i"), Variable(n, "j")
     store = Store(out, (j, i), Affine(0, {j: m, i: 1}), at(x, (n, i), (1, j)))
     kernel = Loops((x, out), (j, i), (store,))
-    assert turns(kernel)
+    assert is_transpose(kernel)
     values = numbers((rows, columns), np.float32)
     for target in TARGETS:
         for threads in (1, 3):
@@ -83,15 +83,15 @@ def test_sizes_known_at_run_time(rows: int, columns: int) -> None:
 
 
 def test_what_is_no_turn() -> None:
-    assert not turns(permuted((8, 40, 32), (1, 0, 2), np.float32))  # rows stay rows
-    assert not turns(permuted((40, 8), (1, 0), np.float32))  # less than a square
-    assert not turns(permuted((64, 64), (1, 0), np.int8))
-    assert not turns(permuted((64, 500), (1, 0), np.float32))  # gathered as fast
-    assert turns(permuted((64, 500), (1, 0), np.int16))
+    assert not is_transpose(permuted((8, 40, 32), (1, 0, 2), np.float32))  # rows stay rows
+    assert not is_transpose(permuted((40, 8), (1, 0), np.float32))  # less than a tile
+    assert not is_transpose(permuted((64, 64), (1, 0), np.int8))
+    assert not is_transpose(permuted((64, 500), (1, 0), np.float32))  # gathered as fast
+    assert is_transpose(permuted((64, 500), (1, 0), np.int16))
     plain = permuted((64, 64), (1, 0), np.float32)
     (store,) = plain.stores
     more = Store(store.argument, store.variables, store.offset, store.value * 2.0)
-    assert not turns(Loops(plain.arguments, plain.variables, (more,)))
+    assert not is_transpose(Loops(plain.arguments, plain.variables, (more,)))
     x = store.argument
     inside = Store(x, store.variables, store.offset, Load(x, store.value.offset))
-    assert not turns(Loops((x,), plain.variables, (inside,)))
+    assert not is_transpose(Loops((x,), plain.variables, (inside,)))

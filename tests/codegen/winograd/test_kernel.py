@@ -25,7 +25,7 @@ from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.llvm.compile import assembly
 from thalweg.codegen.machine import named
-from thalweg.codegen.winograd.filter import filtering
+from thalweg.codegen.winograd.algorithm import algorithm
 from thalweg.codegen.winograd.form import window_of
 from thalweg.codegen.winograd.kernel import emit_winograd
 from thalweg.codegen.winograd.plan import Blocks
@@ -61,7 +61,7 @@ def held(kernel, target, cut, threads=1, seed=0, bound=0):
 
 @pytest.mark.parametrize(("taps", "outputs"), [(3, 2), (3, 4), (5, 2)])
 def test_transforms_filter_a_line_exactly(taps, outputs):
-    made = filtering(outputs, taps)
+    made = algorithm(outputs, taps)
     rng = np.random.default_rng(outputs)
     elements, taps = rng.standard_normal(made.size), rng.standard_normal(taps)
     inputs, filters, results = (
@@ -74,7 +74,7 @@ def test_transforms_filter_a_line_exactly(taps, outputs):
 
 @pytest.mark.parametrize("taps", [3, 5])
 def test_two_outputs_take_no_product_of_an_input_that_they_do_not_see(taps):
-    made = filtering(2, taps)  # which is why such tiles need no guard against large inputs
+    made = algorithm(2, taps)  # which is why such tiles need no guard against large inputs
     inputs, results = (np.array(m, float) != 0 for m in (made.of_inputs, made.of_outputs))
     seen = [[i <= element < i + taps for element in range(made.size)] for i in range(2)]
     np.testing.assert_array_equal(results @ inputs, seen)

@@ -1,4 +1,4 @@
-"""Minimal filtering of inputs of very different magnitude: a result has no error but its own."""
+"""Winograd convolutions of inputs of very different magnitude: each result has its own error."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Convolution:
     def _made(self) -> Any:
         if not self.gradient:
             return tf.nn.conv2d(self.x, self.filters, [1, 1, 1, 1], "SAME")
-        turned = self.filters.transpose(0, 1, 3, 2)
+        swapped = self.filters.transpose(0, 1, 3, 2)
         sizes = [2, SIDE, SIDE, COLUMNS]
-        return tf.nn.conv2d_backprop_input(sizes, turned, self.x, [1, 1, 1, 1], "SAME")
+        return tf.nn.conv2d_backprop_input(sizes, swapped, self.x, [1, 1, 1, 1], "SAME")
 
     def __call__(self, x: Any) -> Any:
         return self.session.run(self.y, {self.x: x})

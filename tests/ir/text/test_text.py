@@ -1,4 +1,4 @@
-"""What the text of kernels looks like, that all parts of a kernel have one, and what is refused."""
+"""The text of kernels: its form, that all parts of a kernel have one, and what is refused."""
 
 from __future__ import annotations
 

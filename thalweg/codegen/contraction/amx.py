@@ -1,9 +1,9 @@
 """Products of bfloat16 numbers on the matrix unit of a processor (AMX): tiles of 16 by 16 sums.
 
 What comes in is a contraction whose factors are bfloat16 numbers, and a schedule; what goes out is
-LLVM text. The unit multiplies 16 rows of 32 numbers by 16 columns of as many, which lie in pairs:
-a phase, or every piece of work, packs the columns so. Sums go through memory to what is done with
-them.
+LLVM text. The unit multiplies 16 rows of 32 numbers by 16 columns of as many, stored in pairs: a
+phase of its own, or every piece of work, packs the columns so. The epilogue reads the sums from
+memory.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def instruct(b: Builder, name: str, *arguments: Value | int) -> None:
 class _Layout:
     """How the factors lie in scratch memory, in elements.
 
-    Sums go by steps of 32 numbers of one variable, for all values of the others in turn. A step of
+    Sums go by steps of 32 numbers of one variable, for all values of the others. A step of
     the rows' factor has all rows of a piece side by side; one of the columns' has 16 pairs of all
     columns of a panel.
     """
@@ -131,7 +131,7 @@ class _Columns:
                 self._pairs(here, start, base)
 
     def _lies_across(self) -> bool:
-        """Whether the numbers of a sum lie side by side: squares of pairs are then transposed."""
+        """Whether the numbers of a sum are contiguous: tiles of pairs are then transposed."""
         value = self.access.value
         if not isinstance(value, Load) or self.access.bounds:
             return False
@@ -149,7 +149,7 @@ class _Columns:
             rows: list[Value] = []
             for number in range(first, first + SIDE):
                 column = frame.add(at[self.lane], frame.integer(number))
-                # Beyond the last column that one stands again; nobody looks at the sums.
+                # Beyond the last column that one is repeated; nobody reads the sums.
                 column = frame.subtract(frame.least(column, last), at[self.lane])
                 place = frame.place(offset, {**at, self.hot: start})
                 place = frame.add(place, frame.multiply(column, step))

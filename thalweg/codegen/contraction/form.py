@@ -13,6 +13,7 @@ from itertools import permutations
 
 from thalweg.ir.dynamic import is_static, times
 from thalweg.ir.expr import Expr, Index, Load, Variable, Word, call
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, Term
 from thalweg.ir.kernel import Access, Argument, Contraction, Store
 from thalweg.ir.rewrite import KernelRewriter, postorder
@@ -100,22 +101,21 @@ def _values(kernel: Contraction) -> list[Expr | None]:
 
 def simplified(kernel: Contraction) -> Contraction:
     """The same kernel over the fewest variables, its result contiguous along a column if it can."""
-    kernel = _merged(_within(_without_units(settled(kernel))))
+    kernel = _merged(_within(_without_units(with_plain_stores(kernel))))
     return _swapped(kernel) if _wants_swap(kernel) else kernel
 
 
-def settled(kernel: Contraction) -> Contraction:
+def with_plain_stores(kernel: Contraction) -> Contraction:
     """Stores that fold into what is there read it themselves, and give the type they store."""
 
-    def settle(store: Store) -> Store:
+    def plain(store: Store) -> Store:
         value = store.value
         if store.combine != "set":
             there = Load(store.argument, store.offset)
-            function = {"sum": "add", "prod": "mul"}.get(store.combine, store.combine)
-            value = call(function, there, value)
+            value = call(REDUCTIONS[store.combine].function, there, value)
         return replace(store, value=value, combine="set")
 
-    return replace(kernel, stores=tuple(settle(store) for store in kernel.stores))
+    return replace(kernel, stores=tuple(plain(store) for store in kernel.stores))
 
 
 def _without_units(kernel: Contraction) -> Contraction:

@@ -1,7 +1,7 @@
 """The phase of a contraction that multiplies: pieces of work, panels of columns, tiles of rows.
 
-Every thread takes its pieces of the result, copies what it must of the factors, and runs the
-micro-kernel on tile after tile, with what is to be done with the finished sums in registers.
+Every thread takes its pieces of the result, packs its factors where the schedule says so, and runs
+the micro-kernel tile by tile, with the epilogue on the sums in registers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packed copies of a contraction's factors: what they look like, and the loops that make them.
+"""Packed copies of a contraction's factors: their layout, and the loops that make them.
 
 A `Packing` says how a factor is laid out in scratch memory: one axis per variable, or per window,
 where variables move along one padded axis together (oh·stride + kh). Padding becomes zeros and
@@ -199,7 +199,7 @@ def _moves_along(axis: Axis, offset: Affine) -> bool:
 def transposed(b: Builder, rows: Sequence[Value]) -> list[Value]:
     """Vectors, as many as each has lanes, with rows and columns swapped.
 
-    Swapping the halves off the diagonal of a square, then those of its quarters, does it.
+    Swaps the off-diagonal quarters of the tile, then those of each quarter, and so on.
     """
     vectors, count = list(rows), len(rows)
     step = count // 2
@@ -283,7 +283,7 @@ class Copy:
         with frame.b.loop(frame.integer(0), self._count(depth), one) as loop:
             self.at[axis.coordinate] = frame.add(start, loop.index)
             inner = frame.add(place, frame.multiply(loop.index, self.strides[depth]))
-            bounds = [] if zero else self._settled(depth)
+            bounds = [] if zero else self._decided_bounds(depth)
             if bounds:
                 self._guarded(depth, inner, bounds)
             else:
@@ -292,7 +292,7 @@ class Copy:
     # Elements along memory that come to lie across
 
     def _transposes(self) -> bool:
-        """Whether rows of a tile are apart and what comes next is not: squares are transposed."""
+        """Whether rows of a tile are strided and columns contiguous: it is transposed."""
         packing, source = self.packing, self._source
         if not packing.tiling or packing.along or len(packing.bounds) != 1 or len(self.axes) < 3:
             return False
@@ -316,7 +316,7 @@ class Copy:
         return (argument, offset) if offset.is_plain and (is_same or is_wide) else None
 
     def _transposed(self, place: Value) -> None:
-        """The squares of one tile, then what is left, element by element."""
+        """The transposed blocks of one tile, then what is left, element by element."""
         frame, depth, lanes = self.frame, len(self.axes) - 2, self.lanes
         axis, stride = self.axes[depth], self.strides[depth]
         start, count = self._start(axis), self._count(depth)
@@ -390,7 +390,7 @@ class Copy:
             return length
         return frame.least(length, frame.subtract(frame.integer(extent), start))
 
-    def _settled(self, depth: int) -> list[Bound]:
+    def _decided_bounds(self, depth: int) -> list[Bound]:
         """The bounds that are known once the coordinate at this depth is."""
         open_axes = {axis.coordinate for axis in self.axes[depth + 1 :]}
         here = self.axes[depth].coordinate
@@ -461,7 +461,7 @@ class Copy:
     def _lanes_inside(self, leaves: Leaves) -> Value | None:
         """The lanes that bounds on the innermost axis allow."""
         frame, inside = self.frame, None
-        for bound in self._settled(len(self.axes) - 1):
+        for bound in self._decided_bounds(len(self.axes) - 1):
             if self.packing.tiling and bound is self.packing.bounds[0]:  # the end of the last tile
                 start = frame.place(bound[1], leaves.at)
                 here = frame.below(start, frame.integer(bound[2]), self.lanes)

@@ -364,7 +364,7 @@ def _split(setting: Setting, made: Schedule, most: int) -> Schedule:
 
 
 def _with_pieces(setting: Setting, made: Schedule) -> Schedule:
-    """Pieces of work of the least cost: rows and columns in turn, from all columns on."""
+    """Pieces of work of the least cost: rows and columns alternately, from all columns on."""
     copies = _copies_of_b(setting, made)
     likely = replace(made, panels=setting.panels(made), copy_b=copies[-1])
     for _ in range(2):

@@ -1,7 +1,7 @@
 """Schedules: how a contraction may be computed, and what that means for its factors.
 
 A `Schedule` is plain numbers: tiles, blocks, copies. With the form of a contraction and a target (a
-`Setting`) they say what a piece of work spans and how copies of the factors look.
+`Setting`) they say what a piece of work spans and the layout of packed factors.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Setting:
         return {}
 
     def packing_of_a(self, made: Schedule) -> Packing | None:
-        """How a copy of the rows' factor looks, if there is one."""
+        """The layout of the packed rows' factor, if it is packed."""
         if not made.copy_a:
             return None
         key = made.copy_a, made.tile_at, made.tile
@@ -190,7 +190,7 @@ def uses(access: Access) -> set[Variable]:
 
 
 def packing_of_a(form: Form, made: Schedule) -> Packing | None:
-    """How a copy of the rows' factor looks."""
+    """The layout of the packed rows' factor."""
     access = form.kernel.a
     inner = [*form.rows, *form.reduced, *([form.lane] if form.depthwise else [])]
     used = _used_in(access)

@@ -1,7 +1,7 @@
 """Writing LLVM: typed values, instructions, and structured loops and branches.
 
 A `Builder` is one function in the making. Instructions are methods that take and give `Value`s;
-scalars and vectors are told apart by their type alone, so code that is written for one lane works
+scalars and vectors differ in their type alone, so code that is written for one lane works
 for sixteen. `Module.text` is what LLVM reads.
 """
 

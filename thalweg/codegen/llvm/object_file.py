@@ -65,7 +65,7 @@ class ObjectFile:
     def check(self, functions: Sequence[str], architecture: str) -> None:
         """Raise ValueError unless it is whole, and defines these functions."""
         try:
-            with gc_paused():  # what is read is dropped at once, and is no reason to look around
+            with gc_paused():  # what is read is dropped at once
                 sound = all(self._conditions(functions, architecture))
         except (struct.error, LookupError, UnicodeDecodeError) as error:
             raise ValueError("This is no object file.") from error

@@ -10,29 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from thalweg.codegen.llvm.builder import Builder, Value, constant
 from thalweg.codegen.loops.lanes import Slots
-from thalweg.codegen.math.reductions import Fold, State, fold_of
+from thalweg.codegen.math.reductions import Accumulator, State, accumulator_of
 from thalweg.ir.expr import Reduce
-from thalweg.platform.dtype_traits import is_float
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Which loop of a nest is cut, into blocks of how many turns; `certain`: into several ones."""
+    """Which loop of a nest is cut, into blocks of how many iterations; `certain`: into several."""
 
     position: int
     size: int
     certain: bool
 
 
-def cut_of(turns: Sequence[int | None], block: int) -> Cut | None:
+def cut_of(counts: Sequence[int | None], block: int) -> Cut | None:
     """Where to cut loops, outermost first, so that blocks add up to twice `block` terms at most."""
     inner = 1
-    for position in reversed(range(len(turns))):
-        count = turns[position]
+    for position in reversed(range(len(counts))):
+        count = counts[position]
         if count is None or inner * count > 2 * block:
             return Cut(position, -(-block // inner), position > 0 or count is not None)
         inner *= max(count, 1)
@@ -49,15 +46,15 @@ class Totals:
     @property
     def rounds(self) -> bool:
         """Whether blocks make a difference to any of the reductions."""
-        return any(_rounds(fold_of(expr)) for expr in self.group)
+        return any(accumulator_of(expr).is_compensated for expr in self.group)
 
     def start(self, slots: Slots) -> Slots:
         """The totals before any block, of slots like these."""
         return [
             [
                 value
-                for fold, state, _ in self._each(slot, slot)
-                for value in (*fold.start(state[0].type.lanes), *_nothing_lost(fold, state))
+                for accumulator, state, _ in self._each(slot, slot)
+                for value in self._start(accumulator, state)
             ]
             for slot in slots
         ]
@@ -67,8 +64,8 @@ class Totals:
         return [
             [
                 value
-                for fold, state, kept in self._each(slot, total)
-                for value in self._taken(fold, kept, state)
+                for accumulator, state, kept in self._each(slot, total)
+                for value in self._taken(accumulator, kept, state)
             ]
             for total, slot in zip(totals, slots, strict=True)
         ]
@@ -78,27 +75,31 @@ class Totals:
         return [
             [
                 value
-                for fold, _, kept in self._each(total, total, True)
-                for value in self._state(fold, kept)
+                for accumulator, _, kept in self._each(total, total, True)
+                for value in self._state(accumulator, kept)
             ]
             for total in totals
         ]
 
     def _each(
         self, slot: Sequence[Value], total: Sequence[Value], is_total: bool = False
-    ) -> Iterator[tuple[Fold, State, State]]:
+    ) -> Iterator[tuple[Accumulator, State, State]]:
         """Each reduction with its part of a slot, and of the totals for that slot."""
         first = start = 0
         for expr in self.group:
-            fold = fold_of(expr)
-            size, kept = fold.size, fold.size + _rounds(fold)
+            accumulator = accumulator_of(expr)
+            size, kept = accumulator.size, accumulator.size + accumulator.is_compensated
             step = kept if is_total else size
-            yield fold, list(slot[first : first + size]), list(total[start : start + kept])
+            yield accumulator, list(slot[first : first + size]), list(total[start : start + kept])
             first, start = first + step, start + kept
 
-    def _taken(self, fold: Fold, kept: State, state: State) -> State:
-        if not _rounds(fold):
-            return fold.merge(self.b, kept, state)
+    def _start(self, accumulator: Accumulator, state: State) -> State:
+        lost = [constant(state[0].type, 0.0)] if accumulator.is_compensated else []
+        return accumulator.start(state[0].type.lanes) + lost
+
+    def _taken(self, accumulator: Accumulator, kept: State, state: State) -> State:
+        if not accumulator.is_compensated:
+            return accumulator.merge(self.b, kept, state)
         b, (total, lost), (more,) = self.b, kept, state
         new = b.binary("fadd", total, more)
         added = b.binary("fsub", new, total)  # what became of `more`
@@ -109,18 +110,10 @@ class Totals:
         )
         return [new, b.binary("fadd", lost, missing)]
 
-    def _state(self, fold: Fold, kept: State) -> State:
-        if not _rounds(fold):
+    def _state(self, accumulator: Accumulator, kept: State) -> State:
+        if not accumulator.is_compensated:
             return kept
         b, (total, lost) = self.b, kept
         # Of a sum that left the range of numbers nothing is known to be lost.
         is_whole = b.compare("uno", lost, lost)
         return [b.select(is_whole, total, b.binary("fadd", total, lost))]
-
-
-def _rounds(fold: Fold) -> bool:
-    return fold.kind == "sum" and is_float(np.dtype(fold.dtype))
-
-
-def _nothing_lost(fold: Fold, state: State) -> State:
-    return [constant(state[0].type, 0.0)] if _rounds(fold) else []

@@ -1,8 +1,8 @@
-"""Computing what a loop kernel needs, as early as it can be known.
+"""Evaluation of a loop kernel's expressions, hoisted out of all loops they do not depend on.
 
-What comes in are expressions and the scope to know them in; what goes out are instructions, and
-copies that know the values. Reductions over the same variables that need none of each other share
-one loop; what they compute at length and others need again is kept in memory.
+What comes in are expressions and the scope to evaluate them in; what goes out are instructions, and
+scopes that hold the values. Independent reductions over the same variables share one loop; what
+they compute at length and others need again is spilled to memory.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from thalweg.codegen.loops.lanes import Body, Lanes, Slots, flat, like
 from thalweg.codegen.loops.plan import BLOCK, Plan, is_long
 from thalweg.codegen.loops.scope import Frame, LaneScope, Scope, Spill
 from thalweg.codegen.math.elements import register_type
-from thalweg.codegen.math.reductions import Fold, State, fold_of
+from thalweg.codegen.math.reductions import State, accumulator_of
 from thalweg.ir.expr import Const, Expr, Reduce, Select
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, postorder
 
-_STAGED_ELEMENTS, _PADDED = 1 << 13, 64  # in the first cache; whole vectors
+_MAX_SPILLED, _PADDED = 1 << 13, 64  # in the first cache; whole vectors
 _REDUCED_COPIES = 4  # accumulators side by side: an addition takes four cycles
 _REDUCED_PARTS = 32  # partial sums, at least: narrow vectors round no worse than wide ones
 _LANE_BLOCK, _COLUMN_BLOCK = (
@@ -40,7 +40,7 @@ Span = tuple[Value, Value]
 @dataclass(frozen=True)
 class _Nest:
     """The loops of reductions, outermost first: the innermost in lanes, if it is. `bodies` are what
-    is reduced, `inside` takes the elements of a turn."""
+    is reduced, `inside` takes the elements of an iteration."""
 
     variables: tuple[Variable, ...]
     bodies: Sequence[Expr]
@@ -48,14 +48,14 @@ class _Nest:
     lanes: Lanes | None = None
 
     @property
-    def turns(self) -> list[int | None]:
-        """How many turns each loop has, where that is known."""
+    def iterations(self) -> list[int | None]:
+        """How many iterations each loop has, where that is known."""
         counts = map(extent_of, self.variables)
         units = [self._unit(place) for place in range(len(self.variables))]
         return [c if c is None else -(-c // unit) for c, unit in zip(counts, units, strict=True)]
 
     def unit_of(self, cut: Cut) -> int:
-        """How many values of the variable that is cut one turn takes."""
+        """How many values of the variable that is cut one iteration takes."""
         return self._unit(cut.position)
 
     def inside_of(self, cut: Cut) -> _Nest:
@@ -157,22 +157,22 @@ class Computation:
         self.ready(scope, _bodies(group))
         lane = self._plan.lanes.get(variables)
         in_lanes = lane is not None and scope.is_scalar and self._worth(lane)
-        staged = self._to_stage(scope, group)
+        spilled = self._to_spill(scope, group)
         if lane is not None and in_lanes:
-            slots = self._fold_in_lanes(scope, group, lane, staged)
+            slots = self._reduce_in_lanes(scope, group, lane, spilled)
         else:
-            slots = self._fold(scope, group, staged)
+            slots = self._reduce_in_loops(scope, group, spilled)
         for copy, slot in zip(scope.copies, slots, strict=True):
             for expr, state in _states(group, slot):
-                copy.remember(expr, fold_of(expr).result(self._b, state))
-        for copy, memory in zip(scope.copies, staged, strict=True):
-            copy.staged |= memory
+                copy.remember(expr, accumulator_of(expr).result(self._b, state))
+        for copy, memory in zip(scope.copies, spilled, strict=True):
+            copy.spilled |= memory
 
-    def _to_stage(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
+    def _to_spill(self, scope: Scope, group: Sequence[Reduce]) -> list[dict[Expr, Spill]]:
         """Memory, for each copy, for what a reduction computes at length and others need again."""
         variable, *others = group[0].variables
         count = extent_of(variable)
-        if not self._long or others or count is None or count * scope.lanes > _STAGED_ELEMENTS:
+        if not self._long or others or count is None or count * scope.lanes > _MAX_SPILLED:
             return [{} for _ in scope.copies]
         chosen = self._reused(group, variable, scope.names | {variable})
         return [
@@ -205,13 +205,13 @@ class Computation:
         count = extent_of(lane)
         return count is None or count >= 4
 
-    def _fold(
-        self, scope: Scope, group: Sequence[Reduce], staged: Sequence[dict[Expr, Spill]]
+    def _reduce_in_loops(
+        self, scope: Scope, group: Sequence[Reduce], spilled: Sequence[dict[Expr, Spill]]
     ) -> Slots:
         """A loop over each variable, with a state for each reduction and copy."""
 
         def inside(inner: Scope, slots: Slots) -> Slots:
-            return self._take(inner, group, slots, staged)
+            return self._take(inner, group, slots, spilled)
 
         start = [_starts(group, copy.lanes) for copy in scope.copies]
         nest = _Nest(group[0].variables, _bodies(group), inside)
@@ -222,7 +222,7 @@ class Computation:
     ) -> Slots:
         """The states after all loops of a nest, in blocks where sums are long."""
         totals = Totals(self._b, group)
-        cut = cut_of(nest.turns, block) if totals.rounds else None
+        cut = cut_of(nest.iterations, block) if totals.rounds else None
         if cut is None:
             return self._joined(group, nest, self._nest(scope, nest, start))
         if not cut.certain:
@@ -269,7 +269,7 @@ class Computation:
     def _blocks(
         self, scope: Scope, nest: _Nest, cut: Cut, carried: Sequence[Value]
     ) -> Generator[tuple[Loop, Span]]:
-        """A loop over the blocks of a nest; a block goes from one turn to another."""
+        """A loop over the blocks of a nest; a block is a range of iterations."""
         b, zero = self._b, constant(I64, 0)
         count = self.extent(nest.variables[cut.position])
         size = constant(I64, cut.size * nest.unit_of(cut))
@@ -298,13 +298,13 @@ class Computation:
         scope: Scope,
         group: Sequence[Reduce],
         slots: Slots,
-        staged: Sequence[dict[Expr, Spill]],
+        spilled: Sequence[dict[Expr, Spill]],
     ) -> Slots:
-        """Take the elements of one turn into the states."""
+        """Take the elements of one iteration into the states."""
         self.ready(scope, _bodies(group))
-        for copy, memory in zip(scope.copies, cycle(staged), strict=False):
+        for copy, memory in zip(scope.copies, cycle(spilled), strict=False):
             for expr, place in memory.items():
-                copy.stage(expr, place)
+                copy.spill(expr, place)
         return [
             [
                 value
@@ -316,27 +316,29 @@ class Computation:
 
     def _taken(self, copy: LaneScope, expr: Reduce, state: State) -> State:
         variables = expr.variables
-        b, fold = self._b, fold_of(expr)
-        element = copy.value_as(expr.body, fold.dtype, copy.tail)
-        place = b.splat(copy.index(variables[0]), copy.lanes) if fold.finds_place else element
-        after = fold.take(b, state, element, place)
+        b, accumulator = self._b, accumulator_of(expr)
+        element = copy.value_as(expr.body, accumulator.dtype, copy.tail)
+        position = element
+        if accumulator.row.gives_position:
+            position = b.splat(copy.index(variables[0]), copy.lanes)
+        after = accumulator.take(b, state, element, position)
         if copy.tail is None or copy.vector not in variables:
             return after
         return [b.select(copy.tail, new, old) for new, old in zip(after, state, strict=True)]
 
-    def _fold_in_lanes(
+    def _reduce_in_lanes(
         self,
         scope: Scope,
         group: Sequence[Reduce],
         lane: Variable,
-        staged: Sequence[dict[Expr, Spill]],
+        spilled: Sequence[dict[Expr, Spill]],
     ) -> Slots:
         """Partial states in lanes, of several vectors side by side, combined in a fixed order."""
         width, copies = self._lane_width(lane), self._lane_copies(lane, group)
         loop = Lanes(self._b, lane, width, copies, self._plan.masks())
 
         def take(inner: Scope, slots: Slots) -> Slots:
-            return self._take(inner, group, slots, staged)
+            return self._take(inner, group, slots, spilled)
 
         others = [v for v in group[0].variables if v is not lane]
         start = [_starts(group, lanes) for lanes in loop.kept]
@@ -357,7 +359,7 @@ class Computation:
         return [
             value
             for column in columns
-            for value in _pairwise([s for _, s in column], self._merge_of(fold_of(column[0][0])))
+            for value in _pairwise([s for _, s in column], self._merge_of(column[0][0]))
         ]
 
     def _merged(self, group: Sequence[Reduce], slots: Slots) -> list[Value]:
@@ -366,14 +368,15 @@ class Computation:
             [
                 value
                 for expr, state in _states(group, slot)
-                for value in fold_of(expr).across(self._b, state)
+                for value in accumulator_of(expr).across(self._b, state)
             ]
             for slot in slots
         ]
         return self._one_of(group, across)
 
-    def _merge_of(self, fold: Fold) -> Callable[[State, State], State]:
-        return lambda one, other: fold.merge(self._b, one, other)
+    def _merge_of(self, expr: Reduce) -> Callable[[State, State], State]:
+        accumulator = accumulator_of(expr)
+        return lambda one, other: accumulator.merge(self._b, one, other)
 
     def _lane_width(self, lane: Variable) -> int:
         count, lanes = extent_of(lane), self._plan.target.lanes
@@ -427,14 +430,14 @@ def _apart(values: Sequence[Value], first: Slots, second: Slots) -> tuple[Slots,
 
 def _starts(group: Sequence[Reduce], lanes: int) -> list[Value]:
     """The states of several reductions before any element."""
-    return [value for expr in group for value in fold_of(expr).start(lanes)]
+    return [value for expr in group for value in accumulator_of(expr).start(lanes)]
 
 
 def _states(group: Sequence[Reduce], slot: Sequence[Value]) -> Iterator[tuple[Reduce, State]]:
     """The states of several reductions in one copy."""
     first = 0
     for expr in group:
-        size = fold_of(expr).size
+        size = accumulator_of(expr).size
         yield expr, list(slot[first : first + size])
         first += size
 

@@ -1,8 +1,7 @@
-"""Writing the loops of a kernel as its plan says.
+"""The loops of a kernel as instructions, by its plan.
 
 What comes in is a `Plan` and a function to write into; loops, scans, checks and stores go out as
-instructions. Before each loop, everything inside it that does not depend on its variable is
-computed.
+instructions. Before each loop, everything invariant in it is computed.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from thalweg.codegen.loops.facts import extent_of, roots_of
 from thalweg.codegen.loops.lanes import Lanes, Slots
 from thalweg.codegen.loops.plan import BLOCK, Plan
 from thalweg.codegen.loops.scope import Address, Frame, LaneScope, Scope, any_of
-from thalweg.codegen.math.reductions import combine, fold_of
+from thalweg.codegen.math.reductions import accumulator_of, combined
 from thalweg.ir.expr import Expr, Reduce, Scan
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.kernel import Argument, Check, Store
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import postorder
@@ -187,19 +187,19 @@ class Emission:
             value
             for copy in scope.copies
             for scan in scans
-            for value in fold_of(scan).start(copy.lanes)
+            for value in accumulator_of(scan).start(copy.lanes)
         ]
 
     def _scanned(self, scope: Scope, scans: Sequence[Scan], carried: list[Value]) -> list[Value]:
         """Take one more element into each scan; its value is that before or after it."""
         states = dict(zip([(c, s) for c in scope.copies for s in scans], carried, strict=True))
         for scan in scans:
-            fold, body, exclusive = fold_of(scan), scan.body, scan.exclusive
+            accumulator, body, exclusive = accumulator_of(scan), scan.body, scan.exclusive
             self._computation.ready(scope, [body])
             for copy in scope.copies:
                 before = states[copy, scan]
-                element = copy.value_as(body, fold.dtype, copy.tail)
-                (after,) = fold.take(self._b, [before], element, element)
+                element = copy.value_as(body, accumulator.dtype, copy.tail)
+                (after,) = accumulator.take(self._b, [before], element, element)
                 states[copy, scan] = after
                 copy.remember(scan, before if exclusive else after)
         return list(states.values())
@@ -249,12 +249,13 @@ class Emission:
     def _store(
         self, store: Store, copy: LaneScope, place: Address, value: Value, mask: Value | None
     ) -> None:
-        if store.combine == "sum" and not store.variables and copy.adds_at_once(store.argument):
+        row = REDUCTIONS.get(store.combine)
+        if row and row.atomic and not store.variables and copy.adds_at_once(store.argument):
             copy.add(store.argument, place, value)
             return
-        if store.combine != "set":
+        if row:
             old = copy.read(store.argument, place, mask)
-            value = combine(self._b, store.combine, store.argument.dtype, old, value)
+            value = combined(self._b, row, store.argument.dtype, old, value)
         copy.write(store.argument, place, value, mask)
 
 

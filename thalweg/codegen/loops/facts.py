@@ -1,15 +1,8 @@
-"""Facts about the expressions of loop kernels: parts, free variables, reach, strides.
-
-What comes in are expressions and places as `thalweg.ir.kernel` has them; what goes out is what
-can be said about them without running anything.
-"""
+"""Static facts about the expressions of loop kernels: extents, strides, speculation safety."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
 
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Call, Const, Expr, Load, Reduce, Variable
@@ -17,7 +10,6 @@ from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine
 from thalweg.ir.kernel import Check, Store
 from thalweg.ir.rewrite import Fold
-from thalweg.platform.dtype_traits import bounds
 
 
 def outside_reductions(roots: Iterable[Expr]) -> set[Expr]:
@@ -63,12 +55,3 @@ def harmless(expr: Expr) -> bool:
     if isinstance(expr, Call) and FUNCTIONS[expr.function].divides:
         return isinstance(expr.arguments[1], Const) or expr.dtype.kind not in "iub"
     return True
-
-
-def identity(kind: str, dtype: Any) -> Any:
-    """What a reduction of nothing gives, as a number of its dtype."""
-    known: Any = np.dtype(dtype)
-    plain = {"sum": 0, "prod": 1, "all": True, "any": False}
-    if kind in plain:
-        return np.asarray(plain[kind]).astype(known)[()]
-    return bounds(known)[kind in ("min", "argmin")]

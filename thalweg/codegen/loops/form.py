@@ -1,4 +1,4 @@
-"""The form of a loop kernel that the code generator works on: a `Loops` kernel in the making."""
+"""The form of a loop kernel that the code generator rewrites and plans."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ DIVISION_FAULT = 1
 
 @dataclass(frozen=True)
 class Iteration:
-    """Kernels that are all of a loop's turn: they run again as long as a byte that one of them
+    """Kernels that are one iteration of a loop: they run again as long as a byte that one of them
     wrote is not zero, but not more often than `most` times in one call.
 
     Their argument words lie one after the other. An argument is known by its memory, which several
@@ -47,8 +47,8 @@ class Iteration:
 def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
     """The code of a loop kernel, in one function that all threads call."""
     form = simplest(kernel)
-    if turn := transpose_of(form, target):
-        return emit_transpose(turn, target)
+    if transpose := transpose_of(form, target):
+        return emit_transpose(transpose, target)
     decided = plan(form, target)
     module = Module(target.native_fp16)
     words = _words(decided.form)
@@ -57,18 +57,20 @@ def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
     return Emitted(("kernel",), module.text)
 
 
-def emit_iteration(turn: Iteration, target: CpuTarget) -> Emitted:
-    """The code of a turn that repeats itself, in one function that one thread calls."""
-    decided = [plan(simplest(kernel), target) for kernel in turn.kernels]
+def emit_iteration(iteration: Iteration, target: CpuTarget) -> Emitted:
+    """The code of an iteration that repeats itself, in one function that one thread calls."""
+    decided = [plan(simplest(kernel), target) for kernel in iteration.kernels]
     module = Module(target.native_fp16)
     words = [_words(one.form) for one in decided]
     can_fault = [
         _write_body(module, f"body{number}", one, words[number], "alwaysinline")
         for number, one in enumerate(decided)
     ]
-    used = [[turn.memory[n][a.position] for a in d.form.arguments] for n, d in enumerate(decided)]
-    _write_turns(module, turn, used, words, can_fault)
-    _write_turn_entry(module, turn, used, words)
+    used = [
+        [iteration.memory[n][a.position] for a in d.form.arguments] for n, d in enumerate(decided)
+    ]
+    _write_iterations(module, iteration, used, words, can_fault)
+    _write_iteration_entry(module, iteration, used, words)
     return Emitted(("kernel",), module.text, passes="iterations")
 
 
@@ -84,45 +86,47 @@ def _write_entry(module: Module, decided: Plan, words: list[int]) -> None:
     b.ret()
 
 
-#: Of each kernel of a turn: the memory of its arguments, or the words of its run-time integers.
+#: Of each kernel of an iteration: the memory of its arguments, or its run-time words.
 _Lists = list[list[int]]
 
 
-def _write_turn_entry(module: Module, turn: Iteration, used: _Lists, words: _Lists) -> None:
+def _write_iteration_entry(
+    module: Module, iteration: Iteration, used: _Lists, words: _Lists
+) -> None:
     """The function that the step calls: every memory's address is read once."""
     b = module.function("kernel", [POINTER, I64, I64], attributes="nounwind")
     words_at = b.parameters[0]
     places = {
         memory: start + 1 + position
-        for start, memories in zip(turn.starts, turn.memory, strict=True)
+        for start, memories in zip(iteration.starts, iteration.memory, strict=True)
         for position, memory in enumerate(memories)
     }
     fault = _word(b, words_at, 0, POINTER)
-    pointers = [_word(b, words_at, places[memory], POINTER) for memory in _all(turn, used)]
+    pointers = [_word(b, words_at, places[memory], POINTER) for memory in _all(iteration, used)]
     integers = [
         _word(b, words_at, start + word, I64)
-        for start, own in zip(turn.starts, words, strict=True)
+        for start, own in zip(iteration.starts, words, strict=True)
         for word in own
     ]
     b.line(f"call void @iterations({', '.join(map(str, [fault, *pointers, *integers]))})")
     b.ret()
 
 
-def _all(turn: Iteration, used: _Lists) -> list[int]:
-    return list(dict.fromkeys([*(memory for own in used for memory in own), turn.deciding]))
+def _all(iteration: Iteration, used: _Lists) -> list[int]:
+    return list(dict.fromkeys([*(memory for own in used for memory in own), iteration.deciding]))
 
 
-def _write_turns(
-    module: Module, turn: Iteration, used: _Lists, words: _Lists, can_fault: list[bool]
+def _write_iterations(
+    module: Module, iteration: Iteration, used: _Lists, words: _Lists, can_fault: list[bool]
 ) -> None:
     """The bodies in a loop, in which LLVM sees through them: values stay in registers, and where a
-    turn only counts, no loop is left. What faults ends the turn."""
-    memories = _all(turn, used)
+    iteration only counts, no loop is left. A fault ends the iteration."""
+    memories = _all(iteration, used)
     count = sum(map(len, words))
     kinds = [POINTER] * (1 + len(memories)) + [I64] * count
     b = module.function("iterations", kinds, attributes="noinline nounwind")
-    # As in `_function`; several kernels may share a home, which `overlapping` tells.
-    apart = [1 + n for n, memory in enumerate(memories) if memory not in turn.overlapping]
+    # As in `_function`; several kernels may share memory, which `overlapping` says.
+    apart = [1 + n for n, memory in enumerate(memories) if memory not in iteration.overlapping]
     b.marks = dict.fromkeys([0, *apart], "noalias nocapture")
     fault, *others = b.parameters
     pointer = dict(zip(memories, others, strict=False))
@@ -131,7 +135,7 @@ def _write_turns(
     b.line("again:")
     last = max((n for n, faults in enumerate(can_fault) if faults), default=None)
     latch = "again" if last is None else f"sound{last}"
-    b.line(f"%turn = phi i64 [0, %entry], [%next, %{latch}]")
+    b.line(f"%iteration = phi i64 [0, %entry], [%next, %{latch}]")
     for number, own in enumerate(used):
         given = [
             fault,
@@ -144,10 +148,10 @@ def _write_turns(
             b.line(f"%fine{number} = icmp eq i64 %fault{number}, 0")
             b.line(f"br i1 %fine{number}, label %sound{number}, label %done")
             b.line(f"sound{number}:")
-    b.line(f"%byte = load i8, ptr {pointer[turn.deciding].text}, align 1")
+    b.line(f"%byte = load i8, ptr {pointer[iteration.deciding].text}, align 1")
     b.line("%holds = icmp ne i8 %byte, 0")
-    b.line("%next = add nuw nsw i64 %turn, 1")  # it was less than `most`
-    b.line(f"%left = icmp ult i64 %next, {turn.most}")
+    b.line("%next = add nuw nsw i64 %iteration, 1")  # it was less than `most`
+    b.line(f"%left = icmp ult i64 %next, {iteration.most}")
     b.line("%more = and i1 %holds, %left")
     b.line("br i1 %more, label %again, label %done")
     b.line("done:")

@@ -1,7 +1,7 @@
 """Loops over a variable that is in the lanes of vectors, several vectors side by side.
 
-What comes in are bounds and what to write for a turn; what goes out is the loop with its ends, for
-whatever number of values is left over, and the values carried round it.
+What comes in are bounds and what to write for an iteration; what goes out is the loop with its
+remainder, for whatever number of values is left over, and the loop-carried values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from thalweg.ir.loop import Variable
 #: For each copy of a scope, values that are carried round a loop.
 Slots = list[list[Value]]
 
-#: Writes the inside of loops: takes the scope there and the carried values, gives them anew.
+#: Writes the inside of loops: takes the scope there and the carried values, gives their new values.
 Body = Callable[[Scope, Slots], Slots]
 
 
@@ -39,7 +39,7 @@ class Lanes:
 
     @property
     def block(self) -> int:
-        """How many values one turn of the main loop takes."""
+        """How many values one iteration of the main loop takes."""
         return self._lanes * self._copies
 
     def run(
@@ -58,16 +58,16 @@ class Lanes:
         blocks, rest = slots[: self._copies], slots[self._copies :]
         at = first
         if self._whole and whole:
-            return self._turns(scope, first, last, inside, blocks)
+            return self._loop(scope, first, last, inside, blocks)
         if self._copies > 1 or not self._masked:
             at = self._end(first, last, self.block)
-            blocks = self._turns(scope, first, at, inside, blocks)
+            blocks = self._loop(scope, first, at, inside, blocks)
         if self._copies > 1 or self._masked:
             end = self._end(at, last, self._lanes) if self._single else last
-            blocks[:1] = self._turns(scope, at, end, inside, blocks[:1])
+            blocks[:1] = self._loop(scope, at, end, inside, blocks[:1])
             at = end
         if self._single:
-            rest = self._turns(scope, at, last, inside, rest, lanes=1)
+            rest = self._loop(scope, at, last, inside, rest, lanes=1)
         return blocks + rest
 
     def _end(self, first: Value, last: Value, unit: int) -> Value:
@@ -77,7 +77,7 @@ class Lanes:
         rest = b.binary("urem", count, constant(I64, unit))
         return b.binary("sub nsw", last, rest)
 
-    def _turns(
+    def _loop(
         self,
         scope: Scope,
         first: Value,

@@ -1,7 +1,7 @@
 """Two changes of a kernel's loops: neighbours made one, and scans made reductions.
 
-Loops that walk every buffer as one loop would become one. Scans that no single pass can do (two
-directions along one variable, or a loop in the wrong order) become reductions of what comes before.
+Nested loops that go through every buffer as one loop would become one. Scans that no single pass
+can do (two directions along one variable, or a loop in the wrong order) become reductions.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from thalweg.codegen.loops.facts import extent_of, identity, stride
+from thalweg.codegen.loops.facts import extent_of, stride
 from thalweg.codegen.loops.form import Form, rebuild_form
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Expr, Index, Reduce, Scan, Variable, constant, select
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.rewrite import KernelRewriter, postorder
 
 
 def collapse(form: Form) -> None:
-    """Make one loop of neighbours that walk every buffer as one loop would."""
+    """Make one loop of neighbours that go through every buffer as one loop would."""
     merge = _Merge(form)
     if merge.find():
         rebuild_form(form, merge)
@@ -40,7 +41,8 @@ class _Merge(KernelRewriter):
                 self._used.add(expr.variable)
             elif isinstance(expr, Reduce):
                 self._nests.append(expr.variables)
-                self._used |= set(expr.variables) if expr.combine[:3] == "arg" else set()
+                if REDUCTIONS[expr.combine].gives_position:
+                    self._used |= set(expr.variables)
         self._strides = [
             {v: stride(offset, v) for v in offset.strides} for offset in form.offsets()
         ]
@@ -147,7 +149,7 @@ class _Guard(KernelRewriter):
         earlier, later = (Index(there), Index(here))[:: -1 if node.reverse else 1]
         counts = earlier < later if node.exclusive else earlier <= later
         moved = _Substitute({here: there}).of(self.new(node.body))
-        start = constant(identity(node.combine, node.dtype))
+        start = constant(REDUCTIONS[node.combine].identity(node.dtype))
         return Reduce(node.combine, (there,), select(counts, moved, start))
 
 

@@ -30,9 +30,9 @@ from thalweg.ir.rewrite import free_variables, postorder
 _LONG_COST, _PLAIN_COST = 12.0, 1.0
 _GATHER_COST, _SCATTER_COST = 0.8, 5.0  # of a lane
 _ACROSS_COST = 12.0  # to combine the lanes of a vector
-_LANES_A_TURN = 16
+_LANES_PER_ITERATION = 16
 BLOCK = 16  # values of a variable that runs inside the vector
-_FEW = 64  # an outer loop with fewer turns is not alone split over threads
+_MIN_SHARED = 64  # iterations of an outer loop that is split over threads by itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,26 +221,26 @@ class _Costs:
     def _cost(self, expr: Expr, vector: Variable | None, reduced: frozenset[Variable]) -> float:
         free = free_variables(expr)
         lane = vector if vector in free else next(iter(free & reduced), None)
-        turns = _turns(free, lane, self._width)
+        iterations = _iterations(free, lane, self._width)
         match expr:
             case Load() if lane is not None:
-                return turns * _place_cost(expr.offset, lane, self._width)
+                return iterations * _place_cost(expr.offset, lane, self._width)
             case Reduce():
                 across = vector not in free and expr.variables in self._lanes
-                return turns * (_ACROSS_COST if across else 1.0)
+                return iterations * (_ACROSS_COST if across else 1.0)
             case Index() | Const() | Word():
                 return 0.0
             case _:
-                return turns * (_LONG_COST if is_long(expr) else _PLAIN_COST)
+                return iterations * (_LONG_COST if is_long(expr) else _PLAIN_COST)
 
     def _stored(self, store: Store, vector: Variable | None) -> float:
         lane = vector if vector in store.variables else None
-        turns = _turns(store.variables, lane, self._width)
+        iterations = _iterations(store.variables, lane, self._width)
         contiguous = lane is None or stride(store.offset, lane) == 1
-        return turns * (1.0 if contiguous else _SCATTER_COST * self._width)
+        return iterations * (1.0 if contiguous else _SCATTER_COST * self._width)
 
 
-def _turns(variables: Iterable[Variable], lane: Variable | None, width: int) -> float:
+def _iterations(variables: Iterable[Variable], lane: Variable | None, width: int) -> float:
     """How often something that depends on variables is computed."""
     counts = [max(int(v.extent), 1) for v in variables if v is not lane]
     vectors = 1 if lane is None else max(math.ceil(int(lane.extent) / width), 1)
@@ -257,13 +257,13 @@ def _copies(form: Form, vector: Variable | None, width: int, target: CpuTarget) 
     """How many vectors side by side: enough to keep the processor busy, few where code is long."""
     if vector is None:
         return 1
-    size, folds = 0, False
+    size, reduces = 0, False
     for expr in postorder(form.roots):
         if vector in free_variables(expr):
             size += 8 if is_long(expr) else 1
-            folds |= isinstance(expr, Reduce | Scan)
+            reduces |= isinstance(expr, Reduce | Scan)
     copies = 4 if size <= 12 else 2 if size <= 30 else 1
-    if folds and size <= 6 and target.registers >= 32:
+    if reduces and size <= 6 and target.registers >= 32:
         copies = 8
     count = extent_of(vector)
     return copies if count is None else max(min(copies, count // width), 1)
@@ -357,8 +357,8 @@ def _split(
     best, most = None, 0
     for first, last in _ranges(form, variables, ordered, vector):
         count = math.prod(int(v.extent) for v in variables[first : last + 1])
-        count //= _LANES_A_TURN if variables[first] is vector else 1
-        if count >= _FEW:
+        count //= _LANES_PER_ITERATION if variables[first] is vector else 1
+        if count >= _MIN_SHARED:
             return first, last
         if best is None or count > most:
             best, most = (first, last), count
@@ -372,7 +372,7 @@ def _ranges(
     vector: Variable | None,
 ) -> Iterator[tuple[int, int]]:
     """The levels that threads may share, outermost first, without computing reductions again."""
-    folds = {
+    reduced = {
         1 + max(variables.index(v) for v in free)
         for expr in postorder(form.roots)
         if isinstance(expr, Reduce) and (free := free_variables(expr) & frozenset(variables))
@@ -382,13 +382,13 @@ def _ranges(
     shared = [v not in ordered for v in variables]
     outermost = True
     for first in range(len(variables)):
-        if not shared[first] or (not outermost and any(level <= first for level in folds)):
+        if not shared[first] or (not outermost and any(level <= first for level in reduced)):
             continue
         outermost = False
         yield first, first
         for last in range(first + 1, len(variables)):
             if not shared[last] or variables[last] is vector or variables[first] is vector:
                 break
-            if last in works or last in folds:
+            if last in works or last in reduced:
                 break
             yield first, last

@@ -1,8 +1,8 @@
-"""Where the values of a loop kernel are computed: the variables bound so far, in lanes.
+"""The scopes in which a loop kernel's values are computed: bound variables, lanes, known values.
 
-A `Copy` evaluates expressions at one turn of the loops around it, in one or several lanes of the
-vector variable; what does not depend on the variables it binds itself it finds in the copy around
-it, where it was computed before the loop. A `Scope` is the copies that run side by side.
+A `LaneScope` evaluates expressions in one iteration of the loops around it, in some lanes of the
+vector variable; values that do not depend on the variables it binds are those of its parent scope,
+computed before the loop. A `Scope` is the lane scopes that are unrolled side by side.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from thalweg.platform.dtype_traits import is_narrow_float
 
 _NARROW = 1 << 31
 _FORKING_LOADS = 3  # that a selection has, of which all lanes take one
-_MOST_FORKS = 16  # inside one another
+_MAX_FORKS = 16  # inside one another
 _INT64: Any = np.dtype(np.int64)
 
 
@@ -69,7 +69,7 @@ class Address:
 
 
 class LaneScope(Evaluator):
-    """An evaluator in one turn of the loops around it.
+    """An evaluator in one iteration of the loops around it.
 
     `tail` masks the lanes that are within the loop, where not all are.
     """
@@ -91,7 +91,7 @@ class LaneScope(Evaluator):
             self.names |= parent.names
             self._sensitive = parent._sensitive
         self._loaded: dict[Any, Value] = {}
-        self.staged: dict[Expr, Spill] = {}
+        self.spilled: dict[Expr, Spill] = {}
         self._forked = 0  # sides of selections that this code is inside of
 
     # What is known
@@ -101,29 +101,31 @@ class LaneScope(Evaluator):
         if found is not None or self.parent is None:
             return found
         if free_variables(expr) & self._bound.keys():
-            return self._unstaged(expr)
+            return self._reloaded(expr)
         return self.parent._found(expr, self.parent.tail)
 
-    def _unstaged(self, expr: Expr) -> Value | None:
+    def _reloaded(self, expr: Expr) -> Value | None:
         """A value that an earlier loop over a variable that is bound here put into memory."""
         copy = self.parent
-        while copy is not None and expr not in copy.staged:
+        while copy is not None and expr not in copy.spilled:
             copy = copy.parent
-        if copy is None or copy.staged[expr].variable not in self._bound:
+        if copy is None or copy.spilled[expr].variable not in self._bound:
             return None
-        staged = copy.staged[expr]
-        kind = staged.kind.of(self.lanes) if self.vector is staged.variable else staged.kind
-        value = self.builder.load(kind, self._staged_address(staged))
+        spilled = copy.spilled[expr]
+        kind = spilled.kind.of(self.lanes) if self.vector is spilled.variable else spilled.kind
+        value = self.builder.load(kind, self._spill_address(spilled))
         self.remember(expr, value)
         return value
 
-    def _staged_address(self, staged: Spill) -> Value:
-        return self.builder.element(staged.address, str(staged.kind), self._bound[staged.variable])
+    def _spill_address(self, spilled: Spill) -> Value:
+        return self.builder.element(
+            spilled.address, str(spilled.kind), self._bound[spilled.variable]
+        )
 
-    def stage(self, expr: Expr, staged: Spill) -> None:
+    def spill(self, expr: Expr, spilled: Spill) -> None:
         """Put the value of an expression into memory."""
         value = self.value(expr, self.tail)
-        self.builder.store(value, self._staged_address(staged))
+        self.builder.store(value, self._spill_address(spilled))
 
     def knows(self, expr: Expr) -> bool:
         """Whether a value was computed that holds in all lanes of this copy."""
@@ -160,7 +162,7 @@ class LaneScope(Evaluator):
 
     def _forks(self, expr: Select) -> bool:
         """Whether a selection is one for all lanes, among so many loads that a jump costs less."""
-        if self.lanes == 1 or self._forked >= _MOST_FORKS:
+        if self.lanes == 1 or self._forked >= _MAX_FORKS:
             return False
         if isinstance(expr.condition, Const) or self.vector in free_variables(expr.condition):
             return False

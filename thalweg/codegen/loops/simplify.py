@@ -2,8 +2,8 @@
 
 What comes in is a `Loops` kernel as it was lowered; what goes out is a `Form` that means the same:
 places are affine in the variables where they can be, equal expressions are one object (reductions
-too, whatever their variables were called), loops of one turn are gone, and loops that walk a buffer
-in one sweep are one loop.
+too, whatever their variables were called), loops of one iteration are gone, and nested loops that
+read and write every buffer in order are one loop.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from thalweg.ir.expr import (
     converted,
     logical,
 )
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import WHOLE, Affine, Term, affine, compared, term_expression, total
 from thalweg.ir.kernel import Check, Loops, Store
 from thalweg.ir.rewrite import KernelRewriter, free_variables, postorder
@@ -60,7 +61,7 @@ class _Simplify(KernelRewriter):
         return None if extent_of(variable) == 1 else self._renamed.get(variable, variable)
 
     def rebuilt(self, node: Expr) -> Expr:
-        if not isinstance(node, Reduce) or node.combine in ("argmax", "argmin"):
+        if not isinstance(node, Reduce) or REDUCTIONS[node.combine].gives_position:
             return super().rebuilt(node)
         if not all(extent_of(v) == 1 for v in node.variables):
             return super().rebuilt(node)

@@ -1,9 +1,9 @@
-"""Copies that turn arrays round: transposes, channels moved first or last, squares at a time.
+"""Transposes: copies that permute axes, tile by tile.
 
 What comes in is a loop kernel that stores loaded elements in another order; what goes out is LLVM
-text. Elements side by side in memory come to lie apart and the other way round, so vectors of them
-are loaded as the rows of a square and stored as its columns: lines of memory are read and written
-whole, where they are aligned.
+text. Elements that are contiguous in the source are strided in the result and the other way round,
+so a square tile is loaded as rows, transposed in registers and stored as columns: cache lines are
+read and written whole, where they are aligned.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from thalweg.ir.loop import Variable
 
 _PAGE = 4096
 _SIZES = (2, 4, 8)  # of elements, in bytes
-_SQUARES = 4  # of a block, in each direction: neighbouring lines are used soon
+_BLOCK_TILES = 4  # in each direction: neighbouring cache lines are used soon
 
 
 @dataclass(frozen=True)
 class Transpose:
-    """A copy that turns: `across` lies side by side where it is read, `along` where it is put."""
+    """A transpose: `across` is contiguous in the source, `along` in the result."""
 
     form: Form
     source: tuple[Argument, Affine]
@@ -49,7 +49,7 @@ class Transpose:
 
 
 def transpose_of(form: Form, target: CpuTarget) -> Transpose | None:
-    """What a kernel turns, if it does nothing else and squares fit into it."""
+    """The transpose that a kernel is, if it does nothing else and has room for a tile."""
     if len(form.stores) != 1 or form.checks or form.serial:
         return None
     (store,) = form.stores
@@ -99,26 +99,29 @@ def _guess(form: Form, variable: Variable) -> int:
     return int(np.prod([int(factor) for factor in form.factors(variable)]))
 
 
-def emit_transpose(turn: Transpose, target: CpuTarget) -> Emitted:
+def emit_transpose(transpose: Transpose, target: CpuTarget) -> Emitted:
     """The code of a copy, in one function that all threads call."""
     module = Module(target.native_fp16)
-    _Writing(turn, module.function("kernel", [POINTER, I64, I64], attributes="nounwind")).write()
+    _Writing(
+        transpose, module.function("kernel", [POINTER, I64, I64], attributes="nounwind")
+    ).write()
     return Emitted(("kernel",), module.text, passes="tiles")
 
 
 class _Writing:
     """The function in the making."""
 
-    def __init__(self, turn: Transpose, builder: Builder) -> None:
-        self.turn, self.b = turn, builder
+    def __init__(self, transpose: Transpose, builder: Builder) -> None:
+        self.transpose, self.b = transpose, builder
         self.words, self.thread, self.threads = builder.parameters
         self.source, self.sink = (
-            self._word(1 + argument.position, POINTER) for argument, _ in (turn.source, turn.sink)
+            self._word(1 + argument.position, POINTER)
+            for argument, _ in (transpose.source, transpose.sink)
         )
         self.steps = {
             (side, v): self._integer(offset.factor(v))
-            for side, offset in (("source", turn.source[1]), ("sink", turn.sink[1]))
-            for v in turn.form.variables
+            for side, offset in (("source", transpose.source[1]), ("sink", transpose.sink[1]))
+            for v in transpose.form.variables
         }
 
     def _word(self, number: int, kind: Type = I64) -> Value:
@@ -129,15 +132,15 @@ class _Writing:
         return self._word(number.word) if isinstance(number, Dynamic) else constant(I64, number)
 
     def _extent(self, variable: Variable) -> Value:
-        first, *more = map(self._integer, self.turn.form.factors(variable))
+        first, *more = map(self._integer, self.transpose.form.factors(variable))
         for factor in more:
             first = self.b.binary("mul nsw", first, factor)
         return first
 
     def write(self) -> None:
         """This thread's blocks."""
-        b, turn = self.b, self.turn
-        variables = *turn.others, turn.along, turn.across
+        b, transpose = self.b, self.transpose
+        variables = *transpose.others, transpose.along, transpose.across
         extents = [self._extent(v) for v in variables]
         self.extents = dict(zip(variables, extents, strict=True))
         counts = [*extents[:-2], *map(self._blocks, extents[-2:])]
@@ -151,7 +154,7 @@ class _Writing:
         )
         with b.loop(start, stop, constant(I64, 1)) as loop:
             *places, along, across = self._digits(loop.index, counts)
-            self._block(dict(zip(turn.others, places, strict=True)), along, across)
+            self._block(dict(zip(transpose.others, places, strict=True)), along, across)
         b.ret()
 
     def _blocks(self, extent: Value) -> Value:
@@ -160,7 +163,7 @@ class _Writing:
 
     @property
     def _length(self) -> int:
-        return _SQUARES * self.turn.side
+        return _BLOCK_TILES * self.transpose.side
 
     def _digits(self, number: Value, extents: list[Value]) -> list[Value]:
         digits: list[Value] = []
@@ -170,24 +173,26 @@ class _Writing:
         return [number, *reversed(digits)]
 
     def _block(self, at: dict[Variable, Value], *blocks: Value) -> None:
-        """Some squares side by side in both directions."""
-        b, length, step = self.b, constant(I64, self._length), constant(I64, self.turn.side)
-        along, across = self.turn.along, self.turn.across
+        """A block of tiles."""
+        b, length, step = self.b, constant(I64, self._length), constant(I64, self.transpose.side)
+        along, across = self.transpose.along, self.transpose.across
         starts = [b.binary("mul nsw", number, length) for number in blocks]
         ends = [
             b.intrinsic("smin", b.binary("add nsw", start, length), self.extents[variable])
             for start, variable in zip(starts, (along, across), strict=True)
         ]
-        with b.loop(starts[0], ends[0], step) as rows, b.loop(starts[1], ends[1], step) as squares:
-            self._square({**at, along: rows.index, across: squares.index})
+        with b.loop(starts[0], ends[0], step) as rows, b.loop(starts[1], ends[1], step) as columns:
+            self._tile({**at, along: rows.index, across: columns.index})
 
-    def _square(self, at: dict[Variable, Value]) -> None:
-        """A square: whole, or over one end or both."""
-        b, turn = self.b, self.turn
+    def _tile(self, at: dict[Variable, Value]) -> None:
+        """A tile: whole, or cut off at one end or both."""
+        b, transpose = self.b, self.transpose
         source, sink = (self._address(name, at) for name in ("source", "sink"))
-        left = [b.binary("sub nsw", self.extents[v], at[v]) for v in (turn.across, turn.along)]
+        left = [
+            b.binary("sub nsw", self.extents[v], at[v]) for v in (transpose.across, transpose.along)
+        ]
         least = b.intrinsic("smin", *left)
-        is_whole = b.compare("sge", least, constant(I64, turn.side))
+        is_whole = b.compare("sge", least, constant(I64, transpose.side))
         self._call_for(at)
         with b.when(is_whole):
             self._whole(source, sink)
@@ -196,10 +201,10 @@ class _Writing:
 
     def _address(self, name: str, at: dict[Variable, Value]) -> Value:
         base = self.source if name == "source" else self.sink
-        return self.b.element(base, self.turn.kind, self._place(name, at))
+        return self.b.element(base, self.transpose.kind, self._place(name, at))
 
     def _place(self, name: str, at: dict[Variable, Value]) -> Value:
-        b, offset = self.b, (self.turn.source if name == "source" else self.turn.sink)[1]
+        b, offset = self.b, (self.transpose.source if name == "source" else self.transpose.sink)[1]
         place = self._integer(offset.constant)
         for variable, index in at.items():
             step = self.steps[name, variable]
@@ -208,35 +213,35 @@ class _Writing:
 
     def _apart(self, base: Value, name: str, variable: Variable, number: Value) -> Value:
         distance = self.b.binary("mul nsw", number, self.steps[name, variable])
-        return self.b.element(base, self.turn.kind, distance)
+        return self.b.element(base, self.transpose.kind, distance)
 
     def _call_for(self, at: dict[Variable, Value]) -> None:
-        """Ask for the lines that the next square is put into, which no processor foresees; past the
+        """Prefetch the lines that the next tile is stored to, which no processor foresees; past the
         end of memory that does nothing."""
-        b, turn = self.b, self.turn
-        for number in range(turn.side, 2 * turn.side):
-            across = b.binary("add nsw", at[turn.across], constant(I64, number))
-            place = self._place("sink", {**at, turn.across: across})
-            address = b.emit(POINTER, f"getelementptr {turn.kind}, {self.sink}, {place}")
+        b, transpose = self.b, self.transpose
+        for number in range(transpose.side, 2 * transpose.side):
+            across = b.binary("add nsw", at[transpose.across], constant(I64, number))
+            place = self._place("sink", {**at, transpose.across: across})
+            address = b.emit(POINTER, f"getelementptr {transpose.kind}, {self.sink}, {place}")
             prefetch(b, address, 3, to_write=True)
 
     def _whole(self, source: Value, sink: Value) -> None:
-        b, turn = self.b, self.turn
-        kind = storage_type(turn.sink[0].dtype, turn.side)
-        numbers = [constant(I64, number) for number in range(turn.side)]
-        rows = [b.load(kind, self._apart(source, "source", turn.along, n)) for n in numbers]
+        b, transpose = self.b, self.transpose
+        kind = storage_type(transpose.sink[0].dtype, transpose.side)
+        numbers = [constant(I64, number) for number in range(transpose.side)]
+        rows = [b.load(kind, self._apart(source, "source", transpose.along, n)) for n in numbers]
         for number, column in zip(numbers, transposed(b, rows), strict=True):
-            b.store(column, self._apart(sink, "sink", turn.across, number))
+            b.store(column, self._apart(sink, "sink", transpose.across, number))
 
     def _ragged(self, source: Value, sink: Value, across: Value, along: Value) -> None:
-        """What is there of a square, element by element."""
-        b, turn = self.b, self.turn
-        side, zero, one = (constant(I64, number) for number in (turn.side, 0, 1))
+        """The rest of a tile that is cut off, element by element."""
+        b, transpose = self.b, self.transpose
+        side, zero, one = (constant(I64, number) for number in (transpose.side, 0, 1))
         rows, columns = (b.intrinsic("smin", left, side) for left in (across, along))
         with b.loop(zero, rows, one) as row:
-            here = b.element(source, turn.kind, row.index)
-            there = self._apart(sink, "sink", turn.across, row.index)
+            here = b.element(source, transpose.kind, row.index)
+            there = self._apart(sink, "sink", transpose.across, row.index)
             with b.loop(zero, columns, one) as column:
-                place = self._apart(here, "source", turn.along, column.index)
-                value = b.load(storage_type(turn.sink[0].dtype), place)
-                b.store(value, b.element(there, turn.kind, column.index))
+                place = self._apart(here, "source", transpose.along, column.index)
+                value = b.load(storage_type(transpose.sink[0].dtype), place)
+                b.store(value, b.element(there, transpose.kind, column.index))

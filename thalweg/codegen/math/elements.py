@@ -54,7 +54,7 @@ __all__ = [
 #: The mask has as many lanes as the evaluator; the value may have one, the same for all lanes.
 Leaf = Callable[[Expr, Value | None], Value]
 
-#: Told of a scalar condition that must not be: some lane divides by zero.
+#: Called with a scalar condition that must not hold: some lane divides by zero.
 Fault = Callable[[Builder, Value], None]
 
 LEAVES = Load | Index | Word | Reduce | Scan | Accumulated
@@ -75,7 +75,7 @@ def constant_of(number: Any, dtype: Any, lanes: int = 1) -> Value:
 class Evaluator:
     """Writes the value of expressions in a number of lanes; shared parts are computed once.
 
-    Values are remembered for the block that is being written: code that does not always run before
+    Values are cached for the block that is being written: code that does not always run before
     what follows needs an evaluator of its own.
     """
 

@@ -12,9 +12,9 @@ from math import ceil
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import argument_of, offsets_of, settled
+from thalweg.codegen.contraction.form import argument_of, offsets_of, with_plain_stores
 from thalweg.codegen.contraction.schedule import is_plain
-from thalweg.codegen.winograd.filter import WAYS
+from thalweg.codegen.winograd.algorithm import WAYS
 from thalweg.ir.dynamic import is_static
 from thalweg.ir.kernel import Contraction
 from thalweg.ir.loop import Variable
@@ -83,7 +83,7 @@ class Window:
 
 def window_of(kernel: Contraction) -> Window | None:
     """The roles of the variables if this is such a convolution, of floats."""
-    kernel = settled(kernel)
+    kernel = with_plain_stores(kernel)
     if kernel.batch or len(kernel.columns) != 1 or len(kernel.reduced) != 3 or not kernel.stores:
         return None
     if not _is_simple(kernel):

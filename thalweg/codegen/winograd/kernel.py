@@ -141,7 +141,7 @@ class _Products(Stage):
         count, channel, panel = frame.given
         levels = [Level(frame.integer(0), self.depth(channel), 1, layout.width)]
         sums = self.panel_of_sums(panel)
-        with self.steps(self.filtering.products) as number:
+        with self.steps(self.algorithm.products) as number:
             places = (
                 (self.a, layout.plane_a),
                 (self.filters, layout.plane_b),

@@ -16,7 +16,7 @@ from math import ceil, prod
 from thalweg.codegen.contraction.cost import CORES, chunks, imbalance_of
 from thalweg.codegen.contraction.schedule import Schedule
 from thalweg.codegen.machine import CpuTarget
-from thalweg.codegen.winograd.filter import WAYS, Filtering, filtering
+from thalweg.codegen.winograd.algorithm import WAYS, Algorithm, algorithm
 from thalweg.codegen.winograd.form import Window, window_of
 from thalweg.ir.kernel import Contraction
 
@@ -69,9 +69,9 @@ class Layout:
     tiles: int  # of the whole convolution
 
     @property
-    def filtering(self) -> Filtering:
+    def algorithm(self) -> Algorithm:
         """The transforms."""
-        return filtering(self.blocks.outputs, self.taps)
+        return algorithm(self.blocks.outputs, self.taps)
 
     @property
     def width(self) -> int:
@@ -112,14 +112,14 @@ class Layout:
     @property
     def cells(self) -> int:
         """How many cells a tile has along an axis: see `MeasuredInputs`."""
-        return self.filtering.size // 2
+        return self.algorithm.size // 2
 
     @property
     def parts(self) -> tuple[int, int, int, int, int, int]:
         """Nothing but zeros, the transformed inputs, the transformed filters, the sums; how large
         the inputs of each tile's cells are, and a byte for every tile: whether it must be summed
         plainly."""
-        products, cells = self.filtering.products, self.cells**2 * self.lanes
+        products, cells = self.algorithm.products, self.cells**2 * self.lanes
         planes = self.plane_a, self.plane_b, self.blocks.panels * self.plane_c
         a, b, c = (products * plane for plane in planes)
         if not self.is_guarded:
@@ -248,7 +248,7 @@ class _Work:
         transforms = _INPUT * count * inputs * across
         transforms += _FILTER * channels * vectors * down + _RESULT * count * vectors
         steps = channels * self._step / _REACHED + _SUM * (passes - 0.7)
-        cycles = self.layout.filtering.products * (transforms + self._sums * steps)
+        cycles = self.layout.algorithm.products * (transforms + self._sums * steps)
         cycles += _TILE * count * passes * across
         return cycles * self._imbalance(down, across)
 

@@ -1,8 +1,8 @@
-"""The stage of a Winograd convolution that gives results: sums transformed back, and stored.
+"""The stage of a Winograd convolution that transforms sums back and stores the results.
 
-What comes in are the finished sums of a tile; what goes out is stored as the kernel says. But
-transforms spread an infinity, or what is no number, over all of a tile: where a result is one, the
-tile is recomputed product by product, so that everything has the value that plain sums have.
+What comes in are the finished sums of a tile; what goes out is stored as the kernel says. Since the
+transforms spread an infinity or NaN over a whole tile, a tile with one is computed again by direct
+summation, whose values are those of the plain convolution.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from thalweg.codegen.contraction.gemm import store_sums
 from thalweg.codegen.contraction.microkernel import multiply_add
 from thalweg.codegen.frame import Leaves
 from thalweg.codegen.llvm.builder import FLOAT, I1, I8, Value, constant
-from thalweg.codegen.winograd.filter import Square, on_both_axes
+from thalweg.codegen.winograd.algorithm import Tile, on_both_axes
 from thalweg.codegen.winograd.form import Axis
 from thalweg.codegen.winograd.transforms import At, Stage
 from thalweg.ir.loop import Variable
@@ -48,11 +48,11 @@ class Results(Stage):
 
     def _results(self, base: Value, at: At, column: Value) -> None:
         lane = self.window.lane
-        square = on_both_axes(self.frame, self.fma, self.filtering.of_outputs, self._sums(base))
-        for i, line in enumerate(square):
+        tile = on_both_axes(self.frame, self.fma, self.algorithm.of_outputs, self._sums(base))
+        for i, line in enumerate(tile):
             for place, value in zip(self._line(self.frame.integer(i)), line, strict=True):
                 self.b.store(value, place)
-        is_strange = self._is_strange([value for line in square for value in line])
+        is_strange = self._is_strange([value for line in tile for value in line])
         with self.b.when(self.b.binary("or", is_strange, self.is_spread)):
             self._sum_plainly(at, column)
         leaves = Leaves(self.frame, {**at, lane: column}, lane, self.lanes, self.columns_at(column))
@@ -131,8 +131,8 @@ class Results(Stage):
         place = self.b.select(inside, self.far(address, channel), self.zeros)
         return self.b.splat(self.b.load(FLOAT, place), self.lanes)
 
-    def _sums(self, base: Value) -> Square:
-        size, plane = self.filtering.size, self.layout.plane_c
+    def _sums(self, base: Value) -> Tile:
+        size, plane = self.algorithm.size, self.layout.plane_c
 
         def total(i: int, j: int) -> Value:
             place = self.frame.integer((i * size + j) * plane)

@@ -1,9 +1,8 @@
 """The stage of a Winograd convolution that finds tiles whose inputs differ too much in magnitude.
 
-Transforms round every result of a tile as the largest inputs make it. Results whose own inputs are
-much smaller would have that error, though the large ones are none of theirs. What comes in are sums
-of squares by cells of a tile; what goes out is a flag for each tile: whether it must be summed
-plainly. An infinity, or what is no number, sets it too.
+The rounding error of a transformed tile is that of its largest inputs, also in results whose own
+inputs are much smaller. What comes in are sums of squares by cells of a tile; what goes out is a
+flag for each tile: whether it must be computed by direct summation. Infinities and NaN set it too.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ LEAST_ENERGY = 1e-30
 _LINE = 8  # as many sums are kept for a line of a tile
 
 
-def most_spread(channels: int) -> float:
+def max_spread(channels: int) -> float:
     """How many times the sum of the magnitudes that an output sees the root of the sum of the
     squares of its tile may be.
 
@@ -39,10 +38,10 @@ class Spread(Stage):
     """Sets the flags of tiles. Given are the first tile and how many."""
 
     def emit(self) -> None:
-        """All tiles: a look at cells, and only where that leaves a doubt, one at all elements."""
+        """All tiles: a test of cells, and only where that is not enough, one of all elements."""
         frame, b = self.frame, self.b
         first, count = frame.given
-        self.lines = b.stack(FLOAT.of(_LINE), self.filtering.size)
+        self.lines = b.stack(FLOAT.of(_LINE), self.algorithm.size)
         with self.steps(count) as tile:
             number = frame.add(first, tile)
             at, flag = self.place_of(number), self.flag(number)
@@ -80,7 +79,7 @@ class Spread(Stage):
         return least
 
     def _scaled(self, least: Value) -> Value:
-        most = most_spread(int(self.window.channel.extent))
+        most = max_spread(int(self.window.channel.extent))
         return self.b.binary("fmul", least, constant(FLOAT, most))
 
     def _has(self, axis: int, at: At, number: int) -> Value:
@@ -106,7 +105,7 @@ class Spread(Stage):
 
     def _is_spread(self, whole: Value, at: At) -> Value:
         """Whether all that some output sees is small beside the tile, element by element."""
-        b, frame, size = self.b, self.frame, self.filtering.size
+        b, frame, size = self.b, self.frame, self.algorithm.size
         for line in range(size):
             b.store(constant(FLOAT.of(_LINE), 0), self._place(frame.integer(line * _LINE)))
         with self.steps(size) as line, self.steps(size) as column:

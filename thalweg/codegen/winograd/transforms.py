@@ -1,7 +1,7 @@
 """The stages of a Winograd convolution that transform inputs and filters.
 
 What comes in are blocks of a convolution and its scratch memory; each stage is a function that is
-given which tiles, channels or columns to transform, and leaves the squares of a tile in as many
+given which tiles, channels or columns to transform, and leaves the values of a tile in as many
 planes as it has products.
 """
 
@@ -15,7 +15,7 @@ from thalweg.codegen.contraction.microkernel import multiply_add
 from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import FLOAT, I8, POINTER, Type, Value, constant
-from thalweg.codegen.winograd.filter import Square, applied, on_both_axes
+from thalweg.codegen.winograd.algorithm import Tile, applied, on_both_axes
 from thalweg.codegen.winograd.form import Axis, Window
 from thalweg.codegen.winograd.plan import Layout
 from thalweg.ir.loop import Variable
@@ -29,7 +29,7 @@ class Stage:
     def __init__(self, window: Window, layout: Layout, frame: Frame, fma: bool) -> None:
         self.window, self.layout, self.blocks = window, layout, layout.blocks
         self.frame, self.b, self.fma = frame, frame.b, fma
-        self.filtering, self.lanes = layout.filtering, layout.lanes
+        self.algorithm, self.lanes = layout.algorithm, layout.lanes
         self.kind = FLOAT.of(self.lanes)
         self.extents = window.tiles(self.blocks.outputs)
         start = self.element(frame.scratch, frame.multiply(frame.thread, layout.size))
@@ -59,7 +59,7 @@ class Stage:
 
     def panel_of_sums(self, panel: Value) -> Value:
         """Where the sums of a panel start."""
-        size = self.filtering.products * self.layout.plane_c
+        size = self.algorithm.products * self.layout.plane_c
         return self.element(self.sums, self.frame.multiply(panel, size))
 
     def place_of(self, tile: Value) -> At:
@@ -108,9 +108,9 @@ class Stage:
         """The address of an element that may not be there, for those who do not read it then."""
         return self.b.emit(POINTER, f"getelementptr {FLOAT.scalar}, {base}, {place}")
 
-    def store_planes(self, square: Square, base: Value, plane: int) -> None:
-        """Put the values of a square into a plane each."""
-        values = [value for line in square for value in line]
+    def store_planes(self, tile: Tile, base: Value, plane: int) -> None:
+        """Put the values of a tile into a plane each."""
+        values = [value for line in tile for value in line]
         for number, value in enumerate(values):
             self.b.store(value, self.element(base, self.frame.integer(number * plane)))
 
@@ -124,7 +124,7 @@ class Inputs(Stage):
 
     def emit(self) -> None:
         """All tiles, a vector of channels at a time."""
-        frame, size = self.frame, self.filtering.size
+        frame, size = self.frame, self.algorithm.size
         first, count, channel = frame.given
         self.sources, self.kept = self.b.stack(POINTER, size**2), self.b.stack(self.kind, size**2)
         with self.steps(count) as tile:
@@ -142,34 +142,34 @@ class Inputs(Stage):
 
     def all_down(self, channel: Value, vector: Value) -> None:
         """Transform all columns."""
-        with self.steps(self.filtering.size) as column:
+        with self.steps(self.algorithm.size) as column:
             self.down(column, channel, vector)
 
     def down(self, column: Value, channel: Value, vector: Value) -> list[Value]:
         """Transform a column of the elements, and give those."""
         elements, here = list[Value](), self.frame.add(channel, vector)
-        for i in range(self.filtering.size):
+        for i in range(self.algorithm.size):
             address = self.b.load(POINTER, self._at(self.sources, POINTER, i, column))
             elements.append(self.channels_at(self.element(address, vector), here))
-        made = applied(self.frame, self.fma, self.filtering.of_inputs, elements)
+        made = applied(self.frame, self.fma, self.algorithm.of_inputs, elements)
         for i, value in enumerate(made):
             self.b.store(value, self._at(self.kept, self.kind, i, column))
         return elements
 
     def _across(self, line: Value, base: Value) -> None:
         """Transform a line of what that gave."""
-        frame, size, plane = self.frame, self.filtering.size, self.layout.plane_a
+        frame, size, plane = self.frame, self.algorithm.size, self.layout.plane_a
         first = self.b.element(self.kept, str(self.kind), frame.multiply(line, size))
         values = [
             self.b.load(self.kind, self.b.element(first, str(self.kind), frame.integer(j)))
             for j in range(size)
         ]
-        made = applied(frame, self.fma, self.filtering.of_inputs, values)
+        made = applied(frame, self.fma, self.algorithm.of_inputs, values)
         start = self.element(base, frame.multiply(line, size * plane))
         self.store_planes([made], start, plane)
 
     def _at(self, base: Value, kind: Type, line: int, column: Value) -> Value:
-        place = self.frame.add(column, self.frame.integer(line * self.filtering.size))
+        place = self.frame.add(column, self.frame.integer(line * self.algorithm.size))
         return self.b.element(base, str(kind), place)
 
     def _find(self, at: At, channel: Value) -> None:
@@ -177,14 +177,14 @@ class Inputs(Stage):
         frame, b, (down, across) = self.frame, self.b, self.window.axes
         base = frame.pointers[argument_of(self.window.kernel.a)[0]]
         start = frame.add(self.start_of(at), channel)
-        with self.steps(self.filtering.size) as line:
+        with self.steps(self.algorithm.size) as line:
             there, distance = self.along(down, at, line)
             row = frame.add(start, distance)
-            with self.steps(self.filtering.size) as column:
+            with self.steps(self.algorithm.size) as column:
                 here, further = self.along(across, at, column)
                 address = self.far(base, frame.add(row, further))
                 source = b.select(b.binary("and", there, here), address, self.zeros)
-                number = frame.add(frame.multiply(line, self.filtering.size), column)
+                number = frame.add(frame.multiply(line, self.algorithm.size), column)
                 b.store(source, b.element(self.sources, POINTER.scalar, number))
 
 
@@ -205,7 +205,7 @@ class MeasuredInputs(Inputs):
     def all_down(self, channel: Value, vector: Value) -> None:
         """Transform all columns, and measure them."""
         frame, rim = self.frame, self._cell(self.frame.integer(0))
-        first, last, step = (frame.integer(n) for n in (0, self.filtering.size, 1))
+        first, last, step = (frame.integer(n) for n in (0, self.algorithm.size, 1))
         with self.b.loop(first, last, step, [self.b.load(self.kind, rim)]) as loop:
             elements = self.down(loop.index, channel, vector)
             self._measure(loop.index, elements[1:-1])
@@ -244,19 +244,19 @@ class Filters(Stage):
             self.transform(taps, number, vector)
         self.b.ret()
 
-    def transform(self, taps: Square, number: Value, vector: Value) -> None:
+    def transform(self, taps: Tile, number: Value, vector: Value) -> None:
         """Put the transformed taps of a channel and a vector of columns in their place."""
         frame, layout = self.frame, self.layout
-        made = on_both_axes(frame, self.fma, self.filtering.of_filters, taps)
+        made = on_both_axes(frame, self.fma, self.algorithm.of_filters, taps)
         place = frame.add(frame.multiply(number, layout.width), vector)
         self.store_planes(made, self.element(self.filters, place), layout.plane_b)
 
-    def in_order(self, tap: Callable[[int, int], Value]) -> Square:
+    def in_order(self, tap: Callable[[int, int], Value]) -> Tile:
         """Taps in the order of the elements that they meet."""
         (down, across), numbers = self.window.axes, range(self.window.taps)
         return [[tap(down.tap_at(i), across.tap_at(j)) for j in numbers] for i in numbers]
 
-    def _taps(self, channel: Value, column: Value) -> Square:
+    def _taps(self, channel: Value, column: Value) -> Tile:
         frame, window = self.frame, self.window
         argument, offset = argument_of(window.kernel.b)
         row = frame.multiply(channel, offset.factor(window.channel))
@@ -291,19 +291,19 @@ class TransposedFilters(Filters):
         self.b.ret()
 
     def _transpose(self, channel: Value, column: Value) -> None:
-        """Transpose a square of channels and columns for each tap."""
+        """Transpose a tile of channels and columns for each tap."""
         frame, axes, taps = self.frame, self.window.axes, self.window.taps
         with self.steps(taps) as down, self.steps(taps) as across:
             at = {axes[0].tap: down, axes[1].tap: across, self.window.channel: channel}
-            square = transposed(self.b, self._square(at, column))
+            tile = transposed(self.b, self._block(at, column))
             first = frame.multiply(frame.add(frame.multiply(down, taps), across), self.lanes)
-            for number, vector in enumerate(square):
+            for number, vector in enumerate(tile):
                 self.b.store(vector, self._kept(frame.add(first, frame.integer(number))))
 
     def _kept(self, number: Value) -> Value:
         return self.b.element(self.transposed_taps, str(self.kind), number)
 
-    def _square(self, at: At, column: Value) -> list[Value]:
+    def _block(self, at: At, column: Value) -> list[Value]:
         """The channels of some columns; for columns that do not exist, those of the last one."""
         frame, lane = self.frame, self.window.lane
         argument, offset = argument_of(self.window.kernel.b)
@@ -316,7 +316,7 @@ class TransposedFilters(Filters):
             rows.append(self.channels_at(address, at[self.window.channel]))
         return rows
 
-    def _taps_of(self, number: Value) -> Square:
+    def _taps_of(self, number: Value) -> Tile:
         def tap(down: int, across: int) -> Value:
             first = self.frame.integer((down * self.window.taps + across) * self.lanes)
             return self.b.load(self.kind, self._kept(self.frame.add(number, first)))

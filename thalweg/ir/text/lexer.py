@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
-from thalweg.ir.loop import COMBINES
+from thalweg.ir.functions.reductions import REDUCTIONS
 
 _TOKEN = re.compile(
     rf"""\s*(
     w\d+~-?\d+(?:_\w+)?                                             # a word: w3~64
     |(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf|nan)(?:_\w+)?\b  # a number: 0.5_f64
-    |(?:{"|".join(COMBINES)})=(?!=)                                 # a store that combines: max=
+    |(?:{"|".join(REDUCTIONS)})=(?!=)                                 # a store that combines: max=
     |[a-zA-Z]\w*
     |//|<<|>>|<=|>=|==|!=|\+=|\*=|[-+*/%<>=&|^()\[\]:,]
     )""",

@@ -19,12 +19,13 @@ from thalweg.ir.expr import (
     Reduce,
     Scan,
     Select,
+    Variable,
     Word,
 )
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine, total
 from thalweg.ir.kernel import Argument
-from thalweg.ir.loop import COMBINES, Variable
 from thalweg.ir.text.lexer import Line
 from thalweg.ir.text.syntax import (
     FLOAT32,
@@ -195,7 +196,7 @@ class ExpressionParser:
 
     def combining(self, name: str, line: Line) -> Callable[[Expr], Expr]:
         """`sum[r < 64]`, `scan_sum[i, reverse]`: what it makes of a body."""
-        if name.removeprefix(SCAN) not in COMBINES:
+        if name.removeprefix(SCAN) not in REDUCTIONS:
             line.fail(f"there is no buffer or reduction {name!r}")
         line.expect("[")
         if name.startswith(SCAN):

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.ir.functions.dtypes import BOOL, Dtype
-from thalweg.ir.loop import COMBINES
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.platform.dtype_traits import is_float
 
 FLOAT32: Dtype = np.dtype(np.float32)
@@ -74,8 +74,8 @@ SCAN = "scan_"  # before the name of what a scan combines with
 ROLES = ("batch", "rows", "columns", "reduced")  # of the variables of a contraction
 
 #: How a store combines, as the sign between a place and a value.
-_ASSIGNMENTS = {"set": "=", "sum": "+=", "prod": "*="}
-_COMBINES = {_ASSIGNMENTS.get(combine, f"{combine}="): combine for combine in COMBINES}
+_SIGNS = {"set": "="} | {name: row.sign for name, row in REDUCTIONS.items() if row.sign}
+_COMBINES = {sign: combine for combine, sign in _SIGNS.items()}
 
 
 def dtype_name(dtype: Any) -> str:
@@ -124,7 +124,7 @@ def number_value(digits: str, dtype: Dtype) -> Any:
 
 def assignment(combine: str) -> str:
     """`=`, `+=`, `max=`: the sign of a store that combines."""
-    return _ASSIGNMENTS.get(combine, f"{combine}=")
+    return _SIGNS[combine]
 
 
 def combine_of(sign: str) -> str | None:

@@ -20,12 +20,12 @@ from thalweg.control.liveness import is_control, needed
 from thalweg.control.loops import While
 from thalweg.control.traces import BranchTrace, LoopCount, LoopTrace
 from thalweg.graph.analysis.order import step_order
-from thalweg.graph.dtypes import DType, variant
-from thalweg.graph.known import constant_value
+from thalweg.graph.dtypes import variant
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.subgraph import Body
 from thalweg.ir.target import Target
 from thalweg.lower.control.inlining import Bound, Inlining, first_of, is_changed, list_source
+from thalweg.lower.control.loop_traces import LoopTraces, lasting
 from thalweg.lower.control.program import (
     LISTS,
     Branch,
@@ -47,7 +47,7 @@ from thalweg.lower.nests.inline_producers import STREAM_WORDS
 from thalweg.lower.regions import regions
 from thalweg.lower.specialise import ControlRegion, NotCompiled, Region, Shape
 from thalweg.ops.core.basic import Const, Identity
-from thalweg.ops.math.arithmetic import Add, Mul
+from thalweg.ops.math.arithmetic import Add
 from thalweg.ops.math.compare import Equal, Less, LogicalOr
 from thalweg.ops.random.philox import Philox
 from thalweg.ops.random.random import SkipRandom
@@ -64,31 +64,6 @@ def lower_control(
     return _Lowering(capacity, target, lower).program(unit, given)
 
 
-@dataclass(eq=False)
-class _Traces:
-    """The traces that a loop keeps: values of every iteration, one row each."""
-
-    capacity: int
-    where: Storage
-    traces: dict[Tensor, ListBuffer | None]
-    count: BufferView | None = None  # the number of iterations
-    next: BufferView | None = None  # the row that this iteration's values go to
-    start: BufferView | None = (
-        None  # the row of the first iteration, where an outer loop keeps them
-    )
-
-    def new_list(
-        self, scratch: Scratch, dtype: DType, count: int, element: Shape, node: Node
-    ) -> ListBuffer:
-        """A list that an iteration makes and the loop keeps, in the rows after those of earlier
-        ones."""
-        rows = ListBuffer(dtype, self.capacity * count, element, self.where, each=count)
-        rows.view = BufferView(self.where, np.dtype(dtype.as_numpy_dtype), rows.shape)
-        number = scratch.reference(cast("BufferView", self.next))
-        start = scratch.node(Mul(), (number, np.int32(count)), node)
-        return scratch.seen_from(rows, start.outputs[0], node)
-
-
 @dataclass(frozen=True, eq=False)
 class _Cycle:
     """A loop that is being lowered."""
@@ -98,7 +73,7 @@ class _Cycle:
     variables: Sequence[Given]
     invariants: Sequence[Given]
     truth: BufferView
-    keeping: _Traces
+    keeping: LoopTraces
 
 
 class _Lowering:
@@ -113,35 +88,34 @@ class _Lowering:
 
     def program(self, unit: ControlRegion, given: Sequence[Given]) -> ControlProgram:
         """The program of a control node."""
-        self._unit = unit
-        if isinstance(unit.node.op, Branching):
-            found = self._branching(unit, given, Storage.RESULT)
-            lists = {p: one for p, one in enumerate(given) if isinstance(one, ListBuffer)}
-            return self._program(found, lists)
-        body = cast("While", unit.node.op).body
+        if isinstance(unit.node.op, While):
+            given = self._own_lists(unit.node.op.body, given)
+        outputs = self._lowered(unit, given, Storage.RESULT, {})
+        views = [one.view for one in outputs if isinstance(one, ListBuffer)]
+        if any(view is not None and view.where is Storage.OWN for view in views):
+            raise NotCompiled(unit.node, "it gives a list that was made inside")
+        lists = {place: one for place, one in enumerate(given) if isinstance(one, ListBuffer)}
+        counts, drawings = tuple(self._counts), tuple(self._drawings)
+        return ControlProgram(tuple(self._items), tuple(outputs), counts, lists, drawings)
+
+    def _lowered(
+        self,
+        unit: ControlRegion,
+        given: Sequence[Given],
+        where: Storage,
+        kept: Mapping[Tensor, Keeper],
+    ) -> list[Given]:
+        """Lower a control node to items; `kept` are its lists that an outer loop keeps."""
+        lowered = self._loop if isinstance(unit.node.op, While) else self._branching
+        return lowered(unit, given, where, kept)
+
+    def _own_lists(self, body: Body, given: Sequence[Given]) -> list[Given]:
+        """The inputs of a loop, those lists that it changes in arrays of the call."""
         own = [
             self._own(one) if isinstance(one, ListBuffer) and is_changed(body, place) else one
-            for place, one in enumerate(given[: len(unit.node.outputs)])
+            for place, one in enumerate(given[: len(body.outputs)])
         ]
-        given = [*own, *given[len(own) :]]
-        lists = {place: one for place, one in enumerate(given) if isinstance(one, ListBuffer)}
-        return self._program(self._loop(unit, given, Storage.RESULT), lists)
-
-    def _program(self, outputs: Sequence[Given], lists: Mapping[int, ListBuffer]) -> ControlProgram:
-        for one in outputs:
-            if (
-                isinstance(one, ListBuffer)
-                and one.view is not None
-                and one.view.where is Storage.OWN
-            ):
-                raise NotCompiled(self._unit.node, "it gives a list that was made inside")
-        return ControlProgram(
-            tuple(self._items),
-            tuple(outputs),
-            tuple(self._counts),
-            lists,
-            tuple(self._drawings),
-        )
+        return [*own, *given[len(own) :]]
 
     def _own(self, rows: ListBuffer) -> ListBuffer:
         """A list that the loop changes, in a fresh array of the call."""
@@ -163,7 +137,7 @@ class _Lowering:
         unit: ControlRegion,
         given: Sequence[Given],
         where: Storage,
-        kept: Mapping[Tensor, Keeper] | None = None,
+        kept: Mapping[Tensor, Keeper],
     ) -> list[Given]:
         """Lower a loop. Where an outer loop keeps its traces, those of all outer iterations are
         concatenated."""
@@ -178,7 +152,7 @@ class _Lowering:
                 start, one = one, BufferView(where, one.dtype, one.shape)
                 enter.assign(one, enter.value(start), node)
             variables.append(one)
-        keeping = self._keeping(unit, enter, where, kept or {})
+        keeping = self._keeping(unit, enter, where, kept)
         truth = BufferView(Storage.OWN, np.bool_, ())
         cycle = _Cycle(node, op, variables, given[total:], truth, keeping)
         self._condition(enter, cycle)
@@ -195,13 +169,13 @@ class _Lowering:
 
     def _keeping(
         self, unit: ControlRegion, enter: Scratch, where: Storage, kept: Mapping[Tensor, Keeper]
-    ) -> _Traces:
+    ) -> LoopTraces:
         """The counters and traces of a loop; initialises them at its entry."""
         traces = [n.op.tensor for n in unit.nodes if isinstance(n.op, LoopTrace)]
         counts = [n for n in unit.nodes if isinstance(n.op, LoopCount)]
         where_kept = next((around.where for around in kept.values()), where)
         capacity = self._capacity.of(len(self._counts), bool(kept))
-        keeping = _Traces(capacity, where_kept, dict.fromkeys(traces))
+        keeping = LoopTraces(capacity, where_kept, dict.fromkeys(traces))
         if counts or (traces and not kept):
             keeping.count = BufferView(Storage.RESULT if traces else where, np.dtype(np.int32), ())
             enter.assign(keeping.count, np.int32(0), unit.node)
@@ -223,8 +197,7 @@ class _Lowering:
         scratch, none = Scratch(), np.int32(0)
         for view in self._first:
             if view.shape:
-                change = scratch.node(ScatterUpdate(), (scratch.reference(view), none, none), node)
-                scratch.targets.append(change)
+                scratch.target(ScatterUpdate(), (scratch.reference(view), none, none), node)
             else:
                 scratch.assign(view, none, node)
         items, self._items = self._items, []
@@ -245,91 +218,32 @@ class _Lowering:
     def _condition(self, scratch: Scratch, cycle: _Cycle) -> None:
         """Compute the loop's condition from its variables, and emit the scratch graph."""
         body = cycle.op.condition
-        arguments = self._arguments(scratch, body, cycle.variables, cycle.invariants)
+        arguments = _arguments(scratch, cycle.variables, cycle.invariants)
         (found,) = Inlining(scratch, body, arguments).run(body.outputs)
-        last = scratch.node(Identity(), (found,), body.outputs[0].op).outputs[0]
+        last = scratch.tensor(Identity(), (found,), body.outputs[0].op)
         self._emit(scratch, {last: cycle.truth}, lists=list(scratch.kept))
-
-    def _arguments(
-        self,
-        scratch: Scratch,
-        body: Body,
-        variables: Sequence[Given],
-        invariants: Sequence[Given],
-    ) -> list[Bound]:
-        """The arguments of a body: loop variables and variables are references, the rest values."""
-        found: list[Bound] = []
-        for place, one in enumerate((*variables, *invariants)):
-            if isinstance(one, ListBuffer):
-                found.append(one)
-            elif place < len(variables) or one.where is Storage.VARIABLE:
-                found.append(scratch.reference(one))
-            else:
-                found.append(scratch.value(one))
-        return found
 
     def _iteration(self, cycle: _Cycle) -> None:
         """Lower one iteration: the body, its traces, new values, and the condition."""
         scratch, body, keeping = Scratch(), cycle.op.body, cycle.keeping
-        arguments = self._arguments(scratch, body, cycle.variables, cycle.invariants)
+        arguments = _arguments(scratch, cycle.variables, cycle.invariants)
         made = [first_of(t).op for t in keeping.traces if t.dtype.base_dtype is variant]
         inlining = Inlining(scratch, body, arguments, keepers=dict.fromkeys(made, keeping))
         results = inlining.run([*body.outputs, *keeping.traces])
         total = len(cycle.variables)
         values = dict(zip(keeping.traces, results[total:], strict=True))
         for tensor, value in values.items():
-            keeping.traces[tensor] = self._keep(scratch, tensor, value, keeping)
-        self._renew(scratch, cycle, arguments, results[:total])
+            keeping.traces[tensor] = keeping.keep(scratch, tensor, value)
+        _renew(scratch, cycle, arguments, results[:total])
         for number in dict.fromkeys((keeping.count, keeping.next)):
             if number is not None:
-                more = scratch.node(Add(), (scratch.reference(number), np.int32(1)), cycle.node)
-                scratch.assign(number, more.outputs[0], cycle.node)
+                more = scratch.tensor(Add(), (scratch.reference(number), np.int32(1)), cycle.node)
+                scratch.assign(number, more, cycle.node)
         self._condition(scratch, cycle)
         self._keep_lists(scratch, values, keeping)
 
-    def _renew(
-        self, scratch: Scratch, cycle: _Cycle, before: Sequence[Bound], after: Sequence[Bound]
-    ) -> None:
-        """Assign the new values of the loop variables."""
-        # All new values are computed before the first assignment: one may be another's old one.
-        changed: list[tuple[BufferView, Tensor, Node]] = []
-        for place, (one, value) in enumerate(zip(cycle.variables, after, strict=True)):
-            if isinstance(one, ListBuffer):
-                if value is not one:
-                    raise NotCompiled(cycle.node, "a list takes the place of another one")
-            elif value is not before[place]:
-                like = cycle.op.body.outputs[place].op
-                new = scratch.node(Identity(), (value,), like).outputs[0]
-                changed.append((one, new, like))
-        for view, value, like in changed:
-            scratch.assign(view, value, like)
-
-    def _keep(self, scratch: Scratch, tensor: Tensor, value: Bound, keeping: _Traces) -> ListBuffer:
-        """Write a value of this iteration into its row of a trace; of a list, the row it starts
-        at."""
-        assert keeping.next is not None
-        if isinstance(value, ListBuffer):
-            rows = self._list_of_lists(keeping)
-            rows.entries = _lasting(value, tensor.op)
-            scratch.write(rows, scratch.reference(keeping.next), scratch.offset(value), tensor.op)
-            return rows
-        if value.dtype.base_dtype is variant:
-            scratch.kept[value] = keeping  # an inner loop or branch makes it
-            return self._list_of_lists(keeping)
-        rows = ListBuffer(tensor.dtype.base_dtype, keeping.capacity, None, keeping.where)
-        if not tensor.dtype.is_floating:
-            rows.value = constant_value(value)
-        if rows.value is None:
-            scratch.write(rows, scratch.reference(keeping.next), value, tensor.op)
-        return rows
-
-    def _list_of_lists(self, keeping: _Traces) -> ListBuffer:
-        rows = ListBuffer(variant, keeping.capacity + 1, (), keeping.where)
-        rows.view = BufferView(keeping.where, np.dtype(np.int32), rows.shape)
-        return rows
-
     def _keep_lists(
-        self, scratch: Scratch, values: Mapping[Tensor, Bound], keeping: _Traces
+        self, scratch: Scratch, values: Mapping[Tensor, Bound], keeping: LoopTraces
     ) -> None:
         """Write the starts of lists that inner loops and branches made. The loop has counted this
         iteration: where its rows end, those of the next one start."""
@@ -339,10 +253,10 @@ class _Lowering:
             if isinstance(value, ListBuffer) or value not in scratch.kept or rows is None:
                 continue
             left = scratch.lists[value]
-            rows.entries = _lasting(left, tensor.op)
+            rows.entries = lasting(left, tensor.op)
             index: Any = after.value(cast("BufferView", keeping.next))
             if left.end is None:
-                index = after.node(Add(), (index, np.int32(-1))).outputs[0]
+                index = after.tensor(Add(), (index, np.int32(-1)))
             start = after.offset(left) if left.end is None else after.value(left.end)
             after.write(rows, index, start, tensor.op)
             self._first.append(cast("BufferView", rows.view))
@@ -358,7 +272,7 @@ class _Lowering:
         unit: ControlRegion,
         given: Sequence[Given],
         where: Storage,
-        kept: Mapping[Tensor, Keeper] | None = None,
+        kept: Mapping[Tensor, Keeper],
     ) -> list[Given]:
         node, op = unit.node, cast("Branching", unit.node.op)
         choice, inputs = given[0], given[1:]
@@ -372,7 +286,7 @@ class _Lowering:
             skip = Label()
             if number:
                 self._items.append(Branch(skip, self._is_chosen(op, choice, number)))
-            self._branch(unit, body, inputs, found, where, kept or {})
+            self._branch(unit, body, inputs, found, where, kept)
             self._items += [Branch(end), skip]
         self._items.append(end)
         return [found[tensor] for tensor in unit.outputs]
@@ -381,19 +295,18 @@ class _Lowering:
         """The truth of whether a branch other than the first is chosen."""
         if isinstance(op, If) and choice.where is Storage.OWN:
             return choice
-        last = number == len(op.branches) - 1
         scratch, truth = Scratch(), BufferView(Storage.OWN, np.bool_, ())
         index = scratch.value(choice)
         if isinstance(op, If):
-            self._emit(scratch, {scratch.node(Identity(), (index,)).outputs[0]: truth})
-            return truth
-        same = scratch.node(Equal(), (index, np.int32(number))).outputs[0]
-        if last:  # also for indices out of range
-            below = scratch.node(Less(), (index, np.int32(0))).outputs[0]
-            above = scratch.node(Less(), (np.int32(number), index)).outputs[0]
-            outside = scratch.node(LogicalOr(), (below, above)).outputs[0]
-            same = scratch.node(LogicalOr(), (same, outside)).outputs[0]
-        self._emit(scratch, {same: truth})
+            chosen = scratch.tensor(Identity(), (index,))
+        else:
+            chosen = scratch.tensor(Equal(), (index, np.int32(number)))
+            if number == len(op.branches) - 1:  # also for indices out of range
+                below = scratch.tensor(Less(), (index, np.int32(0)))
+                above = scratch.tensor(Less(), (np.int32(number), index))
+                outside = scratch.tensor(LogicalOr(), (below, above))
+                chosen = scratch.tensor(LogicalOr(), (chosen, outside))
+        self._emit(scratch, {chosen: truth})
         return truth
 
     def _branch(
@@ -411,7 +324,7 @@ class _Lowering:
             tensor = cast("BranchTrace", trace.op).tensor
             if tensor.graph is body.graph:
                 wanted[trace.outputs[0]] = tensor
-        arguments = self._arguments(scratch, body, (), inputs)
+        arguments = _arguments(scratch, (), inputs)
         keepers = {first_of(wanted[t]).op: around for t, around in kept.items() if t in wanted}
         results = Inlining(scratch, body, arguments, where, keepers).run([*wanted.values()])
         fetches: dict[Tensor, BufferView] = {}
@@ -426,7 +339,7 @@ class _Lowering:
                 if tensor in kept:
                     scratch.kept[value] = kept[tensor]
                 continue
-            last = scratch.node(Identity(), (value,), inner.op).outputs[0]
+            last = scratch.tensor(Identity(), (value,), inner.op)
             fetches[last] = _result_view(found, tensor, last, where)
         self._emit(scratch, fetches, where, list(traces.values()))
         found.update({tensor: scratch.lists[value] for tensor, value in traces.items()})
@@ -453,16 +366,15 @@ class _Lowering:
                 self._control(unit, scratch, where)
             elif isinstance(unit.op, Const):
                 value = np.asarray(unit.op.numpy())
-                view = BufferView(Storage.CONSTANT, value.dtype, value.shape, value)
-                scratch.views[unit.outputs[0]] = view
+                constant = BufferView(Storage.CONSTANT, value.dtype, value.shape, value)
+                scratch.views[unit.outputs[0]] = constant
             else:
                 raise NotCompiled(unit, "it runs on the host")
 
     def _control(self, unit: ControlRegion, scratch: Scratch, where: Storage) -> None:
         given = [scratch.lists.get(t) or _view_of(scratch, t) for t in unit.inputs]
         kept = {t: scratch.kept[t] for t in unit.outputs if t in scratch.kept}
-        lowered = self._loop if isinstance(unit.node.op, While) else self._branching
-        found = lowered(unit, given, where, kept)
+        found = self._lowered(unit, given, where, kept)
         for tensor, one in zip(unit.outputs, found, strict=True):
             if isinstance(one, ListBuffer):
                 scratch.lists[tensor] = one
@@ -480,14 +392,10 @@ class _Lowering:
                 scratch.views[tensor] = scratch.views[region.roots[tensor]]
                 continue
             buffer = lowered.buffers[tensor]
-            view = fetches.get(tensor) or BufferView(
-                Storage.OWN, buffer.dtype, lowered.spec.shapes[tensor]
-            )
-            scratch.views[tensor] = views[buffer] = view
+            own = BufferView(Storage.OWN, buffer.dtype, lowered.spec.shapes[tensor])
+            scratch.views[tensor] = views[buffer] = fetches.get(tensor, own)
         drawn = [self._drawing(node, lowered, scratch) for node in lowered.streams]
-        views |= {
-            lowered.streams[one]: two.view for one, two in zip(lowered.streams, drawn, strict=True)
-        }
+        views |= zip(lowered.streams.values(), [one.view for one in drawn], strict=True)
         self._items.append(Part(lowered, views))
         self._move_on(drawn)
 
@@ -504,8 +412,7 @@ class _Lowering:
         if drawn:
             scratch = Scratch()
             for one in drawn:
-                skip = SkipRandom(blocks=one.blocks)
-                scratch.targets.append(scratch.node(skip, (scratch.reference(one.view),)))
+                scratch.target(SkipRandom(blocks=one.blocks), (scratch.reference(one.view),))
             self._emit(scratch, {})
 
 
@@ -524,17 +431,42 @@ class _Meter:
         return Philox(0, 0)
 
 
+def _arguments(
+    scratch: Scratch, variables: Sequence[Given], invariants: Sequence[Given]
+) -> list[Bound]:
+    """The arguments of a body: loop variables and variables are references, the rest values."""
+    found: list[Bound] = []
+    for place, one in enumerate((*variables, *invariants)):
+        if isinstance(one, ListBuffer):
+            found.append(one)
+        elif place < len(variables) or one.where is Storage.VARIABLE:
+            found.append(scratch.reference(one))
+        else:
+            found.append(scratch.value(one))
+    return found
+
+
+def _renew(
+    scratch: Scratch, cycle: _Cycle, before: Sequence[Bound], after: Sequence[Bound]
+) -> None:
+    """Assign the new values of the loop variables."""
+    # All new values are computed before the first assignment: one may be another's old one.
+    changed: list[tuple[BufferView, Tensor, Node]] = []
+    for place, (one, value) in enumerate(zip(cycle.variables, after, strict=True)):
+        if isinstance(one, ListBuffer):
+            if value is not one:
+                raise NotCompiled(cycle.node, "a list takes the place of another one")
+        elif value is not before[place]:
+            like = cycle.op.body.outputs[place].op
+            changed.append((one, scratch.tensor(Identity(), (value,), like), like))
+    for view, value, like in changed:
+        scratch.assign(view, value, like)
+
+
 def _changed_lists(scratch: Scratch) -> list[Tensor]:
     """The lists that control nodes return: changed in place, whether they are read or not."""
     controls = [node for node in scratch.targets if is_control(node)]
     return [t for node in controls for t in node.outputs if t.dtype.base_dtype is variant]
-
-
-def _lasting(rows: ListBuffer, node: Node) -> ListBuffer:
-    """The whole of a list that is kept, which must outlive the iteration."""
-    if rows.root.is_new:
-        raise NotCompiled(node, "a list that was made in the iteration is kept")
-    return rows.root
 
 
 def _view_of(scratch: Scratch, tensor: Tensor) -> BufferView:

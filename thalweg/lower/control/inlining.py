@@ -95,13 +95,8 @@ class Inlining:
         elif any(isinstance(one, ListBuffer) for one in inputs):
             self._add_list(node, inputs)
         else:
-            made = self._scratch.node(
-                node.op,
-                node.op.parsed.group(inputs, node.input_counts()),
-                node,
-                (),
-                self._after(node),
-            )
+            grouped = node.op.parsed.group(inputs, node.input_counts())
+            made = self._scratch.node(node.op, grouped, node, (), self._after(node))
             self._bind(node, made)
             self._fold(made, node)
 
@@ -112,7 +107,7 @@ class Inlining:
         value = constant_value(made.outputs[0])
         if value is not None and not isinstance(made.op, Const):
             op = Const(value=value, dtype=made.outputs[0].dtype)
-            self._found[node.outputs[0]] = self._scratch.node(op, (), node).outputs[0]
+            self._found[node.outputs[0]] = self._scratch.tensor(op, (), node)
 
     def _after(self, node: Node) -> list[Node]:
         return [self._nodes[n] for n in node.controls if n in self._nodes]
@@ -149,14 +144,13 @@ class Inlining:
         """Allocate a list and fill it with zeros."""
         kind, scratch = rows.dtype.as_numpy_dtype, self._scratch
         dims = np.array(rows.shape, np.int32)
-        zeros = scratch.node(Fill(), (dims, np.zeros((), kind)), node).outputs[0]
+        zeros = scratch.tensor(Fill(), (dims, np.zeros((), kind)), node)
         if rows.view is None:
             rows.view = BufferView(rows.where, kind, rows.shape)
             scratch.assign(rows.view, zeros, node, (rows,))
         else:
             place = scratch.reference(rows.view), scratch.all_rows(rows)
-            made = scratch.node(ScatterUpdate(), (*place, zeros), node, (rows,))
-            scratch.targets.append(made)
+            scratch.target(ScatterUpdate(), (*place, zeros), node, (rows,))
 
     def _add_list(self, node: Node, inputs: Sequence[Bound]) -> None:
         """Inline a node that uses a list."""
@@ -203,8 +197,7 @@ class Inlining:
         change = ScatterAdd() if isinstance(op, TensorArrayAdd) else ScatterUpdate()
         memory = scratch.reference(written_view(rows, value, node))
         row = scratch.row(rows, index)
-        made = scratch.node(change, (memory, row, value), node, (rows,), self._after(node))
-        scratch.targets.append(made)
+        made = scratch.target(change, (memory, row, value), node, (rows,), self._after(node))
         if not isinstance(op, TensorArrayAdd):
             self._count(rows.writes, index, node)
         return made
@@ -222,8 +215,7 @@ class Inlining:
             raise NotCompiled(node, "it writes a list as a whole")
         scratch, places = self._scratch, self._scratch.all_rows(rows)
         taken = scratch.reference(rows.view), places, value
-        made = scratch.node(ScatterAdd(), taken, node, (rows,), self._after(node))
-        scratch.targets.append(made)
+        made = scratch.target(ScatterAdd(), taken, node, (rows,), self._after(node))
         self._count(rows.writes, places, node)
         return made
 
@@ -302,8 +294,7 @@ class Inlining:
         if counts is not None:
             memory = self._scratch.reference(counts)
             once = np.ones(index.shape.as_list(), np.int32)
-            made = self._scratch.node(ScatterAdd(), (memory, index, once), node)
-            self._scratch.targets.append(made)
+            self._scratch.target(ScatterAdd(), (memory, index, once), node)
 
     # Control nodes
 
@@ -316,9 +307,8 @@ class Inlining:
             raise NotCompiled(node, "the shape of a list's elements is known only inside")
         flat = [scratch.stand_in(one) if isinstance(one, ListBuffer) else one for one in inputs]
         grouped = pruned.op.parsed.group(flat, pruned.input_counts())
-        made = scratch.node(pruned.op, grouped, node, lists, self._after(node))
+        made = scratch.target(pruned.op, grouped, node, lists, self._after(node))
         self._nodes[node] = made
-        scratch.targets.append(made)
         for place, (tensor, again) in enumerate(zip(pruned.outputs, made.outputs, strict=True)):
             if tensor.dtype.base_dtype is variant:
                 self._found[tensor] = cast("ListBuffer", inputs[list_source(pruned, place)])

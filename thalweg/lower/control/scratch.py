@@ -63,8 +63,7 @@ class Scratch:
     def value(self, view: BufferView) -> Tensor:
         """A tensor that reads a view."""
         if view.where is Storage.CONSTANT:
-            made = Const(value=view.source, dtype=as_dtype(view.dtype))
-            return self.node(made, ()).outputs[0]
+            return self.tensor(Const(value=view.source, dtype=as_dtype(view.dtype)))
         op = Placeholder(dtype=as_dtype(view.dtype), given_shape=TensorShape.of(view.shape))
         tensor = self._source(op)
         self.views[tensor] = view
@@ -89,9 +88,9 @@ class Scratch:
         return tensor
 
     def _source(self, op: Op) -> Tensor:
-        node = self.node(op, ())
-        self.sources.add(node)
-        return node.outputs[0]
+        tensor = self.tensor(op)
+        self.sources.add(tensor.op)
+        return tensor
 
     def node(
         self,
@@ -119,24 +118,37 @@ class Scratch:
             self.origins[made] = like
         return made
 
+    def tensor(self, op: Op, inputs: Sequence[Any] = (), like: Node | None = None) -> Tensor:
+        """Add a node, and return its output."""
+        return self.node(op, inputs, like).outputs[0]
+
+    def target(
+        self,
+        op: Op,
+        inputs: Sequence[Any],
+        like: Node | None = None,
+        lists: Sequence[ListBuffer] = (),
+        after: Sequence[Node] = (),
+    ) -> Node:
+        """Add a node that has to run, whether its output is read or not."""
+        self.targets.append(self.node(op, inputs, like, lists, after))
+        return self.targets[-1]
+
     def assign(
         self, view: BufferView, value: Any, like: Node, lists: Sequence[ListBuffer] = ()
-    ) -> Tensor:
-        """Assign a value to a view; returns the reference."""
-        made = self.node(Assign(), (self.reference(view), value), like, lists)
-        self.targets.append(made)
-        self.views[made.outputs[0]] = view
-        return made.outputs[0]
+    ) -> Node:
+        """Assign a value to a view."""
+        return self.target(Assign(), (self.reference(view), value), like, lists)
 
     def write(self, rows: ListBuffer, row: Any, value: Any, like: Node) -> None:
         """Write a row of a list."""
         memory = self.reference(written_view(rows, value, like))
-        self.targets.append(self.node(ScatterUpdate(), (memory, row, value), like, (rows,)))
+        self.target(ScatterUpdate(), (memory, row, value), like, (rows,))
 
     def all_rows(self, rows: ListBuffer) -> Tensor:
         """The rows of a list's entries in its array."""
         numbers = Const(value=np.arange(rows.count, dtype=np.int32), dtype=int32)
-        return self.row(rows, self.node(numbers, ()).outputs[0])
+        return self.row(rows, self.tensor(numbers))
 
     def entry(self, rows: ListBuffer, start: Tensor, like: Node) -> ListBuffer:
         """An entry of a list of lists, given the row it starts at."""
@@ -147,14 +159,13 @@ class Scratch:
         """A view of a list from a row on."""
         view = BufferView(Storage.OWN, np.dtype(np.int32), ())
         found = rows.seen_from(view)
-        self.assign(view, start, like)
-        self._offsets[view], self._placed[found] = start, self.targets[-1]
+        self._offsets[view], self._placed[found] = start, self.assign(view, start, like)
         return found
 
     def offset(self, rows: ListBuffer) -> Any:
         """The row that a list starts at."""
         if rows.offset is None:
-            return self.node(Const(value=np.array(0, np.int32), dtype=int32), ()).outputs[0]
+            return self.tensor(Const(value=np.array(0, np.int32), dtype=int32))
         if rows.offset not in self._offsets:
             self._offsets[rows.offset] = self.value(rows.offset)
         return self._offsets[rows.offset]
@@ -163,7 +174,7 @@ class Scratch:
         """The row of a list's entry in its array."""
         if rows.offset is None:
             return index
-        return self.node(Add(), (index, self.offset(rows))).outputs[0]
+        return self.tensor(Add(), (index, self.offset(rows)))
 
 
 def written_view(rows: ListBuffer, value: Tensor, node: Node) -> BufferView:

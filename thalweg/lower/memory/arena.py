@@ -39,9 +39,8 @@ def in_place(nests: Sequence[LoopNest], pieces: Pieces) -> dict[Buffer, Buffer]:
     taken = {whole for whole, _ in pieces.values()}  # read through their sub-buffers
     for position, nest in enumerate(nests):
         for target, place in nest.places:
-            if target.kind is not BufferKind.TEMPORARY or first[target] != position:
-                continue
-            if target in pieces:
+            is_new = target.kind is BufferKind.TEMPORARY and first[target] == position
+            if not is_new or target in pieces:
                 continue
             for buffer in nest.loaded:
                 if (
@@ -65,8 +64,7 @@ def _may_replace(nest: LoopNest, buffer: Buffer) -> bool:
     arguments of reductions are read in other iterations, too."""
     if nest.has_reductions or any(write.combine != "set" for write in nest.template.writes):
         return False
-    product = nest.product
-    return product is None or buffer not in (product.a.buffer, product.b.buffer)
+    return nest.product is None or not nest.product.reads(buffer)
 
 
 @dataclass(frozen=True)
@@ -84,9 +82,8 @@ def arrange(
 ) -> Arena:
     """Offsets for all temporaries and for the scratch memory of each launch."""
     lives = _lives(launches, pieces)
-    wholes = list(lives)
     requests = [
-        *(Request(*lives[whole], rounded(whole.bytes, target.alignment)) for whole in wholes),
+        *(Request(*lives[whole], rounded(whole.bytes, target.alignment)) for whole in lives),
         *(
             Request(at, at, rounded(size, target.alignment))
             for at, size in enumerate(scratch)
@@ -98,12 +95,11 @@ def arrange(
         (start + request.size for start, request in zip(found, requests, strict=True)), default=0
     )
     starts = iter(found)
-    places = {whole: next(starts) for whole in wholes}
+    offsets = {whole: next(starts) for whole in lives}
     scratches = tuple([next(starts) if size else 0 for size in scratch])
-    offsets = dict(places)
     for buffer, (whole, start) in pieces.items():
-        if whole in places:
-            offsets[buffer] = places[whole] + start * np.dtype(whole.dtype).itemsize
+        if whole in lives:
+            offsets[buffer] = offsets[whole] + start * np.dtype(whole.dtype).itemsize
     return Arena(end, offsets, scratches)
 
 

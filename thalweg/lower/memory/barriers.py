@@ -9,13 +9,13 @@ thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import count, product
 from typing import NamedTuple
 
 from thalweg.graph.node import Node
 from thalweg.ir.kernel import Kernel, Loops
 from thalweg.ir.target import Target
-from thalweg.lower.flops_bytes import operations, touched_bytes
+from thalweg.lower.flops_bytes import flops_bytes
 from thalweg.lower.memory.arena import Arena
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.bufferize import Launch
@@ -31,8 +31,8 @@ Extent = Buffer | tuple[int, int]
 
 def work_of(kernel: Kernel, target: Target) -> float:
     """The estimated number of vector instructions of a launch."""
-    touched = sum(touched_bytes(kernel))
-    return max(operations(kernel) / target.operations_per_work, touched / target.bytes_per_work)
+    operations, touched, _ = flops_bytes(kernel)
+    return max(operations / target.operations_per_work, sum(touched) / target.bytes_per_work)
 
 
 def is_small(launch: Launch, target: Target) -> bool:
@@ -54,9 +54,8 @@ def threads_for(launches: Sequence[Launch], threads: int, target: Target) -> int
     alone = fetched = 0.0
     touched: dict[Buffer, int] = {}
     for launch in launches:
-        amounts = touched_bytes(launch.kernel)
-        computing = operations(launch.kernel) * target.operation_time
-        alone += max(computing, sum(amounts) * target.byte_time)
+        operations, amounts, _ = flops_bytes(launch.kernel)
+        alone += max(operations * target.operation_time, sum(amounts) * target.byte_time)
         for buffer, amount in zip(launch.buffers, amounts, strict=True):
             touched[buffer] = max(touched.get(buffer, 0), amount)
             fetched += amount * target.fetched_byte_time if buffer in written else 0.0
@@ -86,7 +85,7 @@ class BarrierPlan:
 
     def _begin(self) -> None:
         """Forget what ran before a barrier."""
-        self._threads = 0  # that small launches were given to
+        self._threads = count()  # for small launches that depend on none since then
         self._read: list[tuple[Extent, int]] = []
         self._written: list[tuple[Extent, int]] = []
         self._unchecked = False  # checks have run whose result was not read yet
@@ -109,18 +108,13 @@ class BarrierPlan:
             self._begin()
         thread = SHARED
         if is_alone:
-            thread = met.pop() if met else self._next_thread()
+            thread = met.pop() if met else next(self._threads)
         if isinstance(launch.kernel, Loops) and launch.kernel.checks:
             self._unchecked = True
         self._work += work_of(launch.kernel, self._target)
         self._read += [(extent, thread) for extent in touched]
         self._written += [(extent, thread) for extent in written]
         return SlotPlan(barrier, thread)
-
-    def _next_thread(self) -> int:
-        """The next thread, for a launch that depends on none since the last barrier."""
-        self._threads += 1
-        return self._threads - 1
 
     def _extent(self, buffer: Buffer) -> Extent:
         if buffer.kind is not BufferKind.TEMPORARY:

@@ -35,6 +35,11 @@ class Buffer:
         """Its size in memory."""
         return self.size * np.dtype(self.dtype).itemsize
 
+    @classmethod
+    def temporary(cls, dtype: Any, size: int, source: Any) -> Buffer:
+        """A new temporary."""
+        return cls(BufferKind.TEMPORARY, dtype, size, source)
+
 
 #: A part of a buffer: the buffer, and the element that the part begins at.
 View = tuple[Buffer, int]

@@ -15,7 +15,7 @@ from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Rewriter, free_variables, walk
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
 from thalweg.lower.nests.inline_producers import PendingCheck
-from thalweg.lower.nests.loop_nest import Factor, LoopNest, Product, Span, spans_of
+from thalweg.lower.nests.loop_nest import Factor, LoopNest, Product, Span, Write, spans_of
 from thalweg.lower.specialise import NotCompiled
 
 _Numbered = tuple[PendingCheck, int]  # a check, and its fault code
@@ -84,7 +84,7 @@ class _Arguments(Rewriter):
     ) -> None:
         super().__init__()
         self._memory = memory
-        views = {memory.get(buffer, buffer) for buffer in written}
+        outputs = {memory.get(buffer, buffer) for buffer in written}
         touched: dict[Buffer, Span] = {}
         for buffer, (low, high) in spans.items():
             whole = memory.get(buffer, buffer)
@@ -93,7 +93,7 @@ class _Arguments(Rewriter):
         self.buffers = tuple(touched)
         self._starts = {buffer: max(low, 0) for buffer, (low, _) in touched.items()}
         self._of = {
-            buffer: Argument(place, buffer.dtype, self._reach(buffer, high), buffer in views)
+            buffer: Argument(place, buffer.dtype, self._reach(buffer, high), buffer in outputs)
             for place, (buffer, (_, high)) in enumerate(touched.items())
         }
 
@@ -121,18 +121,18 @@ class _Arguments(Rewriter):
             found.append((argument.position, self._starts[whole] - shift, argument.size))
         return tuple(found)
 
-    def argument(self, buffer: Buffer) -> Argument:
-        """The argument that stands for a buffer."""
-        return self._of[self._memory.get(buffer, buffer)]
-
     def load(self, buffer: Buffer, offset: Affine) -> Expr:
-        start = self._starts[self._memory.get(buffer, buffer)]
-        return Load(self.argument(buffer), Affine(offset.constant - start, offset.terms))
+        whole = self._memory.get(buffer, buffer)
+        shifted = Affine(offset.constant - self._starts[whole], offset.terms)
+        return Load(self._of[whole], shifted)
 
-    def place(self, buffer: Buffer, offset: Affine) -> Affine:
-        """An element of a buffer, counted from where the argument begins."""
-        start = self._starts[self._memory.get(buffer, buffer)]
-        return self.bound(offset + number(-start))
+    def store(self, write: Write) -> Store:
+        """A write as a store to an argument."""
+        whole = self._memory.get(write.buffer, write.buffer)
+        offset = self.bound(write.offset + number(-self._starts[whole]))
+        value, inside = self.of(write.value), self.unless_none(write.inside)
+        to, over = self._of[whole], write.variables
+        return Store(to, over, offset, value, write.combine, inside, write.distinct)
 
     def bound(self, place: Affine) -> Affine:
         """A sum of a kernel."""
@@ -157,18 +157,7 @@ def _launch(nest: LoopNest, memory: Mapping[Buffer, Buffer], kernels: dict[Any, 
 
 
 def _kernel(nest: LoopNest, arguments: _Arguments) -> Kernel:
-    stores = tuple(
-        Store(
-            arguments.argument(write.buffer),
-            write.variables,
-            arguments.place(write.buffer, write.offset),
-            arguments.of(write.value),
-            write.combine,
-            arguments.unless_none(write.inside),
-            write.distinct,
-        )
-        for write in nest.writes
-    )
+    stores = tuple([arguments.store(write) for write in nest.writes])
     if nest.product is None:
         return Loops(arguments.all, nest.variables, stores, (), nest.serial)
     return _contraction(nest.product, arguments, stores)

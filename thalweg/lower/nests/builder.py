@@ -1,33 +1,28 @@
-"""From the nodes of a region to loop nests: which tensors are stored, which are inlined.
+"""From the nodes of a region to loop nests: one or several for each stored tensor and each update.
 
-Every output is summarised in the order of nodes. Reductions, scatters, contractions and outputs of
-the region are stored; the rest follows the rule of `thalweg.lower.cost`. A tensor that reads a
-variable is stored where a write to that variable comes between it and a reader.
+What is not stored (`thalweg.lower.nests.stored`) is inlined. Reductions that do not fit their loops
+get nests of their own, sums of products become contractions, and tensors of identical subgraphs are
+instances of one template.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from thalweg.errors import OpError
 from thalweg.graph.node import Node, Tensor
 from thalweg.ir.expr import Accumulated, Expr, Load, Reduce, constant, converted
-from thalweg.ir.functions.dtypes import Unsupported
 from thalweg.ir.index import Affine, expressed
 from thalweg.ir.index import variable as index_of
-from thalweg.ir.loop import IndexTuple, NotLowered, Scatter, Variable, lowered
+from thalweg.ir.loop import IndexTuple, Scatter, Variable
 from thalweg.ir.rewrite import Replace, free_variables
 from thalweg.ir.target import Target
-from thalweg.lower.cost import Costs, Form, worth_inlining
 from thalweg.lower.fingerprint import NodeClasses
 from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests import reductions
 from thalweg.lower.nests.inline_producers import (
     STREAM_WORDS,
     Operands,
@@ -35,20 +30,19 @@ from thalweg.lower.nests.inline_producers import (
     Resolver,
     flat,
     is_from_data,
+    results_of,
 )
 from thalweg.lower.nests.loop_nest import LoopNest, Renaming, Write, renaming
 from thalweg.lower.nests.match_contraction import product_of, splits_of
-from thalweg.lower.nests.output_summary import OutputSummary, own_place, summarize
+from thalweg.lower.nests.output_summary import own_place
+from thalweg.lower.nests.reductions import HoistReductions, outermost
 from thalweg.lower.nests.scans import as_scan
+from thalweg.lower.nests.stored import StoredTensors
 from thalweg.lower.passes.outline import Subgraphs, Templates
 from thalweg.lower.passes.split_strided import is_nothing, phases, strides_of
 from thalweg.lower.specialise import NotCompiled, Specialised
 
 Key = TypeVar("Key")
-
-#: Reshapes and transposes in a row that are inlined: indices may double in size with each.
-_MAX_MOVES = 6
-_MIN_PACKED_READS = 64  # of each element, for a contraction to pack a factor
 
 
 class _Mark(NamedTuple):
@@ -74,40 +68,21 @@ class NestBuilder:
 
     def __init__(self, spec: Specialised, classes: NodeClasses, target: Target) -> None:
         self._spec, self._target = spec, target
-        self._classes = classes
-        self._operands = Operands(spec)
-        self._resolver = Resolver(spec, self._operands)
-        self._costs = Costs(target)
-        self._summaries: dict[Tensor, OutputSummary] = {}
-        self._reads: dict[Tensor, float] = defaultdict(float)
-        self._readers: dict[Tensor, list[int]] = defaultdict(list)
-        self._contracted: set[Tensor] = set()
-        self._not_packed: set[Tensor] = set()  # that some reader does not pack
-        self._sums: set[Tensor] = set()  # outputs whose loop form is a sum of products
-        self._roots = spec.region.roots
+        operands = Operands(spec)
+        self._resolver = Resolver(spec, operands)
+        self._stored = StoredTensors(spec, classes, operands, target)
         self._outputs = frozenset(spec.region.outputs)
-        self._writes: dict[Tensor, list[int]] = defaultdict(
-            list
-        )  # the positions of writes to a variable
-        self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
-        self._reductions: dict[Any, Buffer] = {}
-        self._moves: dict[Tensor, int] = {}  # reshapes and transposes in a row, in what is inlined
-        self._by_class: dict[tuple[int, int], OutputSummary] = {}  # by class of node, and output
-        self._views: dict[Tensor, tuple[Tensor, int]] = {}
+        self._reductions: dict[Any, Buffer] = {}  # those that have nests of their own
         self._templates = Templates()
         self.nests: list[LoopNest] = []
         self.buffers: dict[Tensor, Buffer] = self._resolver.buffers
         self.streams: dict[Node, Buffer] = self._resolver.stream_buffers
-        self._subgraphs = Subgraphs(spec, classes, self.buffers, self._views)
+        self._subgraphs = Subgraphs(spec, classes, self.buffers, self._stored.views)
 
     def run(self) -> None:
         """Build everything."""
         self._enter()
-        for position, node in enumerate(self._spec.region.nodes):
-            self._summarise(position, node)
-        for position, node in enumerate(self._spec.region.nodes):
-            self._decide(position, node)
-        self._summaries.clear()
+        self._stored.run()
         for node in self._spec.region.nodes:
             self._build(node)
             self._resolver.forget()
@@ -127,16 +102,23 @@ class NestBuilder:
         spec = self._spec
         for tensor in spec.region.inputs:
             if tensor not in spec.values:
-                self.buffers[tensor] = self._buffer(BufferKind.INPUT, tensor, tensor)
+                self.buffers[tensor] = self._buffer(BufferKind.INPUT, tensor)
         for tensor in spec.region.references:
             kind = BufferKind.CARRIED if tensor in spec.region.carried else BufferKind.VARIABLE
-            self.buffers[tensor] = self._buffer(kind, tensor, tensor)
+            self.buffers[tensor] = self._buffer(kind, tensor)
         for tensor, root in spec.region.roots.items():
             self.buffers[tensor] = self.buffers[root]
+        for node in spec.region.nodes:
+            for tensor in node.outputs if spec.is_known(node) else node.inputs:
+                if tensor in spec.values and tensor not in self.buffers:
+                    self._constant(tensor)
+            if node.op.has("stream"):
+                words = np.dtype(np.uint32)
+                self.streams[node] = Buffer(BufferKind.STREAM, words, STREAM_WORDS, node)
 
-    def _buffer(self, kind: BufferKind, tensor: Tensor, source: Any) -> Buffer:
+    def _buffer(self, kind: BufferKind, tensor: Tensor) -> Buffer:
         dtype = np.dtype(tensor.dtype.base_dtype.as_numpy_dtype)
-        return Buffer(kind, dtype, math.prod(self._spec.shapes[tensor]), source)
+        return Buffer(kind, dtype, math.prod(self._spec.shapes[tensor]), tensor)
 
     def _constant(self, tensor: Tensor) -> None:
         """Make a buffer for a known value."""
@@ -145,149 +127,16 @@ class NestBuilder:
             raise NotCompiled(tensor.op, "its value is not numeric")
         self.buffers[tensor] = Buffer(BufferKind.CONSTANT, value.dtype, value.size, value)
 
-    # Summaries
-
-    def _summarise(self, position: int, node: Node) -> None:
-        if self._is_known(node):
-            return
-        references = node.op.parsed.references
-        if node.op.has("stream"):
-            self.streams[node] = Buffer(BufferKind.STREAM, np.dtype(np.uint32), STREAM_WORDS, node)
-        for output, shape in self._places(node):
-            summary = self._summary(node, output, shape)
-            self._note_reads(position, node, summary, math.prod(shape))
-            if not references:
-                self._summaries[node.outputs[output]] = summary
-                if summary.contracts:
-                    self._sums.add(node.outputs[output])
-                self._note_view(node.outputs[output], summary)
-        for place in references:
-            self._writes[self._roots[node.inputs[place]]].append(position)
-
-    def _is_known(self, node: Node) -> bool:
-        """Whether a node's outputs are all known; makes buffers for known values that it reads."""
-        known = bool(node.outputs) and all(t in self._spec.values for t in node.outputs)
-        for tensor in node.outputs if known else node.inputs:
-            if tensor in self._spec.values and tensor not in self.buffers:
-                self._constant(tensor)
-        return known
-
-    def _places(self, node: Node) -> list[tuple[int, tuple[int, ...]]]:
-        """The outputs to compute and their shapes: for an update, one for each reference."""
-        references = node.op.parsed.references
-        if references:
-            shapes = [self._spec.shapes[node.inputs[place]] for place in references]
-        else:
-            shapes = [self._spec.shapes[tensor] for tensor in node.outputs]
-        return list(enumerate(shapes))
-
-    def _summary(self, node: Node, output: int, shape: tuple[int, ...]) -> OutputSummary:
-        """The summary of an output, computed once for all nodes of a class."""
-        kind = self._classes.of(node)
-        found = None if kind is None else self._by_class.get((kind, output))
-        if found is None:
-            at = IndexTuple.over(shape, output)
-            raw = self._raw(node, at)
-            found = summarize(raw, at, self._operands.flat(node))
-            if kind is not None:
-                self._by_class[kind, output] = found
-        return found
-
-    def _note_view(self, tensor: Tensor, summary: OutputSummary) -> None:
-        if summary.view is not None:
-            place, start = summary.view
-            self._views[tensor] = tensor.op.inputs[place], start
-
-    def _raw(self, node: Node, at: IndexTuple) -> Any:
-        if not (node.op.has("loop") or node.op.has("element")):
-            raise NotCompiled(node, "it has no loop form")
-        try:
-            return lowered(node.op, at, self._operands.of(node))
-        except NotLowered as error:
-            raise NotCompiled(node, str(error)) from error
-        except (ValueError, TypeError, IndexError, OpError, Unsupported) as error:
-            # An input that the op does not take: its NumPy kernel raises the error.
-            raise NotCompiled(node, f"its inputs do not fit: {error}") from error
-
-    def _note_reads(self, position: int, node: Node, summary: OutputSummary, size: int) -> None:
-        for tensor, count in summary.reads(node):
-            if tensor is None:
-                continue
-            self._reads[tensor] += count * size
-            self._readers[tensor].append(position)
-            if summary.contracts:
-                self._contracted.add(tensor)
-            if not (summary.multiplies and count * size >= _MIN_PACKED_READS * self._size(tensor)):
-                self._not_packed.add(tensor)
-
-    # Stored or inlined
-
-    def _decide(self, position: int, node: Node) -> None:
-        if node.op.parsed.references:
-            return
-        for tensor in node.outputs:
-            summary = self._summaries.get(tensor)
-            if summary is None:
-                continue
-            reads = summary.reads(node)
-            sources = [source for source, _ in reads if source is not None]
-            self._costs.note(tensor, summary.form, reads)
-            read = self._directly_read(sources)
-            self._variables_read[tensor] = read
-            moves = max([self._moves.get(source, 0) for source in sources], default=0)
-            moves += summary.form.moves_only and summary.view is None
-            stored = tensor in self._outputs or self._must_store(tensor, summary.form, moves)
-            if moves and not stored:
-                self._moves[tensor] = moves
-            if stored or self._is_overtaken(position, tensor, read):
-                self._costs.stored.add(tensor)
-                self._variables_read[tensor] = frozenset()
-
-    def _directly_read(self, sources: Sequence[Tensor]) -> frozenset[Tensor]:
-        """The variables that are read by what is inlined into a tensor of these sources."""
-        found: frozenset[Tensor] = frozenset()
-        for tensor in sources:
-            if tensor in self._roots:
-                found |= {self._roots[tensor]}
-            elif tensor in self._variables_read:
-                found |= self._variables_read[tensor]
-        return found
-
-    def _must_store(self, tensor: Tensor, form: Form, moves: int) -> bool:
-        if not self._readers[tensor]:
-            return False
-        if moves > _MAX_MOVES:
-            return True
-        if form.widens and tensor not in self._not_packed:
-            return False  # packing widens: no wide copy need be stored
-        if form.reduces or form.scatters or (tensor in self._contracted and not form.moves_only):
-            return True
-        cost, expr_size = self._costs.of(tensor)
-        if expr_size > self._target.max_expressions:
-            return True
-        size = self._size(tensor)
-        return not worth_inlining(size, cost, self._reads[tensor], self._target)
-
-    def _size(self, tensor: Tensor) -> int:
-        return math.prod(self._spec.shapes[tensor])
-
-    def _is_overtaken(self, position: int, tensor: Tensor, read: frozenset[Tensor]) -> bool:
-        """Whether a variable that a tensor reads is written before the tensor's last reader."""
-        if not read:
-            return False
-        last = max(self._readers[tensor], default=position)
-        return any(position < write < last for root in read for write in self._writes[root])
-
     # Nests
 
     def _build(self, node: Node) -> None:
-        if node.op.has("requires") and not self._is_known(node):
+        if node.op.has("requires") and not self._spec.is_known(node):
             self._resolver.require(node)
         if node.op.parsed.references:
             self._build_update(node)
             return
         for tensor in node.outputs:
-            if tensor in self._costs.stored and tensor not in self._spec.values:
+            if tensor in self._stored.tensors and tensor not in self._spec.values:
                 self._build_tensor(tensor)
         for tensor in node.outputs:
             if tensor in self._spec.values and tensor in self._outputs:
@@ -298,7 +147,7 @@ class NestBuilder:
         size = self.buffers[tensor].size
         (index,) = variables = (Variable.fresh(size),)
         value = Load(self.buffers[tensor], index_of(index))
-        buffer = self._buffer(BufferKind.OUTPUT, tensor, tensor)
+        buffer = self._buffer(BufferKind.OUTPUT, tensor)
         self._add(tensor.op, variables, [Write(buffer, variables, index_of(index), value)])
         self.buffers[tensor] = buffer
 
@@ -308,7 +157,7 @@ class NestBuilder:
         if subgraph is None:
             self._build_best(tensor)
             return
-        target = self._buffer(BufferKind.TEMPORARY, tensor, tensor)
+        target = self._buffer(BufferKind.TEMPORARY, tensor)
         instance = self._templates.instantiate(subgraph, target, tensor.op)
         if instance is not None:
             self.nests.append(instance)
@@ -323,7 +172,7 @@ class NestBuilder:
         """Build the nests of a tensor. Where inlined operands keep a sum of products from being a
         contraction, some of them are stored: a copy costs far less than products by plain loops."""
         inlined = [t for t in dict.fromkeys(tensor.op.inputs) if t not in self.buffers]
-        if not inlined or tensor not in self._sums:
+        if not inlined or tensor not in self._stored.sums:
             self._build_nests(tensor)
             return
         mark = self._mark()
@@ -378,9 +227,7 @@ class NestBuilder:
         if not is_output and self._is_alias(form, at):
             self.buffers[tensor] = form.buffer
             return
-        buffer = self._buffer(
-            BufferKind.OUTPUT if is_output else BufferKind.TEMPORARY, tensor, tensor
-        )
+        buffer = self._buffer(BufferKind.OUTPUT if is_output else BufferKind.TEMPORARY, tensor)
         strides = strides_of(form, at, self._target)
         if strides:
             self._build_phases(tensor.op, buffer, at, strides)
@@ -410,44 +257,33 @@ class NestBuilder:
         """Build the nests that write an update's variables. All new values are computed before any
         is written, where one reads another variable at other offsets than its own."""
         pending: list[tuple[Buffer, IndexTuple, Any]] = []
-        for (output, shape), place in zip(
-            self._places(node), node.op.parsed.references, strict=True
-        ):
-            at = IndexTuple.over(shape, output)
-            buffer = self.buffers[node.inputs[place]]
-            pending.append((buffer, at, self._resolver.form(node, at)))
-        (_, first, _), written = pending[0], {buffer for buffer, _, _ in pending}
+        for output, reference in enumerate(results_of(node)):
+            at = IndexTuple.over(self._spec.shapes[reference], output)
+            pending.append((self.buffers[reference], at, self._resolver.form(node, at)))
+        first = pending[0][1]
         if any(isinstance(form, Scatter) for _, _, form in pending):
             for buffer, at, form in pending:
                 self._write(node, buffer, at, form)
             return
         if len({at.shape for _, at, _ in pending}) > 1:
             raise NotCompiled(node, "its references differ in shape")
+        variables = _loops(first)
         writes: list[Write] = []
         for buffer, at, form in pending:
             rename = Renaming(renaming(at.variables, first.variables))
-            variables = _loops(first)
             writes.append(Write(buffer, variables, own_place(first), rename.of(form)))
-        self._add_update(node, _loops(first), writes, written)
+        self._add_update(node, variables, writes)
 
-    def _add_update(
-        self,
-        node: Node,
-        variables: tuple[Variable, ...],
-        writes: list[Write],
-        written: set[Buffer],
-    ) -> None:
+    def _add_update(self, node: Node, variables: tuple[Variable, ...], writes: list[Write]) -> None:
         probe = LoopNest.of(variables, tuple(writes), (node,))
         places = {write.offset for write in writes}
-        elsewhere = any(
-            offset not in places for buffer in written for offset in probe.loads.get(buffer, ())
-        )
-        if not elsewhere:
+        read = [offset for buffer in probe.written for offset in probe.loads.get(buffer, ())]
+        if places.issuperset(read):
             self._add(node, variables, writes)
             return
         # A new value depends on other elements of the old one: it is complete before it is written.
         for write in writes:
-            fresh = Buffer(BufferKind.TEMPORARY, write.buffer.dtype, write.buffer.size, node)
+            fresh = Buffer.temporary(write.buffer.dtype, write.buffer.size, node)
             self._add(node, variables, [Write(fresh, variables, write.offset, write.value)])
             copied = Load(fresh, write.offset)
             self._add(node, variables, [Write(write.buffer, variables, write.offset, copied)])
@@ -468,14 +304,15 @@ class NestBuilder:
         condition: Expr | None = None
         for place, size in zip(form.index, at.shape, strict=True):
             low, high = place.bounds
-            if low < 0 or high >= size:
-                if place.is_constant:
-                    raise NotCompiled(node, f"the index {place.constant} is out of range")
-                index = expressed(place)
-                within = (index >= 0) & (index < size)
-                condition = within if condition is None else condition & within
-                if is_from_data(place):
-                    self._resolver.require_within(place, size, node)
+            if low >= 0 and high < size:
+                continue
+            if place.is_constant:
+                raise NotCompiled(node, f"the index {place.constant} is out of range")
+            index = expressed(place)
+            within = (index >= 0) & (index < size)
+            condition = within if condition is None else condition & within
+            if is_from_data(place):
+                self._resolver.require_within(place, size, node)
         variables = tuple(v for v in form.variables if v.extent != 1)
         # A variable that is one of the indices writes elements of its own.
         distinct = frozenset(v for v in variables if Affine(0, {v: 1}) in form.index)
@@ -493,10 +330,8 @@ class NestBuilder:
             write, along = replace(writes[0], value=scan[0]), frozenset([scan[1]])
             self.nests.append(LoopNest.of(variables, (write,), (node,), None, checks, along))
             return
-        apart = reductions.HoistReductions(
-            variables, self._reductions, lambda n, v, w: self._add(n, v, w), self._target
-        )
-        taken = [_with_value(write, apart.of(node, write.value)) for write in writes]
+        hoist = HoistReductions(variables, self._reductions, self._add, self._target)
+        taken = [replace(write, value=hoist.of(node, write.value)) for write in writes]
         self.nests.append(_contracted(variables, taken, node, checks, self._target))
 
 
@@ -515,12 +350,6 @@ def _pop_since(made: dict[Key, Buffer], count: int) -> dict[Key, Buffer]:
     return dict(reversed(taken))
 
 
-def _with_value(write: Write, value: Expr) -> Write:
-    if value is write.value:
-        return write
-    return replace(write, value=value)
-
-
 def _contracted(
     variables: tuple[Variable, ...],
     writes: Sequence[Write],
@@ -530,7 +359,7 @@ def _contracted(
 ) -> LoopNest:
     """The nest of some writes, whose one reduction is its product where it is a contraction."""
     plain = LoopNest.of(variables, tuple(writes), (node,), None, checks)
-    found = reductions.outermost([write.value for write in writes])
+    found = outermost([write.value for write in writes])
     if len(found) != 1:
         return plain
     if free_variables(found[0]) - frozenset(variables):
@@ -541,7 +370,7 @@ def _contracted(
         return plain if again is None else _contracted(*again, node, checks, target)
     total = converted(Accumulated(product.dtype), found[0].dtype)
     taken = Replace(lambda part: total if part is found[0] else None)
-    kept = tuple(_with_value(write, taken.of(write.value)) for write in writes)
+    kept = tuple(replace(write, value=taken.of(write.value)) for write in writes)
     return LoopNest.of(variables, kept, (node,), product, checks)
 
 

@@ -31,6 +31,7 @@ from thalweg.ir.expr import (
     logical,
 )
 from thalweg.ir.functions.dtypes import Unsupported
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, affine, compared, expressed, number, total
 from thalweg.ir.loop import IndexTuple, NotLowered, Operand, Scatter, lowered
 from thalweg.ir.rewrite import Rewriter
@@ -47,6 +48,11 @@ class PendingCheck:
 
     condition: Expr
     node: Node
+
+
+def results_of(node: Node) -> Sequence[Tensor]:
+    """The tensors that a node computes: its outputs, or the references that it updates."""
+    return [node.inputs[place] for place in node.op.parsed.references] or node.outputs
 
 
 class Operands:
@@ -245,16 +251,15 @@ def _typed(result: Expr, node: Node, output: int) -> Expr:
     """A constant converted to the dtype of the output that it is."""
     if not isinstance(result, Const):
         return result
-    references = [node.inputs[place] for place in node.op.parsed.references]
-    tensor = (references or node.outputs)[output]
+    tensor = results_of(node)[output]
     return constant(result.value, tensor.dtype.base_dtype.as_numpy_dtype)
 
 
 def _reduced(node: Reduce, body: Expr) -> Expr:
     kept = tuple(variable for variable in node.variables if variable.extent != 1)
-    if not kept and node.combine in ("argmax", "argmin"):
+    if not kept and REDUCTIONS[node.combine].gives_position:
         return constant(0)
-    if not kept and node.combine in ("sum", "prod", "max", "min"):
+    if not kept and REDUCTIONS[node.combine].keeps_dtype:
         return body
     return Reduce(node.combine, kept or node.variables[:1], body)
 

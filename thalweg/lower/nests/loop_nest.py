@@ -20,10 +20,10 @@ import numpy as np
 
 from thalweg.graph.node import Node
 from thalweg.ir.expr import Cast, Const, Expr, Load, Reduce, Scan
-from thalweg.ir.index import Affine, expressed, number
+from thalweg.ir.index import Affine, expressed, number, row_major
 from thalweg.ir.index import affine as as_sum
 from thalweg.ir.index import variable as index_of
-from thalweg.ir.loop import Variable
+from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Rewriter, walk
 from thalweg.lower.memory.buffers import Buffer, View
 from thalweg.lower.nests.inline_producers import PendingCheck
@@ -67,6 +67,10 @@ class Product:
     b: Factor
     dtype: Any
 
+    def reads(self, buffer: Buffer) -> bool:
+        """Whether a factor is loaded from a buffer."""
+        return buffer in (self.a.buffer, self.b.buffer)
+
 
 @dataclass(frozen=True, eq=False)
 class Write:
@@ -79,6 +83,17 @@ class Write:
     combine: str = "set"
     inside: Expr | None = None
     distinct: frozenset[Variable] = frozenset()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it sets its element in every iteration."""
+        return self.combine == "set" and self.inside is None
+
+
+def stored(value: Expr, loops: tuple[Variable, ...], source: Any) -> tuple[Write, Load]:
+    """The write of a value to a new temporary, an element per iteration, and the load of it."""
+    buffer, offset = Buffer.temporary(value.dtype, iterations(loops), source), row_major(loops)
+    return Write(buffer, loops, offset, value), Load(buffer, offset)
 
 
 #: The first and the last element of a buffer that may be touched.
@@ -195,11 +210,6 @@ class LoopNest:
         template = NestTemplate(self.variables, writes, self.product, self.serial)
         return LoopNest(template, self.nodes, self.checks, self.aliases)
 
-    def with_product(self, product: Product) -> LoopNest:
-        """This nest with another product."""
-        template = NestTemplate(self.variables, self.writes, product, self.serial)
-        return LoopNest(template, self.nodes, self.checks, self.aliases)
-
     def with_template(
         self, template: NestTemplate, more: Mapping[Buffer, View] = _NOTHING
     ) -> LoopNest:
@@ -266,11 +276,15 @@ class LoopNest:
     @cached_property
     def loads(self) -> dict[Buffer, list[Affine]]:
         """The offsets at which each buffer is loaded."""
-        if self.checks:
-            return _loads_and_size(self._roots())[0]
-        if self.bindings is None:
-            return self.template.loads
-        return dict([self._rebinding.places(*pair) for pair in self.template.loads.items()])
+        loads = self.template.loads
+        if self.bindings is not None:
+            loads = dict([self._rebinding.places(*pair) for pair in loads.items()])
+        if not self.checks:
+            return loads
+        found, _ = _loads_and_size(self._conditions)
+        for buffer, offsets in loads.items():
+            found.setdefault(buffer, []).extend(offsets)
+        return found
 
     @property
     def spans(self) -> dict[Buffer, Span]:
@@ -283,10 +297,13 @@ class LoopNest:
     @property
     def expr_size(self) -> int:
         """The number of distinct expressions in it, those of its checks among them."""
-        return _loads_and_size(self._roots())[1] if self.checks else self.template.expr_size
+        if not self.checks:
+            return self.template.expr_size
+        return _loads_and_size([*self.template.roots, *self._conditions])[1]
 
-    def _roots(self) -> list[Expr | None]:
-        return [*self.template.roots, *(check.condition for check in self.checks)]
+    @property
+    def _conditions(self) -> list[Expr]:
+        return [check.condition for check in self.checks]
 
     @property
     def loaded(self) -> list[Buffer]:
@@ -368,7 +385,7 @@ def _least(place: Affine) -> int:
     return place.constant if math.isinf(low) else int(low)
 
 
-def _loads_and_size(roots: list[Expr | None]) -> tuple[dict[Buffer, list[Affine]], int]:
+def _loads_and_size(roots: Sequence[Expr | None]) -> tuple[dict[Buffer, list[Affine]], int]:
     found: dict[Buffer, list[Affine]] = {}
     count = 0
     for part in walk(roots):

@@ -11,7 +11,7 @@ from typing import Any
 
 from thalweg.ir.expr import Call, Cast, Expr, Load, Reduce, Select, is_zero
 from thalweg.ir.index import Affine, FloorMod, affine
-from thalweg.ir.loop import Variable
+from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
 from thalweg.lower.nests.loop_nest import Bound, Factor, Product
@@ -59,13 +59,11 @@ def _roles(
     batch = tuple(v for v in variables if v in ours and v in theirs)
     columns = tuple(v for v in variables if v in theirs and v not in ours)
     rows = tuple(v for v in variables if v not in theirs)
-    work = math.prod(v.extent for v in (*variables, *reduced))
-    if not columns or work < target.min_contraction_work:
+    if not columns or iterations((*variables, *reduced)) < target.min_contraction_work:
         return None
-    if math.prod(v.extent for v in reduced) <= 2 or set(variables) - set(batch + rows + columns):
+    if iterations(reduced) <= 2 or set(variables) - set(batch + rows + columns):
         return None
-    rows_count = math.prod(v.extent for v in rows)
-    if is_narrow_float(first.value.dtype) and rows_count < target.min_narrow_rows:
+    if is_narrow_float(first.value.dtype) and iterations(rows) < target.min_narrow_rows:
         return None
     return Product(batch, rows, columns, reduced, first, second, dtype)
 
@@ -152,15 +150,9 @@ def bounds_of(condition: Expr) -> tuple[Bound, ...] | None:
 def _bound(function: str, difference: Affine) -> Bound:
     """A comparison of a difference with zero as bounds of the difference."""
     low, high = (int(b) for b in difference.bounds)
-    match function:
-        case "lt":
-            return low, difference, 0
-        case "le":
-            return low, difference, 1
-        case "gt":
-            return 1, difference, high + 1
-        case _:
-            return 0, difference, high + 1
+    if function in ("lt", "le"):
+        return low, difference, int(function == "le")
+    return int(function == "gt"), difference, high + 1
 
 
 def _joined(found: list[Bound]) -> tuple[Bound, ...]:

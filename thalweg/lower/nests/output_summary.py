@@ -63,5 +63,4 @@ def _contracted_axes(raw: Any) -> int:
     """The number of axes that a sum of products contracts; 0 for other forms."""
     while isinstance(raw, Cast):
         raw = raw.value
-    is_sum = isinstance(raw, Reduce) and summed_product(raw) is not None
-    return len(raw.variables) if isinstance(raw, Reduce) and is_sum else 0
+    return len(raw.variables) if isinstance(raw, Reduce) and summed_product(raw) else 0

@@ -9,25 +9,22 @@ threads there are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet
 
-import numpy as np
-
 from thalweg.graph.node import Node
-from thalweg.ir.expr import Expr, Index, Load, Reduce, select
+from thalweg.ir.expr import Expr, Index, Load, Reduce, constant, select
 from thalweg.ir.fingerprint import structure
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, row_major, total
 from thalweg.ir.index import variable as index_of
-from thalweg.ir.loop import Variable
+from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Replace, free_variables, postorder, walk
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer, BufferKind
-from thalweg.lower.nests.loop_nest import Renaming, Write
+from thalweg.lower.memory.buffers import Buffer
+from thalweg.lower.nests.loop_nest import Renaming, Write, stored
 from thalweg.lower.nests.match_contraction import product_of
-from thalweg.platform.dtype_traits import bounds
 
 #: the variables over partial reductions
 _split_variables: WeakSet[Variable] = WeakSet()
@@ -57,12 +54,12 @@ class HoistReductions:
     def __init__(
         self,
         variables: tuple[Variable, ...],
-        stored: dict[Any, Buffer],
+        known: dict[Any, Buffer],
         add: Add,
         target: Target,
     ) -> None:
         self._variables, self._target = variables, target
-        self._stored = stored
+        self._stored = known  # the buffers of reductions that were moved
         self._add = add
 
     def of(self, node: Node, value: Expr) -> Expr:
@@ -85,15 +82,11 @@ class HoistReductions:
                 return self._split(node, part, level)
             return None
         key = structure([part], level)
-        buffer = self._stored.get(key)
-        place = row_major(level)
-        if buffer is None:
-            buffer = Buffer(
-                BufferKind.TEMPORARY, part.dtype, math.prod(v.extent for v in level), node
-            )
-            self._stored[key] = buffer
-            self._add(node, level, [Write(buffer, level, place, part)])
-        return Load(buffer, place)
+        if key not in self._stored:
+            write, _ = stored(part, level, node)
+            self._stored[key] = write.buffer
+            self._add(node, level, [write])
+        return Load(self._stored[key], row_major(level))
 
     def _fits(self, level: tuple[Variable, ...], part: Reduce) -> bool:
         """Whether it runs once per row of this nest, and there are enough rows to share."""
@@ -101,17 +94,14 @@ class HoistReductions:
             return False
         if len(level) == len(self._variables):
             return True
-        rows = math.prod(v.extent for v in level)
-        work = math.prod(v.extent for v in part.variables)
+        rows = iterations(level)
         few = rows < self._target.min_rows_with_reduction
-        return not few or rows * work < self._target.min_split_elements
+        return not few or rows * iterations(part.variables) < self._target.min_split_elements
 
     def _split(self, node: Node, part: Reduce, level: tuple[Variable, ...]) -> Expr | None:
         """A long reduction to few results in two stages: partial ones, then their combination."""
         kind, variables, body = part.combine, part.variables, part.body
-        results = math.prod(v.extent for v in level)
-        length = math.prod(v.extent for v in variables)
-        dtype = part.dtype
+        results, length, dtype = iterations(level), iterations(variables), part.dtype
         if any(v in _split_variables for v in level):
             return None  # it is a partial reduction itself
         target, along_rows = self._target, _goes_along_rows(body, variables)
@@ -120,7 +110,7 @@ class HoistReductions:
         least = target.min_split_elements * 2
         if length * max(results, 1) < least or length < target.reduction_splits * 4:
             return None
-        if kind not in ("sum", "max", "min", "prod") or dtype.itemsize < 4:
+        if not REDUCTIONS[kind].keeps_dtype or dtype.itemsize < 4:
             return None
         if product_of(part, self._variables, target) is not None:
             return None
@@ -130,15 +120,12 @@ class HoistReductions:
         outer, inner, index, guard = _split_variable(longest, target.reduction_splits)
         renamed = Renaming({longest: index}).of(body)
         if guard is not None:
-            renamed = select(guard, renamed, _identity(kind, dtype))
+            renamed = select(guard, renamed, constant(REDUCTIONS[kind].identity(dtype)))
         rest = tuple(inner if v is longest else v for v in variables)
-        partial = Reduce(kind, rest, renamed)
         loops = (outer, *level)
-        size = math.prod(v.extent for v in loops)
-        buffer = Buffer(BufferKind.TEMPORARY, dtype, size, node)
-        place = row_major(loops)
-        self._add(node, loops, [Write(buffer, loops, place, partial)])
-        return Reduce(kind, (outer,), Load(buffer, place))
+        write, load = stored(Reduce(kind, rest, renamed), loops, node)
+        self._add(node, loops, [write])
+        return Reduce(kind, (outer,), load)
 
 
 def _goes_along_rows(body: Expr, variables: Sequence[Variable]) -> bool:
@@ -166,9 +153,3 @@ def _split_variable(
         return outer, inner, index, None
     place = Index(outer) * each + Index(inner)
     return outer, inner, index, place < variable.extent
-
-
-def _identity(kind: str, dtype: Any) -> Any:
-    if kind in ("sum", "prod"):
-        return np.dtype(dtype).type(kind == "prod")
-    return bounds(dtype)[kind == "min"]

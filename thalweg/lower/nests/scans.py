@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thalweg.ir.expr import Call, Cast, Expr, Index, Reduce, Scan, Select
+from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables
@@ -33,7 +34,7 @@ def as_scan(value: Expr, variables: Sequence[Variable]) -> tuple[Expr, Variable]
             along = _along(guard, summed, variables)
         case _:
             return None
-    if along is None or value.combine.startswith("arg") or along in free_variables(chosen):
+    if along is None or REDUCTIONS[value.combine].gives_position or along in free_variables(chosen):
         return None
     summand = Renaming({summed: index_of(along)}).of(chosen)
     return Scan(value.combine, along, summand, *_DIRECTIONS[guard.function]), along

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from functools import cache, partial
 
 from thalweg.ir.expr import Bitcast, Call, Cast, Const, Expr, Index, Load, Select, select
-from thalweg.ir.index import number, row_major, upper_border
+from thalweg.ir.index import number, upper_border
 from thalweg.ir.index import variable as index_of
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import Rewriter, walk
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer, BufferKind, View
-from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, Write
+from thalweg.lower.memory.buffers import Buffer, View
+from thalweg.lower.nests.loop_nest import LoopNest, NestTemplate, Renaming, Write, stored
 
 _Range = tuple[Expr, int, int]  # a value, and the range of the index that chooses it
 
@@ -27,22 +27,17 @@ _Range = tuple[Expr, int, int]  # a value, and the range of the index that choos
 
 def in_steps(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
     """The nests; large values are computed by several, each reading what the last one stored."""
-    known: dict[NestTemplate, _Steps] = {}
+    steps = cache(partial(_Steps, target=target))
     result: list[LoopNest] = []
     for nest in nests:
-        template = nest.template
-        if not _is_large(template, target) or not _is_plain(template):
-            result.append(nest)
-            continue
-        if template not in known:
-            known[template] = _Steps(template, target)
-        result += known[template].nests_of(nest)
+        is_split = _is_large(nest.template, target) and _is_plain(nest.template)
+        result += steps(nest.template).nests_of(nest) if is_split else [nest]
     return result
 
 
 def _is_plain(template: NestTemplate) -> bool:
     """Whether a template only stores values, unconditionally and in any order of iterations."""
-    plain = all(write.combine == "set" and write.inside is None for write in template.writes)
+    plain = all(write.is_plain for write in template.writes)
     return plain and template.product is None and not template.serial
 
 
@@ -116,21 +111,18 @@ class _Steps(Rewriter):
             if _Size(1).of(*sizes.values()).fits(self._target):
                 break
             if isinstance(largest, Call | Cast | Bitcast):
-                stored = self._store(self.new(largest))
-                self._made[largest] = stored
-                sizes[largest] = _Size(1, {stored.buffer})
+                load = self._store(self.new(largest))
+                self._made[largest] = load
+                sizes[largest] = _Size(1, {load.buffer})
         self._sizes[node] = _Size(1).of(*sizes.values())
         return super().rebuilt(node)
 
     def _store(self, part: Expr) -> Load:
-        write = self._write
-        size = prod(variable.extent for variable in write.variables)
-        buffer = Buffer(BufferKind.TEMPORARY, part.dtype, size, write.buffer.source)
-        place = row_major(write.variables)
-        self._stored.append(buffer)
-        stored = Write(buffer, write.variables, place, part)
-        self._templates.append(NestTemplate(write.variables, (stored,)))
-        return Load(buffer, place)
+        loops = self._write.variables
+        write, load = stored(part, loops, self._write.buffer.source)
+        self._stored.append(write.buffer)
+        self._templates.append(NestTemplate(loops, (write,)))
+        return load
 
 
 # Large choices by an index

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,7 +44,7 @@ def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
     aliases: dict[Buffer, frozenset[Buffer]] = {}
     known: dict[NestTemplate, dict[Buffer, int]] = {}
     for position, nest in enumerate(nests):
-        starts = find_once(nest, known, _starts)
+        starts = find_once(nest, known, partial(copied, find=_start))
         whole = nest.targets[0] if nest.targets else None
         if whole is None or not starts or not pieces.keys().isdisjoint([whole, *starts]):
             continue
@@ -57,9 +58,8 @@ def alias_concat(nests: Sequence[LoopNest], pieces: Pieces) -> list[LoopNest]:
 
 def is_made_once(writes: Sequence[Write]) -> bool:
     """Whether a buffer is a temporary that one unconditional write fills."""
-    if len(writes) != 1 or writes[0].buffer.kind is not BufferKind.TEMPORARY:
-        return False
-    return writes[0].combine == "set" and writes[0].inside is None
+    is_single = len(writes) == 1 and writes[0].is_plain
+    return is_single and writes[0].buffer.kind is BufferKind.TEMPORARY
 
 
 def _with_aliases(nest: LoopNest, aliases: Mapping[Buffer, frozenset[Buffer]]) -> LoopNest:
@@ -82,11 +82,6 @@ def find_once(
         known[template] = find(LoopNest(template, nest.nodes))
     found, numbers = known[template], template.buffers.index
     return {nest.views[numbers(buffer)][0]: what for buffer, what in found.items()}
-
-
-def _starts(nest: LoopNest) -> dict[Buffer, int]:
-    """Where in the whole each part begins that a nest copies, if that is all it does."""
-    return copied(nest, _start)
 
 
 def copied(

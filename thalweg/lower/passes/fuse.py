@@ -9,10 +9,10 @@ removed.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import compress
 from typing import Any
 
@@ -20,7 +20,7 @@ from thalweg.graph.node import Node
 from thalweg.ir.expr import Expr, Index, Load
 from thalweg.ir.index import Affine, FloorMod, floor_mod, number, row_major
 from thalweg.ir.index import variable as index_of
-from thalweg.ir.loop import Variable
+from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import walk
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind, View
@@ -67,15 +67,13 @@ class _Fusion:
                 return
             if self._can_sink(target, place):
                 self.nests[place] = None
-                self.nests.append(None)
-                self._put(fused, len(self.nests) - 1)
+                self._append(fused)
                 return
-        self.nests.append(None)
-        self._put(nest, len(self.nests) - 1)
+        self._append(nest)
 
-    def _put(self, nest: LoopNest, place: int) -> None:
-        self.nests[place] = nest
-        self._note(nest, place)
+    def _append(self, nest: LoopNest) -> None:
+        self._note(nest, len(self.nests))
+        self.nests.append(nest)
 
     def _note(self, nest: LoopNest, place: int) -> None:
         """Note the accesses of a nest at a position."""
@@ -201,7 +199,7 @@ def _reshaped(
     found = {v: number(0) for v in variables if v.extent == 1}
     while left and right:
         ours, theirs = [left.pop()], [right.pop()]
-        while (count := _iterations(ours)) != (wanted := _iterations(theirs)):
+        while (count := iterations(ours)) != (wanted := iterations(theirs)):
             side, rest = (ours, left) if count < wanted else (theirs, right)
             if not rest or not count or not wanted:
                 return None
@@ -213,10 +211,6 @@ def _reshaped(
         else:
             return None
     return None if left or right else found
-
-
-def _iterations(variables: Sequence[Variable]) -> int:
-    return math.prod(variable.extent for variable in variables)
 
 
 def _digits(variables: Sequence[Variable], whole: Variable) -> dict[Variable, Affine]:
@@ -255,7 +249,7 @@ def _meet(
             return False
         if any(read != offset for read in first.loads.get(write.buffer, ())):
             return False
-        if first.product is not None and write.buffer in _factors(first):
+        if first.product is not None and first.product.reads(write.buffer):
             return False
     # A reduction reads the elements of other iterations: its nest may not write what it reads.
     return not (first.has_reductions and first.reads & second.written)
@@ -265,11 +259,6 @@ def _checks_made(first: LoopNest, second: LoopNest) -> bool:
     """Whether the second has checks of what the first writes: those run between the two."""
     conditions = walk([check.condition for check in second.checks])
     return any(isinstance(part, Load) and part.buffer in first.written for part in conditions)
-
-
-def _factors(nest: LoopNest) -> set[Buffer]:
-    assert nest.product is not None
-    return {nest.product.a.buffer, nest.product.b.buffer}
 
 
 def _merge(
@@ -309,17 +298,17 @@ def _without_dead(nests: list[LoopNest]) -> list[LoopNest]:
     """The nests without writes to temporaries that no later nest reads."""
     alive: set[Buffer] = set()
     kept: list[LoopNest] = []
-    templates: dict[tuple[NestTemplate, tuple[bool, ...]], NestTemplate] = {}
+    live_template = cache(_live_template)
     for nest in reversed(nests):
         read = [b.kind is not BufferKind.TEMPORARY or b in alive for b in nest.targets]
         if not any(read) and not nest.checks:
             continue
         if not all(read):
-            key = nest.template, tuple(read)
-            if key not in templates:
-                writes = tuple(compress(nest.template.writes, read))
-                templates[key] = replace(nest.template, writes=writes)
-            nest = nest.with_template(templates[key])
+            nest = nest.with_template(live_template(nest.template, tuple(read)))
         alive |= nest.reads
         kept.append(nest)
     return kept[::-1]
+
+
+def _live_template(template: NestTemplate, live: tuple[bool, ...]) -> NestTemplate:
+    return replace(template, writes=tuple(compress(template.writes, live)))

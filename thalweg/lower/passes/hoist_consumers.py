@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from math import prod
 
+from thalweg.ir.loop import iterations
 from thalweg.ir.target import Target
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 from thalweg.lower.nests.loop_nest import LoopNest
 
 _Place = tuple[int, int]  # the nest that it comes after, and a rank among those hoisted there
+_START: _Place = (-1, 0)
 
 
 def hoist_consumers(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
@@ -30,9 +31,9 @@ class _Order:
 
     def __init__(self, nests: Sequence[LoopNest], target: Target) -> None:
         self._target = target
-        self._written: dict[Buffer, _Place] = defaultdict(_start)
-        self._used: dict[Buffer, _Place] = defaultdict(_start)
-        self._checked = _start()
+        self._written: dict[Buffer, _Place] = defaultdict(lambda: _START)
+        self._used: dict[Buffer, _Place] = defaultdict(lambda: _START)
+        self._checked = _START
         self._last_check = max((i for i, nest in enumerate(nests) if nest.checks), default=-1)
 
     def place(self, position: int, nest: LoopNest) -> _Place:
@@ -61,15 +62,11 @@ class _Order:
         places = [self._written[buffer] for buffer in nest.reads]
         places += [self._used[buffer] for buffer in nest.written]
         places += [self._checked] if _lasts(nest) else []
-        return max(places, default=_start())
-
-
-def _start() -> _Place:
-    return -1, 0
+        return max(places, default=_START)
 
 
 def _is_number(nest: LoopNest) -> bool:
-    return prod(nest.domain) == 1 and nest.product is None and not _lasts(nest)
+    return iterations(nest.variables) == 1 and nest.product is None and not _lasts(nest)
 
 
 def _lasts(nest: LoopNest) -> bool:

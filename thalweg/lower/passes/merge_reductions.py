@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +28,7 @@ from thalweg.lower.nests.loop_nest import (
     NestTemplate,
     Positions,
     Renaming,
+    renaming,
     users_of,
 )
 
@@ -36,11 +38,9 @@ def merge_reductions(nests: Sequence[LoopNest], pieces: Pieces, target: Target) 
     writers, readers = users_of(nests)
     least = target.min_merged_contractions
     result: list[LoopNest | None] = list(nests)
-    adds: dict[NestTemplate, bool] = {}  # whether a template has a long enough sum
+    adds_many = cache(partial(_adds_many, least=least))
     for position, nest in enumerate(nests):
-        if nest.template not in adds:
-            adds[nest.template] = _adds_many(nest.template, least)
-        groups = _groups(nests, nest, writers, readers, least) if adds[nest.template] else ()
+        groups = _groups(nests, nest, writers, readers, least) if adds_many(nest.template) else ()
         for chain, group in groups:
             merged = _merged([nests[place] for place in group], nest, chain, pieces)
             if merged is None:
@@ -162,9 +162,10 @@ def _merged(
     rest = Fold(lambda part, left: _left(part, left, gone)).of(chain)
     total_sum = Accumulated(product.dtype)
     value = total_sum if rest is None else total_sum + rest
-    rename = Renaming(_onto(total, first), lambda part: value if part is chain else None)
+    onto = renaming(total.variables, first.variables)
+    rename = Renaming(onto, lambda part: value if part is chain else None)
     # The rest of the sum, which was put in as it is, has to be renamed as well.
-    renamed = Renaming(_onto(total, first)).of(rename.of(total.writes[0].value))
+    renamed = Renaming(onto).of(rename.of(total.writes[0].value))
     write = total.writes[0]
     done = replace(
         write, variables=first.variables, offset=rename.affine(write.offset), value=renamed
@@ -173,11 +174,6 @@ def _merged(
     checks = tuple(n for nest in (*products, total) for n in nest.checks)
     aliases = frozenset(_factor(nest, side).buffer for nest in products for side in (0, 1))
     return LoopNest.of(first.variables, (done,), nodes, product, checks, aliases=aliases)
-
-
-def _onto(nest: LoopNest, other: LoopNest) -> dict[Variable, Affine]:
-    pairs = zip(nest.variables, other.variables, strict=True)
-    return {mine: index_of(theirs) for mine, theirs in pairs if mine is not theirs}
 
 
 def _factor(nest: LoopNest, side: int) -> Factor:
@@ -200,9 +196,7 @@ def _merged_factor(factors: Sequence[Factor], steps: Variable, pieces: Pieces) -
         return None
     else:
         size = buffers[0].size
-        whole = Buffer(
-            BufferKind.TEMPORARY, buffers[0].dtype, size * len(buffers), buffers[0].source
-        )
+        whole = Buffer.temporary(buffers[0].dtype, size * len(buffers), buffers[0].source)
         pieces.update((b, (whole, place * size)) for place, b in enumerate(buffers))
         start, stride = 0, size
     placed = offset + index_of(steps).scaled(stride)

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
 from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
-from thalweg.ir.loop import Variable
+from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.target import Target
-from thalweg.lower.memory.buffers import Buffer, BufferKind
+from thalweg.lower.memory.buffers import Buffer
 from thalweg.lower.nests.loop_nest import Factor, LoopNest, NestTemplate, Product, Write
 
 
@@ -48,12 +47,8 @@ def pretranspose(nests: Sequence[LoopNest], target: Target) -> list[LoopNest]:
         is_read_once = len(positions) < target.min_pretransposed_uses
         if is_read_once or _changes(nests, matrix.buffer, positions):
             continue
-        copy = Buffer(
-            BufferKind.TEMPORARY,
-            matrix.buffer.dtype,
-            matrix.columns * matrix.depth,
-            matrix.buffer.source,
-        )
+        size, buffer = matrix.columns * matrix.depth, matrix.buffer
+        copy = Buffer.temporary(buffer.dtype, size, buffer.source)
         copies[positions[0]].append(_copy(nests[positions[0]], matrix, copy))
         for position in positions:
             result[position] = _reading(nests[position], copy, templates)
@@ -67,7 +62,7 @@ def _across(product: Product, rows: range) -> _Matrix | None:
         return None
     if len(product.columns) != 1 or len(product.reduced) != 1:
         return None
-    if prod(variable.extent for variable in product.rows) not in rows:
+    if iterations(product.rows) not in rows:
         return None
     (column,), (inner,) = product.columns, product.reduced
     buffer, offset = value.buffer, value.offset

@@ -9,7 +9,6 @@ those values at the same offsets. The rule is in `thalweg.lower.cost`.
 
 from __future__ import annotations
 
-import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +16,12 @@ from itertools import accumulate, pairwise
 
 from thalweg.ir.expr import Accumulated, Const, Expr, Load, Reduce, Scan, constant
 from thalweg.ir.index import Affine, floor_mod
-from thalweg.ir.loop import Variable
+from thalweg.ir.loop import Variable, iterations
 from thalweg.ir.rewrite import Replace, free_variables, walk
 from thalweg.ir.target import Target
 from thalweg.lower.cost import element_cost, worth_rematerializing
 from thalweg.lower.memory.buffers import Buffer, BufferKind, Pieces
 from thalweg.lower.nests.loop_nest import (
-    Factor,
     LoopNest,
     Renaming,
     Write,
@@ -101,8 +99,7 @@ class _Rematerialization:
             and is_float(buffer.dtype)
             and buffer not in self._fixed
             and len(self._writers[buffer]) == 1
-            and write.combine == "set"
-            and write.inside is None
+            and write.is_plain
         )
 
     def _rematerialize(self, position: int, write: Write) -> bool:
@@ -139,7 +136,7 @@ class _Rematerialization:
         stored = {
             other.value: Load(other.buffer, other.offset)
             for other in self._nests[position].writes
-            if other is not write and other.combine == "set" and other.inside is None
+            if other is not write and other.is_plain
         }
         stored.pop(write.value, None)
         expression = Replace(stored.get).of(write.value)
@@ -253,7 +250,7 @@ def _computing(nest: LoopNest, value: _Value) -> LoopNest | None:
     buffer = value.buffer
     if nest.serial or buffer in nest.aliases or _in_memory(nest, buffer):
         return None
-    if _iterations(nest, buffer) > buffer.size:
+    if _load_count(nest, buffer) > buffer.size:
         return None
     at = {place: value.at(place) for place in nest.loads[buffer]}
     if any(found is None for found in at.values()):
@@ -262,7 +259,9 @@ def _computing(nest: LoopNest, value: _Value) -> LoopNest | None:
     def instead(part: Expr) -> Expr | None:
         return at[part.offset] if isinstance(part, Load) and part.buffer is buffer else None
 
-    return _with_values(nest, Replace(instead))
+    computed = Replace(instead)
+    writes = [replace(write, value=computed.of(write.value)) for write in nest.writes]
+    return nest.with_writes(tuple(writes))
 
 
 def _in_memory(nest: LoopNest, buffer: Buffer) -> bool:
@@ -273,18 +272,15 @@ def _in_memory(nest: LoopNest, buffer: Buffer) -> bool:
     return _reads([*roots, *(check.condition for check in nest.checks)], buffer)
 
 
-def _iterations(nest: LoopNest, buffer: Buffer) -> int:
+def _load_count(nest: LoopNest, buffer: Buffer) -> int:
     """How often a nest loads from a buffer, at most, in its loops or in a reduction."""
     roots = [write.value for write in nest.writes]
     reductions = [part for part in outermost(roots) if _reads([part], buffer)]
-    counts = [
-        math.prod(v.extent for v in free_variables(part).union(part.variables))
-        for part in reductions
-    ]
+    counts = [iterations(free_variables(part).union(part.variables)) for part in reductions]
     nothing = constant(0)
     outside = Replace(lambda part: nothing if isinstance(part, Reduce) else None)
     if _reads([outside.of(root) for root in roots], buffer):
-        counts.append(math.prod(nest.domain))
+        counts.append(iterations(nest.variables))
     return max(counts, default=0)
 
 
@@ -297,7 +293,7 @@ def _storing(nest: LoopNest, value: _Value, again: Buffer) -> LoopNest | None:
     first = nest.writes[0] if nest.writes else None
     if first is None or nest.serial or len(first.variables) != len(nest.variables):
         return None
-    if any(write.combine != "set" or write.inside is not None for write in nest.writes):
+    if not all(write.is_plain for write in nest.writes):
         return None
     for place in _places(nest, value):
         counting = _counting(place, again.size)
@@ -322,21 +318,5 @@ def _places(nest: LoopNest, value: _Value) -> list[Affine]:
 
 def _reading(nest: LoopNest, value: _Value, again: Buffer) -> LoopNest:
     """A reader that loads a value from where it was stored again."""
-
-    def instead(part: Expr) -> Expr | None:
-        is_it = isinstance(part, Load) and part.buffer is value.buffer
-        return Load(again, part.offset) if isinstance(part, Load) and is_it else None
-
-    replaced = Replace(instead)
-    changed = _with_values(nest, replaced)
-    product = nest.product
-    if product is None:
-        return changed
-    a, b = (Factor(replaced.of(side.value), side.bounds) for side in (product.a, product.b))
-    return changed.with_product(replace(product, a=a, b=b))
-
-
-def _with_values(nest: LoopNest, rewriter: Replace) -> LoopNest:
-    """A nest with the values of its writes rewritten."""
-    writes = [replace(write, value=rewriter.of(write.value)) for write in nest.writes]
-    return nest.with_writes(tuple(writes))
+    views = [(again, at) if buffer is value.buffer else (buffer, at) for buffer, at in nest.views]
+    return replace(nest, bindings=tuple(views))

@@ -2,7 +2,7 @@
 
 What comes in are the numbers of outputs and taps; what goes out are three small matrices, with
 which a filtered piece of a line is `of_outputs · ((of_filters · taps) * (of_inputs · elements))`,
-and the code that applies such a matrix along both axes of a square of registers.
+and the code that applies such a matrix along both axes of a tile of registers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thalweg.platform.caches import memoized
 
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
-Square = Sequence[Sequence[Value]]
+Tile = Sequence[Sequence[Value]]
 Terms = tuple[tuple[float, int], ...]  # the factors of a sum that are not zero, each of what
 
 #: Where polynomials are multiplied, besides at infinity, by the number of products: few bits each,
@@ -36,7 +36,7 @@ WAYS = {3: (2, 4), 5: (2,)}
 
 
 @dataclass(frozen=True)
-class Filtering:
+class Algorithm:
     """The transforms of pieces of `size` elements that give so many outputs."""
 
     outputs: int
@@ -52,12 +52,12 @@ class Filtering:
 
     @property
     def products(self) -> int:
-        """How many products a square piece has."""
+        """How many products a tile has."""
         return self.size**2
 
 
 @memoized(64)
-def filtering(outputs: int, taps: int) -> Filtering:
+def algorithm(outputs: int, taps: int) -> Algorithm:
     """The transforms of Toom and Cook, transposed, for one of `WAYS`."""
     points = _POINTS[outputs + taps - 1]
     others = {p: [q for q in points if q != p] for p in points}
@@ -66,7 +66,7 @@ def filtering(outputs: int, taps: int) -> Filtering:
     filters = [tuple(p**k * scale for k in range(taps)) for p, scale in scales.items()]
     last = tuple(Fraction(k == taps - 1) for k in range(taps))
     results = ((*(p**i for p in points), Fraction(i == outputs - 1)) for i in range(outputs))
-    return Filtering(
+    return Algorithm(
         outputs, taps, (*inputs, _polynomial(points)), (*filters, last), tuple(results)
     )
 
@@ -89,9 +89,9 @@ class _Pair:
     parts: tuple[Terms, ...]
 
 
-def on_both_axes(frame: Frame, fma: bool, matrix: Matrix, square: Square) -> list[list[Value]]:
-    """matrix · square · matrixᵀ, in registers."""
-    columns = [applied(frame, fma, matrix, column) for column in zip(*square, strict=True)]
+def on_both_axes(frame: Frame, fma: bool, matrix: Matrix, tile: Tile) -> list[list[Value]]:
+    """matrix · tile · matrixᵀ, in registers."""
+    columns = [applied(frame, fma, matrix, column) for column in zip(*tile, strict=True)]
     return [applied(frame, fma, matrix, row) for row in zip(*columns, strict=True)]
 
 

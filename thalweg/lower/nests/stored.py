@@ -1,0 +1,163 @@
+"""Which tensors of a region are stored in buffers; the others are inlined by their readers.
+
+Every output is summarised, in the order of nodes. Reductions, scatters, factors of contractions and
+outputs of the region are stored; the rest follows the rule of `thalweg.lower.cost`. A tensor that
+reads a variable is stored where a write to that variable comes between it and a reader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from thalweg.errors import OpError
+from thalweg.graph.node import Node, Tensor
+from thalweg.ir.functions.dtypes import Unsupported
+from thalweg.ir.loop import IndexTuple, NotLowered, lowered
+from thalweg.ir.target import Target
+from thalweg.lower.cost import Costs, Form, worth_inlining
+from thalweg.lower.fingerprint import NodeClasses
+from thalweg.lower.nests.inline_producers import Operands, results_of
+from thalweg.lower.nests.output_summary import OutputSummary, summarize
+from thalweg.lower.specialise import NotCompiled, Specialised
+
+#: Reshapes and transposes in a row that are inlined: indices may double in size with each.
+_MAX_MOVES = 6
+_MIN_PACKED_READS = 64  # of each element, for a contraction to pack a factor
+
+
+class StoredTensors:
+    """The stored tensors of a region, its views, and its sums of products."""
+
+    def __init__(
+        self, spec: Specialised, classes: NodeClasses, operands: Operands, target: Target
+    ) -> None:
+        self._spec, self._target = spec, target
+        self._classes, self._operands = classes, operands
+        self._roots = spec.region.roots
+        self._outputs = frozenset(spec.region.outputs)
+        self._costs = Costs(target)
+        self._summaries: dict[Tensor, OutputSummary] = {}
+        self._by_class: dict[tuple[int, int], OutputSummary] = {}  # by class of node, and output
+        self._reads: dict[Tensor, float] = defaultdict(float)
+        self._readers: dict[Tensor, list[int]] = defaultdict(list)
+        self._factors: set[Tensor] = set()  # of contractions
+        self._not_packed: set[Tensor] = set()  # that some reader does not pack
+        self._writes: dict[Tensor, list[int]] = defaultdict(list)  # to a variable: positions
+        self._variables_read: dict[Tensor, frozenset[Tensor]] = {}
+        self._moves: dict[Tensor, int] = {}  # reshapes and transposes in a row, in what is inlined
+        self.tensors = self._costs.stored
+        self.views: dict[Tensor, tuple[Tensor, int]] = {}  # of which tensor, from which element on
+        self.sums: set[Tensor] = set()  # outputs whose loop form is a sum of products
+
+    def run(self) -> None:
+        """Summarise all outputs, then decide which are stored."""
+        for position, node in enumerate(self._spec.region.nodes):
+            if not self._spec.is_known(node):
+                self._summarize(position, node)
+        for position, node in enumerate(self._spec.region.nodes):
+            for tensor in node.outputs:
+                if tensor in self._summaries:
+                    self._decide(position, tensor, self._summaries[tensor])
+
+    # Summaries
+
+    def _summarize(self, position: int, node: Node) -> None:
+        references = node.op.parsed.references
+        for output, tensor in enumerate(results_of(node)):
+            summary = self._summary(node, output, self._spec.shapes[tensor])
+            self._note_reads(position, node, summary, self._size(tensor))
+            if references:
+                self._writes[self._roots[tensor]].append(position)
+                continue
+            self._summaries[tensor] = summary
+            if summary.contracts:
+                self.sums.add(tensor)
+            if summary.view is not None:
+                place, start = summary.view
+                self.views[tensor] = node.inputs[place], start
+
+    def _summary(self, node: Node, output: int, shape: tuple[int, ...]) -> OutputSummary:
+        """The summary of an output, computed once for all nodes of a class."""
+        number = self._classes.of(node)
+        found = None if number is None else self._by_class.get((number, output))
+        if found is None:
+            at = IndexTuple.over(shape, output)
+            found = summarize(self._raw(node, at), at, self._operands.flat(node))
+            if number is not None:
+                self._by_class[number, output] = found
+        return found
+
+    def _raw(self, node: Node, at: IndexTuple) -> Any:
+        """The loop form of a node's output, over operands."""
+        if not (node.op.has("loop") or node.op.has("element")):
+            raise NotCompiled(node, "it has no loop form")
+        try:
+            return lowered(node.op, at, self._operands.of(node))
+        except NotLowered as error:
+            raise NotCompiled(node, str(error)) from error
+        except (ValueError, TypeError, IndexError, OpError, Unsupported) as error:
+            # An input that the op does not take: its NumPy kernel raises the error.
+            raise NotCompiled(node, f"its inputs do not fit: {error}") from error
+
+    def _note_reads(self, position: int, node: Node, summary: OutputSummary, size: int) -> None:
+        for tensor, count in summary.reads(node):
+            if tensor is None:
+                continue
+            self._reads[tensor] += count * size
+            self._readers[tensor].append(position)
+            if summary.contracts:
+                self._factors.add(tensor)
+            if not (summary.multiplies and count * size >= _MIN_PACKED_READS * self._size(tensor)):
+                self._not_packed.add(tensor)
+
+    def _size(self, tensor: Tensor) -> int:
+        return math.prod(self._spec.shapes[tensor])
+
+    # Stored or inlined
+
+    def _decide(self, position: int, tensor: Tensor, summary: OutputSummary) -> None:
+        reads = summary.reads(tensor.op)
+        sources = [source for source, _ in reads if source is not None]
+        self._costs.note(tensor, summary.form, reads)
+        variables = self._variables_of(sources)
+        moves = max([self._moves.get(source, 0) for source in sources], default=0)
+        moves += summary.form.moves_only and summary.view is None
+        stored = tensor in self._outputs or self._must_store(tensor, summary.form, moves)
+        if moves and not stored:
+            self._moves[tensor] = moves
+        if stored or self._is_overtaken(position, tensor, variables):
+            self.tensors.add(tensor)
+        else:
+            self._variables_read[tensor] = variables
+
+    def _variables_of(self, sources: Iterable[Tensor]) -> frozenset[Tensor]:
+        """The variables that are read by what is inlined into a tensor of these sources."""
+        found: frozenset[Tensor] = frozenset()
+        for tensor in sources:
+            if tensor in self._roots:
+                found |= {self._roots[tensor]}
+            elif tensor in self._variables_read:
+                found |= self._variables_read[tensor]
+        return found
+
+    def _must_store(self, tensor: Tensor, form: Form, moves: int) -> bool:
+        if not self._readers[tensor]:
+            return False
+        if moves > _MAX_MOVES:
+            return True
+        if form.widens and tensor not in self._not_packed:
+            return False  # packing widens: no wide copy need be stored
+        if form.reduces or form.scatters or (tensor in self._factors and not form.moves_only):
+            return True
+        cost, expr_size = self._costs.of(tensor)
+        if expr_size > self._target.max_expressions:
+            return True
+        return not worth_inlining(self._size(tensor), cost, self._reads[tensor], self._target)
+
+    def _is_overtaken(self, position: int, tensor: Tensor, variables: frozenset[Tensor]) -> bool:
+        """Whether a variable that a tensor reads is written before the tensor's last reader."""
+        last = max(self._readers[tensor], default=position)
+        return any(position < write < last for root in variables for write in self._writes[root])
