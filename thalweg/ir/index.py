@@ -67,9 +67,6 @@ class Affine:
         self._parts: tuple[Expr, ...] | None = None
         self._bounds: Bounds | None = None
 
-    def __reduce__(self) -> tuple[type[Affine], tuple[int, dict[Term, int]]]:
-        return Affine, (self.constant, self.terms)
-
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Affine)
