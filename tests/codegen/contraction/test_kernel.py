@@ -8,6 +8,7 @@ import pytest
 
 from tests.codegen.contraction.contractions import (
     SUM,
+    Conv,
     Oracle,
     argument,
     at,
