@@ -245,13 +245,14 @@ class Flow:
         if definition is None:
             return ANY
         found = {self._result(place, definition, node) for node in returns(definition)}
-        return union(*found) if (found and found <= _CLEAR) or len(found) == 1 else ANY
+        return _joined(found)
 
     def _result(self, place: Place, definition: sources.Function, node: ast.expr) -> str:
         match node:
             case ast.IfExp():
-                parts = [self._result(place, definition, n) for n in (node.body, node.orelse)]
-                return union(*parts)
+                return _joined(
+                    {self._result(place, definition, part) for part in (node.body, node.orelse)}
+                )
             case ast.Name(name):
                 return self._named_result(place, definition, name)
             case ast.Tuple(parts):
@@ -289,6 +290,11 @@ class Flow:
 _CLEAR = {TENSOR, SPARSE, SLICES, "None"}
 
 _SILENT = (ast.Compare, ast.FormattedValue, ast.If, ast.IfExp, ast.BinOp, ast.UnaryOp, ast.Dict)
+
+
+def _joined(results: set[str]) -> str:
+    is_clear = len(results) == 1 or results <= _CLEAR
+    return union(*sorted(results)) if results and is_clear else ANY
 
 
 def _attributes(kind: Any) -> set[str]:

@@ -16,6 +16,7 @@ from thalweg import errors
 from thalweg.graph import dtypes
 from thalweg.graph.composite import SparseTensor
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -275,8 +276,8 @@ def ctc_loss(
 def ctc_loss_v2(
     labels: Any,
     logits: Any,
-    label_length: Any,
-    logit_length: Any,
+    label_length: TensorLike | None,
+    logit_length: TensorLike,
     logits_time_major: bool = True,
     unique: Any = None,
     blank_index: int | None = None,
