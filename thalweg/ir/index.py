@@ -79,6 +79,9 @@ class Affine:
             self._hash = hash((self.constant, frozenset(self.terms.items())))
         return self._hash
 
+    def __reduce__(self) -> tuple[type[Affine], tuple[int, dict[Term, int]]]:
+        return Affine, (self.constant, self.terms)  # as programs on disk keep it
+
     def __repr__(self) -> str:
         parts = [f"{factor}*{_name(term)}" for term, factor in self.terms.items()]
         return " + ".join([*parts, str(self.constant)])
