@@ -59,6 +59,7 @@ from thalweg.graph.subgraph import root
 from thalweg.ops.core import checks, shaping
 from thalweg.ops.core.python_call import functions
 from thalweg.ops.io import files
+from thalweg.platform.described import described
 from thalweg.public import public, publish_value
 
 _MAX_INDEX = 2**63 - 1
@@ -91,7 +92,7 @@ class Dataset(Described):
         self._options: Any = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} element_spec: {self._spec!r}>"
+        return described(self, element_spec=self._spec)
 
     def _staged(self, op: Any, *inputs: Any, spec: Any = None) -> Dataset:
         """The dataset that a stage makes of this one."""

@@ -32,8 +32,9 @@ def _of_files(
     """Records of files: of all in order, or of several in turn."""
     if not isinstance(filenames, Dataset) and parallel is None:
         return opened(convert_to_tensor(filenames, string))
-    names = filenames
-    if not isinstance(names, Dataset):
+    if isinstance(filenames, Dataset):
+        names = filenames
+    else:
         flat = shaping.reshape(convert_to_tensor(filenames, string), [-1])
         names = Dataset.from_tensor_slices(flat)
 

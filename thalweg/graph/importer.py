@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from thalweg import protos
 from thalweg.graph import attributes, dtypes
@@ -29,6 +29,9 @@ from thalweg.graph.versions import Versions
 from thalweg.platform.compat import as_str
 from thalweg.public import public
 
+if TYPE_CHECKING:
+    from thalweg.graph.likes import MaybeNone
+
 _COLOCATION = b"loc:@"
 _LOOP_STARTS = frozenset({"Merge", "RefMerge"})
 _LOOP_ENDS = frozenset({"NextIteration", "RefNextIteration"})
@@ -42,7 +45,7 @@ def import_graph_def(
     name: str | None = None,
     op_dict: Mapping[str, Any] | None = None,
     producer_op_list: Any = None,
-) -> list[Any] | None:
+) -> list[Any] | MaybeNone:
     """Add the nodes of a GraphDef to the default graph.
 
     Args:

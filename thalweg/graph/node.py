@@ -15,7 +15,7 @@ from thalweg.graph import context
 from thalweg.graph.dtypes import DType
 from thalweg.graph.op import Op
 from thalweg.graph.origin import line_of
-from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.graph.shapes import Size, TensorShape, as_shape
 from thalweg.platform.notebook import location
 from thalweg.public import public
 
@@ -296,7 +296,7 @@ class Tensor:
         self._shape = shape
 
     @property
-    def rank(self) -> int | None:
+    def rank(self) -> Size:
         """The number of dimensions, if known."""
         return self._shape.rank
 

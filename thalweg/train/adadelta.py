@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.math.transcendental import sqrt
 from thalweg.public import public
@@ -35,9 +36,9 @@ class AdadeltaOptimizer(ElementwiseOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        rho: Any = 0.95,
-        epsilon: Any = 1e-8,
+        learning_rate: TensorLike | Callable[[], TensorLike] = 0.001,
+        rho: TensorLike | Callable[[], TensorLike] = 0.95,
+        epsilon: TensorLike | Callable[[], TensorLike] = 1e-8,
         use_locking: bool = False,
         name: str = "Adadelta",
     ) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.math.transcendental import sqrt
 from thalweg.public import public
@@ -34,7 +35,7 @@ class AdagradOptimizer(ElementwiseOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: TensorLike | Callable[[], TensorLike],
         initial_accumulator_value: float = 0.1,
         use_locking: bool = False,
         name: str = "Adagrad",

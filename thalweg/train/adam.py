@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.dtypes import DType
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.core import basic
 from thalweg.ops.math.transcendental import sqrt
@@ -54,10 +55,10 @@ class AdamOptimizer(ElementwiseOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
+        learning_rate: TensorLike | Callable[[], TensorLike] = 0.001,
+        beta1: TensorLike | Callable[[], TensorLike] = 0.9,
+        beta2: TensorLike | Callable[[], TensorLike] = 0.999,
+        epsilon: TensorLike | Callable[[], TensorLike] = 1e-8,
         use_locking: bool = False,
         name: str = "Adam",
     ) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.math.arithmetic import power
 from thalweg.ops.math.transcendental import sqrt
@@ -22,7 +23,7 @@ class FtrlOptimizer(ElementwiseOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: TensorLike | Callable[[], TensorLike],
         learning_rate_power: float = -0.5,
         initial_accumulator_value: float = 0.1,
         l1_regularization_strength: float = 0.0,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from thalweg.graph.composite import IndexedSlices
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.core import casting
 from thalweg.ops.state import scatter
@@ -32,7 +34,10 @@ class GradientDescentOptimizer(ElementwiseOptimizer):
     """
 
     def __init__(
-        self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent"
+        self,
+        learning_rate: TensorLike | Callable[[], TensorLike],
+        use_locking: bool = False,
+        name: str = "GradientDescent",
     ) -> None:
         super().__init__(use_locking, name)
         self._learning_rate = learning_rate

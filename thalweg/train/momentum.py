@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.public import public
 from thalweg.train.parts import ElementwiseOptimizer, Part
@@ -33,8 +34,8 @@ class MomentumOptimizer(ElementwiseOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        momentum: Any,
+        learning_rate: TensorLike | Callable[[], TensorLike],
+        momentum: TensorLike | Callable[[], TensorLike],
         use_locking: bool = False,
         name: str = "Momentum",
         use_nesterov: bool = False,

@@ -14,6 +14,7 @@ from typing import Any, Self
 from thalweg import errors
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.train.coordinator import Coordinator
 from thalweg.train.hooks import StepCounterHook
@@ -181,6 +182,10 @@ class _MonitoredSession:
         )
         make: Callable[[Any], Any] = RecoverableSession if should_recover else _created
         self._sess: Any = make(self._coordinated_creator)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._tf_sess() is None else "open"
+        return described(self, hooks=len(self._hooks), state=state)
 
     @property
     def graph(self) -> Any:

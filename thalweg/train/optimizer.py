@@ -6,7 +6,7 @@ for what they remember between steps; here are gradients, slots, gating and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, ValuesView
+from collections.abc import Callable, Iterable, Sequence, ValuesView
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import gradients
@@ -18,12 +18,14 @@ from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import root
 from thalweg.ops.core import basic, filling
 from thalweg.ops.state import state
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.train import slots
 from thalweg.train.duplicates import deduplicate
@@ -32,6 +34,7 @@ from thalweg.variables.initializers import Constant
 from thalweg.variables.partitioned import PartitionedVariable
 from thalweg.variables.variable import Variable
 
+Loss = Tensor | Variable | Callable[[], TensorLike]
 Gradient = Tensor | IndexedSlices
 GradientAndVariable = tuple[Gradient | None, Any]
 
@@ -70,6 +73,10 @@ class Optimizer:
         self._slots: dict[str, dict[Any, Variable]] = {}
         self._non_slots: dict[tuple[str, Graph], Variable] = {}
 
+    def __repr__(self) -> str:
+        own = vars(self)
+        return described(self, self._name, learning_rate=own.get("_learning_rate", own.get("_lr")))
+
     def get_name(self) -> str:
         """The name given when it was made."""
         return self._name
@@ -78,7 +85,7 @@ class Optimizer:
 
     def minimize(
         self,
-        loss: Any,
+        loss: Loss,
         global_step: Any = None,
         var_list: Any = None,
         gate_gradients: int = GATE_OP,
@@ -131,7 +138,7 @@ class Optimizer:
 
     def compute_gradients(
         self,
-        loss: Any,
+        loss: Loss,
         var_list: Any = None,
         gate_gradients: int = GATE_OP,
         aggregation_method: int | None = None,
@@ -164,16 +171,15 @@ class Optimizer:
             )
         if get_default_graph().is_eager:
             return self._compute_eagerly(loss, var_list, grad_loss)
-        if callable(loss):
-            loss = loss()
-        self._check_dtypes([loss])
+        value = loss() if callable(loss) else loss
+        self._check_dtypes([value])
         if grad_loss is not None:
             self._check_dtypes([grad_loss])
         variables = trainable_variables() if var_list is None else _flat(var_list)
         if not variables:
             raise ValueError("No variables to optimize: make one, or pass var_list.")
         found = gradients(
-            loss,
+            value,
             [_gradient_target(variable) for variable in variables],
             grad_ys=grad_loss,
             gate_gradients=gate_gradients == self.GATE_OP,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.ops.math.transcendental import sqrt
 from thalweg.public import public
@@ -39,10 +40,10 @@ class RMSPropOptimizer(ElementwiseOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        decay: Any = 0.9,
-        momentum: Any = 0.0,
-        epsilon: Any = 1e-10,
+        learning_rate: TensorLike | Callable[[], TensorLike],
+        decay: TensorLike | Callable[[], TensorLike] = 0.9,
+        momentum: TensorLike | Callable[[], TensorLike] = 0.0,
+        epsilon: TensorLike | Callable[[], TensorLike] = 1e-10,
         use_locking: bool = False,
         centered: bool = False,
         name: str = "RMSProp",

@@ -24,6 +24,7 @@ from thalweg.ops.io import reader_state
 from thalweg.ops.io.reader_state import Reader
 from thalweg.ops.state.queue_state import Queue
 from thalweg.ops.text import text
+from thalweg.platform.described import described
 from thalweg.platform.files.records import TFRecordOptions
 from thalweg.public import public
 
@@ -352,6 +353,9 @@ class ReaderBase:
     def __init__(self, reader_ref: Tensor, supports_serialize: bool = False) -> None:
         self._reader_ref = reader_ref
         self._supports_serialize = supports_serialize
+
+    def __repr__(self) -> str:
+        return described(self, self._reader_ref.op.name)
 
     @property
     def reader_ref(self) -> Tensor:

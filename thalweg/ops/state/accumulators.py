@@ -26,6 +26,7 @@ from thalweg.graph.shapes import TensorShape, as_shape, scalar, unknown_shape
 from thalweg.ops.core import casting
 from thalweg.ops.core.context import Cancellation, Context
 from thalweg.platform import tf_logging
+from thalweg.platform.described import described
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -412,6 +413,9 @@ class ConditionalAccumulatorBase:
         self._shape = as_shape(shape)
         self._accumulator_ref = accumulator_ref
         self._name = accumulator_ref.op.name.split("/")[-1]
+
+    def __repr__(self) -> str:
+        return described(self, self._name, shape=self._shape, dtype=self._dtype.name)
 
     @property
     def accumulator_ref(self) -> Tensor:
