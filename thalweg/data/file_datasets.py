@@ -11,7 +11,7 @@ from thalweg.data.files import FixedLengthRecordDatasetV2
 from thalweg.data.files import TextLineDataset as TextLineOp
 from thalweg.data.files import TFRecordDataset as TFRecordOp
 from thalweg.data.iterator import leaves
-from thalweg.functions.tensor_spec import TensorSpec
+from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import string
 from thalweg.graph.node import Tensor

@@ -22,8 +22,8 @@ from thalweg.data.iterator_ops import (
 )
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import resource, string
-from thalweg.graph.functions import Lambda
 from thalweg.graph.graph import get_default_graph
+from thalweg.graph.graphdef.functions import Lambda
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.rewriter import Rewriter
 from thalweg.graph.subgraph import Argument, Body, SubGraph, needed

@@ -16,9 +16,9 @@ from typing import Any, cast
 from thalweg.autodiff.gradients import gradients
 from thalweg.functions.backward import EagerGradient, TraceSpan
 from thalweg.functions.eager import EAGER
-from thalweg.functions.function_graph import FunctionGraph
 from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
+from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import Graph, get_default_graph

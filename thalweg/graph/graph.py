@@ -17,12 +17,12 @@ from typing import Any, ClassVar, cast
 from thalweg.graph import context
 from thalweg.graph.device import DeviceFunction, device_function
 from thalweg.graph.dtypes import DType
+from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.names import NODE_NAME, Names
 from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.shapes import TensorShape
-from thalweg.graph.versions import Versions
 from thalweg.platform.compat import as_text
 from thalweg.platform.described import described
 from thalweg.public import public

@@ -448,7 +448,7 @@ class Tensor:
 
 def program_order(nodes: Iterable[Node]) -> list[Node]:
     """Nodes of one graph in the order in which the program made them. Effects happen in this order:
-    `thalweg.graph.order` makes edges of it, and what plans a step goes by those."""
+    `thalweg.graph.analysis.order` makes edges of it, and what plans a step goes by those."""
     return sorted(nodes, key=lambda node: node.index)
 
 

@@ -20,8 +20,8 @@ from thalweg import errors
 from thalweg.device.local import local_devices
 from thalweg.graph import context
 from thalweg.graph.graph import Graph, get_default_graph
+from thalweg.graph.graphdef.util import extract_sub_graph
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.util import extract_sub_graph
 from thalweg.place.placer import Placer
 from thalweg.platform import spans
 from thalweg.platform.caches import Bounded

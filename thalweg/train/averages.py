@@ -21,7 +21,7 @@ from thalweg.ops.math.arithmetic import minimum
 from thalweg.ops.state import state
 from thalweg.platform.described import described
 from thalweg.public import public
-from thalweg.train import slots
+from thalweg.train.optimizers import slots
 from thalweg.variables.collections import (
     global_variables,
     is_buffer,

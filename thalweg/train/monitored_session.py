@@ -17,12 +17,12 @@ from thalweg.graph.graph import get_default_graph
 from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.train.coordinator import Coordinator
-from thalweg.train.hooks import StepCounterHook
+from thalweg.train.hooks.basic import StepCounterHook
+from thalweg.train.hooks.saver_hooks import CheckpointSaverHook, SummarySaverHook
+from thalweg.train.hooks.session_run_hook import SessionRunHook
 from thalweg.train.queue_runner import start_queue_runners
-from thalweg.train.saver_hooks import CheckpointSaverHook, SummarySaverHook
 from thalweg.train.scaffold import Scaffold
 from thalweg.train.session_manager import SessionManager
-from thalweg.train.session_run_hook import SessionRunHook
 from thalweg.train.wrapped_sessions import (
     CoordinatedSession,
     HookedSession,

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.analysis.effects import Resource, reads, writes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import int64
-from thalweg.graph.effects import Resource, reads, writes
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from thalweg import errors
 from thalweg.graph import dtypes
+from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
-from thalweg.graph.effects import Resource, writes
 from thalweg.graph.known import constant_value, constant_value_as_shape
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op

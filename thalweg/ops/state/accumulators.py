@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
+from thalweg.graph.analysis.effects import reads
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype, int64
-from thalweg.graph.effects import reads
 from thalweg.graph.graph import get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
