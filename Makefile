@@ -8,10 +8,11 @@ TF_LIST ?=
 BENCH ?=
 FUZZ ?=
 ROWS ?=
+PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs first-hour conformance clean
+.PHONY: install lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
 
 install: .venv/.stamp
 
@@ -89,6 +90,9 @@ docs: .venv/.stamp .docs-venv/.stamp
 
 first-hour:
 	$(PYTHON) tools/first_hour.py
+
+check-wheel: .venv/.stamp
+	$(BIN)/python -m tools.check_wheel $(PYTHONS)
 
 conformance: .venv/.stamp
 	@test -n "$(TF_TESTS)" || { echo "usage: make conformance TF_TESTS=<a TensorFlow checkout>"; exit 1; }

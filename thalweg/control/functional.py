@@ -44,7 +44,7 @@ class Rows:
     def _list(self, tensor: Tensor) -> TensorArray:
         rank = tensor.shape.rank
         element = None if rank is None else tensor.shape[1:]
-        # Each row is read once: nobody has to look after that.
+        # Each row is read once: no need to clear it.
         entries = TensorArray(
             tensor.dtype, self.count, clear_after_read=False, element_shape=element
         )

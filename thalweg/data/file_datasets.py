@@ -112,7 +112,22 @@ class TFRecordDataset(_Files):
 
 @public("data.FixedLengthRecordDataset", "contrib.data.FixedLengthRecordDataset")
 class FixedLengthRecordDataset(Dataset):
-    """Records of a fixed length, between a header and a footer of each file."""
+    """The records of files whose records all have one length, each a string.
+
+    Args:
+        filenames: a name, a vector of names, or a dataset of them.
+        record_bytes: the length of a record.
+        header_bytes, footer_bytes: how much to leave out at the start and the end of a file.
+        buffer_size: how many bytes are read at once.
+        compression_type: "", "ZLIB" or "GZIP".
+        num_parallel_reads: how many files are read side by side.
+
+    Example:
+        >>> tf.gfile.GFile("data.bin", "wb").write(b"aabb")
+        >>> data = tf.data.FixedLengthRecordDataset("data.bin", 2).batch(2)
+        >>> sess.run(data.make_one_shot_iterator().get_next()).tolist()
+        [b'aa', b'bb']
+    """
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Body, SubGraph, needed
-from thalweg.ops.arrays.indexing import OneHot
+from thalweg.ops.arrays.marking import OneHot
 from thalweg.ops.core import basic, shaping
 from thalweg.ops.core.choosing import Select
 from thalweg.ops.core.shaping import ExpandDims, Reshape, Squeeze

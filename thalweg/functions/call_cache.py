@@ -1,7 +1,7 @@
 """A cache of the last calls of a function, with the programs that ran them.
 
-A call of a cached kind needs no look at its structure: its arguments are compared with the cached
-ones, one by one, and its program takes their arrays as they are.
+The arguments of a call are compared with the cached ones, one by one, without parsing their
+structure; the program of a call that matches takes their arrays as they are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from thalweg.functions.calls import Kinds, Runner, settle_before
+from thalweg.functions.calls import Kinds, Runner, run_pending_before
 from thalweg.functions.concrete import ConcreteFunction
 from thalweg.functions.eager import EAGER
 from thalweg.functions.signature import Arguments
@@ -71,7 +71,7 @@ class CallCache:
             if arrays is None:
                 continue
             if not EAGER.lazy_trace.done:
-                settle_before(kind.has_effects)
+                run_pending_before(kind.has_effects)
             results = kind.program(arrays)
             if results is None:
                 return MISSED  # the reference kernels say why

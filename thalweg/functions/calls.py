@@ -66,7 +66,7 @@ class EagerCall:
         if EAGER.tapes or any(map(_is_pending, tensors)):
             return self._packed(self._recorded(tensors), None)
         arrays = self._arrays(tensors)
-        settle_before(self.has_effects)
+        run_pending_before(self.has_effects)
         return self._packed(self.wrapped(self._run(arrays)), None)
 
     def _arrays(self, tensors: Sequence[Any]) -> list[Any]:
@@ -128,7 +128,7 @@ class EagerCall:
         return EAGER.macro((self, positions), lambda: inline(self._body, templates)[0])
 
 
-def settle_before(has_effects: bool) -> None:
+def run_pending_before(has_effects: bool) -> None:
     """Run what was recorded before a call, where one of them may see what the other does."""
     lazy_trace = EAGER.lazy_trace
     if not lazy_trace.done and (has_effects or lazy_trace.end.effects):

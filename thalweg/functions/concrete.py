@@ -110,7 +110,7 @@ class ConcreteFunction:
         self.captured_inputs = captured
         self._parameters = parameters
         self._bound = bound  # with specs in the place of tensors
-        self._homes = {t.graph for t in captured}
+        self._graphs = {t.graph for t in captured}
         self._eager: EagerCall | None = None
 
     # What it is
@@ -171,8 +171,8 @@ class ConcreteFunction:
     def is_usable(self, graph: Graph) -> bool:
         """Whether what was captured can be had in a graph."""
         return all(
-            home is graph or (isinstance(graph, SubGraph) and graph.sees(home))
-            for home in self._homes
+            each is graph or (isinstance(graph, SubGraph) and graph.sees(each))
+            for each in self._graphs
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -103,7 +103,7 @@ _lock = _Lock()
 
 
 @dataclass
-class _Surroundings:
+class _GraphState:
     """What a function has in the graph around it."""
 
     is_traced: bool = False  # from then on, it makes no variables
@@ -124,7 +124,7 @@ class Traces:
         self._relaxes = relaxes
         self._found: OrderedDict[Any, list[ConcreteFunction]] = OrderedDict()
         self._rigid: set[Any] = set()  # skeletons that need all sizes to be known
-        self._around: dict[Same, _Surroundings] = {}
+        self._graph_states: dict[Same, _GraphState] = {}
         self._warned_at = 0
 
     def report(self) -> Report:
@@ -134,7 +134,7 @@ class Traces:
     @property
     def variables(self) -> list[Variable]:
         """The variables that the function made where it is called now."""
-        around = self._around.get(Same(root(get_default_graph())))
+        around = self._graph_states.get(Same(root(get_default_graph())))
         return [] if around is None else list(around.variables)
 
     def find(self, function: Callable[..., Any], arguments: Arguments) -> ConcreteFunction:
@@ -223,7 +223,7 @@ class Traces:
         shapes: tuple[Sizes, ...],
         outer: Graph,
     ) -> ConcreteFunction:
-        around = self._around.setdefault(Same(outer), _Surroundings())
+        around = self._graph_states.setdefault(Same(outer), _GraphState())
         note = self._refuse if around.is_traced else around.variables.append
         scope = function_scope(around.scopes)
         with creations.pushed(note), outer.name_scope(None), scope as around.scopes:
@@ -247,7 +247,7 @@ class Traces:
         self._found.move_to_end(key)
         for gone in [k for k in self._found if _is_gone(k)]:
             del self._found[gone]
-        self._around = {k: around for k, around in self._around.items() if not k.is_gone}
+        self._graph_states = {k: s for k, s in self._graph_states.items() if not k.is_gone}
         while len(self._all()) > MAX_TRACES:
             oldest = next(iter(self._found))
             self._found[oldest].pop()

@@ -2,7 +2,7 @@
 
 What `tf.reduce_mean(x)` records follows from the function and its arguments. A call like one that
 was made before at the same trace node follows its cached path, without running the function. Only
-functions of ops are called so, and only calls that look at no value, draw no random number, change
+functions of ops are called so, and only calls that read no value, draw no random number, change
 no state, and are given plain arguments.
 """
 

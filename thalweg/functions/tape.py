@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import gradients
-from thalweg.functions.backward import EagerGradient, Piece
+from thalweg.functions.backward import EagerGradient, TraceSpan
 from thalweg.functions.eager import EAGER
 from thalweg.functions.function_graph import FunctionGraph
 from thalweg.functions.lazy_trace import LazyTrace
@@ -50,8 +50,8 @@ class GradientTape:
     def _forget(self) -> None:
         self._watched: dict[Tensor, None] = {}
         self._variables: dict[Variable, None] = {}
-        self._pieces: list[Piece] = []
-        self._spans: list[Span] = []
+        self._trace_spans: list[TraceSpan] = []
+        self._graph_spans: list[GraphSpan] = []
 
     # Recording
 
@@ -69,7 +69,7 @@ class GradientTape:
         self._recording = True
         graph = get_default_graph()
         if graph is not EAGER:
-            self._spans.append(Span(graph))
+            self._graph_spans.append(GraphSpan(graph))
             return
         lazy_trace = EAGER.current()
         lazy_trace.reads.clear()  # a variable that is read from now on is read inside
@@ -82,15 +82,15 @@ class GradientTape:
         self._recording = False
         if self in EAGER.tapes:
             EAGER.tapes.remove(self)
-            self._pieces[-1].close()
+            self._trace_spans[-1].close()
         else:
-            self._spans[-1].close()
+            self._graph_spans[-1].close()
 
     def follow(self, lazy_trace: LazyTrace) -> None:
         """Go on in another lazy trace."""
-        piece = Piece(lazy_trace)
-        self._pieces.append(piece)
-        lazy_trace.pieces.append(weakref.ref(piece))
+        span = TraceSpan(lazy_trace)
+        self._trace_spans.append(span)
+        lazy_trace.spans.append(weakref.ref(span))
 
     def accessed(self, variable: Variable) -> None:
         """Note that a variable is read."""
@@ -112,11 +112,11 @@ class GradientTape:
     def _watch(self, tensor: Tensor) -> None:
         self._watched[tensor] = None
         if isinstance(tensor, EagerTensor):
-            EAGER.template(tensor)  # it is part of the piece from here on
+            EAGER.template(tensor)  # it is part of the span from here on
 
     def watched_variables(self) -> tuple[Variable, ...]:
         """The variables that were read or watched, in that order."""
-        for span in self._spans:
+        for span in self._graph_spans:
             if self._watches_variables:
                 self._variables.update(dict.fromkeys(span.read_variables()))
         return tuple(self._variables)
@@ -172,8 +172,8 @@ class GradientTape:
         self, targets: list[Any], sources: list[Any], seeds: list[Any] | None, is_zero: bool
     ) -> list[Any]:
         given = [None] * len(targets) if seeds is None else seeds
-        if get_default_graph() is EAGER and not self._spans:
-            call = EagerGradient(self._pieces, self._watched, self._variables)
+        if get_default_graph() is EAGER and not self._graph_spans:
+            call = EagerGradient(self._trace_spans, self._watched, self._variables)
             return call.run(targets, sources, given, is_zero)
         return self._graph_gradients(targets, sources, given, is_zero)
 
@@ -181,7 +181,7 @@ class GradientTape:
         self, targets: list[Any], sources: list[Any], seeds: list[Any], is_zero: bool
     ) -> list[Any]:
         variables = set(self.watched_variables())
-        inside = {node for span in self._spans for node in span.nodes()}
+        inside = {node for span in self._graph_spans for node in span.nodes()}
         allowed = _derived(inside, self._watched, variables)
         known = [_is_allowed(source, allowed, variables) for source in sources]
         xs = [source for source, there in zip(sources, known, strict=True) if there]
@@ -286,7 +286,7 @@ def _stacked(target: Tensor, rows: Sequence[Any]) -> Any:
 # Graph code
 
 
-class Span:
+class GraphSpan:
     """The nodes that were made in a graph while a tape recorded."""
 
     def __init__(self, graph: Graph) -> None:

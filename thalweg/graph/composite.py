@@ -101,7 +101,18 @@ class ListEntry:
 
 @public("SparseTensorValue")
 class SparseTensorValue(NamedTuple):
-    """What a session returns for a SparseTensor, and takes to feed one."""
+    """What a session returns for a SparseTensor, and takes to feed one.
+
+    Args:
+        indices: [count, rank].
+        values: [count].
+        dense_shape: [rank].
+
+    Example:
+        >>> value = sess.run(tf.SparseTensor([[1]], [5], [3]))
+        >>> value.indices.tolist(), value.values.tolist()
+        ([[1]], [5])
+    """
 
     indices: Any
     values: Any

@@ -22,7 +22,22 @@ _by_value: dict[Any, "DType"] = {}  # every hashable spelling as_dtype knows, ex
 
 @public("DType")
 class DType:
-    """The type of the elements of a tensor; `DType(1) is float32`."""
+    """The type of the elements of a tensor: `tf.float32`, `tf.int64`, `tf.string` and so on.
+
+    There is one object for each, so `is` compares them. Wherever a dtype is asked for, its name or
+    the NumPy type will do.
+
+    Args:
+        type_enum: the number of the type in serialized graphs.
+
+    Example:
+        >>> tf.float32.name, tf.float32.size, tf.float32.is_floating
+        ('float32', 4, True)
+        >>> tf.as_dtype("int64") is tf.as_dtype(np.int64) is tf.int64
+        True
+        >>> tf.uint8.min, tf.uint8.max
+        (0, 255)
+    """
 
     __slots__ = ("_enum", "_name", "_other", "base_dtype", "is_ref_dtype", "traits")
 

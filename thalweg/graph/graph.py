@@ -36,7 +36,7 @@ class _Controls:
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
-        self.waits = bool(nodes)
+        self.has_controls = bool(nodes)
         self.seen: set[Node] = set()
         self.reads: dict[Tensor, Tensor] = {}  # of a variable's reference: its value in here
 
@@ -298,14 +298,14 @@ class Graph:
         given = () if control_inputs is None else tuple(flatten_control_inputs(control_inputs))
         outer = [] if control_inputs is None else self._controls
         block = _Controls(self._graph_nodes(given))
-        block.waits = bool(given)  # inside a sub-graph, perhaps for nodes around it alone
+        block.has_controls = bool(given)  # inside a sub-graph, perhaps for nodes around it alone
         with self._having(_controls=[*outer, block]):
             yield
 
     def reads_here(self) -> dict[Tensor, Tensor] | None:
         """The values of variables that were read inside the open control dependencies; None where
         there are none."""
-        return self._controls[-1].reads if any(b.waits for b in self._controls) else None
+        return self._controls[-1].reads if any(b.has_controls for b in self._controls) else None
 
     @contextmanager
     def without_scopes(self) -> Generator[None]:

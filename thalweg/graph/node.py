@@ -38,7 +38,26 @@ def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @public("Operation")
 class Node:
-    """One application of an op: its inputs, control inputs, name and device."""
+    """One application of an op: its inputs, control inputs, name and device.
+
+    Graphs make nodes, `tensor.op` gives one; `run` runs it.
+
+    Args:
+        graph: the graph.
+        op: the op with its attributes.
+        name: the name.
+        inputs: the tensors it reads.
+        controls: the nodes it runs after.
+        device: the device it asks for.
+        annotations: what scopes add.
+        code, lasti: where it was made.
+        index: its number in the graph.
+
+    Example:
+        >>> y = tf.add(1.0, 2.0, name="y")
+        >>> y.op.name, y.op.type, [x.name for x in y.op.inputs]
+        ('y', 'Add', ['y/x:0', 'y/y:0'])
+    """
 
     __slots__ = (
         "_code",

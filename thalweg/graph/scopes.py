@@ -109,7 +109,23 @@ def device(device_name_or_function: Any) -> AbstractContextManager[None]:
 
 @public("colocate_with")
 def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-    """New nodes of the default graph share the device of `op`."""
+    """Let the nodes that are made inside share the device of another.
+
+    Args:
+        op: a node, tensor or variable.
+        ignore_existing: forget the requests of outer scopes.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with tf.device("/cpu:0"):
+        ...     v = tf.Variable(1.0)
+        >>> with tf.colocate_with(v.op):
+        ...     y = tf.constant(2.0)
+        >>> y.device == v.device
+        True
+    """
     return get_default_graph().colocate_with(op, ignore_existing)
 
 

@@ -20,7 +20,17 @@ Sizes = tuple[Size, ...]
 
 @public("Dimension")
 class Dimension:
-    """The size of one axis, or `Dimension(None)` where it is unknown."""
+    """The size of one axis, or `Dimension(None)` where it is unknown.
+
+    Args:
+        value: an integer, None, or another dimension.
+
+    Example:
+        >>> tf.zeros([2, 3]).shape[1].value
+        3
+        >>> (tf.Dimension(None) * 2).value is None
+        True
+    """
 
     __slots__ = ("_value",)
 

@@ -126,7 +126,20 @@ def fully_connected(
 
 @public("contrib.layers.linear")
 def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Tensor:
-    """`fully_connected` without an activation."""
+    """`tf.contrib.layers.fully_connected` without an activation.
+
+    Args:
+        inputs: [..., depth].
+        num_outputs: the size of the last axis of the result.
+        kwargs: what `fully_connected` takes besides.
+
+    Returns:
+        A tensor [..., num_outputs].
+
+    Example:
+        >>> tf.contrib.layers.linear(tf.zeros([2, 4]), 3).shape.as_list()
+        [2, 3]
+    """
     return fully_connected(inputs, num_outputs, activation_fn=None, **kwargs)
 
 

@@ -58,7 +58,22 @@ def absolute_difference(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """|predictions - labels|"""
+    """The mean of |predictions - labels|.
+
+    Args:
+        labels, predictions: tensors of one shape; they are computed as float32.
+        weights: a scalar, or a tensor that broadcasts to that shape.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join.
+        reduction: a `tf.losses.Reduction`.
+
+    Returns:
+        A float32 scalar, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.absolute_difference([1.0, 2.0], [1.0, 4.0]))
+        np.float32(1.0)
+    """
     _require(labels=labels, predictions=predictions)
     with name_scope(scope, "absolute_difference", [predictions, labels, weights]) as scope:
         labels, predictions = _floats(labels, predictions)
@@ -113,7 +128,23 @@ def huber_loss(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """e²/2 for errors |e| up to `delta`, and from there on a straight line"""
+    """The mean of e²/2 for errors |e| up to `delta`, and from there on of a straight line.
+
+    Args:
+        labels, predictions: tensors of one shape.
+        weights: a scalar, or a tensor that broadcasts to that shape.
+        delta: where the square ends.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join.
+        reduction: a `tf.losses.Reduction`.
+
+    Returns:
+        A float32 scalar, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.huber_loss([0.0], [3.0]))
+        np.float32(2.5)
+    """
     _require(labels=labels, predictions=predictions)
     with name_scope(scope, "huber_loss", [predictions, labels, weights]) as scope:
         labels, predictions = _floats(labels, predictions)
@@ -133,7 +164,23 @@ def log_loss(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """-labels log(predictions + ε) - (1 - labels) log(1 - predictions + ε)"""
+    """The mean of -labels log(predictions + ε) - (1 - labels) log(1 - predictions + ε).
+
+    Args:
+        labels, predictions: tensors of one shape; probabilities.
+        weights: a scalar, or a tensor that broadcasts to that shape.
+        epsilon: ε, which keeps logarithms finite.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join.
+        reduction: a `tf.losses.Reduction`.
+
+    Returns:
+        A float32 scalar, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.log_loss([1.0, 0.0], [0.5, 0.5]))
+        np.float32(0.693147)
+    """
     _require(labels=labels, predictions=predictions)
     with name_scope(scope, "log_loss", [predictions, labels, weights]) as scope:
         labels, predictions = _floats(labels, predictions)
@@ -214,7 +261,24 @@ def sigmoid_cross_entropy(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Cross entropy of independent classes; smoothing moves labels towards 1/2."""
+    """The mean cross entropy of sigmoid(logits) against labels of independent classes.
+
+    Args:
+        multi_class_labels: probabilities of the shape of `logits`.
+        logits: a floating tensor [batch, classes].
+        weights: a scalar, or a tensor that broadcasts to that shape.
+        label_smoothing: how far labels are moved towards 1/2, from 0 to 1.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join.
+        reduction: a `tf.losses.Reduction`.
+
+    Returns:
+        A scalar of the dtype of `logits`, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.sigmoid_cross_entropy([[1.0, 0.0]], [[0.0, 0.0]]))
+        np.float32(0.6931472)
+    """
     _require(multi_class_labels=multi_class_labels, logits=logits)
     values = [logits, multi_class_labels, weights]
     with name_scope(scope, "sigmoid_cross_entropy_loss", values) as scope:

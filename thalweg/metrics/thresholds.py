@@ -257,7 +257,28 @@ def auc(
     summation_method: str = "trapezoidal",
     thresholds: Sequence[float] | None = None,
 ) -> Metric:
-    """The area under the ROC or precision-recall ("PR") curve, as a sum over thresholds."""
+    """The area under the ROC or precision-recall curve, over all batches so far.
+
+    Args:
+        labels: truth values.
+        predictions: floats in [0, 1] of the same shape.
+        weights: what each element counts; None means 1.
+        num_thresholds: how many thresholds the curve has.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        curve: "ROC" or "PR".
+        name: the scope of the counters.
+        summation_method: "trapezoidal", "careful_interpolation", "minoring" or "majoring".
+        thresholds: the thresholds, where they are not evenly spaced.
+
+    Returns:
+        (value, update).
+
+    Example:
+        >>> value, update = tf.metrics.auc([0, 0, 1, 1], [0.1, 0.3, 0.6, 0.9])
+        >>> sess.run(tf.local_variables_initializer())
+        >>> round(float(sess.run(update)), 3)
+        1.0
+    """
     if curve not in ("ROC", "PR"):
         raise ValueError(f"curve must be either ROC or PR, {curve} unknown")
     if summation_method not in _SUMMATIONS:

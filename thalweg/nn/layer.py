@@ -115,7 +115,27 @@ def _unique_name(base: str) -> str:
 
 @public("layers.Layer")
 class Layer:
-    """The base of layers: variables, losses and updates under one name."""
+    """The base of layers: variables, losses and updates under one name.
+
+    A subclass makes variables in `build(input_shape)` and computes in `call(inputs)`.
+
+    Args:
+        trainable: whether optimizers change the variables by default.
+        name: the name of the layer, and the scope of its variables.
+        dtype: the dtype of the variables; that of the first inputs if None.
+        kwargs: `activity_regularizer` and so on.
+
+    Example:
+        >>> class Scale(tf.layers.Layer):
+        ...     def build(self, input_shape):
+        ...         self.factor = self.add_weight("factor", [], initializer=tf.ones_initializer())
+        ...     def call(self, inputs):
+        ...         return inputs * self.factor
+        >>> layer = Scale(name="scale")
+        >>> y = layer(tf.constant([1.0, 2.0]))
+        >>> [v.name for v in layer.variables]
+        ['scale/factor:0']
+    """
 
     input_spec: Any = None
     built = False

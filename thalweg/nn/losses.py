@@ -71,7 +71,25 @@ def weighted_cross_entropy_with_logits(
     name: str | None = None,
     targets: Any = None,
 ) -> Tensor:
-    """`sigmoid_cross_entropy_with_logits` in which a positive label counts `pos_weight` times."""
+    """`tf.nn.sigmoid_cross_entropy_with_logits` in which positive labels count more or less.
+
+    Args:
+        labels: probabilities of the shape and dtype of `logits`.
+        logits: a floating tensor.
+        pos_weight: how often a positive label counts.
+        name: the name of the nodes.
+        targets: the old name of `labels`.
+
+    Returns:
+        A tensor of the shape and dtype of `logits`.
+
+    Example:
+        >>> loss = tf.nn.weighted_cross_entropy_with_logits(
+        ...     labels=[1.0, 0.0], logits=[0.0, 0.0], pos_weight=2.0
+        ... )
+        >>> sess.run(loss)
+        array([1.3862944, 0.6931472], dtype=float32)
+    """
     wanted = labels if targets is None else targets
     with name_scope(name, "logistic_loss", [logits, wanted]) as scope:
         x, z = _same_shape(logits, wanted)

@@ -1,26 +1,35 @@
 """The dataflow executor: runs token graphs, with frames, iterations and dead tokens.
 
-A token belongs to an iteration of a frame. The caller's thread fires whatever is ready; calls that
-may block go out on threads of their own when nothing else is left to do, and what is received from
-another partition is there when it arrives. A branch that is not taken
-is run through by dead tokens; an iteration is over when nothing in it can fire any more.
+A token belongs to an iteration of a frame. The caller's thread fires all that is ready, in one
+graph or in those of all partitions of a step. Calls that may block, and in steps of several
+partitions calls that may take long, are deferred until nothing else is ready: several run on worker
+threads, a single one on the caller's. Dead tokens run through a branch that is not taken; an
+iteration is over when nothing in it can fire any more.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Lock
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from thalweg import errors
 from thalweg.graph.node import Node
+from thalweg.partition.transfers import Transfer
+from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Call, Context, located, outputs_of
+from thalweg.runtime.sending import SendingExecutable
 from thalweg.runtime.tokens import Source, TokenGraph, VertexKind
 from thalweg.runtime.wiring import EMPTY, Edges, FrameWiring, WiredVertex, Wiring
+from thalweg.runtime.workers import WORKERS
+
+_MAX_WAIT = 0.1  # seconds without handling signals
 
 
 class Dataflow:
@@ -32,7 +41,19 @@ class Dataflow:
 
     def run(self, feeds: Sequence[Any], context: Context) -> list[Any]:
         """The fetched values of one run."""
-        return _Run(self.wiring, context).run(feeds, self.graph)
+        return run_all([(self, feeds, context)], context.cancellation)[0]
+
+
+def run_all(
+    graphs: Sequence[tuple[Dataflow, Sequence[Any], Context]], cancellation: Cancellation
+) -> list[list[Any]]:
+    """The fetched values of token graphs that run at once, each with its feeds."""
+    scheduler = _Scheduler(cancellation, defers=len(graphs) > 1)
+    runs = [_Run(dataflow, context, scheduler) for dataflow, _, context in graphs]
+    for run, (_, feeds, _) in zip(runs, graphs, strict=True):
+        run.begin(feeds)
+    scheduler.work()
+    return [run.results() for run in runs]
 
 
 class _Iteration:
@@ -77,10 +98,14 @@ class _Frame:
         "parent",
         "pattern",
         "place",
+        "run",
         "wiring",
     )
 
-    def __init__(self, wiring: FrameWiring, place: int, parent: _Iteration | None) -> None:
+    def __init__(
+        self, run: _Run, wiring: FrameWiring, place: int, parent: _Iteration | None
+    ) -> None:
+        self.run = run
         self.wiring = wiring
         self.place = place
         self.parent = parent
@@ -96,80 +121,137 @@ class _Frame:
 
 
 class _Done(NamedTuple):
-    """A call that came back."""
+    """A call that came back, from a worker or from who sent a value."""
 
-    token: object  # the thread it was on, or what stands for it
     iteration: _Iteration
     vertex: WiredVertex
     result: Any
-    error: BaseException | None
+    error: BaseException | None = None
+    running: Lock | None = None  # of a call on a worker
 
 
-def _nothing(iteration: _Iteration, vertex: WiredVertex) -> None:
-    """What leaves at the end of a frame is found then."""
+class _Scheduler:
+    """What one thread has to do in the token graphs that it runs."""
 
+    def __init__(self, cancellation: Cancellation, defers: bool) -> None:
+        self.defers = defers  # calls that may take long
+        self.active: deque[_Iteration] = deque()  # with vertices that are ready
+        self.deferred: list[tuple[_Iteration, WiredVertex, list[Any]]] = []
+        self.done: SimpleQueue[_Done] = SimpleQueue()
+        self.under_way = 0  # calls that have not come back
+        self._running: set[Lock] = set()  # of calls on workers: held while the call runs
+        self._cancellation = cancellation
 
-class _Run:
-    """One run of a token graph."""
-
-    def __init__(self, wiring: Wiring, context: Context) -> None:
-        self._wiring = wiring
-        self._context = context
-        self._cancellation = context.cancellation
-        self._contexts: dict[Node, Context] = {}
-        self._active: deque[_Iteration] = deque()
-        self._blocked: list[tuple[_Iteration, WiredVertex, list[Any]]] = []
-        self._out: set[object] = set()  # calls: their threads, or tokens of those without one
-        self._done: SimpleQueue[_Done] = SimpleQueue()
-        fires: dict[VertexKind, Callable[[_Iteration, WiredVertex], None]] = {
-            VertexKind.CALL: self._call,
-            VertexKind.SWITCH: self._switch,
-            VertexKind.MERGE: self._merge,
-            VertexKind.ENTER: self._enter,
-            VertexKind.EXIT: self._exit,
-            VertexKind.NEXT_ITERATION: self._next,
-            VertexKind.LOOP_COND: self._pass,
-            VertexKind.PASS: self._pass,
-            VertexKind.COLLECT: self._collect,
-            VertexKind.COUNT: _nothing,
-            VertexKind.TRIGGER: self._trigger,
-        }
-        self._fires = [fires[kind] for kind in VertexKind]
-
-    def run(self, feeds: Sequence[Any], graph: TokenGraph) -> list[Any]:
-        root = _Frame(self._wiring.frames[0], 0, None)
-        first = self._begin(root)
-        fed = len(self._wiring.feeds)
-        sources = [p for p, count in enumerate(first.pending[fed:-1], fed) if not count]
-        first.ready += reversed(sources)  # the last of those that are ready fires first
-        for vertex, value in zip(self._wiring.feeds, feeds, strict=True):
-            self._send(first, vertex.edges[0], value)
+    def work(self) -> None:
+        """Fire all that is ready, and what that makes ready, until nothing is left."""
         try:
             self._work()
         except BaseException as error:
             self._stop(error)
             raise
-        return [self._fetched(first, place, graph) for place in range(len(graph.fetches))]
 
     def _work(self) -> None:
-        active = self._active
+        active = self.active
         while True:
             while active:
-                self._drain(active.popleft())
-            if self._blocked:
+                iteration = active.popleft()
+                iteration.frame.run.drain(iteration)
+            if self.deferred:
                 self._release()
-            elif self._out:
-                self._finish(self._done.get())
+            elif self.under_way:
+                self._finish(self._next_done())
             else:
                 return
 
-    def _drain(self, iteration: _Iteration) -> None:
+    def _next_done(self) -> _Done:
+        """Wait for a call to come back, for a short time at once: a signal that arrives just before
+        a wait begins does not end it."""
+        while True:
+            try:
+                return self.done.get(timeout=_MAX_WAIT)
+            except Empty:
+                continue
+
+    def _release(self) -> None:
+        """Call what was deferred: on workers, a single one here."""
+        deferred, self.deferred = self.deferred, []
+        is_single = len(deferred) == 1 and not self._running
+        is_awaited = self.under_way > 0 and _sends_early(deferred[0][1].call)
+        self.under_way += len(deferred)
+        if is_single and not is_awaited:
+            ((iteration, vertex, inputs),) = deferred
+            self._finish(_Done(iteration, vertex, iteration.frame.run.result(vertex, inputs)))
+            return
+        for entry in deferred:
+            running = Lock()
+            self._running.add(running)
+            WORKERS.start(partial(self._call_on_worker, running, *entry))
+
+    def _call_on_worker(
+        self, running: Lock, iteration: _Iteration, vertex: WiredVertex, inputs: list[Any]
+    ) -> None:
+        with running, np.errstate(all="ignore"):  # a thread has its own
+            try:
+                result = iteration.frame.run.result(vertex, inputs)
+                done = _Done(iteration, vertex, result, None, running)
+            except BaseException as error:  # carried to the caller's thread
+                done = _Done(iteration, vertex, None, error, running)
+        self.done.put(done)
+
+    def _finish(self, done: _Done) -> None:
+        self.under_way -= 1
+        if done.running is not None:
+            self._running.discard(done.running)
+        if done.error is not None:
+            raise done.error
+        done.iteration.frame.run.come_back(done.iteration, done.vertex, done.result)
+
+    def _stop(self, error: BaseException) -> None:
+        """Cancel the calls that workers run, and wait for them. One that has yet to begin finds the
+        step cancelled."""
+        if not self._running:
+            return
+        reason = error if isinstance(error, errors.OpError) else None
+        self._cancellation.cancel(
+            reason or errors.CancelledError(None, None, "another node of the step failed")
+        )
+        for running in self._running:
+            with running:
+                pass
+
+
+class _Run:
+    """One run of a token graph."""
+
+    def __init__(self, dataflow: Dataflow, context: Context, scheduler: _Scheduler) -> None:
+        self._graph, self._wiring = dataflow.graph, dataflow.wiring
+        self._context = context
+        self._cancellation = context.cancellation
+        self._contexts: dict[Node, Context] = {}
+        self._scheduler = scheduler
+        self._root = _Frame(self, self._wiring.frames[0], 0, None)
+
+    def begin(self, feeds: Sequence[Any]) -> None:
+        """Make the feeds and all that takes nothing ready."""
+        first = self._begin(self._root)
+        fed = len(self._wiring.feeds)
+        sources = [p for p, count in enumerate(first.pending[fed:-1], fed) if not count]
+        first.ready += reversed(sources)  # the last of those that are ready fires first
+        for vertex, value in zip(self._wiring.feeds, feeds, strict=True):
+            self._send(first, vertex.edges[0], value)
+
+    def results(self) -> list[Any]:
+        """The fetched values, when nothing can fire any more."""
+        first = self._root.iterations.pop(0)  # what it holds lives no longer than the step
+        return [self._fetched(first, place) for place in range(len(self._graph.fetches))]
+
+    def drain(self, iteration: _Iteration) -> None:
         """Fire all that is ready in an iteration."""
         iteration.queued = False
         error = self._cancellation.error
         if error is not None:
             raise error
-        vertices, dead, fires = iteration.frame.wiring.vertices, iteration.dead, self._fires
+        vertices, dead = iteration.frame.wiring.vertices, iteration.dead
         ready = iteration.ready
         while ready:
             place = ready.pop()
@@ -177,8 +259,8 @@ class _Run:
             if dead[place]:
                 self._die(iteration, vertex)
             else:
-                fires[vertex.kind](iteration, vertex)
-        self._settle(iteration.frame)
+                _FIRES[vertex.kind](self, iteration, vertex)
+        self._end_iterations(iteration.frame)
 
     # Sending
 
@@ -200,7 +282,7 @@ class _Run:
         if not left:
             iteration.ready.append(place)
 
-    def _send_done(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def send_done(self, iteration: _Iteration, vertex: WiredVertex) -> None:
         """Send a token without a value along control edges."""
         for place in vertex.controls:
             self._count_down(iteration, place)
@@ -231,24 +313,25 @@ class _Run:
     def _queue(self, iteration: _Iteration) -> None:
         if not iteration.queued:
             iteration.queued = True
-            self._active.append(iteration)
+            self._scheduler.active.append(iteration)
 
     # Vertices that fire
 
-    def _call(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def call(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Call a kernel, now or when nothing else is ready."""
         values = iteration.values
         inputs = values[vertex.first : vertex.last]
         values[vertex.first : vertex.last] = vertex.empty  # a value lives as long as it has uses
         if vertex.spec.is_async:
             self._start(iteration, vertex, inputs)
             return
-        if vertex.spec.blocks:
+        if vertex.spec.blocks or (self._scheduler.defers and not _is_short(vertex.call)):
             iteration.out += 1
-            self._blocked.append((iteration, vertex, inputs))
+            self._scheduler.deferred.append((iteration, vertex, inputs))
             return
-        self._give(iteration, vertex, self._result(vertex, inputs))
+        self._give(iteration, vertex, self.result(vertex, inputs))
 
-    def _result(self, vertex: WiredVertex, inputs: list[Any]) -> Any:
+    def result(self, vertex: WiredVertex, inputs: list[Any]) -> Any:
         """What a call gives; its error is attributed to its node."""
         call: Call = vertex.call  # pyright: ignore[reportAssignmentType] - calls have one
         try:
@@ -277,9 +360,10 @@ class _Run:
             for each, value in zip(edges, flat, strict=True):
                 self._send(iteration, each, value)
         if vertex.is_awaited:
-            self._send_done(iteration, vertex)
+            self.send_done(iteration, vertex)
 
-    def _switch(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def switch(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send the data to the output that is chosen, dead tokens to the others."""
         values, first = iteration.values, vertex.first
         chosen = int(values[first + 1])
         for number, edges in enumerate(vertex.edges):
@@ -289,25 +373,24 @@ class _Run:
                 self._kill(iteration, edges)
         values[first] = None
         if vertex.is_awaited:
-            self._send_done(iteration, vertex)
+            self.send_done(iteration, vertex)
 
-    def _merge(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def merge(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send the first input that is alive, and its number."""
         values, first = iteration.values, vertex.first
         self._send(iteration, vertex.edges[0], values[first])
         if len(vertex.edges) > 1:
             self._send(iteration, vertex.edges[1], np.int32(values[first + 1]))
         values[first] = None
         if vertex.is_awaited:
-            self._send_done(iteration, vertex)
+            self.send_done(iteration, vertex)
 
-    def _pass(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def hand_on(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send what came."""
         self._send(iteration, vertex.edges[0], iteration.values[vertex.first])
         iteration.values[vertex.first] = None
         if vertex.is_awaited:
-            self._send_done(iteration, vertex)
-
-    def _trigger(self, iteration: _Iteration, vertex: WiredVertex) -> None:
-        self._send_done(iteration, vertex)
+            self.send_done(iteration, vertex)
 
     def _die(self, iteration: _Iteration, vertex: WiredVertex) -> None:
         """A vertex with a dead input: all that follows is dead."""
@@ -317,14 +400,14 @@ class _Run:
             return
         frame = self._child(iteration, vertex)
         frame.missing -= 1
-        self._settle(frame)
+        self._end_iterations(frame)
 
     # Frames
 
     def _child(self, iteration: _Iteration, vertex: WiredVertex) -> _Frame:
         found = iteration.children.get(vertex.child)
         if found is None:
-            found = _Frame(self._wiring.frames[vertex.child], vertex.child, iteration)
+            found = _Frame(self, self._wiring.frames[vertex.child], vertex.child, iteration)
             iteration.children[vertex.child] = found
         return found
 
@@ -337,7 +420,8 @@ class _Run:
         self._queue(iteration)
         return iteration
 
-    def _enter(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def enter(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send a value into a frame: to its first iteration, or to all."""
         value = iteration.values[vertex.first]
         iteration.values[vertex.first] = None
         frame = self._child(iteration, vertex)
@@ -354,9 +438,10 @@ class _Run:
     def _arrive(self, iteration: _Iteration, vertex: WiredVertex, value: Any) -> None:
         self._send(iteration, vertex.edges[0], value)
         if vertex.is_awaited:
-            self._send_done(iteration, vertex)
+            self.send_done(iteration, vertex)
 
-    def _next(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def next_iteration(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send a value to the next iteration."""
         value = iteration.values[vertex.first]
         iteration.values[vertex.first] = None
         frame, index = iteration.frame, iteration.index + 1
@@ -369,7 +454,8 @@ class _Run:
         self._arrive(following, vertex, value)
         self._queue(following)
 
-    def _exit(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def exit(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Send a value out of its frame."""
         frame = iteration.frame
         frame.exited.add(vertex)
         value = iteration.values[vertex.first]
@@ -381,12 +467,13 @@ class _Run:
         self._arrive(parent, vertex, value)
         self._queue(parent)
 
-    def _collect(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+    def collect(self, iteration: _Iteration, vertex: WiredVertex) -> None:
+        """Keep the value of an iteration."""
         found = iteration.frame.collected.setdefault(vertex, {})
         found[iteration.index] = iteration.values[vertex.first]
         iteration.values[vertex.first] = None
 
-    def _settle(self, frame: _Frame) -> None:
+    def _end_iterations(self, frame: _Frame) -> None:
         """End the iterations in which nothing can fire any more, the oldest first."""
         if frame.missing or frame.is_over:
             return
@@ -431,61 +518,22 @@ class _Run:
     def _start(self, iteration: _Iteration, vertex: WiredVertex, inputs: list[Any]) -> None:
         """Begin a call that hands on its value or error later, from any thread."""
         iteration.out += 1
-        token = object()
-        self._out.add(token)
+        self._scheduler.under_way += 1
 
         def done(value: Any, error: BaseException | None) -> None:
-            self._done.put(_Done(token, iteration, vertex, value, error))
+            self._scheduler.done.put(_Done(iteration, vertex, value, error))
 
-        self._result(vertex, [done, *inputs])
+        self.result(vertex, [done, *inputs])
 
-    def _release(self) -> None:
-        """Everything left may block: all go out on threads, the only one stays here."""
-        blocked, self._blocked = self._blocked, []
-        if len(blocked) == 1 and not self._out:
-            ((iteration, vertex, inputs),) = blocked
-            self._come_back(iteration, vertex, self._result(vertex, inputs))
-            return
-        for entry in blocked:
-            name = f"thalweg-step {entry[1].call.node.name}"  # pyright: ignore[reportOptionalMemberAccess] - a call
-            thread = threading.Thread(target=self._call_outside, args=entry, name=name, daemon=True)
-            self._out.add(thread)
-            thread.start()
-
-    def _call_outside(self, iteration: _Iteration, vertex: WiredVertex, inputs: list[Any]) -> None:
-        thread = threading.current_thread()
-        with np.errstate(all="ignore"):  # a thread has its own
-            try:
-                done = _Done(thread, iteration, vertex, self._result(vertex, inputs), None)
-            except BaseException as error:  # carried to the caller's thread
-                done = _Done(thread, iteration, vertex, None, error)
-            self._done.put(done)
-
-    def _finish(self, done: _Done) -> None:
-        self._out.discard(done.token)
-        if done.error is not None:
-            raise done.error
-        self._come_back(done.iteration, done.vertex, done.result)
-
-    def _come_back(self, iteration: _Iteration, vertex: WiredVertex, result: Any) -> None:
+    def come_back(self, iteration: _Iteration, vertex: WiredVertex, result: Any) -> None:
+        """Take what a call gave that was deferred or under way."""
         iteration.out -= 1
         self._give(iteration, vertex, result)
         self._queue(iteration)
 
-    def _stop(self, error: BaseException) -> None:
-        """Cancel what is out, and wait for it."""
-        if not self._out:
-            return
-        reason = error if isinstance(error, errors.OpError) else None
-        self._cancellation.cancel(
-            reason or errors.CancelledError(None, None, "another node of the step failed")
-        )
-        for call in self._out:
-            if isinstance(call, threading.Thread) and call.is_alive():
-                call.join()  # one that is still to start finds the step cancelled
-
-    def _fetched(self, iteration: _Iteration, place: int, graph: TokenGraph) -> Any:
-        value = iteration.values[self._wiring.fetches[place]]
+    def _fetched(self, first: _Iteration, place: int) -> Any:
+        graph = self._graph
+        value = first.values[self._wiring.fetches[place]]
         if value is not EMPTY:
             return value
         if place in graph.may_be_dead:
@@ -499,3 +547,38 @@ class _Run:
             f"The tensor returned for {name} was not valid: it is computed in a branch that was "
             "not taken",
         )
+
+
+def _nothing(run: _Run, iteration: _Iteration, vertex: WiredVertex) -> None:
+    """What leaves at the end of a frame is found then."""
+
+
+_BY_KIND: dict[VertexKind, Callable[[_Run, _Iteration, WiredVertex], None]] = {
+    VertexKind.CALL: _Run.call,
+    VertexKind.SWITCH: _Run.switch,
+    VertexKind.MERGE: _Run.merge,
+    VertexKind.ENTER: _Run.enter,
+    VertexKind.EXIT: _Run.exit,
+    VertexKind.NEXT_ITERATION: _Run.next_iteration,
+    VertexKind.LOOP_COND: _Run.hand_on,
+    VertexKind.PASS: _Run.hand_on,
+    VertexKind.COLLECT: _Run.collect,
+    VertexKind.COUNT: _nothing,
+    VertexKind.TRIGGER: _Run.send_done,
+}
+_FIRES = [_BY_KIND[kind] for kind in VertexKind]
+
+
+def _sends_early(call: Call | None) -> bool:
+    """Whether a call sends values, which others take, while it runs."""
+    return call is not None and isinstance(call.function, SendingExecutable)
+
+
+def _is_short(call: Call | None) -> bool:
+    """Whether a call takes less time than to hand it to another thread."""
+    if call is None:
+        return False
+    function = call.function
+    if isinstance(function, Executable):
+        return function.holds_gil
+    return isinstance(call.node.op, Transfer) or not call.node.inputs

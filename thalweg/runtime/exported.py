@@ -84,7 +84,7 @@ class _Exporter:
     def node(self, node: Node, section: _Section, order: Order) -> None:
         """Whatever stands for a node."""
         if isinstance(node.op, Argument | Trace):
-            return  # traces stand beside what they look into
+            return  # traces are made with the node they read from
         controls = [section.nodes[c] for c in node.control_inputs if c in section.nodes]
         controls += [section.nodes[c] for c in order.get(node, ()) if c in section.nodes]
         if isinstance(node.op, Branching):

@@ -118,6 +118,11 @@ class PartitionPlan:
     plan: Plan
     device: Device
 
+    @property
+    def node(self) -> Node:
+        """One of its nodes."""
+        return self.partition.graph.nodes[0]
+
     def feeds(self, values: Sequence[Any]) -> list[Any]:
         """Of the values that the step is fed, those that this partition takes."""
         return [values[place] for place, _ in self.partition.feeds]

@@ -152,7 +152,7 @@ class BaseSession:
         return [extract_sub_graph(self._graph.as_graph_def(), wanted)]
 
     def _cached(self, step: Step) -> CachedStep:
-        has_clock = bool(self._options.timeout_in_ms)  # which the fast path never looks at
+        has_clock = bool(self._options.timeout_in_ms)  # which the fast path never checks
         stop = None if has_clock else self._closing
         planned = self._plan(step)
         resources = self._resources.on(planned.device)

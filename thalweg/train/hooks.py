@@ -190,7 +190,15 @@ class NanLossDuringTrainingError(RuntimeError):
 
 @public("train.NanTensorHook", "estimator.NanTensorHook")
 class NanTensorHook(SessionRunHook):
-    """Raises an error, or requests a stop, when the loss becomes NaN."""
+    """Ends the training when the loss is not a number.
+
+    Args:
+        loss_tensor: the loss.
+        fail_on_nan_loss: raise an error, else request a stop.
+
+    Example:
+        >>> hook = tf.train.NanTensorHook(tf.constant(0.5), fail_on_nan_loss=True)
+    """
 
     def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
         self._loss_tensor = loss_tensor
@@ -267,7 +275,18 @@ class StepCounterHook(PeriodicHook):
 
 @public("train.FeedFnHook", "estimator.FeedFnHook")
 class FeedFnHook(SessionRunHook):
-    """Feeds each step what a function returns: a feed dict."""
+    """Feeds each step of a monitored session what a function returns.
+
+    Args:
+        feed_fn: a function without arguments that returns a feed dict.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [])
+        >>> y, hook = x * 3, tf.train.FeedFnHook(lambda: {x: 2.0})
+        >>> with tf.train.MonitoredSession(hooks=[hook]) as session:
+        ...     session.run(y)
+        np.float32(6.0)
+    """
 
     def __init__(self, feed_fn: Callable[[], Mapping[Any, Any]]) -> None:
         self.feed_fn = feed_fn

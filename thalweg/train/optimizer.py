@@ -38,7 +38,25 @@ GradientAndVariable = tuple[Gradient | None, Any]
 
 @public("train.Optimizer")
 class Optimizer:
-    """The base of all optimizers: `minimize` is `compute_gradients` then `apply_gradients`."""
+    """The base of all optimizers: `minimize` is `compute_gradients` then `apply_gradients`.
+
+    Args:
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the update and of the slots.
+
+    Example:
+        >>> class SignDescent(tf.train.Optimizer):
+        ...     def __init__(self, step):
+        ...         super().__init__(False, "SignDescent")
+        ...         self.step = step
+        ...     def _apply_dense(self, grad, var):
+        ...         return tf.assign_sub(var, self.step * tf.sign(grad))
+        >>> w = tf.Variable(3.0)
+        >>> train = SignDescent(0.5).minimize(tf.square(w))
+        >>> sess.run(w.initializer)
+        >>> sess.run(train), sess.run(w)
+        (None, np.float32(2.5))
+    """
 
     GATE_NONE = 0  # gradients in any order
     GATE_OP = 1  # all gradients of one op before any of them is used

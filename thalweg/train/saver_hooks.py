@@ -185,7 +185,24 @@ def _collected_saver() -> Any:
 
 @public("train.SummarySaverHook", "estimator.SummarySaverHook")
 class SummarySaverHook(SessionRunHook):
-    """Writes summaries every so many steps or seconds, the first time at the first step."""
+    """Writes summaries every so many steps or seconds, the first time at the first step.
+
+    Args:
+        save_steps: write every so many steps.
+        save_secs: write every so many seconds; give one of the two.
+        output_dir: the folder.
+        summary_writer: a writer, instead of a folder.
+        scaffold: where the summaries come from, instead of `summary_op`.
+        summary_op: the summaries.
+
+    Example:
+        >>> step = tf.train.get_or_create_global_step()
+        >>> summary = tf.summary.scalar("step", step)
+        >>> hook = tf.train.SummarySaverHook(1, output_dir="logs", summary_op=summary)
+        >>> with tf.train.MonitoredSession(hooks=[hook]) as session:
+        ...     session.run(step)
+        np.int64(0)
+    """
 
     def __init__(
         self,

@@ -137,7 +137,26 @@ def polynomial_decay(
     cycle: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """(learning_rate − end)·(1 − step / decay_steps)^power + end; a cycle doubles, triples… it."""
+    """A learning rate that falls to an end: (rate - end)·(1 - step / decay_steps)^power + end.
+
+    Args:
+        learning_rate: the rate at step 0.
+        global_step: the step, an integer tensor or variable.
+        decay_steps: the step at which the end is reached.
+        end_learning_rate: the end.
+        power: 1 is a straight line.
+        cycle: begin again with a longer decay each time the end is reached.
+        name: the name of the nodes.
+
+    Returns:
+        A scalar tensor, for an optimizer.
+
+    Example:
+        >>> step = tf.placeholder(tf.int32, [])
+        >>> rate = tf.train.polynomial_decay(1.0, step, 10, end_learning_rate=0.0)
+        >>> sess.run(rate, {step: 5})
+        np.float32(0.5)
+    """
     more = (decay_steps, end_learning_rate, power)
     with _schedule(
         name, "PolynomialDecay", "polynomial_decay", learning_rate, global_step, *more

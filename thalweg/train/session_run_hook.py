@@ -14,7 +14,25 @@ from thalweg.public import public
 
 @public("train.SessionRunArgs", "estimator.SessionRunArgs")
 class SessionRunArgs(NamedTuple):
-    """What a hook adds to a step: fetches (of any nesting), feeds and options."""
+    """What a hook adds to a step, returned by its `before_run`.
+
+    Args:
+        fetches: tensors, or any nesting of them.
+        feed_dict: values to feed.
+        options: a `tf.RunOptions`.
+
+    Example:
+        >>> loss = tf.constant(0.5)
+        >>> class Log(tf.train.SessionRunHook):
+        ...     def before_run(self, run_context):
+        ...         return tf.train.SessionRunArgs(loss)
+        ...     def after_run(self, run_context, run_values):
+        ...         print("loss", run_values.results)
+        >>> with tf.train.MonitoredSession(hooks=[Log()]) as session:
+        ...     session.run(loss)
+        loss 0.5
+        np.float32(0.5)
+    """
 
     fetches: Any
     feed_dict: Mapping[Any, Any] | None = None

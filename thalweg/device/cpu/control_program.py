@@ -362,7 +362,7 @@ class _ControlStep:
                 rows = rows.entries or rows
 
     def _advance_streams(self, results: Mapping[BufferView, Array], context: Any) -> None:
-        """Take out of the random streams what the turns have drawn."""
+        """Advance the random streams by what the iterations have drawn."""
         for one in self.program.drawings:
             start = _next_in_stream(one, context)
             drawn = Philox.at(results[one.view]).counter - start.counter

@@ -375,7 +375,21 @@ def lin_space(start: Any, stop: Any, num: Any, name: str | None = None) -> Tenso
 
 @public("meshgrid")
 def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
-    """Coordinates of a grid from the vectors along its axes; "xy" exchanges the first two."""
+    """Coordinates of a grid, from the vectors along its axes.
+
+    Args:
+        args: the vectors.
+        kwargs: `indexing`, "xy" (the first two axes exchanged, the default) or "ij"; `name`.
+
+    Returns:
+        A list of tensors, one per vector.
+
+    Example:
+        >>> x, y = tf.meshgrid([1, 2, 3], [10, 20])
+        >>> sess.run(x)
+        array([[1, 2, 3],
+               [1, 2, 3]], dtype=int32)
+    """
     indexing, name = kwargs.pop("indexing", "xy"), kwargs.pop("name", "meshgrid")
     if kwargs:
         raise TypeError(f"'{next(iter(kwargs))}' is an invalid keyword argument for meshgrid")
