@@ -140,7 +140,8 @@ def _summary(check: Check) -> str:
     there = len(check.existing)
     if not absent and not there:
         return f"{files}{damaged}: no names of TensorFlow"
-    return f"{files}{damaged}: {there} names of TensorFlow are here, {absent} are not"
+    verb = "is" if absent == 1 else "are"
+    return f"{files}{damaged}: {there} names of TensorFlow are here, {absent} {verb} not"
 
 
 # What exists here
