@@ -8,10 +8,11 @@ TF_LIST ?=
 BENCH ?=
 FUZZ ?=
 ROWS ?=
+PYTHONS ?=
 TARGETS ?= x86-64-v3 x86-64-v2 znver2 znver4 skylake-avx512 sapphirerapids
 TARGET_TESTS ?= tests
 
-.PHONY: install lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs first-hour conformance clean
+.PHONY: install stubs lint format test test-targets soak demo bench growth walk roofline bench-peers exchange fuzz-tf docs first-hour check-wheel conformance clean
 
 install: .venv/.stamp
 
@@ -22,6 +23,9 @@ install: .venv/.stamp
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -e ".[$(EXTRA)]"
 	touch $@
+
+stubs: .venv/.stamp
+	$(BIN)/python -m tools.stubs
 
 lint: .venv/.stamp
 	$(BIN)/ruff format --check .
@@ -77,6 +81,7 @@ fuzz-tf: .venv/.stamp .bench-venv/.stamp
 
 docs: .venv/.stamp .docs-venv/.stamp
 	$(BIN)/python tools/ops_table.py docs/ops.md
+	$(BIN)/python tools/reference.py build/reference
 	NO_MKDOCS_2_WARNING=1 .docs-venv/bin/mkdocs build --quiet
 	@echo "the site: build/site/index.html"
 
@@ -88,6 +93,9 @@ docs: .venv/.stamp .docs-venv/.stamp
 
 first-hour:
 	$(PYTHON) tools/first_hour.py
+
+check-wheel: .venv/.stamp
+	$(BIN)/python -m tools.check_wheel $(PYTHONS)
 
 conformance: .venv/.stamp
 	@test -n "$(TF_TESTS)" || { echo "usage: make conformance TF_TESTS=<a TensorFlow checkout>"; exit 1; }

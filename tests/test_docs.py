@@ -92,3 +92,11 @@ def test_the_figures_in_the_readme_are_those_of_the_tables() -> None:
     assert f"Of the {listed} names" in readme
     assert f"{present} are" in readme
     assert f"\n{passed}% pass" in readme
+
+
+def test_pictures_are_small_and_shown() -> None:
+    pictures = sorted(pages.IMAGES.iterdir())
+    assert pictures
+    assert [p.name for p in pictures if p.stat().st_size > 150_000] == []
+    text = "".join((pages.ROOT / page).read_text() for page in PAGES)
+    assert [p.name for p in pictures if p.name not in text] == []

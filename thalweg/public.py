@@ -4,10 +4,14 @@ Modules register what they define with `@public(...)` or `publish_value(...)`; t
 calls `install` once, which puts every name on the module a user finds it in.
 """
 
+import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TypeVar
+
+from thalweg.absent import INSTEAD, NOTHING, row_of
+from thalweg.suggestions import closest
 
 Published = TypeVar("Published")
 
@@ -46,12 +50,52 @@ def publish_lazily(name: str, load: Callable[[], object]) -> None:
         raise ValueError(f"The public name {name!r} is bound twice.")
 
 
-def load(name: str) -> object:
-    """The object of a name that was published lazily; an AttributeError if there is none."""
-    if name not in _lazy:
-        path, _, leaf = f"thalweg.{name}".rpartition(".")
-        raise AttributeError(f"module {path!r} has no attribute {leaf!r}")
-    return _lazy[name]()
+def _unknown(module: ModuleType, path: str, leaf: str) -> AttributeError:
+    """The error for a name that a module does not have, with what to use instead."""
+    text = f"module {module.__name__!r} has no attribute {leaf!r}"
+    hint = "" if leaf.startswith("_") else _hint(path, leaf)
+    return AttributeError(text + hint, obj=module)  # with a name, Python would add its own guess
+
+
+def _hint(path: str, leaf: str) -> str:
+    """What to use instead of an unknown name, as the end of a sentence."""
+    name = f"{path}.{leaf}".lstrip(".")
+    row = row_of(name)
+    if name in NOTHING or (row is not None and not _is_module(row)):
+        return f": TensorFlow's tf.{name} is not here{'.' if row is None else f'; {INSTEAD[row]}.'}"
+    other = elsewhere(leaf)
+    if other is not None:
+        return f". Did you mean tf.{other}?"
+    meant = closest(leaf, children(path))
+    if meant is not None:
+        return f". Did you mean '{meant}'?"
+    return "" if row is None else f": {INSTEAD[row]}."
+
+
+def _is_module(name: str) -> bool:
+    """Whether part of what TensorFlow has below a name is here."""
+    return any(other.startswith(f"{name}.") for other in _registry)
+
+
+def elsewhere(leaf: str) -> str | None:
+    """The shortest public name that ends as an unknown one does."""
+    found = [name for name in names() if name.endswith(f".{leaf}") or name == leaf]
+    return min(found, key=lambda name: (name.count("."), len(name)), default=None)
+
+
+def children(path: str) -> set[str]:
+    """The names in a public module: `children("nn")` has `relu` and `rnn_cell`."""
+    start = f"{path}." if path else ""
+    below = (name for name in (*_registry, *_lazy) if name.startswith(start))
+    return {name[len(start) :].partition(".")[0] for name in below}
+
+
+@functools.cache
+def name_of(kind: type) -> str:
+    """What users call a class: `tf.nn.rnn_cell.LSTMCell`, or its own name if it is not public."""
+    found = [name for name, value in _registry.items() if value is kind]
+    found.sort(key=lambda name: (name.startswith("contrib."), len(name)))
+    return f"tf.{found[0]}" if found else kind.__qualname__
 
 
 def namespace() -> dict[str, object]:
@@ -59,14 +103,14 @@ def namespace() -> dict[str, object]:
     return {name: _registry[name] for name in names()}
 
 
+def everything() -> dict[str, object]:
+    """All public names and their objects, those that are made on demand too, in name order."""
+    return dict(sorted((_registry | {name: make() for name, make in _lazy.items()}).items()))
+
+
 def names() -> list[str]:
     """All public names, sorted."""
     return sorted(_registry)
-
-
-def lazy_names() -> list[str]:
-    """The names whose objects are made on demand, sorted."""
-    return sorted(_lazy)
 
 
 def install(root: ModuleType) -> None:
@@ -75,19 +119,38 @@ def install(root: ModuleType) -> None:
     for name, value in namespace().items():
         path, _, leaf = name.rpartition(".")
         setattr(_module_at(root, path), leaf, value)
-    for path in {name.rpartition(".")[0] for name in _lazy}:
-        _install_lazy(_module_at(root, path), path)
+    for path in {*_paths()}:
+        _show_names(_module_at(root, path), path)
 
 
-def _install_lazy(module: ModuleType, path: str) -> None:
-    """Let a module look up the names that it does not have; once found, they stay."""
+def _paths() -> Iterator[str]:
+    """The public modules below the root, and the root."""
+    yield ""
+    for name in (*_registry, *_lazy):
+        while name := name.rpartition(".")[0]:
+            yield name
+
+
+def _show_names(module: ModuleType, path: str) -> None:
+    """Let a module list its public names alone, and look up those that it does not have yet."""
 
     def find(name: str) -> object:
-        value = load(f"{path}.{name}" if path else name)
+        make = _lazy.get(f"{path}.{name}".lstrip("."))
+        if make is None:
+            raise _unknown(module, path, name)
+        value = make()
         setattr(module, name, value)
         return value
 
+    def listed() -> list[str]:
+        return sorted({*children(path), *(name for name in vars(module) if _is_special(name))})
+
     module.__getattr__ = find
+    module.__dir__ = listed
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
 
 
 def _module_at(root: ModuleType, path: str) -> ModuleType:

@@ -139,9 +139,9 @@ def command_output(line: str) -> str:
     if name != "thalweg":
         raise Mismatch(f"only the output of thalweg can be checked, not that of {line}")
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        with contextlib.suppress(SystemExit):
-            command()(arguments)
+    shown = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
+    with shown[0], shown[1], contextlib.suppress(SystemExit):
+        command()(arguments)
     return printed.getvalue()
 
 

@@ -27,6 +27,7 @@ from thalweg.graph.op import Op
 
 ROOT = Path(tf.__file__).resolve().parent.parent
 SECTIONS = ("Args", "Returns", "Raises", "Example")
+MAX_SIGNATURE = 60  # characters on a line; longer ones have a line for each parameter
 
 INTRODUCTION = """# API reference
 
@@ -115,7 +116,7 @@ def page_of(name: str, value: object) -> str:
 
 def namespace() -> dict[str, object]:
     """All public names and what they are bound to, those made on demand included."""
-    found = public.namespace() | {name: public.load(name) for name in public.lazy_names()}
+    found = public.everything()
     return {name: value for name, value in found.items() if not isinstance(value, ModuleType)}
 
 
@@ -184,9 +185,13 @@ def _dtypes(allowed: frozenset[tf.DType]) -> str:
 def signature(value: Any) -> str:
     """`(a, b=1, *args)`: the parameters with their defaults and without annotations."""
     try:
-        return f"({', '.join(_parameters(parameters_of(value)))})"
+        taken = [p for p in parameters_of(value) if p.name != "self"]
     except (TypeError, ValueError):
         return "(...)"
+    line = f"({', '.join(_parameters(taken))})"
+    if len(line) <= MAX_SIGNATURE:
+        return line
+    return "(\n" + "".join(f"    {parameter},\n" for parameter in _parameters(taken)) + ")"
 
 
 def parameters_of(value: Any) -> list[inspect.Parameter]:
@@ -250,7 +255,7 @@ class Writer:
         rows = {entry.name: (self.link(entry.name), _summary(entry.value)) for entry in described}
         rows |= {name: (f"`tf.{name}`", f"see {self.link(e.name)}") for name, e in aliases}
         table = [f"| {name} | {_cell(text)} |" for _, (name, text) in sorted(rows.items())]
-        parts = [f"# {title}", "\n".join(["| name | |", "|---|---|", *table])]
+        parts = [f"# {title}", "\n".join(["| name | what it is |", "|---|---|", *table])]
         return "\n\n".join(parts + [self.entry(entry) for entry in described]) + "\n"
 
     def entry(self, entry: Entry) -> str:
@@ -288,7 +293,7 @@ class Writer:
         for name, member in members(entry.value):
             shown = "" if isinstance(member, property) else signature(member)
             yield f"### {entry.name.rpartition('.')[2]}.{name}"
-            yield f"```python\n{name}{shown.replace('(self, ', '(').replace('(self)', '()')}\n```"
+            yield f"```python\n{name}{shown}\n```"
             yield docstring(member)
 
     def _source(self, value: Any) -> str:

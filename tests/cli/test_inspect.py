@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import thalweg as tf
 from thalweg.cli.report import Report, Size, printable, text_of
 from thalweg.cli.tensors import NamedArray, save_tensor
 
@@ -77,6 +78,22 @@ def test_records(files, thalweg, name):
     assert "records      5" in text and "label   int64   5       1     1" in text
     assert "pixels  float   5       1     5" in text
     assert "[0.5 0.5 0.5]" in thalweg("inspect", path, "--tensor", "pixels", "--record", "2").out
+
+
+def test_records_of_sequences(thalweg, tmp_path):
+    made = tf.train.SequenceExample()
+    made.context.feature["id"].int64_list.value.append(7)
+    for row in ([1.0, 2.0], [3.0, 4.0], [5.0, 6.0]):
+        made.feature_lists.feature_list["rows"].feature.add().float_list.value.extend(row)
+    made.feature_lists.feature_list["uneven"].feature.add().int64_list.value.extend([1])
+    made.feature_lists.feature_list["uneven"].feature.add()
+    path = tmp_path / "sequences.tfrecord"
+    with tf.python_io.TFRecordWriter(str(path)) as writer:
+        writer.write(made.SerializeToString())
+    text = thalweg("inspect", path).out
+    assert "rows    steps of float   1       3     3" in text and "id      int64" in text
+    assert "[[1. 2.]" in thalweg("inspect", path, "--tensor", "rows").out
+    assert "different lengths" in thalweg("inspect", path, "--tensor", "uneven").err
 
 
 def test_events(files, thalweg):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -213,3 +214,11 @@ def test_divisions_become_expressions_of_kernels() -> None:
     place = affine(index(i) // 2 * 8 + index(j))
     assert place.with_opaque_divisions() == Affine(0, {index(i) // 2: 8, j: 1})
     assert place.with_opaque_divisions().computed == place.computed
+
+
+def test_a_sum_is_written_as_what_makes_it() -> None:
+    i = Variable("i", 8)
+    terms = affine(index(i) * 2 + 1)
+    assert hash(terms)  # what follows from the sum is no part of it
+    assert terms.__reduce__() == (Affine, (terms.constant, terms.terms))
+    assert pickle.loads(pickle.dumps(Affine(3))) == Affine(3)

@@ -58,6 +58,7 @@ REGISTRIES = {
     "platform/depth.py:_depths": "those that are inside now",
     "platform/spans.py:_watchers": "those that watch now",
     "platform/spans.py:_lasting": "what lasts now",
+    "protos/classes.py:_loaded": "the files of the package",
     "public.py:_lazy": "public names",
     "public.py:_registry": "public names",
     "saved/collection_protos.py:_conversions": "conversions, which users register",

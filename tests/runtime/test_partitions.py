@@ -10,6 +10,7 @@ import pytest
 
 import thalweg as tf
 from thalweg.runtime.compiled import Executable
+from thalweg.runtime.dataflow.workers import Workers
 
 _DEVICES = "/job:localhost/replica:0/task:0/device:CPU:{}"
 
@@ -353,3 +354,32 @@ def test_a_plan_of_partitions_is_explained_and_measured():
         kernels = {kernel.main.name for kernel in explained.kernels}
         assert kernels == {"x", "y"}
         assert "y" in str(explained.profile(1))
+
+
+def test_long_calls_of_several_devices_run_at_once():
+    meeting = threading.Barrier(2)
+
+    def meet(x: Any) -> Any:
+        meeting.wait(60)
+        return x
+
+    ys = []
+    for index in range(2):
+        with tf.device(f"/cpu:{index}"):
+            ys.append(tf.py_func(meet, [tf.constant(float(index))], tf.float32))
+    with session() as opened:
+        assert opened.run(ys) == [0.0, 1.0]
+        assert opened.run(ys[0] + ys[1]) == 1.0
+
+
+def test_small_steps_on_several_devices_need_no_other_thread(monkeypatch):
+    x = tf.placeholder(tf.float32, [3])
+    y = x
+    for step in range(4):
+        with tf.device(f"/cpu:{step % 2}"):
+            y = y * 2.0 + 1.0
+    value = np.ones(3, np.float32)
+    with session() as opened:
+        first = opened.run(y, {x: value})
+        monkeypatch.setattr(Workers, "start", None)
+        np.testing.assert_array_equal(opened.run(y, {x: value}), first)

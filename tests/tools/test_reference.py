@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+import thalweg as tf
 from thalweg import public
 from tools import reference
 
@@ -37,6 +38,11 @@ def test_an_entry_has_signature_facts_aliases_and_source() -> None:
     assert re.search(r"\(https://example.org/thalweg/ops/math/transcendental.py\)", text)
 
 
+def test_a_long_signature_has_a_line_for_each_parameter() -> None:
+    text = pages()["tf.nn"].partition("## tf.nn.conv2d\n")[2].partition("```\n")[0]
+    assert "tf.nn.conv2d(\n    input,\n    filter=None,\n" in text
+
+
 @pytest.mark.parametrize(
     ("prose", "markdown"),
     [("a * b < [c]", r"a \* b \< \[c\]"), ("`a * b` * c", r"`a * b` \* c")],
@@ -46,4 +52,5 @@ def test_prose_is_no_markup(prose: str, markdown: str) -> None:
 
 
 def test_lazy_names_are_listed() -> None:
-    assert "train.Example" in public.lazy_names()
+    assert "train.Example" not in public.names()
+    assert public.everything()["train.Example"] is tf.train.Example

@@ -39,10 +39,24 @@ class CustomGradient(Op):
 
 @public("custom_gradient")
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator for `f(*x) -> (y, grad)` where `grad(*dy)` gives the gradients of the x.
+    """Decorator for a function that gives its own gradient.
 
     If `f` uses trainable variables, `grad` takes a keyword `variables` and returns a second list,
     their gradients.
+
+    Args:
+        f: a function of tensors x that returns (y, grad); `grad(*dy)` gives the gradients of x.
+
+    Returns:
+        A function of the x that returns y.
+
+    Example:
+        >>> @tf.custom_gradient
+        ... def clipped(x):
+        ...     return tf.identity(x), lambda dy: tf.clip_by_value(dy, -1.0, 1.0)
+        >>> x = tf.constant(3.0)
+        >>> sess.run(tf.gradients(100 * clipped(x), [x]))
+        [np.float32(1.0)]
     """
 
     @functools.wraps(f)

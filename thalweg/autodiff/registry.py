@@ -15,7 +15,21 @@ _functions: dict[str, GradientFunction | None] = {}
 
 @public("RegisterGradient")
 class RegisterGradient:
-    """Decorator: `@tf.RegisterGradient("MyType")` on `def grad(op, *grads)`."""
+    """Decorator that registers the gradient of an op type, for `Graph.gradient_override_map`.
+
+    Args:
+        op_type: the name of the type.
+
+    Example:
+        >>> @tf.RegisterGradient("Doubled")
+        ... def doubled(op, grad):
+        ...     return 2 * grad
+        >>> x = tf.constant(1.0)
+        >>> with tf.get_default_graph().gradient_override_map({"Identity": "Doubled"}):
+        ...     y = tf.identity(x)
+        >>> sess.run(tf.gradients(y, [x]))
+        [np.float32(2.0)]
+    """
 
     def __init__(self, op_type: str) -> None:
         if not isinstance(op_type, str):  # pyright: ignore[reportUnnecessaryIsInstance] - user input

@@ -15,7 +15,7 @@ import numpy as np
 from thalweg.cli.arguments import Subparsers, add_json, subcommand
 from thalweg.cli.cache import cache_problem, cache_report
 from thalweg.cli.problem import describe
-from thalweg.cli.report import Report, Size, show
+from thalweg.cli.report import Report, show
 from thalweg.codegen.machine import CpuTarget, host, llvm
 from thalweg.device.cpu.pool import default_threads
 from thalweg.graph.graph import Graph
@@ -80,9 +80,7 @@ def _processor(target: CpuTarget) -> Report:
         "vectors": f"{8 * target.vector_bytes} bits, {target.registers} registers",
         "extensions": ", ".join(e for e in _NOTED if target.has(e)) or "none",
         "threads": default_threads(),
-        "l1 cache": Size(target.l1),
-        "l2 cache": Size(target.l2),
-        "l3 cache": Size(target.l3),
+        "caches": f"{target.l1 >> 10} KiB, {target.l2 >> 10:,} KiB, {target.l3 >> 10:,} KiB",
     }
     return Report("processor", facts=facts)
 

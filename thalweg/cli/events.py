@@ -84,10 +84,9 @@ def event_files(folder: str) -> list[str]:
 
 
 def _events(path: str) -> Iterator[Any]:
-    event = protos.Event
     with read_records(path) as records:
         for record in records:
-            yield event.FromString(record)
+            yield protos.Event.FromString(record)
 
 
 @dataclass

@@ -86,11 +86,8 @@ def _file(path: str) -> Inspected:
 
 def _by_content(path: str) -> Inspected:
     head, tail = _ends(path)
-    if tail == MAGIC:
-        raise Problem(
-            f"{path}: a table of TensorFlow's, such as its checkpoints of version 1 were; have "
-            "TensorFlow save it again as version 2"
-        )
+    if tail == MAGIC:  # a checkpoint of TensorFlow's of version 1
+        return CheckpointFiles(path)
     for magic, what in _FOREIGN.items():
         if head.startswith(magic):
             raise Problem(f"{path}: {what}, which thalweg does not read")

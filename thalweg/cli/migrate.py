@@ -99,14 +99,12 @@ class Check:
 
     def _source(self, source: sources.Source) -> None:
         for use in _uses(source):
-            absent = _first_missing(use.name)
-            if absent is None:
+            if exists(use.name):
                 self.existing[use.name] += 1
                 self.missing += _unknown_keywords(source, use)
             else:
-                told = advice(use.name)
-                name = f"tf.{use.name}"
-                self.missing.append(Finding(source.place, use.line, use.column, name, told))
+                place = (source.place, use.line, use.column)
+                self.missing.append(Finding(*place, f"tf.{use.name}", advice(use.name)))
 
     def report(self) -> Report:
         """All of it, for scripts."""
@@ -142,27 +140,27 @@ def _summary(check: Check) -> str:
     there = len(check.existing)
     if not absent and not there:
         return f"{files}{damaged}: no names of TensorFlow"
-    return f"{files}{damaged}: {there} names of TensorFlow are here, {absent} are not"
+    verb = "is" if absent == 1 else "are"
+    return f"{files}{damaged}: {there} names of TensorFlow are here, {absent} {verb} not"
 
 
 # What exists here
 
 
 @cache
-def _first_missing(name: str) -> str | None:
-    """The shortest beginning of a name that is not here; None if all of it is."""
+def exists(name: str) -> bool:
+    """Whether a name below `tf.` is here; attributes of objects are taken to be."""
     value: Any = thalweg
-    parts = name.split(".")
-    for index, part in enumerate(parts):
+    for part in name.split("."):
         try:
             value = getattr(value, part)
         except AttributeError:
-            return ".".join(parts[: index + 1])
+            return False
         except ImportError:  # it is here, and says what to install
-            return None
+            return True
         if not isinstance(value, ModuleType | type):
-            return None  # what objects have is known when they are made
-    return None
+            return True  # what objects have is known when they are made
+    return True
 
 
 def _unknown_keywords(source: sources.Source, use: tf_uses.Use) -> Iterator[Finding]:

@@ -1,5 +1,5 @@
 """TFRecord files as `thalweg inspect` shows them: how many records, how long, and what the first
-ones hold if they are Examples.
+ones hold if they are Examples or SequenceExamples.
 """
 
 from __future__ import annotations
@@ -7,9 +7,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from thalweg import protos
 from thalweg.cli.checkpoints import missing
@@ -21,6 +22,7 @@ from thalweg.platform.files.records import RecordReader
 #: Bytes of a record that a file may claim before its length is taken for damage.
 MAX_RECORD = 1 << 30
 _MAX_EXAMPLES = 100  # records whose features are listed
+_DTYPES: dict[str, Any] = {"bytes_list": object, "float_list": np.float32, "int64_list": np.int64}
 
 
 class RecordFile:
@@ -41,7 +43,7 @@ class RecordFile:
         return Report("records", self._path, facts, {"features": features.rows()})
 
     def tensor(self, name: str, record: int | None) -> NamedArray:
-        """A feature of the Example in one record, the first unless another is asked for."""
+        """A feature of the example in one record, the first unless another is asked for."""
         wanted = record or 0
         with read_records(self._path, self._compression) as records:
             content = next(itertools.islice(records, wanted, None), None)
@@ -50,7 +52,7 @@ class RecordFile:
         found = dict(_features(content))
         if name not in found:
             raise missing(self._path, "feature", name, list(found))
-        return NamedArray(name, _array(found[name]))
+        return NamedArray(name, _array(self._path, name, found[name]))
 
 
 @contextmanager
@@ -89,43 +91,67 @@ class _Lengths:
 
 
 class _Features:
-    """The features of Examples: in how many they are, of which kind, with how many values."""
+    """The features of examples: in how many they are, of which kind, with how many values."""
 
     def __init__(self) -> None:
         self._found: dict[str, dict[str, Any]] = {}
 
     def add(self, record: bytes) -> None:
-        for name, feature in _features(record):
-            kind = feature.WhichOneof("kind")
-            count = len(getattr(feature, kind).value) if kind else 0
-            row = self._found.setdefault(
-                name,
-                {"name": name, "kind": _kind_name(kind), "in": 0, "fewest": count, "most": count},
-            )
+        for name, values in _features(record):
+            fresh = {"name": name, "kind": values.kind, "in": 0, "fewest": values.count, "most": 0}
+            row = self._found.setdefault(name, fresh)
             row["in"] += 1
-            row["fewest"], row["most"] = min(row["fewest"], count), max(row["most"], count)
+            row["fewest"] = min(row["fewest"], values.count)
+            row["most"] = max(row["most"], values.count)
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of a table."""
         return [self._found[name] for name in sorted(self._found)]
 
 
-def _kind_name(kind: str | None) -> str:
-    return "empty" if kind is None else kind.removesuffix("_list")
+class _Values(NamedTuple):
+    """A feature, or the features of a list, which has one for each of its steps."""
+
+    steps: list[Any]
+    is_list: bool
+
+    @property
+    def kind(self) -> str:
+        """What the values are: `float`, or `steps of float`."""
+        kinds: list[str] = [step.WhichOneof("kind") or "" for step in self.steps]
+        kind = next((kind for kind in kinds if kind), "empty").removesuffix("_list")
+        return f"steps of {kind}" if self.is_list else kind
+
+    @property
+    def count(self) -> int:
+        """How many values there are, or steps of a list."""
+        return len(self.steps) if self.is_list else len(_numbers(self.steps[0]))
 
 
-def _features(record: bytes) -> Iterator[tuple[str, Any]]:
-    """The features of a record; none if it is no Example."""
+def _features(record: bytes) -> Iterator[tuple[str, _Values]]:
+    """The features of a record; none if it is no example. An Example is a SequenceExample whose
+    lists are missing."""
     try:
-        example = protos.Example.FromString(record)
+        example = protos.SequenceExample.FromString(record)
     except Exception:  # protobuf's own class: the record is something else, which is fine
         return
-    yield from example.features.feature.items()
+    for name, feature in example.context.feature.items():
+        yield name, _Values([feature], is_list=False)
+    for name, steps in example.feature_lists.feature_list.items():
+        yield name, _Values(list(steps.feature), is_list=True)
 
 
-def _array(feature: Any) -> Any:
+def _array(path: str, name: str, values: _Values) -> NDArray[Any]:
+    rows = [_numbers(step) for step in values.steps]
+    if not values.is_list:
+        return rows[0]
+    if len({len(row) for row in rows}) > 1:
+        raise Problem(f"{path}: the steps of {name!r} have different lengths")
+    return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+
+def _numbers(feature: Any) -> NDArray[Any]:
     kind = feature.WhichOneof("kind")
-    dtypes = {"bytes_list": object, "float_list": np.float32, "int64_list": np.int64}
     if kind is None:
         return np.empty(0, np.float32)
-    return np.array(list(getattr(feature, kind).value), dtypes[kind])
+    return np.array(list(getattr(feature, kind).value), _DTYPES[kind])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _PACKAGES = ("tensorflow", "tensorflow_core", "thalweg")
@@ -153,8 +153,3 @@ def _normal(name: str) -> str:
         if name == version or name.startswith(f"{version}."):
             return _normal(name[len(version) + 1 :])
     return name
-
-
-def distinct(found: Iterable[Use]) -> Iterator[str]:
-    """The names, each once, in the order of their first use."""
-    yield from dict.fromkeys(use.name for use in found)

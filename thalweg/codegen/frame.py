@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from thalweg.codegen.contraction.form import loads_of, offsets_of, words_of
 from thalweg.codegen.llvm.builder import I64, POINTER, VOID, Builder, Module, Type, Value, constant
 from thalweg.codegen.math.elements import (
     Evaluator,
@@ -46,7 +45,7 @@ class Frame:
         }
         after = 1 + len(kernel.arguments)
         self.scratch = self._word(after, POINTER) if scratch else Value(POINTER, "null")
-        self.words = {n: self._word(n, I64) for n in sorted(set(_words(_integers(kernel))))}
+        self.words = {n: self._word(n, I64) for n in kernel.words}
 
     def _word(self, number: int, kind: Type) -> Value:
         return self.b.load(kind, self.b.element(self.arguments, "i64", constant(I64, number)))
@@ -300,24 +299,3 @@ def _known(number: int) -> Value:
 
 def _is_number(value: Value) -> bool:
     return value.text.lstrip("-").isdigit()
-
-
-def _integers(kernel: Contraction) -> Iterable[int]:
-    for group in (kernel.batch, kernel.rows, kernel.columns, kernel.reduced):
-        yield from (variable.extent for variable in group)
-    for access in (kernel.a, kernel.b):
-        for low, _, high in access.bounds:
-            yield from (low, high)
-    for offset in offsets_of(kernel):
-        yield from offset.integers
-        for nested in [load.offset for term in offset.parts for load in loads_of(term)]:
-            yield from nested.integers
-    yield from (word.number for word in words_of(kernel))
-
-
-def _words(integers: Iterable[int]) -> Iterable[int]:
-    for number in integers:
-        if isinstance(number, DynamicProduct):
-            yield from _words(number.factors)
-        elif isinstance(number, Dynamic):
-            yield number.word

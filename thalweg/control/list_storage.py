@@ -52,11 +52,11 @@ class Stacked:
         return self.array[index, ...]
 
     def put(self, index: int, value: Any) -> None:
-        self._own()
+        self._copy_on_write()
         self.array[index, ...] = value
 
     def add(self, index: int, value: Any) -> None:
-        self._own()
+        self._copy_on_write()
         entry = self.array[index, ...]
         entry += value
 
@@ -71,7 +71,7 @@ class Stacked:
         longer[:held] = self.array
         self.array, self.is_shared = longer, False
 
-    def _own(self) -> None:
+    def _copy_on_write(self) -> None:
         if self.is_shared:
             self.array, self.is_shared = self.array.copy(), False
 

@@ -185,7 +185,7 @@ class ListValue:
         """Set an entry; of a list of gradients, add to it."""
         with self._lock:
             self._unfold()
-            place = self._room_for(int(index))
+            place = self._index_to_write(int(index))
             self._check_writable(place)
             if self._states[place] == _WRITTEN:
                 self._accumulate(place, value)
@@ -221,7 +221,7 @@ class ListValue:
         with self._lock:
             if len(value) == 0:
                 return self
-            self._room_for(len(value) - 1)
+            self._index_to_write(len(value) - 1)
             if len(value) == self._states.count(_EMPTY) == len(self._states):
                 return self._adopt(value)
             return self.scatter(np.arange(len(value)), value)
@@ -243,7 +243,7 @@ class ListValue:
         return self
 
     def grow(self, size: int) -> None:
-        """Have room for `size` entries at least."""
+        """Have capacity for `size` entries at least."""
         with self._lock:
             self._states.extend(bytes(max(0, size - len(self._states))))
             if self._storage is not None:
@@ -253,7 +253,7 @@ class ListValue:
         """Let go of the entries; the list cannot be used any more."""
         self._storage, self._is_closed = None, True
 
-    def _room_for(self, index: int) -> int:
+    def _index_to_write(self, index: int) -> int:
         """An index to write to; the list grows if it may."""
         size = self.size()
         if index >= size and self.dynamic_size:
@@ -316,7 +316,7 @@ class ListValue:
         with self._lock:
             if self.accumulates:
                 self._unfold()
-            return self._take(self._place(int(index)), shape)
+            return self._take(self._index_to_read(int(index)), shape)
 
     def gather(self, indices: Array, shape: TensorShape | None = None) -> Array:
         """Entries as rows of one array."""
@@ -325,7 +325,7 @@ class ListValue:
         with self._lock:
             if len(indices) == 0:
                 return self._no_rows(shape)
-            places = [self._place(index) for index in indices.tolist()]
+            places = [self._index_to_read(index) for index in indices.tolist()]
             rows = None if self.clear_after_read else self._whole()
             if rows is not None:
                 return rows[places]
@@ -346,7 +346,7 @@ class ListValue:
             rows = self._whole(fills) if wanted == self.size() or is_part else None
             if rows is None:
                 return self.gather(np.arange(wanted), shape)
-            return self._lent(rows)[:wanted]
+            return self._borrowed(rows)[:wanted]
 
     def concat(
         self, count: int | None = None, shape: TensorShape | None = None
@@ -358,14 +358,14 @@ class ListValue:
                 return self._no_rows(shape, concatenating=True), np.zeros(0, np.int64)
             rows = self._whole() if wanted == self.size() else None
             if rows is not None and rows.ndim > 1:
-                joined = self._lent(rows).reshape((wanted * rows.shape[1], *rows.shape[2:]))
+                joined = self._borrowed(rows).reshape((wanted * rows.shape[1], *rows.shape[2:]))
                 return joined, np.full(wanted, rows.shape[1], np.int64)
             entries = [self.read(index, shape) for index in range(wanted)]
         self._check_concat(entries)
         lengths = np.array([len(entry) for entry in entries], np.int64)
         return np.concatenate(entries), lengths
 
-    def _place(self, index: int) -> int:
+    def _index_to_read(self, index: int) -> int:
         """An index to read from; a list of gradients grows with the list it is like."""
         size = self.size()
         if index >= size and self.accumulates and self.dynamic_size:
@@ -382,7 +382,7 @@ class ListValue:
         )
         return self.stacked if is_full or zeros_fit else None
 
-    def _lent(self, rows: Array) -> Array:
+    def _borrowed(self, rows: Array) -> Array:
         """The array of the whole list, as the result of a read."""
         if isinstance(self._storage, Stacked):
             self._storage.is_shared = True

@@ -1,7 +1,7 @@
 """What a step needs of its conditionals and loops: a variable that nothing reads is not carried.
 
-`needed` walks back from what is wanted, as for any graph, but of a control node only to the inputs
-that matter for what is wanted of it. `prune_loop_vars` gives a control node without the others. As
+`needed` goes back from what is wanted, as for any graph, but of a control node only to the inputs
+that what is wanted of it depends on. `prune_loop_vars` gives a control node without the others. As
 anywhere in a step, a node runs for its effects where something wanted depends on it.
 """
 
@@ -43,7 +43,7 @@ def needed(
 
 
 class Needs:
-    """One walk back from what is wanted."""
+    """One backward traversal from what is wanted."""
 
     def __init__(self, known: Mapping[Tensor, Any]) -> None:
         self._known = known

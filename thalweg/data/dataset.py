@@ -12,13 +12,24 @@ from operator import attrgetter
 from typing import Any
 
 from thalweg.data import arguments, structure
-from thalweg.data.batching import BatchDatasetV2, PaddedBatchDatasetV2, UnbatchDataset
-from thalweg.data.caching import CacheDataset
 from thalweg.data.eager_iterator import EagerIterator
 from thalweg.data.functions import Traced, sparse_leaves
 from thalweg.data.iterator import Described, Iterator, initializable, leaves, one_shot
 from thalweg.data.iterator_ops import ReduceDataset
-from thalweg.data.mapping import (
+from thalweg.data.sources import (
+    GeneratorDataset,
+    RangeDataset,
+    TensorDataset,
+    TensorSliceDataset,
+)
+from thalweg.data.structure import DatasetSpec
+from thalweg.data.transformations.batching import (
+    BatchDatasetV2,
+    PaddedBatchDatasetV2,
+    UnbatchDataset,
+)
+from thalweg.data.transformations.caching import CacheDataset
+from thalweg.data.transformations.mapping import (
     AUTOTUNE,
     FilterDataset,
     FlatMapDataset,
@@ -27,7 +38,7 @@ from thalweg.data.mapping import (
     ParallelInterleaveDatasetV2,
     ParallelMapDataset,
 )
-from thalweg.data.ordering import (
+from thalweg.data.transformations.ordering import (
     ConcatenateDataset,
     RepeatDataset,
     ShardDataset,
@@ -35,18 +46,11 @@ from thalweg.data.ordering import (
     TakeDataset,
     ZipDataset,
 )
-from thalweg.data.prefetch import PrefetchDataset
-from thalweg.data.shuffling import ShuffleDataset
-from thalweg.data.sources import (
-    GeneratorDataset,
-    RangeDataset,
-    TensorDataset,
-    TensorSliceDataset,
-)
-from thalweg.data.structure import DatasetSpec
-from thalweg.data.windows import WindowDataset
+from thalweg.data.transformations.prefetch import PrefetchDataset
+from thalweg.data.transformations.shuffling import ShuffleDataset
+from thalweg.data.transformations.windows import WindowDataset
 from thalweg.functions.mode import executing_eagerly
-from thalweg.functions.tensor_spec import TensorSpec
+from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import bool as boolean
 from thalweg.graph.dtypes import int32, int64, string
@@ -59,6 +63,7 @@ from thalweg.graph.subgraph import root
 from thalweg.ops.core import checks, shaping
 from thalweg.ops.core.python_call import functions
 from thalweg.ops.io import files
+from thalweg.platform.described import described
 from thalweg.public import public, publish_value
 
 _MAX_INDEX = 2**63 - 1
@@ -91,7 +96,7 @@ class Dataset(Described):
         self._options: Any = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} element_spec: {self._spec!r}>"
+        return described(self, element_spec=self._spec)
 
     def _staged(self, op: Any, *inputs: Any, spec: Any = None) -> Dataset:
         """The dataset that a stage makes of this one."""
@@ -322,24 +327,45 @@ class Dataset(Described):
     # Order
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """These elements, then those of another dataset."""
+        """These elements, then those of another dataset.
+
+        Args:
+            dataset: the other one, with elements of the same structure and dtypes.
+        """
         spec = structure.agree(self._spec, dataset.element_spec)
         return self._staged(ConcatenateDataset, dataset.variant, spec=spec)
 
     def repeat(self, count: Any = None) -> Dataset:
-        """The elements `count` times over; for ever if there is no count."""
+        """The elements several times over.
+
+        Args:
+            count: how often; None or -1 means for ever.
+        """
         return self._staged(RepeatDataset, arguments.long(-1 if count is None else count))
 
     def take(self, count: Any) -> Dataset:
-        """The first `count` elements; all if it is -1."""
+        """The first elements.
+
+        Args:
+            count: how many; -1 means all.
+        """
         return self._staged(TakeDataset, arguments.long(count))
 
     def skip(self, count: Any) -> Dataset:
-        """All but the first `count` elements; none if it is -1."""
+        """All but the first elements.
+
+        Args:
+            count: how many are left out; -1 means all.
+        """
         return self._staged(SkipDataset, arguments.long(count))
 
     def shard(self, num_shards: Any, index: Any) -> Dataset:
-        """Every `num_shards`-th element, from the `index`-th on."""
+        """Every n-th element.
+
+        Args:
+            num_shards: n.
+            index: the first one, in [0, n).
+        """
         count, place = arguments.known(num_shards), arguments.known(index)
         if count is not None and count < 1:
             raise ValueError("num_shards must be >= 1")
@@ -457,11 +483,19 @@ class Dataset(Described):
     # Keeping
 
     def prefetch(self, buffer_size: Any) -> Dataset:
-        """The same elements, up to `buffer_size` of them prefetched by a thread."""
+        """The same elements, some of them made ahead by a thread.
+
+        Args:
+            buffer_size: how many.
+        """
         return self._staged(PrefetchDataset, arguments.long(buffer_size))
 
     def cache(self, filename: Any = "") -> Dataset:
-        """The same elements, computed once: kept in memory, or in a file."""
+        """The same elements, computed once and kept.
+
+        Args:
+            filename: a file to keep them in; in memory if empty.
+        """
         return self._staged(CacheDataset, convert_to_tensor(filename, string))
 
     # Iterators

@@ -11,7 +11,7 @@ from thalweg.data.files import FixedLengthRecordDatasetV2
 from thalweg.data.files import TextLineDataset as TextLineOp
 from thalweg.data.files import TFRecordDataset as TFRecordOp
 from thalweg.data.iterator import leaves
-from thalweg.functions.tensor_spec import TensorSpec
+from thalweg.functions.traced.tensor_spec import TensorSpec
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import string
 from thalweg.graph.node import Tensor
@@ -32,8 +32,9 @@ def _of_files(
     """Records of files: of all in order, or of several in turn."""
     if not isinstance(filenames, Dataset) and parallel is None:
         return opened(convert_to_tensor(filenames, string))
-    names = filenames
-    if not isinstance(names, Dataset):
+    if isinstance(filenames, Dataset):
+        names = filenames
+    else:
         flat = shaping.reshape(convert_to_tensor(filenames, string), [-1])
         names = Dataset.from_tensor_slices(flat)
 
@@ -112,7 +113,22 @@ class TFRecordDataset(_Files):
 
 @public("data.FixedLengthRecordDataset", "contrib.data.FixedLengthRecordDataset")
 class FixedLengthRecordDataset(Dataset):
-    """Records of a fixed length, between a header and a footer of each file."""
+    """The records of files whose records all have one length, each a string.
+
+    Args:
+        filenames: a name, a vector of names, or a dataset of them.
+        record_bytes: the length of a record.
+        header_bytes, footer_bytes: how much to leave out at the start and the end of a file.
+        buffer_size: how many bytes are read at once.
+        compression_type: "", "ZLIB" or "GZIP".
+        num_parallel_reads: how many files are read side by side.
+
+    Example:
+        >>> tf.gfile.GFile("data.bin", "wb").write(b"aabb")
+        >>> data = tf.data.FixedLengthRecordDataset("data.bin", 2).batch(2)
+        >>> sess.run(data.make_one_shot_iterator().get_next()).tolist()
+        [b'aa', b'bb']
+    """
 
     def __init__(
         self,

@@ -252,7 +252,26 @@ def index_table_from_tensor(
     name: str | None = None,
     vocabulary_list: Any = None,
 ) -> Any:
-    """A table from the elements of a list or tensor to their positions."""
+    """A table from the elements of a list or tensor to their positions.
+
+    Args:
+        mapping: a vector of strings or integers.
+        num_oov_buckets: how many positions behind the last are given to other words, by a hash.
+        default_value: the position of other words, where there are no such buckets.
+        hasher_spec: the hash function.
+        dtype: the dtype of what is looked up.
+        name: the name of the nodes.
+        vocabulary_list: another name of `mapping`.
+
+    Returns:
+        A table; run `tf.tables_initializer()` before its `lookup`.
+
+    Example:
+        >>> table = tf.contrib.lookup.index_table_from_tensor(["a", "b"], default_value=-1)
+        >>> sess.run(tf.tables_initializer())
+        >>> sess.run(table.lookup(tf.constant(["b", "x"])))
+        array([ 1, -1])
+    """
     words = _listed(mapping if vocabulary_list is None else vocabulary_list, "mapping")
     _check_buckets(num_oov_buckets)
     kind, inner = as_dtype(dtype), _table_dtype(dtype)

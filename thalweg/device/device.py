@@ -29,7 +29,7 @@ class DeviceProgram(ABC):
 
     template: Any  # what the program cache keeps of it
     output_shapes: Sequence[tuple[int, ...]]
-    holds_gil: bool  # a call is over sooner than another thread could take the interpreter
+    holds_gil: bool  # a call is shorter than the interpreter's switch interval
 
     @abstractmethod
     def __call__(

@@ -13,7 +13,7 @@ from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, scalar
-from thalweg.ops.arrays import indexing, joining, searching, transposing
+from thalweg.ops.arrays import joining, marking, searching, transposing
 from thalweg.ops.core import casting, checks, filling, shaping
 from thalweg.ops.math.transcendental import multiply_no_nan
 from thalweg.ops.nn import softmax
@@ -23,7 +23,21 @@ from thalweg.public import public
 
 @public("distributions.Categorical")
 class Categorical(Distribution):
-    """Class i with probability `probs[..., i]` = softmax(`logits`)[..., i]"""
+    """Class i with probability `probs[..., i]` = softmax(`logits`)[..., i].
+
+    Args:
+        logits: log-probabilities [..., classes], which need not be normalized.
+        probs: probabilities; give one of the two.
+        dtype: the dtype of samples.
+        validate_args: check in the step what values must fulfil.
+        allow_nan_stats: give NaN for statistics that are not defined, instead of raising.
+        name: the scope of the nodes.
+
+    Example:
+        >>> coin = tf.distributions.Categorical(probs=[0.25, 0.75])
+        >>> sess.run([coin.prob(1), coin.mode()])
+        [np.float32(0.75), np.int32(1)]
+    """
 
     def __init__(
         self,
@@ -86,7 +100,7 @@ class Categorical(Distribution):
     def _chosen(self, k: Tensor, by_class: Tensor) -> Tensor:
         """The element of `by_class` that each `k` names."""
         checked = after(is_integer(k, "k must be integers."), k) if self.validate_args else k
-        hot = indexing.one_hot(
+        hot = marking.one_hot(
             casting.cast(checked, dtypes.int32), self.event_size, dtype=by_class.dtype
         )
         # The other classes may be impossible: their -inf must not count.

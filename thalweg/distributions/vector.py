@@ -13,7 +13,7 @@ from thalweg.distributions.parameters import after, is_count
 from thalweg.graph import dtypes
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops.arrays import diagonal, indexing, joining
+from thalweg.ops.arrays import diagonal, joining, marking
 from thalweg.ops.core import casting, checks, filling, shaping
 from thalweg.ops.math import arithmetic, reduce
 from thalweg.ops.math.special import lgamma
@@ -102,7 +102,7 @@ def tallies(logits: Tensor, draws: Tensor, repeats: Any, dtype: Any, seed: int |
     found = shaping.reshape(found, joining.stack([-1, repeats, longest]))
     counted = filling.sequence_mask(draws, longest, dtype=dtype)
     weights = column(shaping.expand_dims(counted, 1))
-    return reduce.reduce_sum(indexing.one_hot(found, classes, dtype=dtype) * weights, axis=-2)
+    return reduce.reduce_sum(marking.one_hot(found, classes, dtype=dtype) * weights, axis=-2)
 
 
 def rows(x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """The backward pass of recorded work: what a tape saw, as nodes that can be differentiated.
 
-Comes in: the stretches of recorded work (`Piece`) that a tape saw, targets and sources. Goes out:
-gradients, recorded in turn. Work that did not run yet is differentiated where it stands; work that
-ran gets ghosts, nodes like it, whose outputs get the values that were computed then.
+Comes in: the spans of recorded work (`TraceSpan`) that a tape saw, targets and sources. Goes out:
+gradients, which are recorded too. Work that is pending is differentiated in place; work that ran
+gets proxies, nodes like it whose outputs have the values that were computed then.
 """
 
 # Eager tensors and lazy traces are one mechanism in several files:
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import aggregate, gradients
-from thalweg.functions.eager import EAGER, GHOST, parts_of
+from thalweg.functions.eager import EAGER, PROXY, parts_of
 from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
 from thalweg.functions.trace import NO_LEAF, REFERENCE, VALUE, TraceNode
@@ -25,7 +25,7 @@ from thalweg.ops.core import filling
 from thalweg.variables.variable import Variable
 
 
-class Piece:
+class TraceSpan:
     """A stretch of recorded work that a tape saw: from one trace_node in the tree to another."""
 
     def __init__(self, lazy_trace: LazyTrace) -> None:
@@ -46,7 +46,7 @@ class Piece:
 
     @property
     def key(self) -> tuple[TraceNode, TraceNode]:
-        """What tells pieces apart."""
+        """What tells spans apart."""
         return self.start, self.end
 
     def trace_nodes(self) -> list[TraceNode]:
@@ -72,26 +72,26 @@ class Piece:
 
 
 class Stage:
-    """The pieces of a tape in one lazy trace, as nodes that can be differentiated.
+    """The spans of a tape in one lazy trace, as nodes that can be differentiated.
 
-    Work that did not run yet is differentiated where it stands. Work that ran gets ghosts: nodes
+    Work that did not run yet is differentiated where it stands. Work that ran gets proxies: nodes
     like it, whose outputs get the values that were computed then.
     """
 
-    def __init__(self, lazy_trace: LazyTrace, pieces: Sequence[Piece]) -> None:
+    def __init__(self, lazy_trace: LazyTrace, spans: Sequence[TraceSpan]) -> None:
         self.lazy_trace = lazy_trace
-        self._pieces = pieces
+        self._trace_spans = spans
         self.is_open = lazy_trace is EAGER.lazy_trace and not lazy_trace.done
-        self.nodes = [node for piece in pieces for node in piece.nodes()]
-        path = pieces[-1].end.path() if pieces else []
+        self.nodes = [node for span in spans for node in span.nodes()]
+        path = spans[-1].end.path() if spans else []
         values = [trace_node.outputs[0] for trace_node in path if trace_node.leaf == VALUE]
         references = [trace_node.outputs[0] for trace_node in path if trace_node.leaf == REFERENCE]
         self.leaves: dict[Tensor, Any] = dict(zip(values, lazy_trace.values, strict=False))
         self.cells: dict[Tensor, Any] = dict(zip(references, lazy_trace.cells, strict=False))
         self._entered = {lazy_trace.templates[at]: t for t, at in lazy_trace.entered.items()}
-        self.saved = {t: value for piece in pieces for t, value in piece.saved.items()}
+        self.saved = {t: value for span in spans for t, value in span.saved.items()}
         self.seeds: dict[Tensor, list[Any]] = {}
-        self._ghosts: dict[Tensor, Tensor] = {}
+        self._proxies: dict[Tensor, Tensor] = {}
 
     def find(self, held: Any) -> Tensor | None:
         """The tensor that has a value: the last one that was computed, or one that came in."""
@@ -102,24 +102,24 @@ class Stage:
         return None
 
     def stand_in(self, tensor: Tensor) -> Tensor:
-        """The node's output to differentiate: the tensor itself, or its ghost."""
+        """The node's output to differentiate: the tensor itself, or its proxy."""
         if self.is_open:
             return tensor
-        if not self._ghosts:
-            self._make_ghosts()
+        if not self._proxies:
+            self._make_proxies()
         return self._input(tensor)
 
-    def _make_ghosts(self) -> None:
+    def _make_proxies(self) -> None:
         trace = EAGER.trace
         for node in self.nodes:
             inputs = tuple(self._input(t) for t in node.inputs)
             again = trace.copied(node, inputs, (), node.type)
             if node.type != "Const":
-                again.annotations = {**node.annotations, GHOST: True}
-            self._ghosts.update(zip(node.outputs, again.outputs, strict=True))
+                again.annotations = {**node.annotations, PROXY: True}
+            self._proxies.update(zip(node.outputs, again.outputs, strict=True))
 
     def _input(self, tensor: Tensor) -> Tensor:
-        found = self._ghosts.get(tensor)
+        found = self._proxies.get(tensor)
         return self._outside(tensor) if found is None else found
 
     def _outside(self, tensor: Tensor) -> Tensor:
@@ -130,14 +130,14 @@ class Stage:
             made = EAGER.trace.copied(tensor.op, (), (), "Const").outputs[0]
         else:
             made = EAGER.trace.leaf(tensor.dtype, tensor.shape, -1)
-            made.op.annotations = {GHOST: True}
-        self._ghosts[tensor] = made
+            made.op.annotations = {PROXY: True}
+        self._proxies[tensor] = made
         return made
 
-    def value_of(self, ghost: Tensor) -> Any:
-        """What was computed for the tensor that a ghost stands for."""
-        for tensor, stand_in in self._ghosts.items():
-            if stand_in is ghost:
+    def value_of(self, proxy: Tensor) -> Any:
+        """What was computed for the tensor that a proxy stands for."""
+        for tensor, stand_in in self._proxies.items():
+            if stand_in is proxy:
                 return self.saved[tensor] if tensor in self.saved else self.leaves[tensor]
         return None
 
@@ -153,11 +153,11 @@ class EagerGradient:
 
     def __init__(
         self,
-        pieces: Sequence[Piece],
+        spans: Sequence[TraceSpan],
         watched: Mapping[Tensor, None],
         variables: Mapping[Variable, None],
     ) -> None:
-        self._pieces = pieces
+        self._trace_spans = spans
         self._watched = watched
         self._variables = variables
 
@@ -183,7 +183,7 @@ class EagerGradient:
         if seed is None or isinstance(seed, IndexedSlices):
             return seed
         tensor = convert_to_tensor(seed, y.dtype.base_dtype)
-        EAGER.template(cast("EagerTensor", tensor))  # part of the piece from here on
+        EAGER.template(cast("EagerTensor", tensor))  # part of the span from here on
         return tensor
 
     def _key(
@@ -191,11 +191,11 @@ class EagerGradient:
     ) -> Any:
         """The structure of the question; None if it reaches into work that ran."""
         parts: list[Any] = ["gradient", is_zero]
-        for piece in self._pieces:
-            if piece.lazy_trace is not lazy_trace:
+        for span in self._trace_spans:
+            if span.lazy_trace is not lazy_trace:
                 return None
-            parts += piece.key
-            if piece.end.customs != piece.start.customs:
+            parts += span.key
+            if span.end.customs != span.start.customs:
                 return None  # gradients flow as a function says that may be another the next time
         for group in (ys, xs, seeds, self._watched):
             for tensor in group:
@@ -226,17 +226,17 @@ class EagerGradient:
         for number in range(len(stages) - 1, -1, -1):
             _differentiate(stages, number, links, places, allowed, parts)
         results = [aggregate(parts[i]) if parts.get(i) else None for i in range(len(xs))]
-        _enter_ghosts(stages, results)
+        _enter_proxies(stages, results)
         if is_zero:
             pairs = zip(xs, results, strict=True)
             results = [filling.zeros_like(x.value()) if g is None else g for x, g in pairs]
         return results
 
     def _stages(self) -> list[Stage]:
-        by_segment: dict[LazyTrace, list[Piece]] = {}
-        for piece in self._pieces:
-            by_segment.setdefault(piece.lazy_trace, []).append(piece)
-        return [Stage(lazy_trace, pieces) for lazy_trace, pieces in by_segment.items()]
+        by_trace: dict[LazyTrace, list[TraceSpan]] = {}
+        for span in self._trace_spans:
+            by_trace.setdefault(span.lazy_trace, []).append(span)
+        return [Stage(lazy_trace, spans) for lazy_trace, spans in by_trace.items()]
 
     def _allowed(self, stages: Sequence[Stage], links: Links) -> list[set[Tensor]]:
         """For each stage, what is watched or was computed from it."""
@@ -350,7 +350,7 @@ def _is_earlier(places: dict[int, Tensor], number: int) -> bool:
     return any(other < number for other in places)
 
 
-def _enter_ghosts(stages: Sequence[Stage], results: Sequence[Any]) -> None:
+def _enter_proxies(stages: Sequence[Stage], results: Sequence[Any]) -> None:
     """Have the values of work that ran come in, as far as the backward pass uses them."""
     closed = [stage for stage in stages if not stage.is_open]
     if not closed:
@@ -363,7 +363,7 @@ def _enter_ghosts(stages: Sequence[Stage], results: Sequence[Any]) -> None:
         if tensor in known:
             continue
         known.add(tensor)
-        if GHOST in tensor.op.annotations:
+        if PROXY in tensor.op.annotations:
             value = next(v for s in closed if (v := s.value_of(tensor)) is not None)
             lazy_trace.enter_as(tensor, value, tensor)
         else:

@@ -26,7 +26,7 @@ from thalweg.functions.bare_graph import BareGraph
 from thalweg.functions.kinds import OutputKind, kinds
 from thalweg.functions.lazy_trace import LazyTrace, fast_path_disabled
 from thalweg.functions.steps import frozen, resources
-from thalweg.functions.tensors import EagerTensor, home, known, literal, value_reads
+from thalweg.functions.tensors import EagerTensor, eager_graph, known, literal, value_reads
 from thalweg.functions.trace import NO_LEAF, Held, Trace, TraceNode, consulting
 from thalweg.graph import build
 from thalweg.graph import op as ops
@@ -52,7 +52,7 @@ _MAX_NODES = 20_000  # of a tree, which is then rebuilt
 _MAX_STREAMS = 1_000
 
 #: Marks nodes that stand for work which ran: they are differentiated, never run.
-GHOST = "_ghost"
+PROXY = "_proxy"
 
 
 class EagerGraph(threading.local, BareGraph):
@@ -165,8 +165,8 @@ class EagerGraph(threading.local, BareGraph):
         return lazy_trace.position(tensor)
 
     def run_if_long(self, lazy_trace: LazyTrace, child: TraceNode, origin: MadeAt) -> None:
-        """Run work that nobody looks at: where its loop begins again, so that the next piece will
-        be like this one."""
+        """Run work whose values nobody reads, where its loop begins again: the next span is then
+        like this one."""
         if child.size < _LONG and not EagerGraph.sync:
             return
         if EagerGraph.sync or child.size >= _MAX_RECORDED or origin == lazy_trace.line(child.first):
@@ -278,7 +278,7 @@ class EagerGraph(threading.local, BareGraph):
         self.lazy_trace.finish()
         return made
 
-    # What comes from the piece that is recorded
+    # What comes from the span that is recorded
 
     def begin(self) -> LazyTrace:
         """Start a new lazy trace."""
@@ -303,12 +303,12 @@ class EagerGraph(threading.local, BareGraph):
         self.lazy_trace.finish()
 
     def template(self, tensor: EagerTensor) -> Tensor:
-        """What stands for a tensor in the piece that is recorded now."""
+        """What stands for a tensor in the span that is recorded now."""
         position = self.position(tensor)
         return self.lazy_trace.templates[position]
 
     def position(self, tensor: EagerTensor) -> int:
-        """The number of a tensor in the piece that is recorded now."""
+        """The number of a tensor in the span that is recorded now."""
         lazy_trace = self.lazy_trace
         if tensor._lazy_trace is lazy_trace and not lazy_trace.closed:
             return tensor._position
@@ -324,7 +324,7 @@ class EagerGraph(threading.local, BareGraph):
             raise ValueError(f"{tensor!r} is of another graph: eager code cannot know its value.")
         return self.template(tensor)
 
-    # Pieces made as a whole: gradients, updates
+    # Spans made as a whole: gradients, updates
 
     def macro(self, key: Any, make: Callable[[], Sequence[Any]]) -> list[Any]:
         """Record nodes that `make` builds as graph code; found again by the key.
@@ -354,7 +354,7 @@ class EagerGraph(threading.local, BareGraph):
             results = make()
         entered = {node for trace_node in lazy_trace.end.path(before) for node in trace_node.nodes}
         made = [node for node in lazy_trace.trace.nodes[start:] if node not in entered]
-        nodes = tuple(node for node in made if GHOST not in node.annotations)
+        nodes = tuple(node for node in made if PROXY not in node.annotations)
         outputs = [tensor for result in results for tensor in parts_of(result)]
         child = TraceNode(lazy_trace.end, nodes, tuple(outputs), NO_LEAF)
         child.result = _layout(results)
@@ -487,7 +487,7 @@ def _layout(results: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
 
 
 EAGER = EagerGraph()
-home.append(EAGER)
+eager_graph.append(EAGER)
 
 
 def apply(op: Op, arguments: tuple[Any, ...], name: str | None) -> Any:

@@ -1,8 +1,8 @@
 """Lazy traces: the ops that eager code recorded and that did not run yet.
 
-A lazy trace walks down the tree of what was recorded before (`trace`). It knows the values and
-variables that came in, and the tensors that went out; when one of those is looked at, everything
-recorded runs as one step, and the tensors that somebody still holds get their values.
+A lazy trace is a path in the tree of what was recorded before (`trace`). It knows the values and
+variables that came in, and the tensors that went out. Reading one of those runs everything recorded
+as one step, and the tensors that are still referenced get their values.
 """
 
 # Eager tensors and lazy traces are one mechanism in several files:
@@ -64,8 +64,8 @@ class LazyTrace:
         "leaves",
         "lines",
         "lock",
-        "pieces",
         "reads",
+        "spans",
         "streams",
         "tensors",
         "trace",
@@ -85,7 +85,7 @@ class LazyTrace:
         self.streams: list[Any] = []
         self.entered: dict[EagerTensor, int] = {}
         self.reads: dict[Any, EagerTensor] = {}  # variables that were read and not written since
-        self.pieces: list[Any] = []  # of tapes, which keep what the gradient will need
+        self.spans: list[Any] = []  # of tapes, which keep what the gradient will need
         self.closed = False  # what comes next belongs to another lazy trace
         self.done = False
         self.lock = threading.RLock()
@@ -163,7 +163,7 @@ class LazyTrace:
         return child
 
     def enter_as(self, template: Tensor, value: Any, key: Any) -> None:
-        """Have a value stand for a node's output that was computed in an earlier piece."""
+        """Have a value stand for a node's output that was computed in an earlier span."""
         child = self.end.children.get(key)
         if child is None:
             child = self.end.children[key] = TraceNode(self.end, (), (template,), VALUE)
@@ -242,7 +242,7 @@ class LazyTrace:
     # Running
 
     def finish(self) -> None:
-        """Run what was recorded; whoever comes meanwhile waits."""
+        """Run what was recorded; other threads wait meanwhile."""
         with self.lock:
             if not self.done:
                 self.closed = self.done = True
@@ -256,15 +256,15 @@ class LazyTrace:
         self.reads.clear()
         count = self.end.count
         live = [t for t in self.tensors if getrefcount(t) > _HELD and t._position < count]
-        pieces = self.pieces and [piece for made in self.pieces if (piece := made()) is not None]
-        if live or self.end.effects or pieces:
+        spans = self.spans and [span for made in self.spans if (span := made()) is not None]
+        if live or self.end.effects or spans:
             try:
-                self._settle(live, pieces)
+                self._compute(live, spans)
             except BaseException as error:  # an interrupted step has no values either
                 self._fail(error, live)
                 raise
         self.tensors = []
-        if not pieces:
+        if not spans:
             self._forget()
 
     def _forget(self) -> None:
@@ -274,24 +274,24 @@ class LazyTrace:
         self.streams = []
         self._templates, self._catalogued, self.lines = [], None, {}
 
-    def _settle(self, live: list[EagerTensor], pieces: list[Any]) -> None:
+    def _compute(self, live: list[EagerTensor], spans: list[Any]) -> None:
         key: Any = tuple([t._position for t in live])
-        if pieces:
-            key = (key, *[piece.key for piece in pieces])
+        if spans:
+            key = (key, *[span.key for span in spans])
         step: RecordedStep | None = self.end.plans.get(key)
         if step is None:
             wanted = [self.templates[t._position] for t in live]
-            for piece in pieces:
-                wanted += piece.wanted()
+            for span in spans:
+                wanted += span.wanted()
             step = self.end.plans[key] = record_step(self.end, wanted, self.values)
         try:
             results = step.run(self.values, self.cells, self.streams)
         except errors.OpError as error:
             raise self._located(error, step) from error
         for tensor, result in zip(live, results, strict=False):
-            tensor.settle(result if type(result) is np.ndarray else _as_array(result))
-        if pieces:
-            _share_out(pieces, results[len(live) :])
+            tensor.resolve(result if type(result) is np.ndarray else _as_array(result))
+        if spans:
+            _share_out(spans, results[len(live) :])
 
     def _located(self, error: errors.OpError, step: RecordedStep) -> errors.OpError:
         """An error at the line of this run, not of the first one that recorded the same."""
@@ -311,11 +311,11 @@ class LazyTrace:
             if tensor._array is not None:
                 continue
             if is_interrupted:
-                tensor.settle(failure)
+                tensor.resolve(failure)
             else:
-                self._settle_alone(tensor, failure)
+                self._compute_alone(tensor, failure)
 
-    def _settle_alone(self, tensor: EagerTensor, failure: Failure) -> None:
+    def _compute_alone(self, tensor: EagerTensor, failure: Failure) -> None:
         template = self.templates[tensor._position]
         if self._is_pure(template):
             trace_node = _without_effects(self.end)
@@ -325,9 +325,9 @@ class LazyTrace:
             except Exception as error:  # its own, which may be another one
                 failure = Failure(error)
             else:
-                tensor.settle(_as_array(result))
+                tensor.resolve(_as_array(result))
                 return
-        tensor.settle(failure)
+        tensor.resolve(failure)
 
     def _is_pure(self, template: Tensor) -> bool:
         """Whether a tensor depends on values alone: then it is the same at any time."""
@@ -369,11 +369,11 @@ def _without_effects(trace_node: TraceNode) -> TraceNode:
     return trace_node if top is None else top
 
 
-def _share_out(pieces: list[Any], results: list[Any]) -> None:
+def _share_out(spans: list[Any], results: list[Any]) -> None:
     """Give tapes what they wanted."""
-    for piece in pieces:
-        count = len(piece.wanted())
-        piece.save(results[:count])
+    for span in spans:
+        count = len(span.wanted())
+        span.save(results[:count])
         results = results[count:]
 
 

@@ -167,7 +167,7 @@ _new = EagerTensor.__new__
 
 
 def _enter(x: EagerTensor) -> bool:
-    """Make a tensor part of the piece that is recorded now, if eager code is what runs."""
+    """Make a tensor part of the span that is recorded now, if eager code is what runs."""
     if fast_path_disabled[0] or (graphs.items or global_graph)[-1] is not EAGER:
         return False
     EAGER.position(x)
@@ -180,7 +180,7 @@ def _note(
     """Cache where an operator led: to the next trace node, or to one behind a constant.
 
     Operators on integers can fail, which must be said of the line that failed: they take the
-    general path, which looks for it. Zeros differ by their signs, which a key does not see.
+    general path, which finds it. Zeros differ by their signs, which a key does not see.
     """
     is_exact = x.dtype.is_floating and (key[2] is EagerTensor or bool(key[3]))
     if not is_exact or type(made) is not EagerTensor or made._lazy_trace is not lazy_trace:

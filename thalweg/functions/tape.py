@@ -14,17 +14,18 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from thalweg.autodiff.gradients import gradients
-from thalweg.functions.backward import EagerGradient, Piece
+from thalweg.functions.backward import EagerGradient, TraceSpan
 from thalweg.functions.eager import EAGER
-from thalweg.functions.function_graph import FunctionGraph
 from thalweg.functions.lazy_trace import LazyTrace
 from thalweg.functions.tensors import EagerTensor
+from thalweg.functions.traced.function_graph import FunctionGraph
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.graph import Graph, get_default_graph
 from thalweg.graph.node import Node, Tensor
 from thalweg.ops.arrays import joining
 from thalweg.ops.core import filling, shaping
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.variables.variable import Variable
 
@@ -47,11 +48,16 @@ class GradientTape:
         self._used = False
         self._forget()
 
+    def __repr__(self) -> str:
+        state = "recording" if self._recording else "stopped"
+        watched = len(self._watched) + len(self._variables)
+        return described(self, watched=watched, persistent=self._persistent, state=state)
+
     def _forget(self) -> None:
         self._watched: dict[Tensor, None] = {}
         self._variables: dict[Variable, None] = {}
-        self._pieces: list[Piece] = []
-        self._spans: list[Span] = []
+        self._trace_spans: list[TraceSpan] = []
+        self._graph_spans: list[GraphSpan] = []
 
     # Recording
 
@@ -69,7 +75,7 @@ class GradientTape:
         self._recording = True
         graph = get_default_graph()
         if graph is not EAGER:
-            self._spans.append(Span(graph))
+            self._graph_spans.append(GraphSpan(graph))
             return
         lazy_trace = EAGER.current()
         lazy_trace.reads.clear()  # a variable that is read from now on is read inside
@@ -82,15 +88,15 @@ class GradientTape:
         self._recording = False
         if self in EAGER.tapes:
             EAGER.tapes.remove(self)
-            self._pieces[-1].close()
+            self._trace_spans[-1].close()
         else:
-            self._spans[-1].close()
+            self._graph_spans[-1].close()
 
     def follow(self, lazy_trace: LazyTrace) -> None:
         """Go on in another lazy trace."""
-        piece = Piece(lazy_trace)
-        self._pieces.append(piece)
-        lazy_trace.pieces.append(weakref.ref(piece))
+        span = TraceSpan(lazy_trace)
+        self._trace_spans.append(span)
+        lazy_trace.spans.append(weakref.ref(span))
 
     def accessed(self, variable: Variable) -> None:
         """Note that a variable is read."""
@@ -112,11 +118,11 @@ class GradientTape:
     def _watch(self, tensor: Tensor) -> None:
         self._watched[tensor] = None
         if isinstance(tensor, EagerTensor):
-            EAGER.template(tensor)  # it is part of the piece from here on
+            EAGER.template(tensor)  # it is part of the span from here on
 
     def watched_variables(self) -> tuple[Variable, ...]:
         """The variables that were read or watched, in that order."""
-        for span in self._spans:
+        for span in self._graph_spans:
             if self._watches_variables:
                 self._variables.update(dict.fromkeys(span.read_variables()))
         return tuple(self._variables)
@@ -149,8 +155,27 @@ class GradientTape:
         output_gradients: Any = None,
         unconnected_gradients: str = "none",
     ) -> Any:
-        """d(target)/d(source) for each of `sources`, in their structure; None (or zeros) where the
-        target does not depend on it, or it was not watched."""
+        """The derivatives of what was computed inside the block.
+
+        Args:
+            target: a tensor, or a structure of tensors, whose sum is differentiated.
+            sources: tensors or variables, in any structure.
+            output_gradients: what flows into each target; ones if None.
+            unconnected_gradients: "none" or "zero": what a source gets that the target does not
+                depend on, or that was not watched.
+
+        Returns:
+            The structure of `sources`, with gradients.
+
+        Example:
+            >>> with tf.eager_mode():
+            ...     x = tf.constant(3.0)
+            ...     with tf.GradientTape() as tape:
+            ...         tape.watch(x)
+            ...         y = x**2
+            ...     print(tape.gradient(y, x).numpy())
+            6.0
+        """
         if unconnected_gradients not in ("none", "zero"):
             raise ValueError(f"Unknown value for unconnected_gradients: {unconnected_gradients!r}")
         if self._used and not self._persistent:
@@ -172,8 +197,8 @@ class GradientTape:
         self, targets: list[Any], sources: list[Any], seeds: list[Any] | None, is_zero: bool
     ) -> list[Any]:
         given = [None] * len(targets) if seeds is None else seeds
-        if get_default_graph() is EAGER and not self._spans:
-            call = EagerGradient(self._pieces, self._watched, self._variables)
+        if get_default_graph() is EAGER and not self._graph_spans:
+            call = EagerGradient(self._trace_spans, self._watched, self._variables)
             return call.run(targets, sources, given, is_zero)
         return self._graph_gradients(targets, sources, given, is_zero)
 
@@ -181,7 +206,7 @@ class GradientTape:
         self, targets: list[Any], sources: list[Any], seeds: list[Any], is_zero: bool
     ) -> list[Any]:
         variables = set(self.watched_variables())
-        inside = {node for span in self._spans for node in span.nodes()}
+        inside = {node for span in self._graph_spans for node in span.nodes()}
         allowed = _derived(inside, self._watched, variables)
         known = [_is_allowed(source, allowed, variables) for source in sources]
         xs = [source for source, there in zip(sources, known, strict=True) if there]
@@ -286,7 +311,7 @@ def _stacked(target: Tensor, rows: Sequence[Any]) -> Any:
 # Graph code
 
 
-class Span:
+class GraphSpan:
     """The nodes that were made in a graph while a tape recorded."""
 
     def __init__(self, graph: Graph) -> None:

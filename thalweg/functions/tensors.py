@@ -1,7 +1,7 @@
-"""Eager tensors: tensors with a value, now or as soon as somebody looks.
+"""Eager tensors: tensors with a value, now or as soon as it is read.
 
 To the library an `EagerTensor` is a `Tensor`; to users it is an array. It is either known (it has
-an array) or pending: an output of a piece of recorded work, which runs when the value is wanted.
+an array) or pending: an output of a span of recorded work, which runs when the value is wanted.
 """
 
 # Eager tensors and lazy traces are one mechanism in several files:
@@ -30,11 +30,11 @@ _LITERAL_KINDS = frozenset("biufc")
 #: `type`, of values that may be anything: a cast of what it gives would be a call on the fast path.
 class_of: Callable[[Any], Any] = type
 
-#: How often a value was looked at: what was done next may depend on it.
+#: How often a value was read: what was done next may depend on it.
 value_reads = [0]
 
 #: The eager graph, which all eager tensors belong to.
-home: list[Any] = []
+eager_graph: list[Any] = []
 
 
 class Failure:
@@ -86,17 +86,17 @@ class EagerTensor(Tensor):
     @property
     def op(self) -> Node:  # pyright: ignore[reportIncompatibleVariableOverride] - made on demand
         """A node that stands for where this tensor came from."""
-        return home[0].node_of(self)
+        return eager_graph[0].node_of(self)
 
     @property
     def value_index(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - as above
         """Which output of its node it is."""
-        return home[0].node_of(self).outputs.index(self)
+        return eager_graph[0].node_of(self).outputs.index(self)
 
     @property
     def graph(self) -> Any:
         """The eager graph, or the one inside it that is being built."""
-        return home[0].inner()
+        return eager_graph[0].inner()
 
     @property
     def device(self) -> str:
@@ -132,7 +132,7 @@ class EagerTensor(Tensor):
 
     # The value
 
-    def settle(self, array: Any) -> None:
+    def resolve(self, array: Any) -> None:
         """Have a value."""
         self._array = array
         self._lazy_trace = None
@@ -225,13 +225,13 @@ class EagerTensor(Tensor):
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride] - as above
         if not self.shape.rank:
             raise TypeError("Cannot iterate over a scalar tensor.")
-        if not home[0].tapes:
+        if not eager_graph[0].tapes:
             self.value()  # rows of an array are cheaper than steps that compute them
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, key: Any) -> Tensor:
         array = self._array
-        if type(array) is np.ndarray and _is_plain(key) and not home[0].tapes:
+        if type(array) is np.ndarray and _is_plain(key) and not eager_graph[0].tapes:
             try:
                 return known(np.asarray(array[key]))
             except IndexError:

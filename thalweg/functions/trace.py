@@ -2,7 +2,7 @@
 
 A `TraceNode` is a lazy trace up to some op. Its nodes were made once, in a hidden graph, as graph
 code makes them; when eager code takes the same path again, it finds them there, with their shapes
-and dtypes and, where it looked at values, the plan of the step.
+and dtypes and, where it read values, the plan of the step.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.autodiff.custom import CustomGradient
+from thalweg.graph.analysis.node_effects import is_visible, written_variables
 from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph, flatten_control_inputs
 from thalweg.graph.node import Node, Tensor, flatten_nodes
-from thalweg.graph.node_effects import is_visible, written_variables
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt
 from thalweg.graph.shapes import TensorShape
@@ -130,7 +130,7 @@ class Guard:
 
 
 def has_effect(node: Node) -> bool:
-    """Whether a node must run even if nobody looks at what it gives."""
+    """Whether a node must run even if nobody reads what it gives."""
     op = node.op
     if node.op.bodies:
         return bool(written_variables(node)) or is_visible(node)
@@ -235,7 +235,7 @@ class Trace(SubGraph):
         """Names are this graph's own: nobody sees them but in errors."""
 
     def value(self, leaf: Leaf) -> Any:
-        """What a leaf holds in the piece that is recorded now; None if it is no leaf of that."""
+        """What a leaf holds in the span that is recorded now; None if it is no leaf of that."""
         return self.eager.lazy_trace.leaf_value(leaf)
 
     def sees(self, graph: Graph) -> bool:

@@ -43,7 +43,7 @@ def add_node(
     of the user's code that runs now."""
     given = name or op.type_name
     inputs, grouped, bound, counts = convert_inputs(op, arguments, given)
-    if not _is_home(graph, inputs):
+    if not _are_inside(graph, inputs):
         inputs = _captured(graph, inputs)
         grouped = op.parsed.group(inputs, counts or _counts(op, grouped))
     dtypes, shapes = _outputs(op, grouped, bound, given)
@@ -59,7 +59,7 @@ def add_node(
         return graph.add(op, inputs, dtypes, shapes, given, annotations, made_at)
 
 
-def _is_home(graph: Graph, inputs: Sequence[Tensor]) -> bool:
+def _are_inside(graph: Graph, inputs: Sequence[Tensor]) -> bool:
     """Whether all inputs are of a graph."""
     for tensor in inputs:  # noqa: SIM110 - a plain loop is twice as quick, and this is for each node
         if tensor.op.graph is not graph:

@@ -95,5 +95,17 @@ def get_collection(key: Any, scope: str | None = None) -> list[Any]:
 
 @public("get_collection_ref")
 def get_collection_ref(key: Any) -> list[Any]:
-    """A named list of the default graph itself."""
+    """A named list of the default graph itself: what is done to it lasts.
+
+    Args:
+        key: the name of the collection.
+
+    Returns:
+        The list.
+
+    Example:
+        >>> tf.get_collection_ref("kept").append("value")
+        >>> tf.get_collection("kept")
+        ['value']
+    """
     return get_default_graph().get_collection_ref(key)

@@ -11,6 +11,7 @@ from thalweg.graph.dtypes import DType, int64
 from thalweg.graph.node import Node, Tensor, operators
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
+from thalweg.platform.described import described
 from thalweg.public import public
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class IndexedSlices:
     def __neg__(self) -> IndexedSlices:
         return IndexedSlices(-self.values, self.indices, self.dense_shape)
 
+    def __repr__(self) -> str:
+        return described(self, self.name, rows=self.values.shape, dtype=self.dtype.name)
+
     def __str__(self) -> str:
         shape = "" if self.dense_shape is None else f", dense_shape={self.dense_shape}"
         return f"IndexedSlices(indices={self.indices}, values={self.values}{shape})"
@@ -101,7 +105,18 @@ class ListEntry:
 
 @public("SparseTensorValue")
 class SparseTensorValue(NamedTuple):
-    """What a session returns for a SparseTensor, and takes to feed one."""
+    """What a session returns for a SparseTensor, and takes to feed one.
+
+    Args:
+        indices: [count, rank].
+        values: [count].
+        dense_shape: [rank].
+
+    Example:
+        >>> value = sess.run(tf.SparseTensor([[1]], [5], [3]))
+        >>> value.indices.tolist(), value.values.tolist()
+        ([[1]], [5])
+    """
 
     indices: Any
     values: Any
@@ -200,6 +215,9 @@ class SparseTensor:
 
     def __mul__(self, other: Any) -> SparseTensor:
         return operators["sparse_mul"](self, other)
+
+    def __repr__(self) -> str:
+        return described(self, self._values.name, shape=self.shape, dtype=self.dtype.name)
 
     def __str__(self) -> str:
         return (

@@ -6,13 +6,16 @@ at the end (`FLOATING`, `INTEGER`, ...) are the vocabulary of op signatures.
 """
 
 import builtins
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import ml_dtypes
 import numpy as np
 
 from thalweg.platform.dtype_traits import TABLE, Traits
 from thalweg.public import public, publish_value
+
+if TYPE_CHECKING:
+    from thalweg.graph.likes import DTypeLike
 
 _REFERENCE_OFFSET = 100  # the enum of a reference type is that of its base type plus this
 
@@ -22,7 +25,22 @@ _by_value: dict[Any, "DType"] = {}  # every hashable spelling as_dtype knows, ex
 
 @public("DType")
 class DType:
-    """The type of the elements of a tensor; `DType(1) is float32`."""
+    """The type of the elements of a tensor: `tf.float32`, `tf.int64`, `tf.string` and so on.
+
+    There is one object for each, so `is` compares them. Wherever a dtype is asked for, its name or
+    the NumPy type will do.
+
+    Args:
+        type_enum: the number of the type in serialized graphs.
+
+    Example:
+        >>> tf.float32.name, tf.float32.size, tf.float32.is_floating
+        ('float32', 4, True)
+        >>> tf.as_dtype("int64") is tf.as_dtype(np.int64) is tf.int64
+        True
+        >>> tf.uint8.min, tf.uint8.max
+        (0, 255)
+    """
 
     __slots__ = ("_enum", "_name", "_other", "base_dtype", "is_ref_dtype", "traits")
 
@@ -176,7 +194,7 @@ class DType:
         if isinstance(other, DType):
             return False
         try:
-            return self is as_dtype(other)
+            return self is as_dtype(cast("Any", other))
         except TypeError:
             return False
 
@@ -194,7 +212,7 @@ class DType:
 
 
 @public("as_dtype", "dtypes.as_dtype")
-def as_dtype(type_value: Any) -> DType:
+def as_dtype(type_value: "DTypeLike") -> DType:
     """The `DType` for a DType, enum number, name, NumPy dtype or type, `float`, `bool` or `object`.
 
     Raises TypeError for anything else; Python's `int` names no type, since it has no one width.

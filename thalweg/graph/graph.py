@@ -17,13 +17,14 @@ from typing import Any, ClassVar, cast
 from thalweg.graph import context
 from thalweg.graph.device import DeviceFunction, device_function
 from thalweg.graph.dtypes import DType
+from thalweg.graph.graphdef.versions import Versions
 from thalweg.graph.names import NODE_NAME, Names
 from thalweg.graph.node import Node, Tensor, as_node, flatten_nodes, operators
 from thalweg.graph.op import Op
 from thalweg.graph.origin import MadeAt, user_frame
 from thalweg.graph.shapes import TensorShape
-from thalweg.graph.versions import Versions
 from thalweg.platform.compat import as_text
+from thalweg.platform.described import described
 from thalweg.public import public
 
 #: Where the user's line is not: in this package, nor in what enters its generators.
@@ -36,7 +37,7 @@ class _Controls:
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
-        self.waits = bool(nodes)
+        self.has_controls = bool(nodes)
         self.seen: set[Node] = set()
         self.reads: dict[Tensor, Tensor] = {}  # of a variable's reference: its value in here
 
@@ -99,6 +100,10 @@ class Graph:
         self.container_name = ""
         self.seed: int | None = None
         self.graph_def_versions = Versions()
+
+    def __repr__(self) -> str:
+        finalized = True if self._finalized else None
+        return described(self, nodes=len(self._order), finalized=finalized)
 
     # Nodes
 
@@ -298,14 +303,14 @@ class Graph:
         given = () if control_inputs is None else tuple(flatten_control_inputs(control_inputs))
         outer = [] if control_inputs is None else self._controls
         block = _Controls(self._graph_nodes(given))
-        block.waits = bool(given)  # inside a sub-graph, perhaps for nodes around it alone
+        block.has_controls = bool(given)  # inside a sub-graph, perhaps for nodes around it alone
         with self._having(_controls=[*outer, block]):
             yield
 
     def reads_here(self) -> dict[Tensor, Tensor] | None:
         """The values of variables that were read inside the open control dependencies; None where
         there are none."""
-        return self._controls[-1].reads if any(b.waits for b in self._controls) else None
+        return self._controls[-1].reads if any(b.has_controls for b in self._controls) else None
 
     @contextmanager
     def without_scopes(self) -> Generator[None]:
@@ -316,12 +321,14 @@ class Graph:
     @contextmanager
     def _having(self, **state: Any) -> Generator[None]:
         """Attributes of the graph have other values inside the block."""
-        saved = {name: getattr(self, name) for name in state}
-        self.__dict__.update(state)
+        saved = [(name, getattr(self, name)) for name in state]
+        for name, value in state.items():
+            setattr(self, name, value)
         try:
             yield
         finally:
-            self.__dict__.update(saved)
+            for name, value in saved:
+                setattr(self, name, value)
 
     def _graph_nodes(self, values: Iterable[Any]) -> list[Node]:
         elements = [self.as_graph_element(v) for v in flatten_control_inputs(values)]

@@ -69,7 +69,7 @@ def _quantized(value: Any, dtype: DType) -> Array:
     while isinstance(first, list) and first:
         first = cast("list[Any]", first)[0]
     if not isinstance(first, tuple | list):
-        raise TypeError(f"Expected {dtype.name}, a tuple of one integer, got {_brief(first)}")
+        raise TypeError(f"Expected {dtype.name}, a tuple of one integer, got {_short_repr(first)}")
     return np.array(value, dtype=dtype.as_numpy_dtype)
 
 
@@ -83,7 +83,7 @@ def _from_python(value: Any) -> Array:
     """Python numbers are narrow unless they do not fit."""
     array = _dense(value, None)
     if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], int):
-        raise ValueError(f"{_brief(value)} does not fit in 64 bits")
+        raise ValueError(f"{_short_repr(value)} does not fit in 64 bits")
     if array.dtype.kind in "USO":
         return to_bytes(_dense(value, object))
     if array.dtype == np.float64:
@@ -97,7 +97,7 @@ def _dense(value: Any, kind: Any) -> Array:
     try:
         return np.array(value, dtype=kind)
     except OverflowError as error:
-        raise ValueError(f"{_brief(value)} does not fit its dtype: {error}") from error
+        raise ValueError(f"{_short_repr(value)} does not fit its dtype: {error}") from error
     except ValueError as error:
         raise ValueError(
             f"Argument must be a dense tensor (every row of the same length): {error}"
@@ -169,11 +169,11 @@ def _refusal(item: Any, dtype: DType | None) -> Exception:
         return ValueError("None values not supported.")
     kind = type(item).__name__
     if dtype is None:
-        return TypeError(f"{_brief(item)} of type '{kind}' cannot be a tensor.")
-    return TypeError(f"Expected {dtype.name}, got {_brief(item)} of type '{kind}' instead.")
+        return TypeError(f"{_short_repr(item)} of type '{kind}' cannot be a tensor.")
+    return TypeError(f"Expected {dtype.name}, got {_short_repr(item)} of type '{kind}' instead.")
 
 
-def _brief(item: Any) -> str:
+def _short_repr(item: Any) -> str:
     text = repr(item)
     return text if len(text) < 80 else text[:77] + "..."
 

@@ -119,7 +119,7 @@ def _pack(structure: Any, leaves: Iterator[Any], expand_composites: bool) -> Any
 def assert_same_structure(
     nest1: Any, nest2: Any, check_types: bool = True, expand_composites: bool = False
 ) -> None:
-    """Raise unless both structures nest alike (and, with `check_types`, in the same types)."""
+    """Raise unless both structures nest the same way (with `check_types`, in the same types)."""
     counts = [len(flatten(nest, expand_composites)) for nest in (nest1, nest2)]
     if counts[0] != counts[1] or is_sequence(nest1) != is_sequence(nest2):
         raise ValueError(
@@ -175,7 +175,7 @@ def _assert_same_keys(nest1: Any, nest2: Any) -> None:
 
 @public(*_names("map_structure"))
 def map_structure(func: Callable[..., Any], *structure: Any, **kwargs: Any) -> Any:
-    """`func` of the corresponding leaves of alike structures, in the form of the first."""
+    """`func` of the corresponding leaves of equal structures, in the form of the first."""
     if not callable(func):
         raise TypeError(f"func must be callable, got: {func!r}")
     if not structure:

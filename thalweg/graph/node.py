@@ -15,7 +15,7 @@ from thalweg.graph import context
 from thalweg.graph.dtypes import DType
 from thalweg.graph.op import Op
 from thalweg.graph.origin import line_of
-from thalweg.graph.shapes import TensorShape, as_shape
+from thalweg.graph.shapes import Size, TensorShape, as_shape
 from thalweg.platform.notebook import location
 from thalweg.public import public
 
@@ -38,7 +38,26 @@ def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @public("Operation")
 class Node:
-    """One application of an op: its inputs, control inputs, name and device."""
+    """One application of an op: its inputs, control inputs, name and device.
+
+    Graphs make nodes, `tensor.op` gives one; `run` runs it.
+
+    Args:
+        graph: the graph.
+        op: the op with its attributes.
+        name: the name.
+        inputs: the tensors it reads.
+        controls: the nodes it runs after.
+        device: the device it asks for.
+        annotations: what scopes add.
+        code, lasti: where it was made.
+        index: its number in the graph.
+
+    Example:
+        >>> y = tf.add(1.0, 2.0, name="y")
+        >>> y.op.name, y.op.type, [x.name for x in y.op.inputs]
+        ('y', 'Add', ['y/x:0', 'y/y:0'])
+    """
 
     __slots__ = (
         "_code",
@@ -88,6 +107,17 @@ class Node:
     def _id(self) -> int:
         """TensorFlow's spelling of `index`."""
         return self.index
+
+    @property
+    def _input_types(self) -> list[DType]:
+        """The dtypes that the op takes its inputs as: references only where it writes them."""
+        references: list[bool] = []
+        for argument, count in zip(self.op.parsed.inputs, self.input_counts(), strict=True):
+            references += [argument.is_ref] * count
+        pairs = zip(self.inputs, references, strict=True)
+        return [tensor.dtype if is_ref else tensor.dtype.base_dtype for tensor, is_ref in pairs]
+
+    _input_dtypes = _input_types  # as TensorFlow of 2016 spelt it
 
     @property
     def type(self) -> str:
@@ -277,7 +307,7 @@ class Tensor:
         self._shape = shape
 
     @property
-    def rank(self) -> int | None:
+    def rank(self) -> Size:
         """The number of dimensions, if known."""
         return self._shape.rank
 
@@ -429,7 +459,7 @@ class Tensor:
 
 def program_order(nodes: Iterable[Node]) -> list[Node]:
     """Nodes of one graph in the order in which the program made them. Effects happen in this order:
-    `thalweg.graph.order` makes edges of it, and what plans a step goes by those."""
+    `thalweg.graph.analysis.order` makes edges of it, and what plans a step goes by those."""
     return sorted(nodes, key=lambda node: node.index)
 
 

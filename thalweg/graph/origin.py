@@ -28,7 +28,7 @@ def user_frame(depth: int = 0) -> MadeAt:
 
 
 class _PassedOver(dict[str, bool]):
-    """For each file that was met, whether its frames are not the user's: a look into a dictionary
+    """For each file that was met, whether its frames are not the user's: a dictionary lookup
     is quicker than a call, and there is one for every frame below every op."""
 
     def __missing__(self, file: str) -> bool:

@@ -1,9 +1,9 @@
 """Rewriting: nodes are immutable, so a changed graph is a copy with a map from old to new.
 
-A `Rewriter` copies nodes into a graph, in an order that runs, and remembers what stands for every
+A `Rewriter` copies nodes into a graph, in an order that runs, and maps what stands for every
 node and tensor: feeds, fetches and order edges follow that map. A copy keeps its name, device,
 annotations, control inputs and the user's line; bodies of control nodes are shared, so that a trace
-looks into the same body as before.
+reads from the same body as before.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 
 from thalweg.graph.build import graph_of
 from thalweg.graph.graph import Graph, get_default_graph, graphs
+from thalweg.platform.described import described
 from thalweg.public import public
 
 
@@ -41,6 +42,9 @@ class NameScope(ContextDecorator):
                 f"At least one of name ({name}) and default_name ({default_name}) must be provided."
             )
         self._values = values or ()
+
+    def __repr__(self) -> str:
+        return described(self, self._name)
 
     def __enter__(self) -> str:
         current = get_default_graph()
@@ -109,7 +113,23 @@ def device(device_name_or_function: Any) -> AbstractContextManager[None]:
 
 @public("colocate_with")
 def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-    """New nodes of the default graph share the device of `op`."""
+    """Let the nodes that are made inside share the device of another.
+
+    Args:
+        op: a node, tensor or variable.
+        ignore_existing: forget the requests of outer scopes.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> with tf.device("/cpu:0"):
+        ...     v = tf.Variable(1.0)
+        >>> with tf.colocate_with(v.op):
+        ...     y = tf.constant(2.0)
+        >>> y.device == v.device
+        True
+    """
     return get_default_graph().colocate_with(op, ignore_existing)
 
 

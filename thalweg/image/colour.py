@@ -10,7 +10,7 @@ from thalweg.graph.dtypes import as_dtype, float32
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.image.checks import after, require, require_image, sizes_of
-from thalweg.ops.arrays import joining
+from thalweg.ops.arrays import joining, splitting
 from thalweg.ops.core import basic, casting, filling, shaping
 from thalweg.ops.image import colour
 from thalweg.ops.math import arithmetic, compare, division, reduce, transcendental
@@ -77,14 +77,39 @@ def _in_floats(image: Any, change: Callable[..., Tensor], *arguments: Any) -> Te
 
 @public("image.adjust_brightness")
 def adjust_brightness(image: Any, delta: Any) -> Tensor:
-    """Add `delta`, in units of the float range [0, 1], to every pixel."""
+    """Images with a number added to all pixels.
+
+    Args:
+        image: a tensor of any shape.
+        delta: what is added; 1 is the whole range of the dtype.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> sess.run(tf.image.adjust_brightness(tf.constant([0.25, 0.5]), 0.25))
+        array([0.5 , 0.75], dtype=float32)
+    """
     with name_scope(None, "adjust_brightness", [image, delta]):
         return _in_floats(image, arithmetic.add, casting.cast(delta, float32))
 
 
 @public("image.adjust_contrast")
 def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
-    """Move each pixel away from the mean of its channel by a factor."""
+    """Images whose distances from the mean are multiplied by a factor.
+
+    Args:
+        images: [..., height, width, channels]; the mean is that of each channel of each image.
+        contrast_factor: the factor.
+
+    Returns:
+        A tensor of the shape and dtype of `images`.
+
+    Example:
+        >>> image = tf.reshape([1.0, 3.0], [1, 2, 1])
+        >>> sess.run(tf.image.adjust_contrast(image, 2.0)).ravel()
+        array([0., 4.], dtype=float32)
+    """
     with name_scope(None, "adjust_contrast", [images, contrast_factor]):
         return _in_floats(images, _contrasted, contrast_factor)
 
@@ -144,10 +169,23 @@ def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
 
 @public("image.adjust_saturation")
 def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = None) -> Tensor:
-    """Multiply the saturation by a factor."""
+    """RGB images whose saturation is multiplied by a factor.
+
+    Args:
+        image: [..., 3] RGB images.
+        saturation_factor: the factor; 0 makes grey.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> sess.run(tf.image.adjust_saturation(tf.constant([[[1.0, 0.5, 0.5]]]), 0.0))
+        array([[[1., 1., 1.]]], dtype=float32)
+    """
 
     def change(x: Tensor) -> Tensor:
-        hue, saturation, value = joining.split(colour.rgb_to_hsv(_coloured(x)), 3, -1)
+        hue, saturation, value = splitting.split(colour.rgb_to_hsv(_coloured(x)), 3, -1)
         factor = casting.cast(saturation_factor, float32)
         scaled = arithmetic.clip_by_value(saturation * factor, 0.0, 1.0)
         return colour.hsv_to_rgb(joining.concat([hue, scaled, value], -1))

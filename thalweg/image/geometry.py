@@ -50,13 +50,35 @@ def _flipped(image: Tensor, axis: int) -> Tensor:
 
 @public("image.flip_left_right")
 def flip_left_right(image: Any) -> Tensor:
-    """Mirror [height, width, channels] (or a batch) horizontally."""
+    """Images mirrored from left to right.
+
+    Args:
+        image: [height, width, channels], or a batch.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.image.flip_left_right([[[1], [2]]])).ravel()
+        array([2, 1], dtype=int32)
+    """
     return _flipped(_of_any_rank(image), 1)
 
 
 @public("image.flip_up_down")
 def flip_up_down(image: Any) -> Tensor:
-    """Mirror [height, width, channels] (or a batch) vertically."""
+    """Images mirrored from top to bottom.
+
+    Args:
+        image: [height, width, channels], or a batch.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.image.flip_up_down([[[1]], [[2]]])).ravel()
+        array([2, 1], dtype=int32)
+    """
     return _flipped(_of_any_rank(image), 0)
 
 
@@ -81,7 +103,19 @@ def random_flip_left_right(image: Any, seed: int | None = None) -> Tensor:
 
 @public("image.random_flip_up_down")
 def random_flip_up_down(image: Any, seed: int | None = None) -> Tensor:
-    """Mirror vertically with probability one half; each image of a batch on its own."""
+    """Images mirrored from top to bottom, or not, as likely as not.
+
+    Args:
+        image: [height, width, channels], or a batch, each image of which has its own chance.
+        seed: a number that fixes the sequence of choices.
+
+    Returns:
+        A tensor of the shape and dtype of `image`.
+
+    Example:
+        >>> sorted(sess.run(tf.image.random_flip_up_down([[[1]], [[2]]])).ravel().tolist())
+        [1, 2]
+    """
     return _randomly_flipped(image, 0, seed)
 
 
@@ -104,7 +138,19 @@ def rot90(image: Any, k: Any = 1, name: str | None = None) -> Tensor:
 
 @public("image.transpose_image", "image.transpose")
 def transpose_image(image: Any, name: str | None = None) -> Tensor:
-    """Swap rows and columns of an image (or a batch)."""
+    """Images with rows and columns exchanged.
+
+    Args:
+        image: [height, width, channels], or a batch.
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of the same dtype.
+
+    Example:
+        >>> tf.image.transpose_image(tf.zeros([2, 3, 1])).shape.as_list()
+        [3, 2, 1]
+    """
     with name_scope(name, "transpose_image", [image]):
         tensor = _of_any_rank(image)
         return transposing.transpose(tensor, _swapped(tensor))
@@ -165,7 +211,21 @@ def _margin(size: Any, fraction: float) -> Any:
 def pad_to_bounding_box(
     image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
 ) -> Tensor:
-    """Pad with zeros: `offset` rows and columns before the image, the rest after it."""
+    """Images with zeros around them.
+
+    Args:
+        image: [height, width, channels], or a batch.
+        offset_height, offset_width: how many rows and columns of zeros come first.
+        target_height, target_width: the size of the result.
+
+    Returns:
+        A tensor of the same dtype and that size.
+
+    Example:
+        >>> sess.run(tf.image.pad_to_bounding_box([[[7]]], 0, 1, 2, 2))[:, :, 0]
+        array([[0, 7],
+               [0, 0]], dtype=int32)
+    """
     tensor = _one_or_many(image)
     rank = tensor.shape.rank or 3
     sizes = sizes_of(tensor)

@@ -1,6 +1,6 @@
 """Steps explained: `sess.plan(fetches, feeds)` gives a `StepPlan`.
 
-Print it to see what becomes of the step, stage by stage; look at `.kernels` for the code of each;
+Print it to see what becomes of the step, stage by stage; `.kernels` have the code of each;
 measure with `.profile()`. None of it changes the state of the session.
 """
 
@@ -19,11 +19,11 @@ from thalweg.inspect.plan_html import page
 from thalweg.inspect.plan_text import graph_facts, heading, listing, planned_regions
 from thalweg.inspect.plan_walk import (
     HostOp,
-    Part,
     PlannedControl,
     PlannedRegion,
+    PlannedUnit,
     flattened,
-    parts_of,
+    planned_units,
 )
 from thalweg.inspect.profile import Profile, profile
 from thalweg.runtime.plan import Plan, Step
@@ -32,7 +32,7 @@ from thalweg.runtime.resources import Resources
 
 @dataclass(frozen=True, eq=False)
 class StepPlan:
-    """How a step runs: `print` it, look into its `kernels`, or measure it with `profile`.
+    """How a step runs: `print` it, read its `kernels`, or measure it with `profile`.
 
     ```
     plan = sess.plan([train, loss], {x: images, y: labels})
@@ -47,22 +47,22 @@ class StepPlan:
     feeds: Sequence[Any]
     resources: Resources
     graph_size: int
-    parts: Sequence[Part]
+    units: Sequence[PlannedUnit]
 
     @cached_property
     def regions(self) -> list[PlannedRegion]:
-        """The parts that are compiled, those inside others included."""
-        return planned_regions(self.parts)
+        """The regions, those inside others included."""
+        return planned_regions(self.units)
 
     @property
     def host_ops(self) -> list[HostOp]:
         """The nodes that run on their NumPy kernels."""
-        return [part for part in flattened(self.parts) if isinstance(part, HostOp)]
+        return [unit for unit in flattened(self.units) if isinstance(unit, HostOp)]
 
     @property
     def controls(self) -> list[PlannedControl]:
         """The conditionals and loops, and how they ran the last time."""
-        return [part for part in flattened(self.parts) if isinstance(part, PlannedControl)]
+        return [unit for unit in flattened(self.units) if isinstance(unit, PlannedControl)]
 
     @cached_property
     def kernels(self) -> list[PlannedKernel]:
@@ -74,8 +74,8 @@ class StepPlan:
         return profile(self.plan, self.feeds, self.resources, n)
 
     def text(self, most: int | None = None) -> str:
-        """The plan in words; with `most`, only so many kernels of each region, the heaviest."""
-        return "\n".join([*self._heading(), *listing(self.plan, self.parts, self.graph_size, most)])
+        """The plan as text; with `most`, only so many kernels of each region, the heaviest."""
+        return "\n".join([*self._heading(), *listing(self.plan, self.units, self.graph_size, most)])
 
     def _heading(self) -> list[str]:
         fed = zip(self.step.feeds, map(np.shape, self.feeds), strict=True)
@@ -83,7 +83,7 @@ class StepPlan:
 
     def _repr_html_(self) -> str:
         """The plan in a notebook: its regions as tables, kernels with their share of the work."""
-        facts = [*self._heading(), *graph_facts(self.plan, self.parts, self.graph_size)]
+        facts = [*self._heading(), *graph_facts(self.plan, self.units, self.graph_size)]
         return page(facts, self.regions)
 
     def __str__(self) -> str:
@@ -102,8 +102,8 @@ def explain(
 ) -> StepPlan:
     """Lower and compile a plan for these feeds, and tell how it runs."""
     shapes = dict(zip(step.feeds, map(np.shape, feeds), strict=True))
-    parts = parts_of(plan, shapes, resources.on(plan.device), device)
+    units = planned_units(plan, shapes, resources.on(plan.device), device)
     for each in plan.partitions:
         own = {tensor: np.shape(feeds[place]) for place, tensor in each.partition.feeds}
-        parts += parts_of(each.plan, own, resources.on(each.device.name), each.device)
-    return StepPlan(step, plan, feeds, resources, graph_size, parts)
+        units += planned_units(each.plan, own, resources.on(each.device.name), each.device)
+    return StepPlan(step, plan, feeds, resources, graph_size, units)

@@ -1,7 +1,7 @@
-"""The kernels of a native step, as a reader wants them: by name, with the ops and the user's lines
-they come from, their size, and their code.
+"""The kernels of a program, for readers: by name, with the ops and the user's lines they come from,
+their size, and their code.
 
-Comes in: a `NativeStep`. Goes out: a `PlannedKernel` for each of its launches.
+Comes in: a `Program`. Goes out: a `PlannedKernel` for each of its launches.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class PlannedKernel:
 
     @cached_property
     def name(self) -> str:
-        """Its ops in words: `conv2d+bias_add+relu`."""
-        prefix = "check_" if self.kind == "check" else ""
+        """Its ops as a name: `conv2d+bias_add+relu`."""
+        prefix = "check_" if self.form == "check" else ""
         return prefix + short_name(node.type for node in self.nodes)
 
     @property
@@ -72,11 +72,11 @@ class PlannedKernel:
     def main(self) -> Node:
         """The node that most of the work is for."""
         nodes = self.call.launch.nodes
-        return nodes[0] if self.kind == "contraction" else nodes[-1]
+        return nodes[0] if self.form == "contraction" else nodes[-1]
 
     @property
-    def kind(self) -> str:
-        """`contraction`, `loops`, or `check` for loops that only look whether indices are good."""
+    def form(self) -> str:
+        """`contraction`, `loops`, or `check` for loops that only check indices."""
         if isinstance(self.kernel, Contraction):
             return "contraction"
         return "loops" if self.kernel.stores else "check"
@@ -124,7 +124,7 @@ class PlannedKernel:
         return len(self.call.functions)
 
     @property
-    def waits(self) -> int:
+    def barriers(self) -> int:
         """At how many barriers its threads meet: before it, and between its phases."""
         return sum(self.call.barriers) if self.threads > 1 else 0
 
@@ -144,15 +144,16 @@ class PlannedKernel:
         return assembly(self.emitted.text, self.pool.target, self.emitted.passes)
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {self.kind} {self.space}>"
+        return f"<{self.name}: {self.form} {self.space}>"
 
 
-def kernels_of(step: Program) -> list[PlannedKernel]:
-    """The kernels of a native step, in order."""
-    computed = {node for call in step.calls for node in call.launch.nodes}
+def kernels_of(program: Program) -> list[PlannedKernel]:
+    """The kernels of a program, in order."""
+    lowered, pool, threads = program.lowered, program.pool, program.threads
+    computed = {node for call in program.calls for node in call.launch.nodes}
     return [
-        PlannedKernel(call, _fused(call.launch, step.lowered, computed), step.pool, step.threads)
-        for call in step.calls
+        PlannedKernel(call, _fused(call.launch, lowered, computed), pool, threads)
+        for call in program.calls
     ]
 
 

@@ -11,9 +11,9 @@ from thalweg.inspect.kernel_info import PlannedKernel
 from thalweg.inspect.plan_text_control import control_lines
 from thalweg.inspect.plan_walk import (
     HostOp,
-    Part,
     PlannedControl,
     PlannedRegion,
+    PlannedUnit,
     flattened,
     is_variable,
 )
@@ -22,7 +22,7 @@ from thalweg.runtime.plan import Plan
 
 _WIDEST = 56
 _MAX_SHAPES = 6
-KERNEL_HEAD = ("#", "kernel", "kind", "iterations", "flops", "bytes", "threads", "waits")
+KERNEL_HEAD = ("#", "kernel", "form", "iterations", "flops", "bytes", "threads", "barriers")
 Shapes = Mapping[Tensor, tuple[int, ...]]
 
 
@@ -38,10 +38,12 @@ def described(tensor: Tensor, shape: Sequence[int]) -> str:
     return f"{tensor.name} {tensor.dtype.base_dtype.name}{list(shape)}"
 
 
-def listing(plan: Plan, parts: Sequence[Part], graph_size: int, most: int | None) -> list[str]:
+def listing(
+    plan: Plan, units: Sequence[PlannedUnit], graph_size: int, most: int | None
+) -> list[str]:
     """The stages of a step: the graph, host ops, and each region down to its kernels."""
-    lines, first = graph_facts(plan, parts, graph_size), 1
-    for number, region in enumerate(planned_regions(parts), 1):
+    lines, first = graph_facts(plan, units, graph_size), 1
+    for number, region in enumerate(planned_regions(units), 1):
         lines += ["", *region_facts(region, number)]
         if region.kernels:
             lines += kernel_lines(region.kernels, first, most)
@@ -49,17 +51,17 @@ def listing(plan: Plan, parts: Sequence[Part], graph_size: int, most: int | None
     return lines
 
 
-def planned_regions(parts: Sequence[Part]) -> list[PlannedRegion]:
-    """The parts that are compiled, those inside others included."""
-    return [part for part in flattened(parts) if isinstance(part, PlannedRegion)]
+def planned_regions(units: Sequence[PlannedUnit]) -> list[PlannedRegion]:
+    """The regions, those inside others included."""
+    return [unit for unit in flattened(units) if isinstance(unit, PlannedRegion)]
 
 
-def graph_facts(plan: Plan, parts: Sequence[Part], graph_size: int) -> list[str]:
+def graph_facts(plan: Plan, units: Sequence[PlannedUnit], graph_size: int) -> list[str]:
     """What becomes of the graph as a whole, and what of it is not compiled."""
-    every = list(flattened(parts))
-    hosts = [part for part in every if isinstance(part, HostOp)]
-    controls = [part for part in every if isinstance(part, PlannedControl)]
-    cut = _cut_line(plan, planned_regions(parts), hosts, len(controls))
+    every = list(flattened(units))
+    hosts = [unit for unit in every if isinstance(unit, HostOp)]
+    controls = [unit for unit in every if isinstance(unit, PlannedControl)]
+    cut = _cut_line(plan, planned_regions(units), hosts, len(controls))
     lines = [_graph_line(plan, graph_size), cut]
     lines += [line for host in hosts for line in _host_lines(host)]
     return lines + [line for control in controls for line in control_lines(control)]
@@ -108,15 +110,15 @@ def _lowered_lines(region: PlannedRegion, step: Program, number: int) -> list[st
     lowered, kernels = step.lowered, region.kernels
     nodes = region.region.nodes
     known = sum(all(t in lowered.spec.values for t in n.outputs) and bool(n.outputs) for n in nodes)
-    waits = sum(kernel.waits for kernel in kernels)
-    checks = sum(kernel.kind == "check" for kernel in kernels)
+    barriers = sum(kernel.barriers for kernel in kernels)
+    checks = sum(kernel.form == "check" for kernel in kernels)
     kept = plural(len(kernels) - checks, "kernel") + (
         f" and {plural(checks, 'check')} of indices" if checks else ""
     )
     return [
         f"region {number} {plural(len(nodes), 'node')}, {known} known before the step runs",
         f"fused    {plural(lowered.unfused, 'loop nest')} into {kept}",
-        f"runs     on {plural(step.threads, 'thread')}, {plural(waits, 'barrier')}",
+        f"runs     on {plural(step.threads, 'thread')}, {plural(barriers, 'barrier')}",
         f"compiled {_made(region)}",
     ]
 
@@ -213,12 +215,12 @@ def kernel_row(number: int, kernel: PlannedKernel) -> tuple[str, ...]:
     return (
         str(number),
         clipped(kernel.name),
-        kernel.kind,
+        kernel.form,
         kernel.space,
         amount(kernel.flops),
         size(kernel.bytes),
         str(kernel.users),
-        str(kernel.waits or ""),
+        str(kernel.barriers or ""),
     )
 
 

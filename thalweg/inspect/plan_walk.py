@@ -1,8 +1,8 @@
-"""The parts of a plan as a step with these feeds would run them, found without running it.
+"""The units of a plan as a step with these feeds would run them, found without running it.
 
 The instructions of a plan are walked with the shapes that are known ahead; regions are lowered and
 compiled as the step would. Goes out: host ops with the reason why they are not compiled, and
-regions with their native steps. Variables are looked at and never changed.
+regions with their programs. Variables are looked at and never changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from thalweg.ops.core.context import VariableCell
 from thalweg.partition.transfers import Transfer
 from thalweg.runtime.cancellation import Cancellation
 from thalweg.runtime.compiled import Executable
-from thalweg.runtime.control_region import ControlCall, DataflowCall
+from thalweg.runtime.dataflow.control_region import ControlCall, DataflowCall
 from thalweg.runtime.kernels import Context, Instruction
 from thalweg.runtime.plan import Plan, region_plan
 from thalweg.runtime.resources import Resources
@@ -47,7 +47,7 @@ class HostOp:
 
 @dataclass(frozen=True)
 class Made:
-    """What making a native step took: kernels by where they came from, and seconds."""
+    """What making a program took: kernels by where they came from, and seconds."""
 
     seconds: float
     compiled: int
@@ -63,7 +63,7 @@ class PlannedRegion:
     step: Program | None = None
     made: Made | None = None  # None where it had been compiled before
     seen: Sequence[Sequence[Shape]] = ()  # the shapes it was compiled for so far, in order
-    parts: Sequence[Part] = ()  # where one of its nodes cannot be compiled: what is around it
+    units: Sequence[PlannedUnit] = ()  # of a region with a node that cannot be compiled
 
     @cached_property
     def kernels(self) -> list[PlannedKernel]:
@@ -90,27 +90,27 @@ class PlannedControl:
     reason: str = ""  # why the executor ran it
 
 
-Part = HostOp | PlannedRegion | PlannedControl
+PlannedUnit = HostOp | PlannedRegion | PlannedControl
 
 
-def flattened(parts: Sequence[Part]) -> Iterator[Part]:
-    """Parts in order; a region that runs in parts is these parts."""
-    for part in parts:
-        if isinstance(part, PlannedRegion) and part.parts:
-            yield from flattened(part.parts)
+def flattened(units: Sequence[PlannedUnit]) -> Iterator[PlannedUnit]:
+    """Units in order; a region that is partly compiled is the units inside it."""
+    for unit in units:
+        if isinstance(unit, PlannedRegion) and unit.units:
+            yield from flattened(unit.units)
         else:
-            yield part
+            yield unit
 
 
-def parts_of(
+def planned_units(
     plan: Plan, shapes: Mapping[Tensor, Shape], resources: Resources, device: Device
-) -> list[Part]:
+) -> list[PlannedUnit]:
     """What a plan runs on feeds of these shapes, in order."""
-    return _Walk(resources, device, dict(shapes)).parts(plan.instructions)
+    return _ShapeWalk(resources, device, dict(shapes)).units(plan.instructions)
 
 
 @dataclass
-class _Walk:
+class _ShapeWalk:
     """The instructions of a plan, seen in order with the shapes that are known."""
 
     resources: Resources
@@ -119,8 +119,8 @@ class _Walk:
     cells: dict[Tensor, VariableCell] = field(default_factory=dict[Tensor, VariableCell])
     reasons: dict[Node, str] = field(default_factory=dict[Node, str])
 
-    def parts(self, instructions: Sequence[Instruction]) -> list[Part]:
-        found: list[Part] = []
+    def units(self, instructions: Sequence[Instruction]) -> list[PlannedUnit]:
+        found: list[PlannedUnit] = []
         for instruction in instructions:
             if isinstance(instruction.call, Executable):
                 found.append(self._region(instruction.call))
@@ -188,17 +188,17 @@ class _Walk:
         self, region: Region, key: tuple[Shape, ...], cells: Sequence[VariableCell]
     ) -> PlannedRegion:
         """A region that has a node which cannot be compiled: that node, and what is around it."""
-        parts: list[Part] = []
+        units: list[PlannedUnit] = []
 
         def cut(region: Region, node: Node | None, device: Device) -> Callable[..., list[Any]]:
             failure = sys.exception()  # regions are cut while the reason for it is being handled
             if node is not None and isinstance(failure, NotCompiled):
                 self.reasons[node] = failure.reason
-            parts.extend(self.parts(region_plan(region, node, device).instructions))
+            units.extend(self.units(region_plan(region, node, device).instructions))
             return lambda *_: []
 
         Executable(region, self.device, cut).compile(key, cells)
-        return PlannedRegion(region, parts=parts)
+        return PlannedRegion(region, units=units)
 
 
 def is_variable(node: Node) -> bool:

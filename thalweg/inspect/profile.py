@@ -23,8 +23,8 @@ from thalweg.codegen.contraction.amx_plan import on_matrix_unit
 from thalweg.codegen.machine import host
 from thalweg.device.cpu.peaks import arithmetic_peak, copy_peak, matrix_peak
 from thalweg.device.cpu.program import Program
+from thalweg.graph.analysis.node_effects import inner_nodes
 from thalweg.graph.node import Node, Tensor
-from thalweg.graph.node_effects import inner_nodes
 from thalweg.inspect.kernel_info import PlannedKernel, kernels_of, snake_case
 from thalweg.inspect.plan_text import clipped, plural, table
 from thalweg.inspect.plan_walk import is_variable
@@ -48,7 +48,7 @@ _GROUP_HEAD = ("all kernels of the same ops", "count", "time", "share", "of peak
 
 
 @dataclass(frozen=True)
-class TimedProgram:
+class ProgramRun:
     """One run of a native program: its kernels, and when they ran."""
 
     kernels: Sequence[PlannedKernel]
@@ -86,7 +86,7 @@ class TimedProgram:
 
 
 @dataclass(frozen=True)
-class Host:
+class HostRun:
     """One run of a host op."""
 
     node: Node
@@ -94,7 +94,7 @@ class Host:
     end: int
 
 
-Event = TimedProgram | Host
+Event = ProgramRun | HostRun
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Row:
 
     number: int
     name: str
-    kind: str
+    form: str
     iterations: str
     best: float
     median: float
@@ -165,7 +165,7 @@ class Profile:
         found: list[Row] = []
         for place, event in enumerate(self.runs[0]):
             events = [run[place] for run in self.runs if place < len(run)]
-            if isinstance(event, Host):
+            if isinstance(event, HostRun):
                 found.append(self._host_row(event, [_span(e) for e in events]))
             else:
                 first = 1 + sum(row.number > 0 for row in found)
@@ -187,7 +187,7 @@ class Profile:
         """Which share of the threads' time nothing ran in: at barriers, or one thread alone."""
         return max(1.0 - sum(row.share for row in self.rows), 0.0)
 
-    def _kernel_rows(self, programs: Sequence[TimedProgram], first: int) -> list[Row]:
+    def _kernel_rows(self, programs: Sequence[ProgramRun], first: int) -> list[Row]:
         waits = [program.waits() for program in programs]
         return [
             self._kernel_row(
@@ -206,7 +206,7 @@ class Profile:
         return Row(
             number,
             kernel.name,
-            kernel.kind,
+            kernel.form,
             kernel.space,
             best,
             median(spans),
@@ -220,7 +220,7 @@ class Profile:
             kernel.lines,
         )
 
-    def _host_row(self, host: Host, spans: Sequence[int]) -> Row:
+    def _host_row(self, host: HostRun, spans: Sequence[int]) -> Row:
         node, seconds = host.node, [span / 1e9 for span in spans]
         times = min(seconds), median(seconds), 0.0, sum(spans) / self.capacity
         name = snake_case(node.type)
@@ -252,7 +252,7 @@ class Profile:
         times = self.seconds
         flops = sum(row.flops for row in self.rows)
         rate = flops / min(times) / 1e9 if min(times) else 0.0
-        programs = [event for event in self.runs[0] if isinstance(event, TimedProgram)]
+        programs = [event for event in self.runs[0] if isinstance(event, ProgramRun)]
         threads = max((event.times.shape[1] for event in programs), default=1)
         return [
             f"profile  {plural(len(self.runs), 'run')} on {plural(threads, 'thread')}: best "
@@ -285,9 +285,9 @@ class Profile:
         process = trace.process("step")
         for thread in sorted({span.thread for span in spans}):
             trace.lane(process, thread, f"thread {thread}")
-        for name, kind, thread, begin, end, about in spans:
+        for name, category, thread, begin, end, about in spans:
             start = Track(process, thread, (begin - begun) / 1e3)
-            trace.emit("X", kind, name, start, dur=(end - begin) / 1e3, args=about)
+            trace.emit("X", category, name, start, dur=(end - begin) / 1e3, args=about)
         Path(path).write_text(trace.format_to_string(pretty=True))
 
 
@@ -316,16 +316,16 @@ def _time(seconds: float) -> str:
 
 
 def _span(event: Event) -> int:
-    return event.span if isinstance(event, TimedProgram) else event.end - event.start
+    return event.span if isinstance(event, ProgramRun) else event.end - event.start
 
 
-def _is_same(event: Event, first: TimedProgram) -> TypeGuard[TimedProgram]:
+def _is_same(event: Event, first: ProgramRun) -> TypeGuard[ProgramRun]:
     """Whether an event is a run of the same kernels: sizes may differ from run to run."""
-    return isinstance(event, TimedProgram) and event.times.shape == first.times.shape
+    return isinstance(event, ProgramRun) and event.times.shape == first.times.shape
 
 
 def _capacity(event: Event) -> int:
-    threads = event.times.shape[1] if isinstance(event, TimedProgram) else 1
+    threads = event.times.shape[1] if isinstance(event, ProgramRun) else 1
     return threads * _span(event)
 
 
@@ -359,7 +359,7 @@ class _Span(NamedTuple):
     """One call on one thread: when it began and ended in nanoseconds, and what is said of it."""
 
     name: str
-    kind: str
+    category: str
     thread: int
     begin: int
     end: int
@@ -367,7 +367,7 @@ class _Span(NamedTuple):
 
 
 def _spans(event: Event) -> Iterator[_Span]:
-    if isinstance(event, Host):
+    if isinstance(event, HostRun):
         about = {"ops": [event.node.name], "lines": [event.node.origin]}
         yield _Span(snake_case(event.node.type), "host", 0, event.start, event.end, about)
         return
@@ -379,7 +379,7 @@ def _spans(event: Event) -> Iterator[_Span]:
                 if end:
                     waited = {"waited_us": int(waits[entry, thread]) / 1e3}
                     when = thread, int(begin), int(end)
-                    yield _Span(kernel.name, kernel.kind, *when, about | waited)
+                    yield _Span(kernel.name, kernel.form, *when, about | waited)
 
 
 def _about(kernel: PlannedKernel) -> dict[str, Any]:
@@ -468,12 +468,12 @@ class _Private:
         start = time.perf_counter_ns()
         run_single(instruction._replace(frees=()), slots, context)
         if _is_host(instruction):
-            self.events.append(Host(instruction.node, start, time.perf_counter_ns()))
+            self.events.append(HostRun(instruction.node, start, time.perf_counter_ns()))
 
     def _ran(self, step: Program, times: Times) -> None:
         if id(step) not in self._kernels:  # steps live as long as their plan, so ids stay theirs
             self._kernels[id(step)] = kernels_of(step)
-        self.events.append(TimedProgram(self._kernels[id(step)], times))
+        self.events.append(ProgramRun(self._kernels[id(step)], times))
 
 
 class _Copies(Resources):

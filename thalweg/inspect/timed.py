@@ -1,6 +1,6 @@
-"""Native steps run with a clock: who wants to know when each kernel ran wraps a region's call.
+"""Programs run with a clock: a region's call is wrapped to note when each kernel ran.
 
-A `TimedRegion` does what the region does, and hands on the step that ran with the times of its
+A `TimedRegion` does what the region does, and hands on the program that ran with the times of its
 entries. Nodes that run between compiled parts of a region are seen through a `TimedContext`.
 """
 
@@ -18,10 +18,11 @@ from thalweg.device.cpu.pool import Pool, StepTable
 from thalweg.device.cpu.program import Program
 from thalweg.runtime.compiled import Executable
 from thalweg.runtime.kernels import Context, Instruction, run
+from thalweg.runtime.sending import SendingExecutable
 
 #: nanoseconds: [entry, thread, begin and end]; zeros where a thread made no call
 Times = NDArray[np.int64]
-#: (the step that ran, the times of its program)
+#: (the program that ran, the times of its entries)
 Ran = Callable[[Program, Times], None]
 #: run one instruction over slots in a context
 Single = Callable[[Instruction, list[Any], Context], None]
@@ -70,7 +71,9 @@ class TimedRegion:
         results = self._timed(program, context, arrays, cells) if is_timed else None
         if results is None:
             inner = TimedContext(context.node, context.resources, context.cancellation, region=self)
-            return self.compiled.run(inner, arrays, cells)
+            results = Executable.run(self.compiled, inner, arrays, cells)
+        if isinstance(self.compiled, SendingExecutable) and context.rendezvous is not None:
+            self.compiled.send(context, results)
         return results
 
     def _timed(

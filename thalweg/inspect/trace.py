@@ -100,7 +100,7 @@ class Trace(list[Timed]):
             self._note(instruction.node, start, time.perf_counter_ns(), {})
 
     def _ran(self, step: Program, times: Times) -> None:
-        """Note the nodes of a native step: those known before first, then kernel by kernel."""
+        """Note the nodes of a program: those known before first, then kernel by kernel."""
         shapes = step.lowered.spec.shapes
         ran = times[times > 0]
         start = int(ran.min()) if ran.size else time.perf_counter_ns()

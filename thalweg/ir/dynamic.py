@@ -55,6 +55,13 @@ def times(*numbers: int) -> int:
     return made
 
 
+def factors_of(number: int) -> tuple[int, ...]:
+    """Integers whose product is a number, none of them a product itself."""
+    if not isinstance(number, DynamicProduct):
+        return (number,)
+    return tuple(factor for part in number.factors for factor in factors_of(part))
+
+
 def is_static(number: int) -> bool:
     """Whether an integer is known when code is made."""
     return not isinstance(number, Dynamic)

@@ -80,7 +80,7 @@ class Affine:
         return self._hash
 
     def __reduce__(self) -> tuple[type[Affine], tuple[int, dict[Term, int]]]:
-        return Affine, (self.constant, self.terms)
+        return Affine, (self.constant, self.terms)  # as programs on disk keep it
 
     def __repr__(self) -> str:
         parts = [f"{factor}*{_name(term)}" for term, factor in self.terms.items()]

@@ -9,12 +9,14 @@ sum (`Accumulated`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from thalweg.ir.dynamic import is_static
-from thalweg.ir.expr import Expr, Variable
+from thalweg.ir.dynamic import Dynamic, factors_of, is_static
+from thalweg.ir.expr import Expr, Index, Load, Reduce, Variable, Word, constant
 from thalweg.ir.index import Affine
+from thalweg.ir.rewrite import Rewriter, postorder
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,12 @@ class Store:
     inside: Expr | None = None
     distinct: frozenset[Variable] = frozenset()
 
+    @property
+    def roots(self) -> list[Expr]:
+        """The expressions that it computes."""
+        inside = [] if self.inside is None else [self.inside]
+        return [self.value, *inside, *self.offset.parts]
+
 
 @dataclass(frozen=True, eq=False)
 class Check:
@@ -57,6 +65,11 @@ class Check:
     variables: tuple[Variable, ...]
     condition: Expr
     fault: int  # what goes into the fault word: the number of the check in its step, from 1
+
+    @property
+    def roots(self) -> list[Expr]:
+        """The expressions that it computes."""
+        return [self.condition]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +85,22 @@ class Loops:
     stores: tuple[Store, ...]
     checks: tuple[Check, ...] = ()
     serial: frozenset[Variable] = frozenset()
+
+    @property
+    def roots(self) -> list[Expr]:
+        """All expressions that are computed for a store or a check."""
+        return [root for work in (*self.checks, *self.stores) for root in work.roots]
+
+    @property
+    def offsets(self) -> list[Affine]:
+        """The places of all loads and stores."""
+        return _loaded(self.roots) + [store.offset for store in self.stores]
+
+    @property
+    def words(self) -> list[int]:
+        """The argument words that the kernel computes with."""
+        bound = [v for e in postorder(self.roots) if isinstance(e, Reduce) for v in e.variables]
+        return _words(self, (*self.variables, *bound), ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,5 +134,111 @@ class Contraction:
     dtype: Any
     stores: tuple[Store, ...]
 
+    @property
+    def bounds(self) -> tuple[tuple[int, Affine, int], ...]:
+        """Those of both factors."""
+        return self.a.bounds + self.b.bounds
+
+    @property
+    def roots(self) -> list[Expr]:
+        """All expressions that are computed for a factor or a store."""
+        limited = [part for _, offset, _ in self.bounds for part in offset.parts]
+        stored = [root for store in self.stores for root in store.roots]
+        return [self.a.value, self.b.value, *limited, *stored]
+
+    @property
+    def offsets(self) -> list[Affine]:
+        """Every place that the kernel reads, writes or compares."""
+        limited = [offset for _, offset, _ in self.bounds]
+        return _loaded(self.roots) + limited + [store.offset for store in self.stores]
+
+    @property
+    def words(self) -> list[int]:
+        """The argument words that the kernel computes with."""
+        limits = [limit for low, _, high in self.bounds for limit in (low, high)]
+        return _words(self, (*self.batch, *self.rows, *self.columns, *self.reduced), limits)
+
 
 Kernel = Loops | Contraction
+
+
+def _loaded(roots: Iterable[Expr]) -> list[Affine]:
+    return [part.offset for part in postorder(roots) if isinstance(part, Load)]
+
+
+def _words(kernel: Kernel, variables: Iterable[Variable], limits: Iterable[int]) -> list[int]:
+    numbers = [*(variable.extent for variable in variables), *limits]
+    numbers += [number for offset in kernel.offsets for number in offset.integers]
+    numbers += [part.number for part in postorder(kernel.roots) if isinstance(part, Word)]
+    factors = [factor for number in numbers for factor in factors_of(number)]
+    return sorted({factor.word for factor in factors if isinstance(factor, Dynamic)})
+
+
+class KernelRewriter(Rewriter):
+    """Rewrites kernels and their expressions over other variables.
+
+    Terms of offsets stay as they are made: quotients and remainders remain expressions.
+    """
+
+    def renamed(self, variable: Variable) -> Variable | None:
+        """What a variable becomes; None: it can only be 0."""
+        return variable
+
+    def index(self, variable: Variable) -> Expr:
+        new = self.renamed(variable)
+        return constant(0) if new is None else Index(new)
+
+    def variables(self, variables: Iterable[Variable]) -> tuple[Variable, ...]:
+        return tuple([new for v in variables if (new := self.renamed(v)) is not None])
+
+    def scanned(self, variable: Variable) -> Variable:
+        new = self.renamed(variable)
+        assert new is not None, "a scan needs its variable"
+        return new
+
+    def offset(self, offset: Affine) -> Affine:
+        return offset.replaced(self._term)
+
+    def _term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
+        made = self.renamed(term) if isinstance(term, Variable) else self.new(term)
+        if made is None:
+            return Affine(0)
+        return None if made is term else made
+
+    def loops(self, kernel: Loops) -> Loops:
+        """A kernel of loops with all its expressions rewritten."""
+        for root in kernel.roots:
+            self.of(root)
+        return Loops(
+            kernel.arguments,
+            self.variables(kernel.variables),
+            tuple(map(self.store, kernel.stores)),
+            tuple(map(self.check, kernel.checks)),
+            frozenset(self.variables(kernel.serial)),
+        )
+
+    def contraction(self, kernel: Contraction) -> Contraction:
+        """A contraction over the same variables with all its expressions rewritten."""
+        for root in kernel.roots:
+            self.of(root)
+        stores = tuple(map(self.store, kernel.stores))
+        return replace(kernel, a=self.access(kernel.a), b=self.access(kernel.b), stores=stores)
+
+    def store(self, store: Store) -> Store:
+        """A store whose expressions were rewritten."""
+        return replace(
+            store,
+            variables=self.variables(store.variables),
+            offset=self.offset(store.offset),
+            value=self.new(store.value),
+            inside=None if store.inside is None else self.new(store.inside),
+        )
+
+    def check(self, check: Check) -> Check:
+        """A check whose condition was rewritten."""
+        return Check(self.variables(check.variables), self.new(check.condition), check.fault)
+
+    def access(self, access: Access) -> Access:
+        """A factor whose expressions were rewritten."""
+        bounds = [(low, self.offset(offset), high) for low, offset, high in access.bounds]
+        return Access(self.new(access.value), tuple(bounds))

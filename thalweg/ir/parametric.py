@@ -15,8 +15,16 @@ from thalweg.ir.dynamic import Dynamic, dynamic
 from thalweg.ir.expr import Const, Expr, Load, Variable, Word, constant
 from thalweg.ir.fingerprint import fingerprint, is_integer, note_fingerprint
 from thalweg.ir.index import Affine, Term, term_expression
-from thalweg.ir.kernel import Access, Argument, Check, Contraction, Kernel, Loops, Store
-from thalweg.ir.rewrite import KernelRewriter
+from thalweg.ir.kernel import (
+    Access,
+    Argument,
+    Check,
+    Contraction,
+    Kernel,
+    KernelRewriter,
+    Loops,
+    Store,
+)
 
 Change = Callable[[int], int]
 
@@ -81,8 +89,8 @@ class _ChangeIntegers(KernelRewriter):
             return Loops(
                 arguments,
                 variables,
-                tuple(self._store(store) for store in kernel.stores),
-                tuple(self._check(check) for check in kernel.checks),
+                tuple(self.store(store) for store in kernel.stores),
+                tuple(self.check(check) for check in kernel.checks),
                 frozenset(self.renamed(variable) for variable in kernel.serial),
             )
         return Contraction(
@@ -91,10 +99,10 @@ class _ChangeIntegers(KernelRewriter):
             self.variables(kernel.rows),
             self.variables(kernel.columns),
             self.variables(kernel.reduced),
-            self._access(kernel.a),
-            self._access(kernel.b),
+            self.access(kernel.a),
+            self.access(kernel.b),
             kernel.dtype,
-            tuple(self._store(store) for store in kernel.stores),
+            tuple(self.store(store) for store in kernel.stores),
         )
 
     def _argument(self, argument: Argument) -> Argument:
@@ -108,7 +116,7 @@ class _ChangeIntegers(KernelRewriter):
             self._variables[variable] = Variable(extent, variable.name)
         return self._variables[variable]
 
-    def _store(self, store: Store) -> Store:
+    def store(self, store: Store) -> Store:
         return Store(
             self._arguments[store.argument],
             self.variables(store.variables),
@@ -119,10 +127,10 @@ class _ChangeIntegers(KernelRewriter):
             frozenset(self.renamed(variable) for variable in store.distinct),
         )
 
-    def _check(self, check: Check) -> Check:
+    def check(self, check: Check) -> Check:
         return Check(self.variables(check.variables), self._value(check.condition), check.fault)
 
-    def _access(self, access: Access) -> Access:
+    def access(self, access: Access) -> Access:
         bounds = [
             (self._change(low), self._bound(place), self._change(high))
             for low, place, high in access.bounds

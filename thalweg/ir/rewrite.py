@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable, constant
+from thalweg.ir.expr import Call, Cast, Expr, Index, Load, Reduce, Scan, Select, Variable
 from thalweg.ir.index import Affine
 from thalweg.ir.types import Dtype
 
@@ -163,38 +163,6 @@ class Replace(Rewriter):
 
     def early(self, node: Expr) -> Expr | None:
         return self._replace(node)
-
-
-class KernelRewriter(Rewriter):
-    """Rewrites the expressions of kernels over other variables.
-
-    Terms of offsets stay as they are made: quotients and remainders remain expressions.
-    """
-
-    def renamed(self, variable: Variable) -> Variable | None:
-        """What a variable becomes; None: it can only be 0."""
-        return variable
-
-    def index(self, variable: Variable) -> Expr:
-        new = self.renamed(variable)
-        return constant(0) if new is None else Index(new)
-
-    def variables(self, variables: Iterable[Variable]) -> tuple[Variable, ...]:
-        return tuple([new for v in variables if (new := self.renamed(v)) is not None])
-
-    def scanned(self, variable: Variable) -> Variable:
-        new = self.renamed(variable)
-        assert new is not None, "a scan needs its variable"
-        return new
-
-    def offset(self, offset: Affine) -> Affine:
-        return offset.replaced(self._term)
-
-    def _term(self, term: Variable | Expr) -> Affine | Variable | Expr | None:
-        made = self.renamed(term) if isinstance(term, Variable) else self.new(term)
-        if made is None:
-            return Affine(0)
-        return None if made is term else made
 
 
 def free_variables(expr: Expr) -> frozenset[Variable]:

@@ -62,28 +62,12 @@ def faults(kernel: Kernel) -> Iterator[str]:
     for store in kernel.stores:
         if store.argument not in kernel.arguments or not store.argument.written:
             yield f"argument {store.argument.position} is stored to and not said to be written"
-    for load in [part for part in postorder(_roots(kernel)) if isinstance(part, Load)]:
+    for load in [part for part in postorder(kernel.roots) if isinstance(part, Load)]:
         if load.buffer not in kernel.arguments:
             yield "a load is of a buffer that is no argument"
-    for offset in _offsets(kernel):
+    for offset in kernel.offsets:
         if any(isinstance(term, FloorMod) for term in offset.terms):
             yield f"a quotient or remainder in {offset} is no expression"
-
-
-def _roots(kernel: Kernel) -> list[Expr | None]:
-    roots: list[Expr | None] = []
-    for store in kernel.stores:
-        roots += store.value, store.inside, *store.offset.parts
-    if isinstance(kernel, Loops):
-        return [*roots, *(check.condition for check in kernel.checks)]
-    return [*roots, kernel.a.value, kernel.b.value]
-
-
-def _offsets(kernel: Kernel) -> list[Affine]:
-    loads = [part.offset for part in postorder(_roots(kernel)) if isinstance(part, Load)]
-    sides = () if isinstance(kernel, Loops) else (kernel.a, kernel.b)
-    bounds = [offset for side in sides for _, offset, _ in side.bounds]
-    return [*loads, *bounds, *(store.offset for store in kernel.stores)]
 
 
 def _loops_faults(kernel: Loops) -> Iterator[str]:
@@ -97,7 +81,7 @@ def _loops_faults(kernel: Loops) -> Iterator[str]:
         yield from store_faults(store, store.argument, None)
     for check in kernel.checks:
         yield from check_faults(check)
-    for scan in [part for part in postorder(_roots(kernel)) if isinstance(part, Scan)]:
+    for scan in [part for part in postorder(kernel.roots) if isinstance(part, Scan)]:
         if scan.variable not in kernel.serial:
             yield f"a scan goes along {scan.variable.name}, which is not serial"
 

@@ -12,6 +12,7 @@ from typing import Any
 from thalweg.graph import nest
 from thalweg.graph.collections import GraphKeys, add_to_collections
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies, name_scope
 from thalweg.layers import convolutional, core, normalization, pooling
@@ -126,7 +127,20 @@ def fully_connected(
 
 @public("contrib.layers.linear")
 def linear(inputs: Any, num_outputs: int, **kwargs: Any) -> Tensor:
-    """`fully_connected` without an activation."""
+    """`tf.contrib.layers.fully_connected` without an activation.
+
+    Args:
+        inputs: [..., depth].
+        num_outputs: the size of the last axis of the result.
+        kwargs: what `fully_connected` takes besides.
+
+    Returns:
+        A tensor [..., num_outputs].
+
+    Example:
+        >>> tf.contrib.layers.linear(tf.zeros([2, 4]), 3).shape.as_list()
+        [2, 3]
+    """
     return fully_connected(inputs, num_outputs, activation_fn=None, **kwargs)
 
 
@@ -267,7 +281,7 @@ def avg_pool2d(
 
 
 @public("contrib.layers.flatten")
-def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> Tensor:
+def flatten(inputs: TensorLike, outputs_collections: Any = None, scope: Any = None) -> Tensor:
     """All axes but the first as one.
 
     Args:
@@ -289,7 +303,7 @@ def flatten(inputs: Any, outputs_collections: Any = None, scope: Any = None) -> 
 
 @public("contrib.layers.dropout")
 def dropout(
-    inputs: Any,
+    inputs: TensorLike,
     keep_prob: Any = 0.5,
     noise_shape: Any = None,
     is_training: Any = True,
@@ -322,7 +336,7 @@ def dropout(
 
 @public("contrib.layers.batch_norm")
 def batch_norm(
-    inputs: Any,
+    inputs: TensorLike,
     decay: float = 0.999,
     center: bool = True,
     scale: bool = False,
@@ -355,7 +369,7 @@ def batch_norm(
         reuse: whether the variables of the scope are shared.
         variables_collections, outputs_collections: collections to join.
         trainable: whether optimizers change the variables by default.
-        fused: taken for old programs.
+        fused: whether one op normalizes, which takes images by channel; None: where that fits.
         data_format: "NHWC" or "NCHW".
         scope: the variable scope; "BatchNorm" if None.
 

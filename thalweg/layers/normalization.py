@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from thalweg.graph import nest
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import colocate_with, control_dependencies
 from thalweg.graph.shapes import TensorShape, as_shape
@@ -345,7 +346,7 @@ def _choose(training: Any, batch: _Statistics, moving: _Statistics) -> _Statisti
 
 @public("layers.batch_normalization")
 def batch_normalization(
-    inputs: Any,
+    inputs: TensorLike,
     axis: Any = -1,
     momentum: float = 0.99,
     epsilon: float = 1e-3,
@@ -390,7 +391,7 @@ def batch_normalization(
         name: the name of the layer.
         reuse: whether variables of that name are shared.
         renorm, renorm_clipping, renorm_momentum: batch renormalization and its bounds.
-        fused: taken for old programs.
+        fused: whether one op normalizes, which takes images by channel; None: where that fits.
         virtual_batch_size: normalize parts of the batch of this size.
         adjustment: a function of the shape that gives a random (scale, bias) in training.
 

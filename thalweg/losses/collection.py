@@ -30,13 +30,39 @@ def add_loss(loss: Any, loss_collection: str | None = GraphKeys.LOSSES) -> None:
 
 @public("losses.get_losses", "contrib.losses.get_losses")
 def get_losses(scope: str | None = None, loss_collection: str = GraphKeys.LOSSES) -> list[Any]:
-    """The losses collected so far, of a scope if one is given."""
+    """The losses collected so far.
+
+    Args:
+        scope: a regular expression; only losses whose names it matches.
+        loss_collection: the collection.
+
+    Returns:
+        A list of tensors.
+
+    Example:
+        >>> loss = tf.losses.mean_squared_error([1.0], [2.0])
+        >>> tf.losses.get_losses() == [loss]
+        True
+    """
     return get_collection(loss_collection, scope)
 
 
 @public("losses.get_regularization_losses", "contrib.losses.get_regularization_losses")
 def get_regularization_losses(scope: str | None = None) -> list[Any]:
-    """The regularization losses collected so far, of a scope if one is given."""
+    """The regularization losses collected so far.
+
+    Args:
+        scope: a regular expression; only losses whose names it matches.
+
+    Returns:
+        A list of tensors.
+
+    Example:
+        >>> l2 = tf.contrib.layers.l2_regularizer(0.1)
+        >>> y = tf.layers.dense(tf.ones([1, 2]), 3, kernel_regularizer=l2)
+        >>> len(tf.losses.get_regularization_losses())
+        1
+    """
     return get_collection(GraphKeys.REGULARIZATION_LOSSES, scope)
 
 

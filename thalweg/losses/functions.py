@@ -11,6 +11,7 @@ from typing import Any
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import float32
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.losses.collection import add_loss
@@ -36,7 +37,7 @@ _LOSSES = GraphKeys.LOSSES
 _BY_NONZERO = Reduction.SUM_BY_NONZERO_WEIGHTS
 
 
-def _require(**values: Any) -> None:
+def _require(**values: object) -> None:
     for name, value in values.items():
         if value is None:
             raise ValueError(f"{name} must not be None.")
@@ -51,14 +52,29 @@ def _floats(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
 
 @public("losses.absolute_difference")
 def absolute_difference(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     weights: Any = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """|predictions - labels|"""
+    """The mean of |predictions - labels|.
+
+    Args:
+        labels, predictions: tensors of one shape; they are computed as float32.
+        weights: a scalar, or a tensor that broadcasts to that shape.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join.
+        reduction: a `tf.losses.Reduction`.
+
+    Returns:
+        A float32 scalar, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.absolute_difference([1.0, 2.0], [1.0, 4.0]))
+        np.float32(1.0)
+    """
     _require(labels=labels, predictions=predictions)
     with name_scope(scope, "absolute_difference", [predictions, labels, weights]) as scope:
         labels, predictions = _floats(labels, predictions)
@@ -88,8 +104,8 @@ def cosine_distance(
 
 @public("losses.hinge_loss")
 def hinge_loss(
-    labels: Any,
-    logits: Any,
+    labels: TensorLike,
+    logits: TensorLike,
     weights: Any = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
@@ -105,15 +121,31 @@ def hinge_loss(
 
 @public("losses.huber_loss")
 def huber_loss(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     weights: Any = 1.0,
     delta: float = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """e²/2 for errors |e| up to `delta`, and from there on a straight line"""
+    """The mean of e²/2 for errors |e| up to `delta`, and from there on of a straight line.
+
+    Args:
+        labels, predictions: tensors of one shape.
+        weights: a scalar, or a tensor that broadcasts to that shape.
+        delta: where the square ends.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join.
+        reduction: a `tf.losses.Reduction`.
+
+    Returns:
+        A float32 scalar, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.huber_loss([0.0], [3.0]))
+        np.float32(2.5)
+    """
     _require(labels=labels, predictions=predictions)
     with name_scope(scope, "huber_loss", [predictions, labels, weights]) as scope:
         labels, predictions = _floats(labels, predictions)
@@ -125,15 +157,31 @@ def huber_loss(
 
 @public("losses.log_loss")
 def log_loss(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     weights: Any = 1.0,
     epsilon: float = 1e-7,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """-labels log(predictions + ε) - (1 - labels) log(1 - predictions + ε)"""
+    """The mean of -labels log(predictions + ε) - (1 - labels) log(1 - predictions + ε).
+
+    Args:
+        labels, predictions: tensors of one shape; probabilities.
+        weights: a scalar, or a tensor that broadcasts to that shape.
+        epsilon: ε, which keeps logarithms finite.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join.
+        reduction: a `tf.losses.Reduction`.
+
+    Returns:
+        A float32 scalar, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.log_loss([1.0, 0.0], [0.5, 0.5]))
+        np.float32(0.693147)
+    """
     _require(labels=labels, predictions=predictions)
     with name_scope(scope, "log_loss", [predictions, labels, weights]) as scope:
         labels, predictions = _floats(labels, predictions)
@@ -144,8 +192,8 @@ def log_loss(
 
 @public("losses.mean_squared_error")
 def mean_squared_error(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     weights: Any = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
@@ -206,15 +254,32 @@ def mean_pairwise_squared_error(
 
 @public("losses.sigmoid_cross_entropy")
 def sigmoid_cross_entropy(
-    multi_class_labels: Any,
-    logits: Any,
+    multi_class_labels: TensorLike,
+    logits: TensorLike,
     weights: Any = 1.0,
     label_smoothing: Any = 0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """Cross entropy of independent classes; smoothing moves labels towards 1/2."""
+    """The mean cross entropy of sigmoid(logits) against labels of independent classes.
+
+    Args:
+        multi_class_labels: probabilities of the shape of `logits`.
+        logits: a floating tensor [batch, classes].
+        weights: a scalar, or a tensor that broadcasts to that shape.
+        label_smoothing: how far labels are moved towards 1/2, from 0 to 1.
+        scope: the name of the nodes' scope.
+        loss_collection: the collection to join.
+        reduction: a `tf.losses.Reduction`.
+
+    Returns:
+        A scalar of the dtype of `logits`, or a tensor for `Reduction.NONE`.
+
+    Example:
+        >>> sess.run(tf.losses.sigmoid_cross_entropy([[1.0, 0.0]], [[0.0, 0.0]]))
+        np.float32(0.6931472)
+    """
     _require(multi_class_labels=multi_class_labels, logits=logits)
     values = [logits, multi_class_labels, weights]
     with name_scope(scope, "sigmoid_cross_entropy_loss", values) as scope:
@@ -229,8 +294,8 @@ def sigmoid_cross_entropy(
 
 @public("losses.softmax_cross_entropy")
 def softmax_cross_entropy(
-    onehot_labels: Any,
-    logits: Any,
+    onehot_labels: TensorLike,
+    logits: TensorLike,
     weights: Any = 1.0,
     label_smoothing: Any = 0,
     scope: str | None = None,
@@ -276,8 +341,8 @@ def _smooths(label_smoothing: Any) -> bool:
 
 @public("losses.sparse_softmax_cross_entropy")
 def sparse_softmax_cross_entropy(
-    labels: Any,
-    logits: Any,
+    labels: TensorLike,
+    logits: TensorLike,
     weights: Any = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,

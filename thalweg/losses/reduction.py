@@ -18,7 +18,16 @@ from thalweg.public import public
 
 @public("losses.Reduction")
 class Reduction:
-    """How weighted losses become one number."""
+    """How weighted losses become one number.
+
+    NONE keeps them; SUM adds them up; MEAN divides by the sum of the weights, SUM_OVER_BATCH_SIZE
+    by the number of losses, SUM_BY_NONZERO_WEIGHTS by the number of weights that are not 0.
+
+    Example:
+        >>> none = tf.losses.Reduction.NONE
+        >>> sess.run(tf.losses.mean_squared_error([1.0, 2.0], [1.0, 4.0], reduction=none))
+        array([0., 4.], dtype=float32)
+    """
 
     NONE = "none"
     SUM = "weighted_sum"

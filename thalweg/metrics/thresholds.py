@@ -140,7 +140,19 @@ def precision_at_thresholds(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The precision at each threshold."""
+    """The precision at each threshold.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        thresholds: a list of numbers; predictions above one count as true.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
 
     def formula(counts: Counts, name: str) -> Tensor:
         predicted = _EPSILON + counts["tp"] + counts["fp"]
@@ -162,7 +174,19 @@ def recall_at_thresholds(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The recall at each threshold."""
+    """The recall at each threshold.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        thresholds: a list of numbers; predictions above one count as true.
+        weights: what each element counts; None means 1.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
 
     def formula(counts: Counts, name: str) -> Tensor:
         positive = _EPSILON + counts["tp"] + counts["fn"]
@@ -190,7 +214,20 @@ def sensitivity_at_specificity(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The sensitivity at the threshold whose specificity is nearest to a given one."""
+    """The sensitivity at the threshold whose specificity is nearest to a given one.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        specificity: the specificity to come near, in [0, 1].
+        weights: what each element counts; None means 1.
+        num_thresholds: how many thresholds are tried.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     if not 0 <= specificity <= 1:
         raise ValueError("`specificity` must be in the range [0, 1].")
 
@@ -218,7 +255,20 @@ def specificity_at_sensitivity(
     updates_collections: Any = None,
     name: str | None = None,
 ) -> Metric:
-    """The specificity at the highest threshold whose sensitivity is nearest to a given one."""
+    """The specificity at the highest threshold whose sensitivity is nearest to a given one.
+
+    Args:
+        labels: what is true.
+        predictions: what was predicted, of the same shape.
+        sensitivity: the sensitivity to come near, in [0, 1].
+        weights: what each element counts; None means 1.
+        num_thresholds: how many thresholds are tried.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        name: the scope of the counters, which are local variables.
+
+    Returns:
+        (value, update): the metric over all batches so far, and what counts a batch.
+    """
     if not 0 <= sensitivity <= 1:
         raise ValueError("`sensitivity` must be in the range [0, 1].")
 
@@ -257,7 +307,28 @@ def auc(
     summation_method: str = "trapezoidal",
     thresholds: Sequence[float] | None = None,
 ) -> Metric:
-    """The area under the ROC or precision-recall ("PR") curve, as a sum over thresholds."""
+    """The area under the ROC or precision-recall curve, over all batches so far.
+
+    Args:
+        labels: truth values.
+        predictions: floats in [0, 1] of the same shape.
+        weights: what each element counts; None means 1.
+        num_thresholds: how many thresholds the curve has.
+        metrics_collections, updates_collections: collections that the value, the update join.
+        curve: "ROC" or "PR".
+        name: the scope of the counters.
+        summation_method: "trapezoidal", "careful_interpolation", "minoring" or "majoring".
+        thresholds: the thresholds, where they are not evenly spaced.
+
+    Returns:
+        (value, update).
+
+    Example:
+        >>> value, update = tf.metrics.auc([0, 0, 1, 1], [0.1, 0.3, 0.6, 0.9])
+        >>> sess.run(tf.local_variables_initializer())
+        >>> round(float(sess.run(update)), 3)
+        1.0
+    """
     if curve not in ("ROC", "PR"):
         raise ValueError(f"curve must be either ROC or PR, {curve} unknown")
     if summation_method not in _SUMMATIONS:

@@ -107,7 +107,26 @@ def convolution(
     filters: Any = None,
     dilations: Sequence[int] | None = None,
 ) -> Tensor:
-    """The convolution over one, two or three spatial axes, strided or dilated."""
+    """The convolution over one, two or three spatial axes.
+
+    Args:
+        input: [batch, ..., in], or channels second.
+        filter: the kernel [..., in, out].
+        padding: "SAME" or "VALID".
+        strides: a number per spatial axis; 1 if None.
+        dilation_rate: the distance between the elements of a window, per spatial axis.
+        name: the name of the nodes.
+        data_format: such as "NHWC" or "NCHW".
+        filters, dilations: other names of `filter` and `dilation_rate`.
+
+    Returns:
+        A tensor [batch, ..., out].
+
+    Example:
+        >>> x, kernel = tf.ones([1, 8, 8, 3]), tf.ones([3, 3, 3, 4])
+        >>> tf.nn.convolution(x, kernel, "SAME", strides=[2, 2]).shape.as_list()
+        [1, 4, 4, 4]
+    """
     with name_scope(name, "convolution", [input, filter]) as scope:
         x = convert_to_tensor(input, name="input")
         w = convert_to_tensor(one_of("filter", filter, "filters", filters), name="filter")
@@ -300,7 +319,23 @@ def _transposed(
 def atrous_conv2d(
     value: Any, filters: Any, rate: int, padding: Any, name: str | None = None
 ) -> Tensor:
-    """`conv2d` with `rate - 1` holes between the elements of the filter."""
+    """The convolution of images with a filter that has holes.
+
+    Args:
+        value: images [batch, height, width, in].
+        filters: the kernel [k, l, in, out].
+        rate: the distance between the elements of a window; 1 has no holes.
+        padding: "SAME" or "VALID".
+        name: the name of the nodes.
+
+    Returns:
+        A tensor [batch, rows, columns, out].
+
+    Example:
+        >>> x, kernel = tf.ones([1, 8, 8, 1]), tf.ones([3, 3, 1, 2])
+        >>> tf.nn.atrous_conv2d(x, kernel, 2, "VALID").shape.as_list()
+        [1, 4, 4, 2]
+    """
     with name_scope(name, "atrous_conv2d", [value, filters]) as scope:
         x, w = convert_to_tensor(value, name="value"), convert_to_tensor(filters, name="filters")
         _check_atrous(x, w, 2, rate)
@@ -394,7 +429,29 @@ def separable_conv2d(
     data_format: str | None = None,
     dilations: Any = None,
 ) -> Tensor:
-    """A depthwise convolution, then one of size 1 x 1 that mixes the channels."""
+    """A depthwise convolution, then one of size 1 x 1 that mixes the channels.
+
+    Args:
+        input: images [batch, height, width, in], or channels second as "NCHW".
+        depthwise_filter: [k, l, in, multiplier].
+        pointwise_filter: [1, 1, in * multiplier, out].
+        strides: one per axis.
+        padding: "SAME" or "VALID".
+        rate: the distance between the elements of a window, (rows, columns).
+        name: the name of the nodes.
+        data_format: "NHWC" or "NCHW".
+        dilations: another name of `rate`.
+
+    Returns:
+        A tensor [batch, rows, columns, out].
+
+    Example:
+        >>> x = tf.ones([1, 8, 8, 3])
+        >>> depthwise, pointwise = tf.ones([3, 3, 3, 2]), tf.ones([1, 1, 6, 4])
+        >>> y = tf.nn.separable_conv2d(x, depthwise, pointwise, [1, 1, 1, 1], "SAME")
+        >>> y.shape.as_list()
+        [1, 8, 8, 4]
+    """
     values = [input, depthwise_filter, pointwise_filter]
     with name_scope(name, "separable_conv2d", values) as scope:
         x = convert_to_tensor(input, name="tensor_in")

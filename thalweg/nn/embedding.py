@@ -185,7 +185,27 @@ def embedding_lookup_sparse(
     combiner: str | None = None,
     max_norm: float | None = None,
 ) -> Tensor:
-    """For each row of sparse ids, the (weighted) sum, mean or sum / √n of their embeddings."""
+    """For each row of sparse ids, a combination of their embeddings.
+
+    Args:
+        params: a table [rows, ...], or a list of shards of it.
+        sp_ids: a SparseTensor of int64 ids [batch, any].
+        sp_weights: a SparseTensor of weights like it, or None for 1.
+        partition_strategy: "mod" or "div", as for `tf.nn.embedding_lookup`.
+        name: the name of the nodes.
+        combiner: "mean" (the default), "sum" or "sqrtn".
+        max_norm: rows with a longer L2 norm are scaled down to it.
+
+    Returns:
+        A tensor [batch, ...].
+
+    Example:
+        >>> table = tf.constant([[1.0], [2.0], [4.0]])
+        >>> ids = tf.SparseTensor([[0, 0], [0, 1], [1, 0]], np.array([0, 1, 2]), [2, 2])
+        >>> sess.run(tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum"))
+        array([[3.],
+               [4.]], dtype=float32)
+    """
     combiner = "mean" if combiner is None else combiner
     if combiner not in _COMBINERS:
         raise ValueError(f"combiner must be one of 'mean', 'sqrtn' or 'sum', not {combiner!r}")

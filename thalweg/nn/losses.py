@@ -7,6 +7,7 @@ from typing import Any
 
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import casting, choosing, filling
@@ -18,10 +19,10 @@ from thalweg.public import public
 @public("nn.sigmoid_cross_entropy_with_logits")
 def sigmoid_cross_entropy_with_logits(
     _sentinel: Any = None,
-    labels: Any = None,
-    logits: Any = None,
+    labels: TensorLike | None = None,
+    logits: TensorLike | None = None,
     name: str | None = None,
-    targets: Any = None,
+    targets: TensorLike | None = None,
 ) -> Tensor:
     """The cross entropy of sigmoid(logits) against `labels`, element by element.
 
@@ -71,7 +72,25 @@ def weighted_cross_entropy_with_logits(
     name: str | None = None,
     targets: Any = None,
 ) -> Tensor:
-    """`sigmoid_cross_entropy_with_logits` in which a positive label counts `pos_weight` times."""
+    """`tf.nn.sigmoid_cross_entropy_with_logits` in which positive labels count more or less.
+
+    Args:
+        labels: probabilities of the shape and dtype of `logits`.
+        logits: a floating tensor.
+        pos_weight: how often a positive label counts.
+        name: the name of the nodes.
+        targets: the old name of `labels`.
+
+    Returns:
+        A tensor of the shape and dtype of `logits`.
+
+    Example:
+        >>> loss = tf.nn.weighted_cross_entropy_with_logits(
+        ...     labels=[1.0, 0.0], logits=[0.0, 0.0], pos_weight=2.0
+        ... )
+        >>> sess.run(loss)
+        array([1.3862944, 0.6931472], dtype=float32)
+    """
     wanted = labels if targets is None else targets
     with name_scope(name, "logistic_loss", [logits, wanted]) as scope:
         x, z = _same_shape(logits, wanted)

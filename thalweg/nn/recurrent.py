@@ -16,7 +16,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import control_dependencies
 from thalweg.graph.shapes import TensorShape
 from thalweg.nn.rnn_cell import assert_like_rnncell, zero_states
-from thalweg.ops.arrays import joining, transposing
+from thalweg.ops.arrays import joining, splitting, transposing
 from thalweg.ops.core import basic, casting, choosing, shaping
 from thalweg.ops.math import compare
 from thalweg.public import public
@@ -270,7 +270,7 @@ def _reverse_column(steps: list[Tensor], lengths: Any) -> list[Tensor]:
     for step in steps:
         merged = merged.merge_with(step.shape)
     stacked = transposing.reverse_sequence(joining.stack(steps), lengths, seq_axis=0, batch_axis=1)
-    backward = joining.unstack(stacked, num=len(steps))
+    backward = splitting.unstack(stacked, num=len(steps))
     for step in backward:
         step.set_shape(merged)
     return backward

@@ -16,7 +16,7 @@ from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape
 from thalweg.nn.layer import InputSpec, Layer, resolve_activation
-from thalweg.ops.arrays import joining
+from thalweg.ops.arrays import joining, splitting
 from thalweg.ops.core import casting, filling, shaping
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math import arithmetic, transcendental
@@ -293,7 +293,7 @@ class GRUCell(LayerRNNCell):
 
     def call(self, inputs: Any, state: Any) -> Any:
         gates = transcendental.sigmoid(_affine([inputs, state], self._gate_kernel, self._gate_bias))
-        reset, update = joining.split(gates, 2, 1)
+        reset, update = splitting.split(gates, 2, 1)
         candidate = self._activation(
             _affine([inputs, reset * state], self._candidate_kernel, self._candidate_bias)
         )
@@ -360,9 +360,9 @@ class BasicLSTMCell(LayerRNNCell):
         self._bias = self.add_weight("bias", [4 * units], initializer=zeros)
 
     def call(self, inputs: Any, state: Any) -> Any:
-        memory, shown = state if self._state_is_tuple else joining.split(state, 2, 1)
+        memory, shown = state if self._state_is_tuple else splitting.split(state, 2, 1)
         gates = _affine([inputs, shown], self._kernel, self._bias)
-        add, new, keep, show = joining.split(gates, 4, 1)
+        add, new, keep, show = splitting.split(gates, 4, 1)
         kept = memory * transcendental.sigmoid(keep + self._forget_bias)
         memory = kept + transcendental.sigmoid(add) * self._activation(new)
         shown = self._activation(memory) * transcendental.sigmoid(show)
@@ -462,7 +462,7 @@ class LSTMCell(LayerRNNCell):
     def call(self, inputs: Any, state: Any) -> Any:
         memory, shown = self._split_state(state)
         gates = _affine([inputs, shown], self._kernel, self._bias)
-        add, new, keep, show = joining.split(gates, 4, 1)
+        add, new, keep, show = splitting.split(gates, 4, 1)
         keep = keep + self._forget_bias
         if self._use_peepholes:
             keep, add = keep + self._peep_keep * memory, add + self._peep_add * memory

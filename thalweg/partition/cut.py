@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from thalweg.graph.analysis.order import Order
 from thalweg.graph.dtypes import DType
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
-from thalweg.graph.order import Order
 from thalweg.graph.rewriter import Rewriter, RewrittenGraph
 from thalweg.graph.shapes import TensorShape
 from thalweg.graph.subgraph import Argument
@@ -120,7 +120,7 @@ class _Part:
 
 
 class _Cut:
-    """One walk over the nodes of a step, in their order."""
+    """One pass over the nodes of a step, in their order."""
 
     def __init__(
         self, nodes: Sequence[Node], feeds: Sequence[Tensor], placement: Placement, order: Order
@@ -230,7 +230,7 @@ class _Cut:
         """The partitions, in the order of their devices' names."""
         fetched: dict[str, list[Slot]] = {}
         for place, tensor in enumerate(fetches):
-            part = self.part(self._home(tensor))
+            part = self.part(self._fetch_device(tensor))
             self._take(tensor, tensor.op, part)
             fetched.setdefault(part.device, []).append(Slot(place, part.rewriter.tensors[tensor]))
         wanted = [node for node in targets if not is_replicated(node)]
@@ -239,7 +239,7 @@ class _Cut:
             for part in sorted(self._parts.values(), key=lambda part: part.device)
         ]
 
-    def _home(self, tensor: Tensor) -> str:
+    def _fetch_device(self, tensor: Tensor) -> str:
         """The partition that a tensor is fetched from: a constant or a feed is where it is read."""
         if tensor in self._fed or is_replicated(tensor.op):
             having = [p.device for p in self._parts.values() if tensor in p.rewriter.tensors]

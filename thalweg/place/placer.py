@@ -87,7 +87,7 @@ class Placer:
             self._follow_consumers(node)
 
     def _complete(self, node: Node) -> None:
-        """Place what was added inside a node since it was placed: a gradient may look into it."""
+        """Place what was added inside a node since it was placed: gradients add nodes there."""
         inside = with_inner(node)
         if any(inner not in self._groups for inner in inside):
             self._join(node)

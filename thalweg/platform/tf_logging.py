@@ -69,7 +69,16 @@ def vlog(level: int, msg: object, *args: object, **kwargs: Any) -> None:
 
 @public("logging.debug")
 def debug(msg: object, *args: object, **kwargs: Any) -> None:
-    """Log `msg % args` at level DEBUG."""
+    """Log `msg % args` at level DEBUG.
+
+    Args:
+        msg: the message, with `%s` and the like for `args`.
+        args: the values to put in.
+        kwargs: as for `logging.Logger.debug`.
+
+    Example:
+        >>> tf.logging.debug("not shown at level %s", "WARN")
+    """
     _logger.debug(msg, *args, stacklevel=2, **kwargs)
 
 

@@ -141,8 +141,9 @@ def enable_traceback_filtering() -> None:
 
     Works for scripts and notebooks; a program that has set `sys.excepthook` keeps its own.
     """
-    if notebook.shell() is not None:
-        _enable_in(notebook.shell().InteractiveTB)
+    shell = notebook.shell()
+    if shell is not None:
+        _enable_in(shell.InteractiveTB)
     elif sys.excepthook is sys.__excepthook__:
         _Installed.previous, _Installed.python = sys.excepthook, _print
         sys.excepthook = _print

@@ -25,13 +25,18 @@ _FOLDER: Final = Path(__file__).parent
 _DECLARED: Final = re.compile(r"^(?:message|enum) (\w+)", re.MULTILINE)
 _LOCK: Final = threading.Lock()  # a pool takes a file only once
 
+#: file -> what it declares, by name
+_loaded: dict[str, dict[str, Any]] = {}
+
 
 def find(name: str) -> Any:
     """The class of a message, or the wrapper of an enum; an AttributeError if there is none."""
     if name not in _index():
         raise AttributeError(f"there is no protocol buffer {name!r}")
+    file = _index()[name]
     with _LOCK:
-        return _contents(_index()[name])[name]
+        _load(_POOL.FindFileByName(file))
+    return _loaded[file][name]
 
 
 def declared_names() -> list[str]:
@@ -49,15 +54,15 @@ def _index() -> dict[str, str]:
     }
 
 
-@functools.cache
-def _contents(file_name: str) -> dict[str, Any]:
-    """What a file declares, by name."""
-    file: Any = _POOL.FindFileByName(file_name)
+def _load(file: Any) -> None:
+    """Make what a file declares, and first what those that it imports do."""
+    if file.name in _loaded:
+        return
     for imported in file.dependencies:
-        _contents(imported.name)
+        _load(imported)
     messages = {name: _class(found) for name, found in file.message_types_by_name.items()}
     enums = {name: EnumTypeWrapper(found) for name, found in file.enum_types_by_name.items()}
-    return messages | enums
+    _loaded[file.name] = messages | enums
 
 
 def _class(descriptor: Any, outer: str = "") -> Any:

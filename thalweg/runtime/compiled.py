@@ -102,7 +102,7 @@ class Executable:
 
     @property
     def holds_gil(self) -> bool:
-        """Whether every run is over sooner than another thread could take the interpreter."""
+        """Whether every run is shorter than the interpreter's switch interval."""
         programs = list(self.programs.values())
         return bool(programs) and not self._partly_compiled and all(p.holds_gil for p in programs)
 

@@ -1,7 +1,8 @@
 """Running a plan: in order on the caller's thread, or by readiness where nodes may block.
 
-A plan of several partitions runs them at once; what crosses from one to another goes through their
-rendezvous.
+The partitions of a step run at once, by readiness; they meet at one rendezvous. The first error of
+any of them ends the step, and whoever waits at the rendezvous. Partitions in other processes would
+differ in the rendezvous alone: keys name the step's tensors and devices, and an abort is a message.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from thalweg import errors
 from thalweg.ops.core.context import VariableCell
 from thalweg.partition.rendezvous import Rendezvous
 from thalweg.runtime.cancellation import Cancellation
+from thalweg.runtime.dataflow.run import run_all
 from thalweg.runtime.kernels import Context, located, run
-from thalweg.runtime.partitions import run_partitions
 from thalweg.runtime.plan import PartitionPlan, Plan
 from thalweg.runtime.resources import Resources
 
@@ -25,33 +26,47 @@ def execute(
     plan: Plan, feeds: Sequence[Any], resources: Resources, cancellation: Cancellation
 ) -> list[Any]:
     """Run a plan and return the fetched values, fresh: nothing in them is shared with state."""
-    if not plan.partitions:
-        return _execute(plan, feeds, resources.on(plan.device), cancellation)
+    with np.errstate(all="ignore"):
+        if plan.partitions:
+            return _run_partitions(plan.partitions, feeds, resources, cancellation)
+        own = resources.on(plan.device)
+        if plan.may_block and not plan.blocks_last:
+            context = Context(plan.instructions[0].node, own, cancellation)
+            return _fetched(plan, plan.dataflow.run(feeds, context))
+        return _fetched(plan, _run_in_order(plan, feeds, own, cancellation))
 
-    def run_one(part: PartitionPlan, values: Sequence[Any], rendezvous: Rendezvous) -> list[Any]:
-        own = resources.on(part.device.name)
-        return _execute(part.plan, values, own, cancellation, rendezvous)
 
-    return run_partitions(plan.partitions, feeds, cancellation, run_one)
-
-
-def _execute(
-    plan: Plan,
+def _run_partitions(
+    partitions: Sequence[PartitionPlan],
     feeds: Sequence[Any],
     resources: Resources,
     cancellation: Cancellation,
-    rendezvous: Rendezvous | None = None,
 ) -> list[Any]:
-    """Run the plan of one device; a partition by readiness, for it may wait for any other."""
-    with np.errstate(all="ignore"):
-        waits = rendezvous is not None or (plan.may_block and not plan.blocks_last)
-        if waits and plan.instructions:
-            context = Context(plan.instructions[0].node, resources, cancellation, rendezvous)
-            values = plan.dataflow.run(feeds, context)
-        else:
-            values = _run_in_order(plan, feeds, resources, cancellation)
-        pairs = zip(values, plan.fetches, strict=True)
-        return [_fetched(value, slot, plan) for value, slot in pairs]
+    """The fetched values of a step on several devices."""
+    rendezvous = Rendezvous()
+    undo = cancellation.on_cancel(lambda: _abort(rendezvous, cancellation))
+    try:
+        graphs = [
+            (
+                part.plan.dataflow,
+                part.feeds(feeds),
+                Context(part.node, resources.on(part.device.name), cancellation, rendezvous),
+            )
+            for part in partitions
+        ]
+        results = run_all(graphs, cancellation)
+    finally:
+        undo()
+    found: dict[int, Any] = {}
+    for part, values in zip(partitions, results, strict=True):
+        places = [place for place, _ in part.partition.fetches]
+        found.update(zip(places, _fetched(part.plan, values), strict=True))
+    return [found[place] for place in range(len(found))]
+
+
+def _abort(rendezvous: Rendezvous, cancellation: Cancellation) -> None:
+    if cancellation.error is not None:
+        rendezvous.abort(cancellation.error)
 
 
 def _run_in_order(
@@ -62,11 +77,15 @@ def _run_in_order(
         slots[slot] = value
     run(plan.instructions, slots, resources, cancellation)
     if not plan.may_block:  # else what was taken from a queue would be lost
-        cancellation.check()  # native code does not look: a step that ended late is late
+        cancellation.check()  # native code does not check: a step that ended late is late
     return [slots[slot] for slot in plan.fetches]
 
 
-def _fetched(item: Any, slot: int, plan: Plan) -> Any:
+def _fetched(plan: Plan, values: Sequence[Any]) -> list[Any]:
+    return [_fetch(value, slot, plan) for value, slot in zip(values, plan.fetches, strict=True)]
+
+
+def _fetch(item: Any, slot: int, plan: Plan) -> Any:
     """What a fetched slot holds; a variable that cannot be read fails at its own node."""
     try:
         return fresh(item)

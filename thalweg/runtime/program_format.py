@@ -30,7 +30,7 @@ UNREADABLE = (AttributeError, ImportError, LookupError, TypeError, ValueError, s
 _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 16
 _PACKAGE = __name__.partition(".")[0]
-_HOMES = tuple(f"{_PACKAGE}.{name}." for name in ("ir", "lower", "device.cpu.program_template"))
+_PACKAGES = tuple(f"{_PACKAGE}.{name}." for name in ("ir", "lower", "device.cpu.program_template"))
 _PLAIN = frozenset((int, float, str, bool, type(None)))
 _COLLECTIONS = frozenset((tuple, list, frozenset, set))
 
@@ -121,7 +121,9 @@ class _Writer:
             piece = self._piece(value.tobytes())
             return "array", [*piece, value.dtype, kind is np.ndarray, *value.shape]
         if issubclass(kind, np.dtype) or (kind is type and issubclass(value, np.generic)):
-            return "dtype" if kind is not type else "scalar type", [as_dtype(value).name]
+            return "dtype" if kind is not type else "scalar type", [
+                as_dtype(cast("Any", value)).name
+            ]
         if kind is bytes:
             return "bytes", self._piece(value)
         return _object_taken_apart(value, kind)
@@ -152,7 +154,7 @@ def _identity(value: Any) -> Any:
 def _object_taken_apart(value: Any, kind: Any) -> tuple[str, Sequence[Any]]:
     """The class of an object of the compiler, and the arguments of its constructor."""
     name = f"{kind.__module__}:{kind.__qualname__}"
-    if not _is_home(kind.__module__):
+    if not _is_ours(kind.__module__):
         raise Unwritable(f"{name} is no part of a program.")
     if issubclass(kind, Enum):
         return name, [value.value]
@@ -166,8 +168,8 @@ def _object_taken_apart(value: Any, kind: Any) -> tuple[str, Sequence[Any]]:
     return name, arguments
 
 
-def _is_home(module: str) -> bool:
-    return f"{module}.".startswith(_HOMES)
+def _is_ours(module: str) -> bool:
+    return f"{module}.".startswith(_PACKAGES)
 
 
 class _Reader:
@@ -203,7 +205,7 @@ class _Reader:
 
 def _constructor(kind: str) -> Callable[[list[Any]], Any]:
     module, _, name = kind.partition(":")
-    found = getattr(import_module(module), name) if _is_home(module) else None
+    found = getattr(import_module(module), name) if _is_ours(module) else None
     if not isinstance(found, type) or found.__module__ != module:
         raise ValueError(f"A program has no {kind}.")
     make = cast("Callable[..., Any]", found)

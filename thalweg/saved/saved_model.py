@@ -259,7 +259,23 @@ def simple_save(
     outputs: Mapping[str, Any],
     legacy_init_op: Node | None = None,
 ) -> None:
-    """Save a graph for serving, with one signature from `inputs` to `outputs`."""
+    """Save a graph for serving, with one signature.
+
+    Args:
+        session: the session with the values of the variables.
+        export_dir: the folder, which must not exist.
+        inputs: a dict from names to the tensors to feed.
+        outputs: a dict from names to the tensors to fetch.
+        legacy_init_op: a node to run when the model is loaded.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 2])
+        >>> y = tf.layers.dense(x, 1)
+        >>> sess.run(tf.global_variables_initializer())
+        >>> tf.saved_model.simple_save(sess, "export", inputs={"x": x}, outputs={"y": y})
+        >>> sorted(tf.gfile.ListDirectory("export"))
+        ['saved_model.pb', 'variables']
+    """
     signature = predict_signature_def(inputs, outputs)
     builder = SavedModelBuilder(export_dir)
     builder.add_meta_graph_and_variables(
@@ -312,7 +328,28 @@ def load(
     import_scope: str | None = None,
     **saver_kwargs: Any,
 ) -> Any:
-    """Add the graph with just these tags to a session's graph, and restore it there."""
+    """Add the graph with just these tags to a session's graph, and restore it there.
+
+    Args:
+        sess: the session.
+        tags: a list of tags, such as `[tf.saved_model.tag_constants.SERVING]`.
+        export_dir: the folder of the saved model.
+        import_scope: a scope to put in front of all names.
+        saver_kwargs: as for `tf.train.import_meta_graph`.
+
+    Returns:
+        The MetaGraphDef, with the signatures.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [], name="x")
+        >>> y = tf.multiply(x, tf.Variable(2.0), name="y")
+        >>> sess.run(tf.global_variables_initializer())
+        >>> tf.saved_model.simple_save(sess, "export", {"x": x}, {"y": y})
+        >>> with tf.Session(graph=tf.Graph()) as session:
+        ...     model = tf.saved_model.load(session, ["serve"], "export")
+        ...     session.run("y:0", {"x:0": 3.0})
+        np.float32(6.0)
+    """
     folder = os.fsdecode(export_dir)
     proto = _with_tags(read_saved_model(folder), set(tags))
     with sess.graph.as_default():

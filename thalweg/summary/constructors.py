@@ -158,7 +158,24 @@ def audio(
     collections: Iterable[Any] | None = None,
     family: str | None = None,
 ) -> Tensor:
-    """A summary of the first sounds of a batch [batch, frames] or [batch, frames, channels]."""
+    """A summary of the first sounds of a batch.
+
+    Args:
+        name: the tag; scopes prefix it, and the number of the sound follows.
+        tensor: [batch, frames] or [batch, frames, channels], in [-1, 1].
+        sample_rate: frames per second.
+        max_outputs: how many sounds are kept.
+        collections: graph collections to join; None means `SUMMARIES`.
+        family: a word to group by instead of the scope.
+
+    Returns:
+        A string scalar: a serialized Summary.
+
+    Example:
+        >>> text = sess.run(tf.summary.audio("beep", tf.zeros([1, 100]), 8000.0))
+        >>> tf.Summary.FromString(text).value[0].audio.sample_rate
+        8000.0
+    """
     op = summaries.AudioSummaryV2(max_outputs=max_outputs)
     with summary_scope(name, family, values=[tensor]) as (tag, scope):
         rate = convert_to_tensor(sample_rate, dtypes.float32, name="sample_rate")
@@ -167,7 +184,21 @@ def audio(
 
 @public("summary.text")
 def text(name: str, tensor: Any, collections: Iterable[Any] | None = None) -> Tensor:
-    """A summary of strings, which TensorBoard shows as Markdown."""
+    """A summary of strings, which TensorBoard shows as Markdown.
+
+    Args:
+        name: the tag; scopes prefix it.
+        tensor: strings of any shape.
+        collections: graph collections to join; None means `SUMMARIES`.
+
+    Returns:
+        A string scalar: a serialized Summary.
+
+    Example:
+        >>> text = sess.run(tf.summary.text("note", tf.constant("**hello**")))
+        >>> tf.Summary.FromString(text).value[0].tag
+        'note'
+    """
     strings = convert_to_tensor(tensor)
     if strings.dtype.base_dtype is not dtypes.string:
         raise ValueError(

@@ -146,7 +146,21 @@ def _created(path: str) -> int | None:
 
 @public("train.summary_iterator")
 def summary_iterator(path: Any) -> Iterator[Any]:
-    """The Event messages of an event file: `for event in tf.train.summary_iterator(path): …`."""
+    """The Event messages of an event file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        An iterator of `tf.Event`s.
+
+    Example:
+        >>> with tf.summary.FileWriter("logs") as writer:
+        ...     writer.add_summary(sess.run(tf.summary.scalar("loss", 0.5)), global_step=3)
+        >>> first, second = tf.train.summary_iterator(tf.gfile.Glob("logs/*")[0])
+        >>> second.step, second.summary.value[0].tag
+        (3, 'loss')
+    """
     reader = RecordReader(path)
     event = protos.Event
     try:

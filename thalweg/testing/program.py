@@ -91,7 +91,18 @@ def gpu_device_name() -> str:
 
 @public("test.is_gpu_available")
 def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any = None) -> bool:
-    """Whether a session sees a GPU."""
+    """Whether a session sees a GPU.
+
+    Args:
+        cuda_only, min_cuda_compute_capability: taken for old programs.
+
+    Returns:
+        True or False.
+
+    Example:
+        >>> tf.test.is_gpu_available() in (True, False)
+        True
+    """
     return bool(gpu_device_name())
 
 

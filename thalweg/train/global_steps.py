@@ -81,7 +81,21 @@ def _by_name(graph: Graph) -> Tensor | None:
     "contrib.slim.create_global_step",
 )
 def create_global_step(graph: Graph | None = None) -> Variable:
-    """Make the global step of a graph."""
+    """Make the global step of a graph.
+
+    Args:
+        graph: the graph; the default one if None.
+
+    Returns:
+        An int64 variable.
+
+    Raises:
+        ValueError: where there is one already.
+
+    Example:
+        >>> tf.train.create_global_step().name
+        'global_step:0'
+    """
     graph = graph or get_default_graph()
     if get_global_step(graph) is not None:
         raise ValueError('"global_step" already exists.')

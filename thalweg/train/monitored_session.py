@@ -14,14 +14,15 @@ from typing import Any, Self
 from thalweg import errors
 from thalweg.graph.collections import GraphKeys
 from thalweg.graph.graph import get_default_graph
+from thalweg.platform.described import described
 from thalweg.public import public
 from thalweg.train.coordinator import Coordinator
-from thalweg.train.hooks import StepCounterHook
+from thalweg.train.hooks.basic import StepCounterHook
+from thalweg.train.hooks.saver_hooks import CheckpointSaverHook, SummarySaverHook
+from thalweg.train.hooks.session_run_hook import SessionRunHook
 from thalweg.train.queue_runner import start_queue_runners
-from thalweg.train.saver_hooks import CheckpointSaverHook, SummarySaverHook
 from thalweg.train.scaffold import Scaffold
 from thalweg.train.session_manager import SessionManager
-from thalweg.train.session_run_hook import SessionRunHook
 from thalweg.train.wrapped_sessions import (
     CoordinatedSession,
     HookedSession,
@@ -47,7 +48,22 @@ class SessionCreator:
 
 @public("train.ChiefSessionCreator")
 class ChiefSessionCreator(SessionCreator):
-    """Makes sessions that are initialised, or restored from a checkpoint."""
+    """Makes sessions that are initialized, or restored from a checkpoint.
+
+    Args:
+        scaffold: a `tf.train.Scaffold`, where the parts of the job are not the default ones.
+        master: the empty string: sessions run in this process.
+        config: a `tf.ConfigProto`.
+        checkpoint_dir: the folder whose latest checkpoint is restored.
+        checkpoint_filename_with_path: the checkpoint itself, instead of a folder.
+
+    Example:
+        >>> v = tf.Variable(7.0)
+        >>> creator = tf.train.ChiefSessionCreator(config=tf.ConfigProto())
+        >>> with tf.train.MonitoredSession(creator) as session:
+        ...     session.run(v)
+        np.float32(7.0)
+    """
 
     def __init__(
         self,
@@ -167,6 +183,10 @@ class _MonitoredSession:
         make: Callable[[Any], Any] = RecoverableSession if should_recover else _created
         self._sess: Any = make(self._coordinated_creator)
 
+    def __repr__(self) -> str:
+        state = "closed" if self._tf_sess() is None else "open"
+        return described(self, hooks=len(self._hooks), state=state)
+
     @property
     def graph(self) -> Any:
         """The graph of the session, None once it is closed."""
@@ -256,7 +276,19 @@ def _created(creator: CoordinatedSessionCreator) -> Any:
 
 @public("train.MonitoredSession")
 class MonitoredSession(_MonitoredSession):
-    """A session that initialises, calls hooks, and is rebuilt when its machine goes away."""
+    """A session that initializes, calls hooks, and is rebuilt when its machine goes away.
+
+    Args:
+        session_creator: what makes the session; a `tf.train.ChiefSessionCreator` if None.
+        hooks: `tf.train.SessionRunHook`s, called around every step.
+        stop_grace_period_secs: seconds that threads get to stop.
+
+    Example:
+        >>> v = tf.Variable(7.0)
+        >>> with tf.train.MonitoredSession() as session:
+        ...     session.run(v)
+        np.float32(7.0)
+    """
 
     def __init__(
         self,

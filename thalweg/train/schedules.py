@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.known import constant_value
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.ops.core import basic, casting, shaping
@@ -56,8 +57,8 @@ def _progress(schedule: _Schedule, decay_steps: Any, staircase: bool) -> Tensor:
 def exponential_decay(
     learning_rate: Any,
     global_step: Any,
-    decay_steps: Any,
-    decay_rate: Any,
+    decay_steps: TensorLike,
+    decay_rate: TensorLike,
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
@@ -137,7 +138,26 @@ def polynomial_decay(
     cycle: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """(learning_rate − end)·(1 − step / decay_steps)^power + end; a cycle doubles, triples… it."""
+    """A learning rate that falls to an end: (rate - end)·(1 - step / decay_steps)^power + end.
+
+    Args:
+        learning_rate: the rate at step 0.
+        global_step: the step, an integer tensor or variable.
+        decay_steps: the step at which the end is reached.
+        end_learning_rate: the end.
+        power: 1 is a straight line.
+        cycle: begin again with a longer decay each time the end is reached.
+        name: the name of the nodes.
+
+    Returns:
+        A scalar tensor, for an optimizer.
+
+    Example:
+        >>> step = tf.placeholder(tf.int32, [])
+        >>> rate = tf.train.polynomial_decay(1.0, step, 10, end_learning_rate=0.0)
+        >>> sess.run(rate, {step: 5})
+        np.float32(0.5)
+    """
     more = (decay_steps, end_learning_rate, power)
     with _schedule(
         name, "PolynomialDecay", "polynomial_decay", learning_rate, global_step, *more

@@ -22,6 +22,7 @@ from thalweg.ops.core import basic, filling, shaping
 from thalweg.ops.linalg import decomposition
 from thalweg.ops.math import arithmetic
 from thalweg.ops.random import random
+from thalweg.platform.described import described
 from thalweg.public import public
 
 Shape = Any
@@ -45,6 +46,9 @@ class Initializer:
     def from_config(cls, config: dict[str, Any]) -> Initializer:
         """The initializer that `get_config` described."""
         return cls(**config)
+
+    def __repr__(self) -> str:
+        return described(self, **self.get_config())
 
     def _kind(self, dtype: Any) -> DType:
         return self.dtype if dtype is None else as_dtype(dtype).base_dtype
@@ -342,7 +346,17 @@ def fans(shape: Sequence[int]) -> tuple[float, float]:
 
 @public("glorot_uniform_initializer", "initializers.glorot_uniform")
 class GlorotUniform(VarianceScaling):
-    """Uniform in ±√(6 / (fan-in + fan-out))."""
+    """Glorot's initializer: uniform in ±√(6 / (fan-in + fan-out)).
+
+    Args:
+        seed: a number that, with the graph's seed, fixes the values.
+        dtype: the dtype, where the variable does not tell.
+
+    Example:
+        >>> values = sess.run(tf.glorot_uniform_initializer()([100, 200]))
+        >>> abs(values).max() <= (6 / 300) ** 0.5
+        np.True_
+    """
 
     def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
         super().__init__(1.0, "fan_avg", "uniform", seed, dtype)
@@ -390,7 +404,18 @@ def he_uniform(seed: int | None = None) -> VarianceScaling:
 
 @public("orthogonal_initializer", "initializers.orthogonal")
 class Orthogonal(Initializer):
-    """An orthogonal matrix (of the axes but the last by the last), times `gain`."""
+    """An initializer that makes orthogonal matrices (of the axes but the last by the last).
+
+    Args:
+        gain: a factor.
+        seed: a number that, with the graph's seed, fixes the values.
+        dtype: the dtype, where the variable does not tell.
+
+    Example:
+        >>> q = sess.run(tf.orthogonal_initializer()([3, 3]))
+        >>> np.allclose(q @ q.T, np.eye(3), atol=1e-5)
+        True
+    """
 
     def __init__(
         self, gain: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32

@@ -10,7 +10,7 @@ from thalweg.graph.dtypes import DType
 from thalweg.graph.graph import Graph
 from thalweg.graph.node import Tensor
 from thalweg.graph.shapes import TensorShape
-from thalweg.ops.arrays import joining
+from thalweg.ops.arrays import joining, splitting
 from thalweg.ops.core import basic
 from thalweg.public import public
 from thalweg.variables.save_slice import SaveSliceInfo
@@ -210,7 +210,7 @@ class PartitionedVariable:
             return list(cast("Sequence[Any]", value))
         axis = self._partition_axes()[0]
         sizes = [part.shape.as_list()[axis] for part in self._parts]
-        return joining.split(value, sizes, axis)
+        return splitting.split(value, sizes, axis)
 
     def _partition_axes(self) -> list[int]:
         return [axis for axis, count in enumerate(self._partitions) if count > 1] or [0]

@@ -27,7 +27,19 @@ def _check_scale(scale: Any) -> None:
 
 @public("contrib.layers.l1_regularizer", "contrib.slim.l1_regularizer")
 def l1_regularizer(scale: float, scope: str | None = None) -> Regularizer:
-    """scale·Σ|w|"""
+    """A regularizer: scale·Σ|w|.
+
+    Args:
+        scale: how much it weighs; 0 switches it off.
+        scope: the name of the nodes' scope.
+
+    Returns:
+        A function from weights to a scalar, for layers and `tf.get_variable`.
+
+    Example:
+        >>> sess.run(tf.contrib.layers.l1_regularizer(0.5)(tf.constant([3.0, -4.0])))
+        np.float32(3.5)
+    """
     _check_scale(scale)
 
     def penalty(weights: Any) -> Tensor | None:

@@ -22,7 +22,27 @@ def make_template(
     custom_getter_: Callable[..., Any] | None = None,
     **kwargs: Any,
 ) -> Template:
-    """Wrap a function so that every call after the first uses the variables of the first."""
+    """A function whose every call after the first uses the variables of the first.
+
+    Args:
+        name_: the name of its variable scope.
+        func_: the function.
+        create_scope_now_: make the scope now, not at the first call.
+        unique_name_: the exact name of the scope.
+        custom_getter_: a getter for its variables.
+        kwargs: arguments to bind.
+
+    Returns:
+        A function of what `func_` takes besides.
+
+    Example:
+        >>> def scale(x):
+        ...     return x * tf.get_variable("factor", [], initializer=tf.constant_initializer(2.0))
+        >>> shared = tf.make_template("scale", scale)
+        >>> a, b = shared(1.0), shared(2.0)
+        >>> len(tf.global_variables())
+        1
+    """
     if kwargs:
         func_ = functools.partial(func_, **kwargs)
     return Template(name_, func_, create_scope_now_, unique_name_, custom_getter_)

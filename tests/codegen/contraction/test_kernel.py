@@ -18,9 +18,10 @@ from tests.codegen.contraction.contractions import (
     element,
     matmul,
     random_arrays,
+    variables,
 )
 from tests.ops.harness import NARROW_FLOATS
-from thalweg.codegen.contraction.form import form_of
+from thalweg.codegen.contraction.form import form_of, simplified
 from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Setting
 from thalweg.codegen.machine import named
@@ -378,6 +379,24 @@ def test_gathered_rows(native):
         kernel, Access(element(table, place)), arguments=(table, *kernel.arguments[1:], chosen)
     )
     check(made, native)
+
+
+def test_merged_variables_are_replaced_in_the_places_of_stores():
+    """Rows that go where an index says: what it is loaded from follows the merged variable."""
+    (i, j), c, k = variables(i=3, j=5), Variable(35, "c"), Variable(19, "k")
+    x, w = argument(0, np.float32, (15, 19)), argument(1, np.float32, (19, 35))
+    y, rows = argument(2, np.float32, (15, 35), True), argument(3, np.int64, (15,))
+    place = Affine(0, {element(rows, at((3, 5), i, j)): 35, c: 1})
+    made = simplified(
+        Contraction(
+            (x, w, y, rows), (), (i, j), (c,), (k,), Access(element(x, at((3, 5, 19), i, j, k))),
+            Access(element(w, at((19, 35), k, c))), np.dtype(np.float32),
+            (Store(y, (i, j, c), place, SUM),),
+        )
+    )  # fmt: skip
+    assert [row.extent for row in made.rows] == [15]
+    assert place.parts[0] not in made.stores[0].offset.terms
+    assert made.stores[0].offset.parts[0].offset == Affine(0, {made.rows[0]: 1})
 
 
 # Dynamic extents

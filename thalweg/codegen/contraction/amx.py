@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from thalweg.codegen.contraction.amx_plan import BFLOAT16, DEPTH, SIDE, roles_of
+from thalweg.codegen.contraction.epilogue import store_sums
 from thalweg.codegen.contraction.form import argument_of
-from thalweg.codegen.contraction.gemm import store_sums
 from thalweg.codegen.contraction.packing import Bound, Copy, Span, dense, tiled, transposed
 from thalweg.codegen.contraction.schedule import SLOTS, Schedule, Setting, spans_of_rows
 from thalweg.codegen.frame import Frame, Leaves

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from thalweg.ir.dynamic import is_static, times
-from thalweg.ir.expr import Expr, Index, Load, Variable, Word, call
+from thalweg.ir.expr import Expr, Index, Load, Variable, call
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import Affine, Term
-from thalweg.ir.kernel import Access, Argument, Contraction, Store
-from thalweg.ir.rewrite import KernelRewriter, postorder
+from thalweg.ir.kernel import Access, Argument, Contraction, KernelRewriter, Store
+from thalweg.ir.rewrite import postorder
 
 
 class NotContraction(Exception):
@@ -44,7 +44,7 @@ def map_offsets(
 
 class _Places(KernelRewriter):
     def __init__(
-        self, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr]
+        self, change: Callable[[Affine], Affine], index: Callable[[Variable], Expr] = Index
     ) -> None:
         super().__init__()
         self._change, self._index = change, index
@@ -56,47 +56,8 @@ class _Places(KernelRewriter):
         return super().offset(self._change(offset))
 
 
-def map_kernel(kernel: Contraction, change: Callable[[Affine], Affine]) -> Contraction:
-    """The kernel with every place in it changed."""
-
-    def access(old: Access) -> Access:
-        bounds = tuple((low, change(offset), high) for low, offset, high in old.bounds)
-        return Access(map_offsets(old.value, change), bounds)
-
-    def store(old: Store) -> Store:
-        inside = None if old.inside is None else map_offsets(old.inside, change)
-        value = map_offsets(old.value, change)
-        return replace(old, offset=change(old.offset), value=value, inside=inside)
-
-    stores = tuple(store(old) for old in kernel.stores)
-    return replace(kernel, a=access(kernel.a), b=access(kernel.b), stores=stores)
-
-
-def offsets_of(kernel: Contraction) -> list[Affine]:
-    """Every place that the kernel reads, writes or compares."""
-    values: list[Expr | None] = [kernel.a.value, kernel.b.value]
-    for store in kernel.stores:
-        values += [store.value, store.inside]
-    found: list[Affine] = [load.offset for value in values for load in loads_of(value)]
-    found += [offset for access in (kernel.a, kernel.b) for _, offset, _ in access.bounds]
-    return found + [store.offset for store in kernel.stores]
-
-
 def _pinned(kernel: Contraction) -> set[Variable]:
-    return {variable for value in _values(kernel) for variable in pinned_in(value)}
-
-
-def words_of(kernel: Contraction) -> list[Word]:
-    """The run-time integers that the kernel computes with."""
-    return [part for part in postorder(_values(kernel)) if isinstance(part, Word)]
-
-
-def _values(kernel: Contraction) -> list[Expr | None]:
-    """All expressions of a kernel."""
-    values: list[Expr | None] = [kernel.a.value, kernel.b.value]
-    for store in kernel.stores:
-        values += [store.value, store.inside, *store.offset.parts]
-    return values
+    return {variable for value in kernel.roots for variable in pinned_in(value)}
 
 
 def simplified(kernel: Contraction) -> Contraction:
@@ -106,7 +67,7 @@ def simplified(kernel: Contraction) -> Contraction:
 
 
 def with_plain_stores(kernel: Contraction) -> Contraction:
-    """Stores that fold into what is there read it themselves, and give the type they store."""
+    """The kernel with stores that read what they combine with themselves."""
 
     def plain(store: Store) -> Store:
         value = store.value
@@ -128,7 +89,7 @@ def _without_units(kernel: Contraction) -> Contraction:
         if is_static(variable.extent) and variable.extent == 1 and variable not in pinned
     }
     left = {name: tuple(v for v in group if v not in units) for name, group in groups.items()}
-    return replace(map_kernel(kernel, lambda offset: offset.without(units)), **left)
+    return replace(_Places(lambda offset: offset.without(units)).contraction(kernel), **left)
 
 
 def _within(kernel: Contraction) -> Contraction:
@@ -155,7 +116,7 @@ def _groups(kernel: Contraction) -> dict[str, tuple[Variable, ...]]:
 
 
 def _merged(kernel: Contraction) -> Contraction:
-    pinned, offsets = _pinned(kernel), offsets_of(kernel)
+    pinned, offsets = _pinned(kernel), kernel.offsets
     for name, group in _groups(kernel).items():
         for outer, inner in permutations(group, 2):
             if pinned.isdisjoint((outer, inner)) and _joined(offsets, outer, inner):
@@ -181,7 +142,7 @@ def _merge(kernel: Contraction, name: str, outer: Variable, inner: Variable) -> 
 
     group = _groups(kernel)[name]
     left = tuple(both if v is inner else v for v in group if v is not outer)
-    return replace(map_kernel(kernel, change), **{name: left})
+    return replace(_Places(change).contraction(kernel), **{name: left})
 
 
 def _wants_swap(kernel: Contraction) -> bool:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import product
-from math import ceil, prod
+from math import ceil
 
 from thalweg.codegen.contraction.blocks import BLOCKS, LongSums
+from thalweg.codegen.contraction.epilogue import At, Epilogue, Row
 from thalweg.codegen.contraction.form import argument_of
 from thalweg.codegen.contraction.microkernel import (
     DotKernel,
@@ -21,27 +21,17 @@ from thalweg.codegen.contraction.microkernel import (
     Level,
     MicroKernel,
     merged,
-    prefetch,
 )
 from thalweg.codegen.contraction.packing import Bound, Box, Packing, Span
 from thalweg.codegen.contraction.schedule import SLOTS, range_of, spans_of_rows
 from thalweg.codegen.contraction.scratch import GROUP, Scratch
-from thalweg.codegen.frame import Frame, Leaves
+from thalweg.codegen.frame import Frame
 from thalweg.codegen.llvm.builder import Type, Value, constant
-from thalweg.codegen.math.elements import register_type, storage_type, to_memory
+from thalweg.codegen.math.elements import register_type
 from thalweg.ir.dynamic import is_static, times
-from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument, Contraction, Store
+from thalweg.ir.kernel import Argument
 from thalweg.ir.loop import Variable
-from thalweg.ir.rewrite import postorder
-
-_SHORT = 64  # a sum that is over before memory answers
-_LONG = 12  # parts of what is done with finished sums
-_MANY = 128  # terms of a sum, beside which its way through the first cache takes no time
-
-At = dict[Variable, Value]
-Row = Mapping[Variable, int]  # a row of a tile: how far it is from the first one
 
 
 @dataclass(frozen=True)
@@ -66,6 +56,7 @@ class GemmEmitter:
         self.lanes, self.fma = scratch.setting.lanes, scratch.setting.target.fma
         self.kind = register_type(scratch.dtype, self.lanes)
         self.copy_a, self.copy_b, self.partial, self.totals = scratch.parts(frame)
+        self.epilogue = Epilogue(frame, scratch.form, self.kind)
         self.at: At = {}
         self.start: At = {}  # where the piece of work and the block of the sum start
         self.last: Value | None = None  # whether sums are complete after this block
@@ -323,7 +314,8 @@ class GemmEmitter:
         at = Factors(self._address(self.a), self._address(self.operand_b))
         levels = merged(self._levels())
         if self.made.dots:
-            self._store_dots(rows, self._dot_products(distances, levels, at))
+            sums = self._dot_products(distances, levels, at)
+            self.epilogue.store_dots(self.at, rows, sums)
             return
         self._prefetch_results(rows)
         kernel = MicroKernel(
@@ -469,44 +461,17 @@ class GemmEmitter:
             for j in range(len(self.masks))
         ]
 
-    # What becomes of the sums
-
-    @cached_property
-    def _streams(self) -> list[tuple[Argument, Affine]]:
-        """What a tile's finished sums are combined with and where they go, if that is much: it lies
-        in a piece of memory for each row, which no processor foresees."""
-        stores = self.form.kernel.stores
-        if any(is_static(v.extent) and v.extent < _SHORT for v in self.form.reduced[-1:]):
-            return []
-        loads = [p for p in postorder([s.value for s in stores]) if isinstance(p, Load)]
-        places: list[tuple[Argument, Affine]] = [(load.buffer, load.offset) for load in loads]
-        places += [(store.argument, store.offset) for store in stores]
-        streams = [place for place in dict.fromkeys(places) if self._is_stream(place[1])]
-        return streams if len(streams) > 1 else []
-
-    def _is_stream(self, offset: Affine) -> bool:
-        """Whether the rows of a tile are vectors in several places."""
-        return (
-            offset.is_plain
-            and offset.factor(self.form.lane) == 1
-            and not offset.strides.keys().isdisjoint(self.form.rows)
-        )
+    # Finished sums
 
     def _prefetch_results(self, rows: Sequence[Row]) -> None:
-        """Ask the caches for these streams, while the sums are made."""
-        if not self._streams:
+        if not self.epilogue.streams:
             return
         with self.b.when(self.last) if self.last and self.made.split else nullcontext():
-            tile = Leaves(self.frame, dict(self.at), self.form.lane, self.lanes)
-            for argument, offset in self._streams:
-                for row, j in product(rows, range(len(self.masks))):
-                    leaves = replace(tile, beyond={**row, self.form.lane: j * self.lanes})
-                    address, _ = leaves.address(argument, offset, None)
-                    prefetch(self.b, address, 3)
+            self.epilogue.prefetch(self.at, rows, len(self.masks))
 
     def _finish(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
         if self.last is None or not self.made.split:
-            self._store_all(rows, sums)
+            self.epilogue.store(self.at, rows, self.masks, sums)
             return
         more = self.b.binary("xor", self.last, constant(self.last.type, True))
         with self.b.when(more):
@@ -515,101 +480,4 @@ class GemmEmitter:
         with self.b.when(self.last):
             if self.scratch.many_blocks:
                 sums = self._plus(sums, self._partials(rows, self.totals))
-            self._store_all(rows, sums)
-
-    @cached_property
-    def _stores_in_loop(self) -> bool:
-        """Whether rows of sums are finished in a loop: where so much is done with a sum
-        that the registers are needed for it, and where sums take so long that there is little to
-        gain by code for each row, which has to be made."""
-        parts = sum(1 for _ in postorder([s.value for s in self.form.kernel.stores]))
-        extents = [v.extent for v in self.form.reduced if is_static(v.extent)]
-        is_long_sum = len(extents) == len(self.form.reduced) and prod(extents) >= _MANY
-        return parts > _LONG or is_long_sum
-
-    def _store_all(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
-        variable = next(iter(rows[0]), None)
-        if variable is not None and self._stores_in_loop and rows[-1][variable]:
-            self._store_in_loop(variable, rows, sums)
-            return
-        self._store_rows(Leaves(self.frame, dict(self.at), self.form.lane, self.lanes), rows, sums)
-
-    def _store_rows(self, tile: Leaves, rows: Sequence[Row], sums: Sequence[Value]) -> None:
-        width, lane = len(self.masks), self.form.lane
-        for i, row in enumerate(rows):
-            for j, mask in enumerate(self.masks):
-                beyond = {**row, lane: j * self.lanes}
-                total = sums[i * width + j]
-                store_sums(self.form.kernel, replace(tile, whole=mask, sum=total, beyond=beyond))
-
-    def _store_in_loop(
-        self, variable: Variable, rows: Sequence[Row], sums: Sequence[Value]
-    ) -> None:
-        """Put the sums into memory, which frees their registers, and finish those that differ in
-        other variables than one in a loop."""
-        b, frame, kind = self.b, self.frame, str(self.kind)
-        kept = b.stack(self.kind, len(sums))
-        for number, value in enumerate(sums):
-            b.store(value, b.element(kept, kind, frame.integer(number)))
-        times = rows[-1][variable] + 1
-        size = len(sums) // times
-        with b.loop(frame.integer(0), frame.integer(times), frame.integer(1)) as loop:
-            at = {**self.at, variable: frame.add(self.at[variable], loop.index)}
-            first = b.element(kept, kind, frame.multiply(loop.index, size))
-            places = [b.element(first, kind, frame.integer(number)) for number in range(size)]
-            totals = [b.load(self.kind, place) for place in places]
-            row = Leaves(frame, at, self.form.lane, self.lanes)
-            self._store_rows(row, rows[: len(rows) // times], totals)
-
-    def _store_dots(self, rows: Sequence[Row], sums: Sequence[Value]) -> None:
-        """The sums of a row are the lanes of one vector."""
-        count = len(self.masks)
-        tile = Leaves(self.frame, dict(self.at), self.form.lane, count)
-        for i, row in enumerate(rows):
-            total = self._together(sums[i * count : (i + 1) * count])
-            store_sums(self.form.kernel, replace(tile, sum=total, beyond=row))
-
-    def _together(self, numbers: Sequence[Value]) -> Value:
-        """A vector of scalars."""
-        if len(numbers) == 1:
-            return numbers[0]
-        kind = numbers[0].type.of(len(numbers))
-        vector = Value(kind, "poison")
-        for lane, number in enumerate(numbers):
-            vector = self.b.emit(kind, f"insertelement {vector}, {number}, i64 {lane}")
-        return vector
-
-
-def store_sums(kernel: Contraction, leaves: Leaves) -> None:
-    """Every store of a contraction at one place of the result, whose sum is known."""
-    mask, b = leaves.whole, leaves.frame.b
-    evaluator = leaves.evaluator()
-    values = [
-        evaluator.value_as(store.value, store.argument.dtype, mask) for store in kernel.stores
-    ]
-    for store, value in zip(kernel.stores, values, strict=True):
-        inside = mask
-        if store.inside is not None:
-            inside = evaluator.value_as(store.inside, bool, mask)
-            inside = inside if mask is None else b.binary("and", inside, mask)
-        _store(store, leaves, value, inside)
-
-
-def _store(store: Store, leaves: Leaves, value: Value, mask: Value | None) -> None:
-    b, argument = leaves.frame.b, store.argument
-    raw = to_memory(b, value, argument.dtype)
-    scalar = storage_type(argument.dtype).scalar
-    address, spread = leaves.address(argument, store.offset, mask)
-    if raw.type.lanes == 1:
-        with b.when(mask or constant(raw.type.like("i1"), True)):
-            b.store(raw, address)
-        return
-    if isinstance(spread, int) and spread == 1:
-        if mask is None:
-            b.store(raw, address)
-        else:
-            b.store_masked(raw, address, mask)
-        return
-    steps = leaves.distances(0 if spread is None else spread)
-    every = mask or constant(raw.type.like("i1"), True)
-    b.scatter(raw, b.element(address, scalar, steps), every)
+            self.epilogue.store(self.at, rows, self.masks, sums)

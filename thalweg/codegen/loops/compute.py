@@ -21,6 +21,7 @@ from thalweg.codegen.loops.plan import BLOCK, Plan, is_long
 from thalweg.codegen.loops.scope import Frame, LaneScope, Scope, Spill
 from thalweg.codegen.math.elements import register_type
 from thalweg.codegen.math.reductions import State, accumulator_of
+from thalweg.ir.dynamic import factors_of
 from thalweg.ir.expr import Const, Expr, Reduce, Select
 from thalweg.ir.loop import Variable
 from thalweg.ir.rewrite import free_variables, postorder
@@ -71,7 +72,7 @@ class Computation:
     """Writes the values of a kernel's expressions."""
 
     def __init__(self, plan: Plan, builder: Builder, frame: Frame) -> None:
-        self._plan, self._b, self._frame, self._safe = plan, builder, frame, plan.form.safe
+        self._plan, self._b, self._frame, self._safe = plan, builder, frame, plan.safe
         everything = list(postorder(plan.form.roots))
         self._reduced = [expr for expr in everything if isinstance(expr, Reduce)]
         self._outside = outside_reductions(plan.form.roots)
@@ -83,7 +84,7 @@ class Computation:
             if variable is blocks:
                 above = self._b.binary("add", self.extent(inner), constant(I64, BLOCK - 1))
                 return self._b.binary("udiv", above, constant(I64, BLOCK))
-        first, *others = map(self._frame.integer, self._plan.form.factors(variable))
+        first, *others = map(self._frame.integer, factors_of(variable.extent))
         for other in others:
             first = self._b.binary("mul", first, other)
         return first

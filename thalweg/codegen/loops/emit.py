@@ -13,7 +13,7 @@ import numpy as np
 
 from thalweg.codegen.llvm.builder import I64, Builder, Value, constant
 from thalweg.codegen.loops.compute import Computation
-from thalweg.codegen.loops.facts import extent_of, roots_of
+from thalweg.codegen.loops.facts import extent_of
 from thalweg.codegen.loops.lanes import Lanes, Slots
 from thalweg.codegen.loops.plan import BLOCK, Plan
 from thalweg.codegen.loops.scope import Address, Frame, LaneScope, Scope, any_of
@@ -43,9 +43,7 @@ class Emission:
         self._plan, self._form, self._b = plan, plan.form, builder
         self._fault_word, self._threads = fault, threads
         self._division_fault = division_fault
-        self._frame = Frame(
-            builder, pointers, words, plan.form.safe, self._divides_by_zero, self._alone
-        )
+        self._frame = Frame(builder, pointers, words, plan.safe, self._divides_by_zero, self._alone)
         self._computation = Computation(plan, builder, self._frame)
         self._works: list[Check | Store] = [*plan.form.checks, *plan.form.stores]
         self._scans = [expr for expr in postorder(plan.form.roots) if isinstance(expr, Scan)]
@@ -209,7 +207,7 @@ class Emission:
     def _prepare(self, scope: Scope, works: Sequence[Check | Store]) -> None:
         """Compute what stores and checks here and further in need and can be known here."""
         certain = [root for work in works for root in _certain(work)]
-        perhaps = [root for work in works for root in roots_of(work) if root not in certain]
+        perhaps = [root for work in works for root in work.roots if root not in certain]
         self._computation.ready(scope, certain, perhaps)
 
     # Stores and checks
@@ -263,4 +261,4 @@ def _certain(work: Check | Store) -> list[Expr]:
     """The expressions of a work that are computed in any case."""
     if isinstance(work, Check):
         return [work.condition]
-    return roots_of(work) if work.inside is None else [work.inside]
+    return work.roots if work.inside is None else [work.inside]

@@ -8,7 +8,6 @@ from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Call, Const, Expr, Load, Reduce, Variable
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Check, Store
 from thalweg.ir.rewrite import Fold
 
 
@@ -22,14 +21,6 @@ def outside_reductions(roots: Iterable[Expr]) -> set[Expr]:
             found.add(expr)
             pending += [] if isinstance(expr, Reduce) else expr.parts
     return found
-
-
-def roots_of(work: Store | Check) -> list[Expr]:
-    """The expressions that a store or a check computes."""
-    if isinstance(work, Check):
-        return [work.condition]
-    inside = [] if work.inside is None else [work.inside]
-    return [work.value, *inside, *work.offset.parts]
 
 
 def extent_of(variable: Variable) -> int | None:

@@ -6,22 +6,17 @@ the argument words, and the function it calls with the buffers, of which none ov
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
 from thalweg.codegen.loops.emit import Emission
-from thalweg.codegen.loops.form import Form
 from thalweg.codegen.loops.plan import Plan, plan
 from thalweg.codegen.loops.simplify import simplest
 from thalweg.codegen.loops.transpose_kernel import emit_transpose, transpose_of
 from thalweg.codegen.machine import CpuTarget
-from thalweg.ir.dynamic import Dynamic
-from thalweg.ir.expr import Reduce, Word
 from thalweg.ir.kernel import Loops
-from thalweg.ir.rewrite import postorder
 
 #: What goes into the fault word when an integer is divided by zero.
 DIVISION_FAULT = 1
@@ -51,7 +46,7 @@ def emit_loops(kernel: Loops, target: CpuTarget) -> Emitted:
         return emit_transpose(transpose, target)
     decided = plan(form, target)
     module = Module(target.native_fp16)
-    words = _words(decided.form)
+    words = decided.form.words
     _write_body(module, "body", decided, words, "noinline")
     _write_entry(module, decided, words)
     return Emitted(("kernel",), module.text)
@@ -61,7 +56,7 @@ def emit_iteration(iteration: Iteration, target: CpuTarget) -> Emitted:
     """The code of an iteration that repeats itself, in one function that one thread calls."""
     decided = [plan(simplest(kernel), target) for kernel in iteration.kernels]
     module = Module(target.native_fp16)
-    words = [_words(one.form) for one in decided]
+    words = [one.form.words for one in decided]
     can_fault = [
         _write_body(module, f"body{number}", one, words[number], "alwaysinline")
         for number, one in enumerate(decided)
@@ -191,22 +186,3 @@ def _write_body(module: Module, name: str, decided: Plan, words: list[int], inli
     ).write()
     b.ret()
     return b.uses(fault)
-
-
-def _words(form: Form) -> list[int]:
-    """The run-time integers that a kernel uses, by their words."""
-    return sorted({number.word for number in _integers(form) if isinstance(number, Dynamic)})
-
-
-def _integers(form: Form) -> Iterator[int]:
-    for offset in form.offsets():
-        yield offset.constant
-        yield from offset.terms.values()
-    for variable in form.variables:
-        yield from form.factors(variable)
-    for expr in postorder(form.roots):
-        if isinstance(expr, Reduce):
-            for variable in expr.variables:
-                yield from form.factors(variable)
-        elif isinstance(expr, Word):
-            yield expr.number

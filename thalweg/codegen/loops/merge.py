@@ -6,34 +6,30 @@ can do (two directions along one variable, or a loop in the wrong order) become 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from thalweg.codegen.loops.facts import extent_of, stride
-from thalweg.codegen.loops.form import Form, rebuild_form
-from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.dynamic import times
 from thalweg.ir.expr import Expr, Index, Reduce, Scan, Variable, constant, select
 from thalweg.ir.functions.reductions import REDUCTIONS
-from thalweg.ir.rewrite import KernelRewriter, postorder
+from thalweg.ir.kernel import KernelRewriter, Loops
+from thalweg.ir.rewrite import postorder
 
 
-def collapse(form: Form) -> None:
-    """Make one loop of neighbours that go through every buffer as one loop would."""
+def collapse(form: Loops) -> Loops:
+    """The kernel with one loop for neighbours that go through every buffer as one loop would."""
     merge = _Merge(form)
-    if merge.find():
-        rebuild_form(form, merge)
-        form.extents |= merge.extents
+    return merge.loops(form) if merge.find() else form
 
 
 class _Merge(KernelRewriter):
     """Replaces the inner of two variables by one for both, and drops the outer."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: Loops) -> None:
         super().__init__()
         self._form = form
         self._into: dict[Variable, Variable | None] = {}
-        self.extents: dict[Variable, tuple[int, ...]] = {}
         self._used = set[Variable]()
         self._nests = [form.variables]
         for expr in postorder(form.roots):
@@ -43,9 +39,7 @@ class _Merge(KernelRewriter):
                 self._nests.append(expr.variables)
                 if REDUCTIONS[expr.combine].gives_position:
                     self._used |= set(expr.variables)
-        self._strides = [
-            {v: stride(offset, v) for v in offset.strides} for offset in form.offsets()
-        ]
+        self._strides = [{v: stride(offset, v) for v in offset.strides} for offset in form.offsets]
 
     def find(self) -> bool:
         """Whether there are variables to merge."""
@@ -56,7 +50,7 @@ class _Merge(KernelRewriter):
     def _merge(self, outer: Variable, inner: Variable) -> bool:
         if not self._fits(outer, inner):
             return False
-        made = self._product(outer, inner)
+        made = Variable(times(outer.extent, inner.extent), f"{outer.name}.{inner.name}")
         for strides in self._strides:
             strides.pop(outer, None)
             if inner in strides:
@@ -95,15 +89,6 @@ class _Merge(KernelRewriter):
             found = self._into[found]
         return found
 
-    def _product(self, outer: Variable, inner: Variable) -> Variable:
-        factors = (*self.extents.get(outer, (outer.extent,)), inner.extent)
-        count, name = math.prod(map(int, factors)), f"{outer.name}.{inner.name}"
-        if not any(isinstance(factor, Dynamic) for factor in factors):
-            return Variable(count, name)
-        made = Variable(Dynamic(count), name)
-        self.extents[made] = factors
-        return made
-
 
 def _neighbours(nest: Sequence[Variable]) -> list[tuple[Variable, Variable]]:
     return list(pairwise(nest))
@@ -118,34 +103,23 @@ def _merged(
 # Scans that are not done in one pass
 
 
-def without_scans(form: Form, slow: set[Scan]) -> Form:
+def without_scans(form: Loops, slow: set[Scan]) -> Loops:
     """Some scans as reductions over all values of their variable, of which the earlier count."""
-    made = Form(
-        form.arguments, form.variables, form.stores, form.checks, form.serial, dict(form.extents)
-    )
-    rebuild_form(made, _Guard(slow, form.extents, made.extents))
-    return made
+    return _Guard(slow).loops(form)
 
 
 class _Guard(KernelRewriter):
     """Replaces scans by reductions over a guarded body."""
 
-    def __init__(
-        self,
-        slow: set[Scan],
-        old: dict[Variable, tuple[int, ...]],
-        extents: dict[Variable, tuple[int, ...]],
-    ) -> None:
+    def __init__(self, slow: set[Scan]) -> None:
         super().__init__()
-        self._slow, self._old, self._extents = slow, old, extents
+        self._slow = slow
 
     def rebuilt(self, node: Expr) -> Expr:
         if not isinstance(node, Scan) or node not in self._slow:
             return super().rebuilt(node)
         here = node.variable
         there = Variable(here.extent, f"{here.name}.scan")
-        if here in self._old:
-            self._extents[there] = self._old[here]
         earlier, later = (Index(there), Index(here))[:: -1 if node.reverse else 1]
         counts = earlier < later if node.exclusive else earlier <= later
         moved = _Substitute({here: there}).of(self.new(node.body))

@@ -11,21 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from thalweg.codegen.loops.facts import extent_of, outside_reductions, stride
-from thalweg.codegen.loops.form import Form
+from thalweg.codegen.loops.facts import extent_of, outside_reductions, safety, stride
 from thalweg.codegen.loops.merge import without_scans
 from thalweg.codegen.machine import CpuTarget
 from thalweg.ir.dynamic import Dynamic
 from thalweg.ir.expr import Call, Const, Expr, Index, Load, Reduce, Scan, Variable, Word
 from thalweg.ir.functions.table import FUNCTIONS
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Check, Store
-from thalweg.ir.rewrite import free_variables, postorder
+from thalweg.ir.kernel import Check, Loops, Store
+from thalweg.ir.rewrite import Fold, free_variables, postorder
 
 _LONG_COST, _PLAIN_COST = 12.0, 1.0
 _GATHER_COST, _SCATTER_COST = 0.8, 5.0  # of a lane
@@ -44,7 +44,7 @@ class Plan:
     that runs inside the vector, block by block, to that which counts its blocks.
     """
 
-    form: Form
+    form: Loops
     target: CpuTarget
     variables: tuple[Variable, ...]
     vector: Variable | None
@@ -60,6 +60,11 @@ class Plan:
         count = len(work.variables)
         return len(self.variables) if count == len(self.form.variables) else count
 
+    @cached_property
+    def safe(self) -> Fold[bool]:
+        """Which expressions may be computed where they are not wanted."""
+        return safety()
+
     def masks(self) -> bool:
         """Whether the ends of loops are done in vectors with a mask."""
         return self.target.has_masks or (
@@ -71,7 +76,7 @@ def _maskable(dtype: Any) -> bool:
     return np.dtype(dtype).itemsize >= 4
 
 
-def plan(form: Form, target: CpuTarget) -> Plan:
+def plan(form: Loops, target: CpuTarget) -> Plan:
     """Decide how a kernel runs."""
     ordered = _ordered(form)
     lanes = _reduced_lanes(form, target.lanes)
@@ -98,7 +103,7 @@ def plan(form: Form, target: CpuTarget) -> Plan:
 # Which iterations must stay in order
 
 
-def _ordered(form: Form) -> frozenset[Variable]:
+def _ordered(form: Loops) -> frozenset[Variable]:
     """The variables whose iterations may meet at one element, or were said to be serial."""
     found = set(form.serial)
     for store in form.stores:
@@ -145,7 +150,7 @@ def _extended(reach: int | None, factor: int, count: int | None, trusting: bool)
 # What goes into lanes
 
 
-def _reduced_lanes(form: Form, lanes: int) -> dict[tuple[Variable, ...], Variable]:
+def _reduced_lanes(form: Loops, lanes: int) -> dict[tuple[Variable, ...], Variable]:
     """For each group of reduced variables, the one whose loads are best in lanes."""
     bodies: dict[tuple[Variable, ...], list[Expr]] = {}
     for expr in postorder(form.roots):
@@ -186,7 +191,7 @@ def _place_cost(offset: Affine, variable: Variable, lanes: int) -> float:
 
 
 def _vector(
-    form: Form,
+    form: Loops,
     ordered: frozenset[Variable],
     lanes: dict[tuple[Variable, ...], Variable],
     width: int,
@@ -205,7 +210,9 @@ def _vector(
 class _Costs:
     """Instructions of a kernel, roughly, for one or the other variable in lanes."""
 
-    def __init__(self, form: Form, lanes: dict[tuple[Variable, ...], Variable], width: int) -> None:
+    def __init__(
+        self, form: Loops, lanes: dict[tuple[Variable, ...], Variable], width: int
+    ) -> None:
         self._form, self._width, self._lanes = form, width, lanes
         self._outer = list(outside_reductions(form.roots))
         reductions = [expr for expr in postorder(form.roots) if isinstance(expr, Reduce)]
@@ -253,7 +260,7 @@ def _width(vector: Variable | None, lanes: int) -> int:
     return lanes if count is None else min(lanes, 1 << max(count - 1, 1).bit_length())
 
 
-def _copies(form: Form, vector: Variable | None, width: int, target: CpuTarget) -> int:
+def _copies(form: Loops, vector: Variable | None, width: int, target: CpuTarget) -> int:
     """How many vectors side by side: enough to keep the processor busy, few where code is long."""
     if vector is None:
         return 1
@@ -272,7 +279,7 @@ def _copies(form: Form, vector: Variable | None, width: int, target: CpuTarget) 
 # The order of loops
 
 
-def _order(form: Form, vector: Variable | None) -> tuple[Variable, ...]:
+def _order(form: Loops, vector: Variable | None) -> tuple[Variable, ...]:
     """The variables with the vector innermost among those it may change places with.
 
     Loops of scans go inside it, so that each lane has a scan of its own. A variable may move as
@@ -290,8 +297,8 @@ def _order(form: Form, vector: Variable | None) -> tuple[Variable, ...]:
 
 
 def _scans(
-    form: Form, variables: tuple[Variable, ...], ordered: frozenset[Variable]
-) -> tuple[Form, frozenset[Variable]]:
+    form: Loops, variables: tuple[Variable, ...], ordered: frozenset[Variable]
+) -> tuple[Loops, frozenset[Variable]]:
     """Which serial loops run backward. Scans that no single pass can do become reductions."""
     scans = [expr for expr in postorder(form.roots) if isinstance(expr, Scan)]
     if not scans:
@@ -301,7 +308,7 @@ def _scans(
     return (without_scans(form, slow) if slow else form), frozenset(backward)
 
 
-def _all_backward(variable: Variable, scans: Sequence[Scan], form: Form) -> bool:
+def _all_backward(variable: Variable, scans: Sequence[Scan], form: Loops) -> bool:
     directions = {scan.reverse for scan in scans if scan.variable is variable}
     free = all(variable not in _meeting(store) for store in form.stores)
     return directions == {True} and free
@@ -313,7 +320,7 @@ def _in_one_pass(scan: Scan, variables: tuple[Variable, ...], backward: set[Vari
 
 
 def _blocks(
-    form: Form,
+    form: Loops,
     variables: tuple[Variable, ...],
     vector: Variable | None,
     ordered: frozenset[Variable],
@@ -348,7 +355,7 @@ def _blocked(
 
 
 def _split(
-    form: Form,
+    form: Loops,
     variables: tuple[Variable, ...],
     ordered: frozenset[Variable],
     vector: Variable | None,
@@ -366,7 +373,7 @@ def _split(
 
 
 def _ranges(
-    form: Form,
+    form: Loops,
     variables: tuple[Variable, ...],
     ordered: frozenset[Variable],
     vector: Variable | None,

@@ -1,6 +1,6 @@
 """Loop kernels in their simplest form.
 
-What comes in is a `Loops` kernel as it was lowered; what goes out is a `Form` that means the same:
+What comes in is a `Loops` kernel as it was lowered; what goes out is one that means the same:
 places are affine in the variables where they can be, equal expressions are one object (reductions
 too, whatever their variables were called), loops of one iteration are gone, and nested loops that
 read and write every buffer in order are one loop.
@@ -9,10 +9,10 @@ read and write every buffer in order are one loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from thalweg.codegen.loops.facts import extent_of
-from thalweg.codegen.loops.form import Form, rebuild_form
 from thalweg.codegen.loops.merge import collapse
 from thalweg.ir.expr import (
     COMPARISONS,
@@ -28,22 +28,20 @@ from thalweg.ir.expr import (
 )
 from thalweg.ir.functions.reductions import REDUCTIONS
 from thalweg.ir.index import WHOLE, Affine, Term, affine, compared, term_expression, total
-from thalweg.ir.kernel import Check, Loops, Store
-from thalweg.ir.rewrite import KernelRewriter, free_variables, postorder
+from thalweg.ir.kernel import Check, KernelRewriter, Loops, Store
+from thalweg.ir.rewrite import free_variables, postorder
 
 
-def simplest(kernel: Loops) -> Form:
+def simplest(kernel: Loops) -> Loops:
     """The simplest form of a kernel."""
-    form = Form(
-        kernel.arguments, kernel.variables, list(kernel.stores), list(kernel.checks), kernel.serial
-    )
-    form.stores = [store for store in form.stores if not _never(store)]
-    form.checks = [check for check in form.checks if not _never(check)]
-    rebuild_form(form, _Simplify(form))
-    used = {variable for work in (*form.stores, *form.checks) for variable in work.variables}
-    form.variables = tuple(v for v in form.variables if v in used)
-    collapse(form)
-    return form
+    stores = tuple(store for store in kernel.stores if not _never(store))
+    checks = tuple(check for check in kernel.checks if not _never(check))
+    kernel = replace(kernel, stores=stores, checks=checks)
+    form = _Simplify(kernel).loops(kernel)
+    checks = tuple(check for check in form.checks if check.condition is not TRUE)
+    used = {variable for work in (*form.stores, *checks) for variable in work.variables}
+    variables = tuple(v for v in form.variables if v in used)
+    return collapse(replace(form, variables=variables, checks=checks))
 
 
 def _never(work: Store | Check) -> bool:
@@ -53,7 +51,7 @@ def _never(work: Store | Check) -> bool:
 class _Simplify(KernelRewriter):
     """Affine places, decided comparisons, no variables of one value, shared reductions."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: Loops) -> None:
         super().__init__()
         self._renamed = _shared_variables(form)
 
@@ -74,6 +72,10 @@ class _Simplify(KernelRewriter):
     def _term_value(self, term: Term) -> Expr:
         return self.index(term) if isinstance(term, Variable) else self.new(term_expression(term))
 
+    def store(self, store: Store) -> Store:
+        made = super().store(store)
+        return replace(made, inside=None) if made.inside is TRUE else made
+
     def call(self, function: str, arguments: tuple[Expr, ...]) -> Expr:
         if function in COMPARISONS and all(part.dtype in WHOLE for part in arguments):
             decided = compared(function, *map(affine, arguments))
@@ -90,7 +92,7 @@ class _Simplify(KernelRewriter):
         return converted(chosen if condition.value else otherwise, made.dtype)
 
 
-def _shared_variables(form: Form) -> dict[Variable, Variable]:
+def _shared_variables(form: Loops) -> dict[Variable, Variable]:
     """One variable for all reduced ones of the same extent that are never bound in one another.
 
     It is one of the kernel's own where the reductions do not depend on that, so that what they and
@@ -117,7 +119,7 @@ def _shared_variables(form: Form) -> dict[Variable, Variable]:
 
 
 def _own_variable(
-    form: Form, variable: Variable, exprs: Sequence[Reduce], taken: set[Variable | None]
+    form: Loops, variable: Variable, exprs: Sequence[Reduce], taken: set[Variable | None]
 ) -> Variable | None:
     """The innermost variable of the kernel that a reduced one may be, if there is one."""
     for own in reversed(form.variables):

@@ -16,13 +16,12 @@ from thalweg.codegen.contraction.microkernel import prefetch
 from thalweg.codegen.contraction.packing import transposed
 from thalweg.codegen.llvm.builder import I64, POINTER, Builder, Module, Type, Value, constant
 from thalweg.codegen.llvm.emitted import Emitted
-from thalweg.codegen.loops.form import Form
 from thalweg.codegen.machine import CpuTarget
 from thalweg.codegen.math.elements import storage_type
-from thalweg.ir.dynamic import Dynamic
+from thalweg.ir.dynamic import Dynamic, factors_of
 from thalweg.ir.expr import Load
 from thalweg.ir.index import Affine
-from thalweg.ir.kernel import Argument
+from thalweg.ir.kernel import Argument, Loops
 from thalweg.ir.loop import Variable
 
 _PAGE = 4096
@@ -34,7 +33,7 @@ _BLOCK_TILES = 4  # in each direction: neighbouring cache lines are used soon
 class Transpose:
     """A transpose: `across` is contiguous in the source, `along` in the result."""
 
-    form: Form
+    form: Loops
     source: tuple[Argument, Affine]
     sink: tuple[Argument, Affine]
     across: Variable
@@ -48,7 +47,7 @@ class Transpose:
         return storage_type(self.sink[0].dtype).scalar
 
 
-def transpose_of(form: Form, target: CpuTarget) -> Transpose | None:
+def transpose_of(form: Loops, target: CpuTarget) -> Transpose | None:
     """The transpose that a kernel is, if it does nothing else and has room for a tile."""
     if len(form.stores) != 1 or form.checks or form.serial:
         return None
@@ -67,7 +66,7 @@ def transpose_of(form: Form, target: CpuTarget) -> Transpose | None:
         return None
     side = target.vector_bytes // max(size, 4)
     others = tuple(v for v in form.variables if v is not across and v is not along)
-    if min(_guess(form, across), _guess(form, along)) < side:
+    if min(int(across.extent), int(along.extent)) < side:
         return None
     if size > 2 and not _crowds(offset.factor(along), size):
         return None
@@ -92,11 +91,6 @@ def _crowds(step: int, size: int) -> bool:
         return True
     apart = abs(step) * size
     return apart % 256 == 0 or min(apart % _PAGE, -apart % _PAGE) <= 128
-
-
-def _guess(form: Form, variable: Variable) -> int:
-    """The extent of a variable, as far as it was seen."""
-    return int(np.prod([int(factor) for factor in form.factors(variable)]))
 
 
 def emit_transpose(transpose: Transpose, target: CpuTarget) -> Emitted:
@@ -132,7 +126,7 @@ class _Writing:
         return self._word(number.word) if isinstance(number, Dynamic) else constant(I64, number)
 
     def _extent(self, variable: Variable) -> Value:
-        first, *more = map(self._integer, self.transpose.form.factors(variable))
+        first, *more = map(self._integer, factors_of(variable.extent))
         for factor in more:
             first = self.b.binary("mul nsw", first, factor)
         return first

@@ -12,7 +12,7 @@ from math import ceil
 
 import numpy as np
 
-from thalweg.codegen.contraction.form import argument_of, offsets_of, with_plain_stores
+from thalweg.codegen.contraction.form import argument_of, with_plain_stores
 from thalweg.codegen.contraction.schedule import is_plain
 from thalweg.codegen.winograd.algorithm import WAYS
 from thalweg.ir.dynamic import is_static
@@ -115,7 +115,7 @@ def _is_simple(kernel: Contraction) -> bool:
     variables = *kernel.rows, *kernel.columns, *kernel.reduced
     numbers = [v.extent for v in variables]
     numbers += [limit for low, _, high in kernel.a.bounds for limit in (low, high)]
-    for offset in offsets_of(kernel):
+    for offset in kernel.offsets:
         numbers += offset.integers
     return all(map(is_static, numbers)) and all(v.extent > 0 for v in variables)
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
+from thalweg.codegen.contraction.epilogue import store_sums
 from thalweg.codegen.contraction.form import argument_of
-from thalweg.codegen.contraction.gemm import store_sums
 from thalweg.codegen.contraction.microkernel import multiply_add
 from thalweg.codegen.frame import Leaves
 from thalweg.codegen.llvm.builder import FLOAT, I1, I8, Value, constant

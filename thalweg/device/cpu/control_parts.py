@@ -25,7 +25,7 @@ from thalweg.lower.dynamic_shapes import SpecializedKernel, Varying
 from thalweg.lower.memory.barriers import work_of
 from thalweg.lower.memory.buffers import Buffer, BufferKind
 
-_REPEATED_WORK = 50_000.0  # that a kernel which repeats itself does before it looks up: some 20 µs
+_REPEATED_WORK = 50_000.0  # of a kernel that repeats itself before it returns: some 20 µs
 _MAX_REPEATED = 24  # kernels of an iteration that repeats itself: all of them are compiled as one
 _NO_CODE = Loaded((), 0)
 

@@ -25,7 +25,7 @@ from thalweg.device.cpu.control_parts import placed_parts, threads_for
 from thalweg.device.cpu.invocation import address_of
 from thalweg.device.cpu.listing import Listing
 from thalweg.device.cpu.pool import Entry, Jump, Pool, StepTable
-from thalweg.graph.node_effects import locks_updates
+from thalweg.graph.analysis.node_effects import locks_updates
 from thalweg.lower.control.builder import Lower, lower_control
 from thalweg.lower.control.program import (
     LISTS,
@@ -90,8 +90,8 @@ class NativeControl:
                 return results
             with self._lock:
                 grown = dict(self._capacity.grown)
-                for number, room in results.full.items():
-                    grown[number] = max(grown.get(number, 0), 4 * room)
+                for number, lacking in results.full.items():
+                    grown[number] = max(grown.get(number, 0), 4 * lacking)
                 self._capacity = replace(self._capacity, grown=tuple(sorted(grown.items())))
 
     def _step(self, values: Sequence[Any]) -> _ControlStep | None:
@@ -116,7 +116,7 @@ class NativeControl:
         try:
             with gc_paused(), deep_calls():
                 program = lower_control(self._unit, inputs, capacity, self._target, self._lower)
-                room = capacity.of(LISTS)
+                list_capacity = capacity.of(LISTS)
                 return _ControlStep(
                     self._unit,
                     program,
@@ -124,7 +124,7 @@ class NativeControl:
                     self._pool,
                     self._target,
                     self._threads,
-                    room,
+                    list_capacity,
                 )
         except NotCompiled as failure:
             self.reason = str(failure)
@@ -149,9 +149,9 @@ class _ControlStep:
         pool: Pool,
         target: CpuTarget,
         threads: int,
-        room: int,
+        list_capacity: int,
     ) -> None:
-        self._list_capacity = room
+        self._list_capacity = list_capacity
         self.unit, self.program, self.pool, self.alignment = unit, program, pool, target.alignment
         self.threads = threads_for(program, threads, target)
         self.parts = placed_parts(program, varying, target, self.threads)
@@ -362,7 +362,7 @@ class _ControlStep:
                 rows = rows.entries or rows
 
     def _advance_streams(self, results: Mapping[BufferView, Array], context: Any) -> None:
-        """Take out of the random streams what the turns have drawn."""
+        """Advance the random streams by what the iterations have drawn."""
         for one in self.program.drawings:
             start = _next_in_stream(one, context)
             drawn = Philox.at(results[one.view]).counter - start.counter

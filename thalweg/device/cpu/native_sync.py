@@ -15,7 +15,7 @@ from thalweg.device.cpu import pool_layout as layout
 # thread takes 5 to 50 µs, so short pauses between steps and uneven kernels are waited out.
 _YIELDS = 1000
 
-# How a processor is told that it looks at a word in vain: declaration and call.
+# The processor's hint that a loop polls a word: declaration and call.
 _PAUSES = {
     "x86_64": ("@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()"),
     "aarch64": ("@llvm.aarch64.isb(i32)", "@llvm.aarch64.isb(i32 15)"),
@@ -53,8 +53,8 @@ define internal i32 @wait(ptr %pool, ptr %word, i32 %seen) {{
 entry:
 {field("spins", "i64", "pool", layout.SPINS)}
   %patience = add i64 %spins, {_YIELDS}
-  br label %look
-look:
+  br label %poll
+poll:
   %count = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%count, %sleep]
   %now = load atomic i32, ptr %word acquire, align 4
   %value = and i32 %now, {~layout.ASLEEP}
@@ -68,21 +68,21 @@ unchanged:
   br i1 %spinning, label %spin, label %long
 spin:
   call void {pause}
-  br label %look
+  br label %poll
 long:
   %patient = icmp ult i64 %count, %patience
   br i1 %patient, label %yield, label %sleep
 yield:
 {field("yielding", "ptr", "pool", layout.YIELD)}
   %yielded = call i32 %yielding()
-  br label %look
+  br label %poll
 sleep:
   ; Should the mark come too late, the system sees another value and does not let us sleep.
   %marked = or i32 %seen, {layout.ASLEEP}
   %mark = cmpxchg ptr %word, i32 %seen, i32 %marked monotonic monotonic
 {field("sleeping", "ptr", "pool", layout.SLEEP)}
   %slept = {sleep}
-  br label %look
+  br label %poll
 }}"""
 
 
@@ -125,8 +125,8 @@ entry:
 {field("sleeping", "ptr", "pool", layout.SLEEP)}
   %patience = add i64 %spins, {_YIELDS}
   %start = call i64 @now(ptr %pool)
-  br label %look
-look:
+  br label %poll
+poll:
   %count = phi i64 [0, %entry], [%next, %spin], [%next, %yield], [%count, %sleep]
   %now = load atomic i32, ptr %word acquire, align 4
   %value = and i32 %now, {~layout.ASLEEP}
@@ -141,13 +141,13 @@ unchanged:
   br i1 %spinning, label %spin, label %long
 spin:
   call void {_PAUSES[architecture][1]}
-  br label %look
+  br label %poll
 long:
   %patient = icmp ult i64 %count, %patience
   br i1 %patient, label %yield, label %check
 yield:
   %yielded = call i32 %yielding()
-  br label %look
+  br label %poll
 check:
   %time = call i64 @now(ptr %pool)
   %elapsed = sub i64 %time, %start
@@ -162,7 +162,7 @@ sleep:
   store i64 %nanoseconds, ptr %limit.low, align 8
   %mark = cmpxchg ptr %word, i32 {layout.UNSET}, i32 {marked} monotonic monotonic
   %slept = {sleep}
-  br label %look
+  br label %poll
 give_up:
   ret i64 0
 }}"""
@@ -213,8 +213,8 @@ def barrier() -> str:
     return f"""
 define internal i1 @barrier(ptr %pool, i64 %threads, ptr %fault, i64 %mask) {{
   %alone = icmp eq i64 %threads, 1
-  br i1 %alone, label %look, label %meet
-look:
+  br i1 %alone, label %check, label %meet
+check:
   %code = load atomic i64, ptr %fault monotonic, align 8
   %reason = and i64 %code, %mask
   %faulty = icmp ne i64 %reason, 0

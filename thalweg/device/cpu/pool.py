@@ -36,12 +36,12 @@ from thalweg.device.cpu.table_interpreter import emit_pool
 #: More threads than this are never used.
 MAX_THREADS = 64
 
-# A look at a word takes a pause of the processor, 10 to 50 ns.
+# A poll of a word takes a pause of the processor, 10 to 50 ns.
 _SPINS = 100
 _CROWDED_SPINS = 20  # more threads than cores: whom we wait for may need this very core
 
-# Work, roughly in nanoseconds, after which a walk looks at the clock. A kernel may take many times
-# what it was thought to take, and yet the clock is looked at in time.
+# Work, roughly in nanoseconds, after which a thread reads the clock. A kernel may take many times
+# its estimate, and yet the clock is read in time.
 _BUDGET = 200_000
 
 # Nanoseconds after which a program pauses, so that who interrupts it is heard within 100 ms. To
@@ -286,7 +286,7 @@ class Pool:
             self._words[offset // 8] = value
 
     def close(self) -> None:
-        """Send the workers home, after the step they are in; from then on callers walk alone."""
+        """Stop the workers after the step they are in; callers then run steps alone."""
         with self._lock:
             if self._closed:
                 return

@@ -15,14 +15,14 @@ JOB = SPACING  # ptr: the program being run
 JOB_THREADS = JOB + 8  # i64: on how many threads
 ARRIVED = 2 * SPACING  # i64: how many have come to the barrier
 GATE = ARRIVED + 8  # i32: changes when the barrier opens
-SPINS = 3 * SPACING  # i64: looks at a word before giving the core away
+SPINS = 3 * SPACING  # i64: polls of a word before yielding the core
 YIELD = SPINS + 8  # address of sched_yield
 SLEEP = SPINS + 16  # address of syscall (for a futex) or of usleep
 CLOCK = SPINS + 24  # address of clock_gettime
 CLOCK_NUMBER = SPINS + 32  # i64: the clock that it is asked for
 CREATE = SPINS + 40  # address of pthread_create
 JOIN = SPINS + 48  # address of pthread_join
-BUDGET = SPINS + 56  # i64: work between looks at the clock
+BUDGET = SPINS + 56  # i64: work between reads of the clock
 SLICE = SPINS + 64  # i64: nanoseconds after which a program pauses
 EARLIEST = SPINS + 72  # i64: nanoseconds after which it pauses if a long kernel is next
 MAILBOXES = 4 * SPACING  # one per worker, SPACING bytes each; that of thread 1 comes first
@@ -31,7 +31,7 @@ MAILBOXES = 4 * SPACING  # one per worker, SPACING bytes each; that of thread 1 
 MAIL_POOL = 8
 MAIL_THREAD = 16
 MAIL_HANDLE = 24  # the system's name of the thread
-IDLE, WORK, HOME = 0, 4, 8
+IDLE, WORK, EXIT = 0, 4, 8
 
 # Bits of a word that is waited for; those above them are free for what it says.
 LEAVE = 1  # of the gate: there was a fault, nobody goes on
@@ -62,7 +62,7 @@ SIGNAL = 16
 WORK_SHIFT = 32  # the bits above are the entry's work, in nanoseconds at most: roughly
 MAX_WORK = 2**31 - 1
 
-#: What the fault word holds when a walk is to pause or has paused: the sign alone, so that one
+#: What the fault word holds when a program is to pause or has paused: the sign alone, so that one
 #: mask tells it from faults, which are positive. The program goes on at PROGRAM_START.
 PAUSED = -(2**63)
 FAULTS = 2**63 - 1

@@ -87,7 +87,7 @@ class ProgramTemplate:
     outputs: Sequence[Output]
     arena: int  # bytes
     threads: int
-    holds_gil: bool  # it is over sooner than another thread could take the interpreter
+    holds_gil: bool  # it is shorter than the interpreter's switch interval
 
 
 class Layout:

@@ -6,11 +6,10 @@ events. All they know lies in two blocks of plain memory that `device/cpu/pool.p
 offsets below; the system's own functions are called by addresses found there, so the code needs no
 linking and can be cached.
 
-A step that takes long comes back every now and then, for only the interpreter can tell whether
-somebody wants to stop it. Entries say how much work they are. After a budget of work the caller's
-thread looks at the clock, and when its time is up it puts PAUSED into the fault word; at the next
-barrier all threads leave together, as at a fault (one that is alone leaves at once), and `run`
-notes the entry to begin with again.
+A long step returns to Python from time to time, since signals and cancellation are seen only there.
+Each entry states its work. After a budget of work the caller's thread reads the clock; when the
+time slice is over it stores PAUSED in the fault word. At the next barrier all threads leave
+together, as at a fault (a single thread leaves at once), and `run` notes the entry to resume at.
 
 An entry may wait for an event that native code or the host signals, a word of its own: one thread
 waits for it, the others at the barrier behind it. Where no signal comes in time the step pauses as
@@ -27,7 +26,7 @@ from thalweg.device.cpu.native_sync import field
 
 
 def emit_pool(target: CpuTarget) -> Emitted:
-    """The pool's code; where the system has no futex, sleepers nap and look again."""
+    """The pool's code; where the system has no futex, sleepers nap and poll again."""
     futex = (
         native_sync.FUTEX_NUMBERS[target.architecture] if native_sync.has_futex(target) else None
     )
@@ -38,7 +37,7 @@ def emit_pool(target: CpuTarget) -> Emitted:
         native_sync.signal(),
         native_sync.arrive(),
         native_sync.barrier(),
-        _look(),
+        _check_clock(),
         _interpret("interpret", timed=False),
         _interpret("interpret_timed", timed=True),
         native_sync.now(),
@@ -53,14 +52,14 @@ def emit_pool(target: CpuTarget) -> Emitted:
     return Emitted(names, "\n".join(functions))
 
 
-def _look() -> str:
-    """Have the program pause if it ran for long, or if it will before the next entry is done;
-    whether it has to.
+def _check_clock() -> str:
+    """Pause the program if its time slice is over, or will be when the next entry is done; whether
+    it pauses.
 
     A fault that a kernel has found meanwhile stays, and one that it finds later takes its place.
     """
     return f"""
-define internal i1 @look(ptr %pool, ptr %program, i64 %thread, i64 %work) noinline cold {{
+define internal i1 @check_clock(ptr %pool, ptr %program, i64 %thread, i64 %work) noinline cold {{
 entry:
   %first = icmp eq i64 %thread, 0
   br i1 %first, label %clock, label %done
@@ -120,9 +119,9 @@ read:
   %work = lshr i64 %flags, {layout.WORK_SHIFT}
   %kept = sub i64 %left, %work
   %spent = icmp slt i64 %kept, 0
-  br i1 %spent, label %look, label %ready
-look:
-  %due = call i1 @look(ptr %pool, ptr %program, i64 %thread, i64 %work)
+  br i1 %spent, label %clock, label %ready
+clock:
+  %due = call i1 @check_clock(ptr %pool, ptr %program, i64 %thread, i64 %work)
   %alone = icmp eq i64 %threads, 1
   %hold.now = and i64 %flags, {layout.NO_PAUSE}
   %loose = icmp eq i64 %hold.now, 0
@@ -130,7 +129,7 @@ look:
   %leaves = and i1 %due, %could
   br i1 %leaves, label %done, label %ready
 ready:
-  %rest = phi i64 [%kept, %read], [%budget, %look]
+  %rest = phi i64 [%kept, %read], [%budget, %clock]
   %bit = and i64 %flags, {layout.BARRIER}
   %dependent = icmp ne i64 %bit, 0
   br i1 %dependent, label %meet, label %choose
@@ -230,8 +229,8 @@ entry:
   br label %rest
 rest:
   %order = call i32 @wait(ptr %pool, ptr %mailbox, i32 {layout.IDLE})
-  %home = icmp eq i32 %order, {layout.HOME}
-  br i1 %home, label %done, label %work
+  %exits = icmp eq i32 %order, {layout.EXIT}
+  br i1 %exits, label %done, label %work
 work:
   ; The next order comes after this thread has arrived below, so it cannot be overwritten.
   store atomic i32 {layout.IDLE}, ptr %mailbox monotonic, align 4
@@ -302,8 +301,8 @@ done:
 def _run() -> str:
     """Run a program; its fault code, or layout.PAUSED where it is to be run on.
 
-    A caller who finds the pool taken walks alone. A program that was to pause when its last
-    barrier was behind it has ended.
+    A caller who finds the pool taken runs the program alone. A program that was to pause after its
+    last barrier has ended.
     """
     return f"""
 define i64 @thalweg_run(ptr %program) {{
@@ -350,11 +349,11 @@ done:
   %start.at = getelementptr i8, ptr %program, i64 {layout.PROGRAM_START}
   store i64 %start, ptr %start.at, align 8
   %over = and i1 %paused, %ended
-  br i1 %over, label %late, label %told
+  br i1 %over, label %late, label %report
 late:
   store atomic i64 0, ptr %fault monotonic, align 8
   ret i64 0
-told:
+report:
   ret i64 %code
 }}"""
 
@@ -376,7 +375,7 @@ yield:
 end:
 {field("workers", "i64", "pool", layout.WORKERS)}
 {field("join", "ptr", "pool", layout.JOIN)}
-  call void @order(ptr %pool, i64 %workers, i32 {layout.HOME})
+  call void @order(ptr %pool, i64 %workers, i32 {layout.EXIT})
   %first = getelementptr i8, ptr %pool, i64 {layout.MAILBOXES}
   br label %head
 head:

@@ -92,7 +92,7 @@ def tune_new(adapted: Sequence[SpecializedKernel], pool: Pool, threads: int) -> 
 
 
 def tune_kernels(subjects: Sequence[Subject], budget: float) -> list[Tuned]:
-    """Measure and remember; the largest contractions first, each with its share of the time."""
+    """Measure and keep; the largest contractions first, each with its share of the time."""
     start, found = time.monotonic(), list[Tuned]()
     distinct = {key_of(subject.kernel): subject for subject in subjects}
     ordered = sorted(distinct.values(), key=_weight, reverse=True)

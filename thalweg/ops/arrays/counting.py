@@ -109,7 +109,21 @@ class UniqueWithCounts(Op):
 
 @public("unique_with_counts")
 def unique_with_counts(x: Any, out_idx: Any = dtypes.int32, name: str | None = None) -> Any:
-    """The distinct values of a vector in order of appearance, as (y, idx, count)."""
+    """The distinct values of a vector, in order of appearance, and how often each comes.
+
+    Args:
+        x: a vector.
+        out_idx: the dtype of indices and counts, int32 or int64.
+        name: the name of the node.
+
+    Returns:
+        A named tuple (y, idx, count) with x = y[idx].
+
+    Example:
+        >>> y, idx, count = tf.unique_with_counts([5, 7, 5])
+        >>> sess.run(count)
+        array([2, 1], dtype=int32)
+    """
     return UniqueWithCounts(out_idx=as_dtype(out_idx))(x, name=name)
 
 
@@ -140,7 +154,21 @@ class ListDiff(Op):
 
 @public("setdiff1d")
 def setdiff1d(x: Any, y: Any, index_dtype: Any = dtypes.int32, name: str | None = None) -> Any:
-    """The elements of `x` that are not in `y`, as (out, idx) with out = x[idx]."""
+    """The elements of one vector that are not in another.
+
+    Args:
+        x, y: vectors of one dtype.
+        index_dtype: the dtype of the indices, int32 or int64.
+        name: the name of the node.
+
+    Returns:
+        A named tuple (out, idx) with out = x[idx].
+
+    Example:
+        >>> out, idx = tf.setdiff1d([1, 2, 3, 4], [2, 4])
+        >>> sess.run(out)
+        array([1, 3], dtype=int32)
+    """
     return ListDiff(out_idx=as_dtype(index_dtype))(x, y, name=name)
 
 

@@ -272,7 +272,23 @@ def matrix_diag(
     num_cols: Any = -1,
     padding_value: Any = 0,
 ) -> Tensor:
-    """Matrices with the innermost vectors of `diagonal` on diagonal `k` (a band: on its rows)."""
+    """Matrices with given diagonals.
+
+    Args:
+        diagonal: the innermost vectors are the diagonals; for a band, matrices of them as rows.
+        name: the name of the node.
+        k: which diagonal, or a pair for a band; positive ones lie above the main one.
+        num_rows, num_cols: the size, where it is not the smallest that fits.
+        padding_value: what stands elsewhere.
+
+    Returns:
+        A tensor with one axis more.
+
+    Example:
+        >>> sess.run(tf.matrix_diag([1, 2]))
+        array([[1, 0],
+               [0, 2]], dtype=int32)
+    """
     padding = _padding(padding_value, diagonal)
     return MatrixDiagV2()(diagonal, k, num_rows, num_cols, padding, name=name)
 
@@ -321,7 +337,21 @@ class MatrixDiagPartV2(Op):
 def matrix_diag_part(
     input: Any, name: str = "diag_part", k: Any = 0, padding_value: Any = 0
 ) -> Tensor:
-    """Diagonal `k` of the innermost matrices (a band: its diagonals as rows)."""
+    """The diagonals of the innermost matrices.
+
+    Args:
+        input: [..., m, n].
+        name: the name of the node.
+        k: which diagonal, or a pair for a band, whose diagonals become rows.
+        padding_value: what short diagonals of a band are filled up with.
+
+    Returns:
+        A tensor with one axis less; for a band, of the same rank.
+
+    Example:
+        >>> sess.run(tf.matrix_diag_part([[1, 2], [3, 4]]))
+        array([1, 4], dtype=int32)
+    """
     return MatrixDiagPartV2()(input, k, _padding(padding_value, input), name=name)
 
 
@@ -362,7 +392,22 @@ class MatrixSetDiagV2(Op):
 
 @public("matrix_set_diag", "linalg.set_diag", "batch_matrix_set_diag")
 def matrix_set_diag(input: Any, diagonal: Any, name: str = "set_diag", k: Any = 0) -> Tensor:
-    """`input` with diagonal `k` of its innermost matrices replaced by `diagonal`."""
+    """Matrices with their diagonals replaced.
+
+    Args:
+        input: [..., m, n].
+        diagonal: the new diagonals, as `tf.matrix_diag` takes them.
+        name: the name of the node.
+        k: which diagonal, or a pair for a band.
+
+    Returns:
+        A tensor of the shape and dtype of `input`.
+
+    Example:
+        >>> sess.run(tf.matrix_set_diag([[1, 2], [3, 4]], [8, 9]))
+        array([[8, 2],
+               [3, 9]], dtype=int32)
+    """
     return MatrixSetDiagV2()(input, diagonal, k, name=name)
 
 
@@ -469,6 +514,18 @@ def _diagonal_shape(rows: Any, columns: Any, batch_shape: Any) -> Any:
 
 @public("trace", "linalg.trace")
 def trace(x: Any, name: str | None = None) -> Tensor:
-    """The sums of the main diagonals of the innermost matrices."""
+    """The sums of the main diagonals of the innermost matrices.
+
+    Args:
+        x: a numeric tensor [..., m, n].
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of the shape of `x` without its last two axes.
+
+    Example:
+        >>> sess.run(tf.trace([[1, 2], [3, 4]]))
+        np.int32(5)
+    """
     with name_scope(name, "Trace", [x]) as scope:
         return reduce.reduce_sum(matrix_diag_part(x), [-1], name=scope)

@@ -1,4 +1,4 @@
-"""Elements by index: gathered, scattered, and marked in one-hot vectors and masks."""
+"""Elements by index: gathered along axes or by coordinates, and scattered."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.graph import dtypes
 from thalweg.graph.composite import IndexedSlices
 from thalweg.graph.convert import convert_to_tensor
-from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.known import constant_value, constant_value_as_shape
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
@@ -22,8 +20,7 @@ from thalweg.ir import loop
 from thalweg.ir.expr import Expr, select
 from thalweg.ir.loop import IndexTuple, Operand, RuntimeCheck, Scatter
 from thalweg.ops.arrays import joining, subscripts
-from thalweg.ops.core import broadcast, choosing, filling, shaping
-from thalweg.ops.math import reduce
+from thalweg.ops.core import broadcast, filling, shaping
 from thalweg.public import public
 
 Array = NDArray[Any]
@@ -87,11 +84,11 @@ class Along(Op, abstract=True):
         check_within(indices, params_shape[place])
         inner, outer = np.ndim(indices) - batch, rank - place - 1
         total = place + inner + outer
-        before = [_aranged(params_shape[i], i, total) for i in range(place)]
+        before = [aranged(params_shape[i], i, total) for i in range(place)]
         middle = (1,) * (place - batch)
         shape = (*np.shape(indices)[:batch], *middle, *np.shape(indices)[batch:], *(1,) * outer)
         after = [
-            _aranged(params_shape[i], place + inner + i - place - 1, total)
+            aranged(params_shape[i], place + inner + i - place - 1, total)
             for i in range(place + 1, rank)
         ]
         return (*before, np.reshape(indices, shape), *after)
@@ -104,7 +101,7 @@ class Along(Op, abstract=True):
         return (*at[:place], indices[(*at[:batch], *at[place:end])], *at[end:])
 
 
-def _aranged(size: int, axis: int, rank: int) -> Array:
+def aranged(size: int, axis: int, rank: int) -> Array:
     """0, 1, …, size - 1 along one axis of a tensor of some rank."""
     return np.arange(size).reshape(shaping.one_axis(rank, axis, size))
 
@@ -465,181 +462,3 @@ class UnravelIndex(Op):
 def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Tensor:
     """Flat indices as coordinates: column i of the result belongs to indices[i]."""
     return UnravelIndex()(indices, dims, name=name)
-
-
-# Marks
-
-
-class OneHot(Op):
-    """y[…, j, …] = on_value if indices[…] = j else off_value"""
-
-    signature = (
-        "indices: TI, depth: int32, on_value: T, off_value: T -> output: T; TI: uint8|int32|int64"
-    )
-    axis: int = -1
-
-    def shape(
-        self, indices: Tensor, depth: Tensor, on_value: Tensor, off_value: Tensor
-    ) -> TensorShape:
-        for scalar in (depth, on_value, off_value):
-            scalar.shape.assert_has_rank(0)
-        sizes = indices.shape.sizes
-        if sizes is None:
-            return unknown_shape()
-        count, place = constant_value(depth), self._place(len(sizes))
-        if count is not None and count < 0:
-            raise ValueError(f"depth must be non-negative, got: {count}")
-        return TensorShape.of(
-            (*sizes[:place], None if count is None else int(count), *sizes[place:])
-        )
-
-    def _place(self, rank: int) -> int:
-        if not -1 <= self.axis <= rank:
-            raise ValueError(
-                f"Expected axis to be -1 or between [0, {rank}]. But received: {self.axis}"
-            )
-        return rank if self.axis == -1 else self.axis
-
-    def numpy(self, indices: Array, depth: Array, on_value: Array, off_value: Array) -> Array:
-        if depth < 0:
-            raise ValueError(f"depth must be non-negative, got: {depth}")
-        place = self._place(np.ndim(indices))
-        rank = np.ndim(indices) + 1
-        marked = np.expand_dims(indices, place) == _aranged(int(depth), place, rank)
-        return np.where(marked, on_value, off_value).astype(np.asarray(on_value).dtype)
-
-    def loop(
-        self,
-        at: IndexTuple,
-        indices: Operand,
-        depth: Operand,
-        on_value: Operand,
-        off_value: Operand,
-    ) -> Expr:
-        place = self._place(indices.rank)
-        marked = indices[(*at[:place], *at[place + 1 :])].eq(at[place])
-        return select(marked, on_value[()], off_value[()])
-
-    def gradient(self, node: Node, dy: Tensor) -> list[Any]:
-        _, depth, on_value, off_value = node.inputs
-        ones = OneHot(axis=self.axis)(
-            node.inputs[0], depth, filling.ones_like(on_value), filling.zeros_like(off_value)
-        )
-        return [None, None, reduce.reduce_sum(dy * ones), reduce.reduce_sum(dy * (1 - ones))]
-
-
-@public("one_hot")
-def one_hot(
-    indices: Any,
-    depth: Any,
-    on_value: Any = None,
-    off_value: Any = None,
-    axis: int | None = None,
-    dtype: Any = None,
-    name: str | None = None,
-) -> Tensor:
-    """Vectors of `depth` elements that are one at an index and zero elsewhere.
-
-    Args:
-        indices: integers of any shape; those outside [0, depth) give vectors without a one.
-        depth: the number of elements.
-        on_value: what stands at the index; 1 if None.
-        off_value: what stands elsewhere; 0 if None.
-        axis: where the new axis is in the result; the last if None.
-        dtype: the dtype; by default that of the values given, else float32.
-        name: the name of the node.
-
-    Returns:
-        A tensor with one axis more than `indices`, of size `depth`.
-
-    Example:
-        >>> sess.run(tf.one_hot([0, 2], depth=3))
-        array([[1., 0., 0.],
-               [0., 0., 1.]], dtype=float32)
-    """
-    with name_scope(name, "one_hot", [indices, depth, on_value, off_value]) as scope:
-        kind = None if dtype is None else as_dtype(dtype)
-        on, off = _marks(on_value, off_value, kind)
-        return OneHot(axis=-1 if axis is None else axis)(indices, depth, on, off, name=scope)
-
-
-def _marks(on_value: Any, off_value: Any, kind: DType | None) -> tuple[Tensor, Tensor]:
-    """The two values as tensors of one dtype: the given one, theirs, or float32."""
-    on, off = _mark(on_value, kind), _mark(off_value, kind)
-    for name, tensor in (("on_value", on), ("off_value", off)):
-        if tensor is None:
-            continue
-        kind = tensor.dtype.base_dtype if kind is None else kind
-        if tensor.dtype.base_dtype is not kind:
-            raise TypeError(f"dtype {tensor.dtype.name} of {name} does not match {kind.name}")
-    kind = kind or dtypes.float32
-    if kind is dtypes.string and (on is None or off is None):
-        raise TypeError("on_value and off_value must both be given for dtype string")
-    return (
-        filling.ones([], kind, name="on_value") if on is None else on,
-        filling.zeros([], kind, name="off_value") if off is None else off,
-    )
-
-
-def _mark(value: Any, kind: DType | None) -> Tensor | None:
-    if value is None:
-        return None
-    has_dtype = hasattr(value, "dtype")  # then it must be the right one
-    return convert_to_tensor(value, preferred_dtype=None if has_dtype else kind)
-
-
-@public("boolean_mask")
-def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any = None) -> Tensor:
-    """The slices of a tensor at which a mask is True.
-
-    Args:
-        tensor: any tensor.
-        mask: a bool tensor of a static rank, of the shape of some axes of `tensor`.
-        name: the name of the nodes.
-        axis: the first of those axes; 0 if None.
-
-    Returns:
-        `tensor` with one axis, of unknown size, in place of those of the mask.
-
-    Example:
-        >>> sess.run(tf.boolean_mask([1, 2, 3], [True, False, True]))
-        array([1, 3], dtype=int32)
-    """
-    with name_scope(name, "boolean_mask", [tensor, mask]):
-        values = convert_to_tensor(tensor, name="tensor")
-        marks = convert_to_tensor(mask, dtypes.bool, name="mask")
-        start = 0 if axis is None else _static_axis(axis, values)
-        rank = marks.shape.rank
-        if rank == 0:
-            raise ValueError("mask cannot be scalar.")
-        if rank is None:
-            raise ValueError(
-                "Number of mask dimensions must be specified, even if some dimensions are None. "
-                "E.g. shape=[None] is ok, but shape=None is not."
-            )
-        values.shape[start : start + rank].assert_is_compatible_with(marks.shape)
-        flat = shaping.reshape(values, _merged_shape(values, start, rank))
-        known = values.shape.sizes
-        if known is not None:
-            part = TensorShape.of(known[start : start + rank]).num_elements()
-            flat.set_shape((*known[:start], part, *known[start + rank :]))
-        where = choosing.where(shaping.reshape(marks, [-1]))
-        return gather(flat, shaping.squeeze(where, axis=[1]), axis=start)
-
-
-def _static_axis(axis: Any, values: Tensor) -> int:
-    place = constant_value(convert_to_tensor(axis))
-    if place is None:
-        raise ValueError("boolean_mask needs an axis that is known when the graph is built")
-    if place >= 0:
-        return int(place)
-    if values.shape.rank is None:
-        raise ValueError(f"axis {place} of a tensor of unknown rank cannot be counted from its end")
-    return shaping.axis_within(int(place), values.shape.rank)
-
-
-def _merged_shape(values: Tensor, start: int, rank: int) -> Tensor:
-    """The shape of a tensor with `rank` axes from `start` on made one."""
-    sizes = shaping.shape(values)
-    merged = reduce.reduce_prod(sizes[start : start + rank], [0])
-    return joining.concat([sizes[:start], [merged], sizes[start + rank :]], 0)

@@ -434,7 +434,22 @@ class DepthToSpace(DepthMove):
 def space_to_depth(
     input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC"
 ) -> Tensor:
-    """Blocks of pixels as single deeper pixels."""
+    """Blocks of pixels as single deeper pixels.
+
+    Args:
+        input: [batch, height, width, depth], the sizes multiples of `block_size`.
+        block_size: the size of a block, 2 or more.
+        name: the name of the node.
+        data_format: "NHWC" or "NCHW".
+
+    Returns:
+        A tensor [batch, height / block_size, width / block_size, depth * block_size²].
+
+    Example:
+        >>> x = tf.reshape([1, 2, 3, 4], [1, 2, 2, 1])
+        >>> sess.run(tf.space_to_depth(x, 2)).ravel()
+        array([1, 2, 3, 4], dtype=int32)
+    """
     return SpaceToDepth(block_size=block_size, data_format=data_format)(input, name=name)
 
 

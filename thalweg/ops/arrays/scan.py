@@ -151,7 +151,22 @@ def cumprod(
     reverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The running product along `axis`: `[a, b, c]` gives `[a, a b, a b c]`."""
+    """The running product along an axis: `[a, b, c]` gives `[a, a b, a b c]`.
+
+    Args:
+        x: a numeric tensor.
+        axis: the axis.
+        exclusive: leave the element itself out: `[1, a, a b]`.
+        reverse: multiply from the end.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
+
+    Example:
+        >>> sess.run(tf.cumprod([1, 2, 3]))
+        array([1, 2, 6], dtype=int32)
+    """
     return Cumprod(exclusive=exclusive, reverse=reverse)(x, axis, name=name or "Cumprod")
 
 

@@ -331,7 +331,21 @@ def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) ->
 def sort(
     values: Any, axis: Any = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> Tensor:
-    """`values` in order along `axis`."""
+    """Values in order along an axis.
+
+    Args:
+        values: a real tensor.
+        axis: the axis to sort along.
+        direction: "ASCENDING" or "DESCENDING".
+        name: the name of the nodes.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.sort([3.0, 1.0, 2.0], direction="DESCENDING"))
+        array([3., 2., 1.], dtype=float32)
+    """
     with name_scope(name, "sort", [values]):
         return _in_order(values, axis, direction)[0]
 
@@ -344,7 +358,22 @@ def argsort(
     stable: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The indices that put `values` in order along `axis`; the order is always a stable one."""
+    """The indices that put values in order; the order is always a stable one.
+
+    Args:
+        values: a real tensor.
+        axis: the axis to sort along.
+        direction: "ASCENDING" or "DESCENDING".
+        stable: taken for old programs.
+        name: the name of the nodes.
+
+    Returns:
+        An int32 tensor of the shape of `values`.
+
+    Example:
+        >>> sess.run(tf.argsort([3.0, 1.0, 2.0]))
+        array([1, 2, 0], dtype=int32)
+    """
     with name_scope(name, "argsort", [values]):
         return _in_order(values, axis, direction)[1]
 

@@ -160,7 +160,13 @@ def _named(
 
 
 class SegmentSum(SegmentReduction):
-    """y[i] = Σ x[k] over sorted ids[k] = i"""
+    """y[i] = Σ x[k] over sorted ids[k] = i
+
+    Example:
+        >>> sess.run(tf.segment_sum([[1, 2], [3, 4], [5, 6]], [0, 0, 1]))
+        array([[4, 6],
+               [5, 6]], dtype=int32)
+    """
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [GatherSegments()(dy, node.inputs[1]), None]
@@ -410,7 +416,12 @@ def _unsorted(kind: type[UnsortedSegmentReduction], *names: str) -> Callable[...
 
 
 class UnsortedSegmentSum(UnsortedSegmentReduction):
-    """y[i] = Σ x[k…] over ids[k…] = i"""
+    """y[i] = Σ x[k…] over ids[k…] = i
+
+    Example:
+        >>> sess.run(tf.unsorted_segment_sum([1, 2, 3], [1, 0, 1], num_segments=3))
+        array([2, 4, 0], dtype=int32)
+    """
 
     def gradient(self, node: Node, dy: Tensor) -> list[Tensor | None]:
         return [GatherSegments()(dy, node.inputs[1]), None, None]

@@ -126,7 +126,20 @@ def _reversed_axes(x: Tensor) -> Tensor:
 
 @public("matrix_transpose", "linalg.transpose", "linalg.matrix_transpose", "batch_matrix_transpose")
 def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
-    """`a` with its last two axes exchanged."""
+    """A tensor with its last two axes exchanged.
+
+    Args:
+        a: a tensor of rank 2 or more.
+        name: the name of the nodes.
+        conjugate: conjugate complex elements too.
+
+    Returns:
+        A tensor [..., n, m].
+
+    Example:
+        >>> tf.matrix_transpose(tf.zeros([5, 2, 3])).shape.as_list()
+        [5, 3, 2]
+    """
     with name_scope(name, "transpose", [a]):
         x = convert_to_tensor(a, name="a")
         rank = x.shape.rank
@@ -187,7 +200,19 @@ class InvertPermutation(Op):
 
 @public("invert_permutation", "math.invert_permutation")
 def invert_permutation(x: Any, name: str | None = None) -> Tensor:
-    """The permutation that undoes `x`."""
+    """The permutation that undoes another.
+
+    Args:
+        x: a vector with each of 0, 1, ..., n - 1 once; int32 or int64.
+        name: the name of the node.
+
+    Returns:
+        A vector y with y[x[i]] = i.
+
+    Example:
+        >>> sess.run(tf.invert_permutation([2, 0, 1]))
+        array([1, 2, 0], dtype=int32)
+    """
     return InvertPermutation()(x, name=name)
 
 

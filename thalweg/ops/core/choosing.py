@@ -143,5 +143,19 @@ def _check_both(x: Any, y: Any) -> None:
 
 @public("select")
 def select(condition: Any, t: Any, e: Any, name: str | None = None) -> Tensor:
-    """The old name of `where` with three arguments."""
+    """The old name of `tf.where` with three arguments.
+
+    Args:
+        condition: a bool tensor of the shape of `t`; a vector chooses whole rows.
+        t: what is taken where it is true.
+        e: what is taken elsewhere.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the shape and dtype of `t`.
+
+    Example:
+        >>> sess.run(tf.select([True, False], [1, 2], [10, 20]))
+        array([ 1, 20], dtype=int32)
+    """
     return Select()(condition, t, e, name=name)

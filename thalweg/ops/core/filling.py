@@ -14,6 +14,7 @@ from thalweg.graph import dtypes
 from thalweg.graph.convert import convert_to_tensor
 from thalweg.graph.dtypes import DType, as_dtype
 from thalweg.graph.known import constant_elements, constant_value, constant_value_as_shape
+from thalweg.graph.likes import TensorLike
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
@@ -281,7 +282,11 @@ _RANGE_ORDER = (dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64)
 
 @public("range")
 def range(
-    start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"
+    start: TensorLike,
+    limit: TensorLike | None = None,
+    delta: TensorLike = 1,
+    dtype: Any = None,
+    name: str = "range",
 ) -> Tensor:
     """Numbers from `start` up to but without `limit`.
 
@@ -375,7 +380,21 @@ def lin_space(start: Any, stop: Any, num: Any, name: str | None = None) -> Tenso
 
 @public("meshgrid")
 def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
-    """Coordinates of a grid from the vectors along its axes; "xy" exchanges the first two."""
+    """Coordinates of a grid, from the vectors along its axes.
+
+    Args:
+        args: the vectors.
+        kwargs: `indexing`, "xy" (the first two axes exchanged, the default) or "ij"; `name`.
+
+    Returns:
+        A list of tensors, one per vector.
+
+    Example:
+        >>> x, y = tf.meshgrid([1, 2, 3], [10, 20])
+        >>> sess.run(x)
+        array([[1, 2, 3],
+               [1, 2, 3]], dtype=int32)
+    """
     indexing, name = kwargs.pop("indexing", "xy"), kwargs.pop("name", "meshgrid")
     if kwargs:
         raise TypeError(f"'{next(iter(kwargs))}' is an invalid keyword argument for meshgrid")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import errors
-from thalweg.graph.effects import Resource, writes
+from thalweg.graph.analysis.effects import Resource, writes
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import get_seed
@@ -332,7 +332,24 @@ def non_max_suppression(
     score_threshold: Any = float("-inf"),
     name: str | None = None,
 ) -> Tensor:
-    """Indices of the best boxes, each overlapping no better one by more than the threshold."""
+    """The best boxes, none overlapping a better one too much.
+
+    Args:
+        boxes: float32 [boxes, 4], corners (y, x, y, x).
+        scores: [boxes].
+        max_output_size: the most boxes to choose.
+        iou_threshold: how much of their union two may share.
+        score_threshold: the least score.
+        name: the name of the node.
+
+    Returns:
+        int32 indices of the boxes, best first.
+
+    Example:
+        >>> boxes = [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9], [2.0, 2.0, 3.0, 3.0]]
+        >>> sess.run(tf.image.non_max_suppression(boxes, [0.9, 0.8, 0.7], 3))
+        array([0, 2], dtype=int32)
+    """
     return NonMaxSuppressionV3()(
         boxes, scores, max_output_size, iou_threshold, score_threshold, name=name
     )

@@ -209,7 +209,25 @@ def decode_and_crop_jpeg(
     dct_method: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Decode the window [top, left, height, width] of a JPEG file."""
+    """The pixels of a window of a JPEG file.
+
+    Args:
+        contents: the bytes of the file, a scalar string.
+        crop_window: [top, left, height, width], int32.
+        channels: 0 as the file has them, 1 grey, 3 RGB.
+        ratio: shrink by 1, 2, 4 or 8 on the way.
+        fancy_upscaling, try_recover_truncated, acceptable_fraction, dct_method: details of the
+            decoder.
+        name: the name of the node.
+
+    Returns:
+        A uint8 tensor [height, width, channels].
+
+    Example:
+        >>> file = tf.image.encode_jpeg(np.zeros([16, 16, 3], np.uint8))
+        >>> sess.run(tf.image.decode_and_crop_jpeg(file, [0, 0, 8, 4])).shape
+        (8, 4, 3)
+    """
     return DecodeAndCropJpeg(channels=channels, ratio=ratio)(contents, crop_window, name=name)
 
 

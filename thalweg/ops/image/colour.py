@@ -13,7 +13,7 @@ from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape
 from thalweg.ir.expr import Expr, select
 from thalweg.ir.loop import IndexTuple, Operand
-from thalweg.ops.arrays import indexing, joining, searching, transposing
+from thalweg.ops.arrays import joining, marking, searching, splitting, transposing
 from thalweg.ops.core import casting
 from thalweg.ops.math import arithmetic, compare, division, reduce
 from thalweg.public import public
@@ -100,14 +100,14 @@ class RGBToHSV(ColourMap):
             darkest, value
         )
         seen = casting.cast(value > 0, x.dtype)
-        hue, saturation, third = joining.split(dy, 3, -1)
+        hue, saturation, third = splitting.split(dy, 3, -1)
         within = casting.cast(x > 0, x.dtype)
         return seen * (hue * to_hue + saturation * to_saturation * within) + third * brightest
 
 
 def _mark(channel: Tensor, like: Tensor) -> Tensor:
     """1 at a channel of each pixel, 0 at the others."""
-    return indexing.one_hot(channel, 3, dtype=like.dtype.base_dtype)
+    return marking.one_hot(channel, 3, dtype=like.dtype.base_dtype)
 
 
 def _chosen(marks: Tensor, x: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class HSVToRGB(ColourMap):
         return ((1 - saturation) + saturation * pure) * value
 
     def gradient(self, node: Node, dy: Tensor) -> Tensor:
-        hue, saturation, value = joining.split(node.inputs[0], 3, -1)
+        hue, saturation, value = splitting.split(node.inputs[0], 3, -1)
         kind = hue.dtype.as_numpy_dtype
         side = hue * 6.0 - np.array([3, 2, 4], kind)
         sign = np.array([1, -1, -1], kind)
@@ -159,11 +159,35 @@ def _sum(x: Tensor) -> Tensor:
 
 @public("image.rgb_to_hsv")
 def rgb_to_hsv(images: Any, name: str | None = None) -> Tensor:
-    """Convert images from RGB to HSV, all in [0, 1]."""
+    """RGB images as hue, saturation and value.
+
+    Args:
+        images: [..., 3] in [0, 1], floating.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.image.rgb_to_hsv([[[0.0, 1.0, 0.0]]]))
+        array([[[0.33333334, 1.        , 1.        ]]], dtype=float32)
+    """
     return RGBToHSV()(images, name=name)
 
 
 @public("image.hsv_to_rgb")
 def hsv_to_rgb(images: Any, name: str | None = None) -> Tensor:
-    """Convert images from HSV to RGB, all in [0, 1]."""
+    """Hue, saturation and value as RGB images.
+
+    Args:
+        images: [..., 3] in [0, 1], floating.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Example:
+        >>> sess.run(tf.image.hsv_to_rgb([[[0.0, 0.0, 0.5]]]))
+        array([[[0.5, 0.5, 0.5]]], dtype=float32)
+    """
     return HSVToRGB()(images, name=name)

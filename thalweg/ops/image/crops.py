@@ -327,7 +327,26 @@ def crop_and_resize(
     name: str | None = None,
     box_indices: Any = None,
 ) -> Tensor:
-    """Cut the boxes out of the images `box_ind` names and resize each to `crop_size`."""
+    """Boxes cut out of images and resized to one size.
+
+    Args:
+        image: [batch, height, width, channels].
+        boxes: [boxes, 4] as [y_min, x_min, y_max, x_max], relative to the image.
+        box_ind: [boxes]: the image of each box.
+        crop_size: (height, width), int32.
+        method: "bilinear" or "nearest".
+        extrapolation_value: what stands outside of the image.
+        name: the name of the node.
+        box_indices: another name of `box_ind`.
+
+    Returns:
+        float32 [boxes, height, width, channels].
+
+    Example:
+        >>> images, box = tf.ones([1, 8, 8, 3]), [[0.0, 0.0, 0.5, 0.5]]
+        >>> tf.image.crop_and_resize(images, box, [0], [4, 4]).shape.as_list()
+        [1, 4, 4, 3]
+    """
     if method not in ("bilinear", "nearest"):
         raise ValueError(f"method must be 'bilinear' or 'nearest', got {method!r}")
     indices = box_ind if box_indices is None else box_indices

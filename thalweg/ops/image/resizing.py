@@ -514,7 +514,22 @@ def resize_bicubic(
     name: str | None = None,
     half_pixel_centers: bool = False,
 ) -> Tensor:
-    """Resize [n, h, w, c] images to (height, width) by bicubic interpolation."""
+    """Images of another size, by bicubic interpolation.
+
+    Args:
+        images: [batch, height, width, channels] of a real dtype.
+        size: (height, width), two integers or an int32 vector.
+        align_corners: whether the centres of the corner pixels stay where they are.
+        name: the name of the node.
+        half_pixel_centers: whether pixels are taken at their centres.
+
+    Returns:
+        float32 images of that size.
+
+    Example:
+        >>> tf.image.resize_bicubic(tf.zeros([1, 4, 4, 3]), [8, 8]).shape.as_list()
+        [1, 8, 8, 3]
+    """
     op = ResizeBicubic(align_corners=align_corners, half_pixel_centers=half_pixel_centers)
     return op(images, size, name=name)
 

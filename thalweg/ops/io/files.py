@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.graph.effects import Resource, reads, writes
+from thalweg.graph.analysis.effects import Resource, reads, writes
 from thalweg.graph.node import Node, Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.shapes import TensorShape, scalar, vector
@@ -89,7 +89,21 @@ class WriteFile(Op):
 
 @public("write_file", "io.write_file")
 def write_file(filename: Any, contents: Any, name: str | None = None) -> Node:
-    """Write a string to a file, making its folders."""
+    """Write a string to a file, making its folders.
+
+    Args:
+        filename: the path, a scalar string.
+        contents: a scalar string.
+        name: the name of the node.
+
+    Returns:
+        A node to run.
+
+    Example:
+        >>> sess.run(tf.write_file("logs/a.txt", "hello"))
+        >>> tf.gfile.GFile("logs/a.txt").read()
+        'hello'
+    """
     return WriteFile()(filename, contents, name=name)
 
 

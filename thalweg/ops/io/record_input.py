@@ -17,12 +17,12 @@ from typing import Any
 
 from thalweg import errors
 from thalweg.graph import dtypes
-from thalweg.graph.effects import Resource, reads, writes
+from thalweg.graph.analysis.effects import Resource, reads, writes
 from thalweg.graph.node import Tensor
 from thalweg.graph.op import Op
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import TensorShape, scalar, vector
-from thalweg.ops.arrays import joining
+from thalweg.ops.arrays import splitting
 from thalweg.ops.core import shaping
 from thalweg.ops.core.context import Context
 from thalweg.ops.state.queue_elements import Components, Element
@@ -211,6 +211,7 @@ class RecordInput:
             return records
         with name_scope(self._name, "RecordInput"):
             single = [
-                shaping.reshape(part, []) for part in joining.split(records, self._op.batch_size, 0)
+                shaping.reshape(part, [])
+                for part in splitting.split(records, self._op.batch_size, 0)
             ]
         return [single[first :: self._batches] for first in range(self._batches)]

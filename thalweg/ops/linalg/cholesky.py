@@ -53,7 +53,23 @@ class Cholesky(Op):
 
 @public("cholesky", "linalg.cholesky", "batch_cholesky")
 def cholesky(input: Any, name: str | None = None) -> Tensor:
-    """The lower triangular Cholesky factors of the innermost matrices."""
+    """The lower triangular Cholesky factors of the innermost matrices.
+
+    Args:
+        input: [..., n, n], symmetric and positive definite; only lower triangles are read.
+        name: the name of the node.
+
+    Returns:
+        A tensor L of the same shape with L Lᵀ = input.
+
+    Raises:
+        InvalidArgumentError: where a matrix is not positive definite.
+
+    Example:
+        >>> sess.run(tf.cholesky([[4.0, 0.0], [0.0, 9.0]]))
+        array([[2., 0.],
+               [0., 3.]], dtype=float32)
+    """
     return Cholesky()(input, name=name)
 
 

@@ -112,7 +112,21 @@ def _wide_qr_gradient(x: Tensor, q: Tensor, r: Tensor, dq: Tensor, dr: Tensor, r
 
 @public("qr", "linalg.qr")
 def qr(input: Any, full_matrices: bool = False, name: str | None = None) -> Any:
-    """The QR decompositions of the innermost matrices, as (q, r)."""
+    """The QR decompositions of the innermost matrices.
+
+    Args:
+        input: [..., m, n], float32, float64 or complex.
+        full_matrices: whether q is square.
+        name: the name of the node.
+
+    Returns:
+        A named tuple (q, r) with input = q r.
+
+    Example:
+        >>> q, r = tf.qr([[2.0, 0.0], [0.0, 3.0]])
+        >>> np.allclose(sess.run(tf.matmul(q, r)), [[2, 0], [0, 3]])
+        True
+    """
     return Qr(full_matrices=full_matrices)(input, name=name)
 
 

@@ -251,7 +251,25 @@ def _solution_shape(matrix: TensorShape, rhs: Tensor) -> TensorShape:
 
 @public("matrix_solve", "linalg.solve", "batch_matrix_solve")
 def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """The solutions x of `matrix` x = `rhs` (`adjoint`: of the adjoint of `matrix`)."""
+    """The solutions x of `matrix` x = `rhs`.
+
+    Args:
+        matrix: [..., n, n], float32, float64 or complex.
+        rhs: [..., n, k].
+        adjoint: use the conjugate transposes of the matrices.
+        name: the name of the node.
+
+    Returns:
+        A tensor [..., n, k].
+
+    Raises:
+        InvalidArgumentError: where a matrix has no inverse.
+
+    Example:
+        >>> sess.run(tf.matrix_solve([[2.0, 0.0], [0.0, 4.0]], [[2.0], [2.0]]))
+        array([[1. ],
+               [0.5]], dtype=float32)
+    """
     return MatrixSolve(adjoint=adjoint)(matrix, rhs, name=name)
 
 

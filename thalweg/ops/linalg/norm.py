@@ -27,9 +27,22 @@ def norm(
     name: str | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The norm over `axis`: of all elements (None), of vectors (a number), of matrices (a pair).
+    """The norm of vectors, matrices or whole tensors.
 
-    `ord` is "euclidean", a positive number or infinity; for matrices "fro", 1, 2 or infinity.
+    Args:
+        tensor: a floating or complex tensor.
+        ord: "euclidean", a positive number or infinity; for matrices "fro", 1, 2 or infinity.
+        axis: None for all elements as one vector, a number for vectors, a pair for matrices.
+        keepdims: True keeps the reduced axes, with size 1.
+        name: the name of the nodes.
+        keep_dims: the old name of `keepdims`.
+
+    Returns:
+        A tensor without the reduced axes.
+
+    Example:
+        >>> sess.run(tf.norm([[3.0, 4.0], [6.0, 8.0]], axis=1))
+        array([ 5., 10.], dtype=float32)
     """
     if keepdims is not None and keep_dims is not None:
         raise ValueError("Cannot specify both 'keep_dims' and 'keepdims'.")

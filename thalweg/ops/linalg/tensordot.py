@@ -16,7 +16,7 @@ from thalweg.graph.known import constant_value
 from thalweg.graph.node import Tensor
 from thalweg.graph.scopes import name_scope
 from thalweg.graph.shapes import Sizes, TensorShape
-from thalweg.ops.arrays import counting, indexing, joining, transposing
+from thalweg.ops.arrays import counting, indexing, joining, splitting, transposing
 from thalweg.ops.core import choosing, filling, shaping
 from thalweg.ops.linalg import matmul
 from thalweg.ops.math import reduce
@@ -166,7 +166,7 @@ def _counted_axes(a: Tensor, count: int) -> tuple[Axes, Axes]:
 
 def _axes_in_step(axes: Tensor) -> tuple[Tensor, Tensor]:
     axes.shape.with_rank_at_least(1)
-    halves = joining.unstack(axes, 2)
+    halves = splitting.unstack(axes, 2)
     return shaping.reshape(halves[0], [-1]), shaping.reshape(halves[1], [-1])
 
 

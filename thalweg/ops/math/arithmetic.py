@@ -127,7 +127,20 @@ overload("mul", _multiply_any)
 
 @public("scalar_mul", "math.scalar_mul")
 def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
-    """A scalar times a Tensor or IndexedSlices."""
+    """A scalar times a tensor.
+
+    Args:
+        scalar: a number or a scalar tensor.
+        x: a tensor or IndexedSlices.
+        name: the name of the node.
+
+    Returns:
+        What `x` is.
+
+    Example:
+        >>> sess.run(tf.scalar_mul(2.0, tf.constant([1.0, 2.0])))
+        array([2., 4.], dtype=float32)
+    """
     factor = convert_to_tensor(scalar, x.dtype.base_dtype, name="scalar")
     if factor.shape.rank != 0:
         raise ValueError(f"Only scalar multiply works, got shape {factor.shape}")
@@ -548,7 +561,19 @@ class Cross(Op):
 
 @public("cross", "linalg.cross")
 def cross(a: Any, b: Any, name: str | None = None) -> Tensor:
-    """The cross products of the 3-vectors along the last axis."""
+    """The cross products of the 3-vectors along the last axis.
+
+    Args:
+        a, b: real tensors [..., 3] of one shape.
+        name: the name of the node.
+
+    Returns:
+        A tensor of that shape.
+
+    Example:
+        >>> sess.run(tf.cross([1, 0, 0], [0, 1, 0]))
+        array([0, 0, 1], dtype=int32)
+    """
     return Cross()(a, b, name=name)
 
 

@@ -215,7 +215,20 @@ logical_not = operator("invert")(unary(LogicalNot, "logical_not", "math.logical_
 
 @public("logical_xor", "math.logical_xor")
 def logical_xor(x: Any, y: Any, name: str | None = "LogicalXor") -> Any:
-    """Whether exactly one of x and y holds, element by element."""
+    """Whether exactly one of x and y holds, element by element.
+
+    Args:
+        x: a bool tensor.
+        y: a bool tensor, of a shape that broadcasts.
+        name: the name of the nodes.
+
+    Returns:
+        A bool tensor of the broadcast shape.
+
+    Example:
+        >>> sess.run(tf.logical_xor([True, True, False], [True, False, False]))
+        array([False,  True, False])
+    """
     some, all_ = logical_or(x, y), logical_and(x, y)
     return logical_and(some, logical_not(all_), name=name)
 

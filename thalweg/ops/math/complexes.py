@@ -83,7 +83,19 @@ class Real(Part):
 
 @public("real", "math.real")
 def real(input: Any, name: str | None = None) -> Tensor:
-    """The real parts; a real tensor as it is."""
+    """The real parts of complex numbers.
+
+    Args:
+        input: a numeric tensor; a real one stays as it is.
+        name: the name of the node.
+
+    Returns:
+        A real tensor of the same shape.
+
+    Example:
+        >>> sess.run(tf.real(tf.constant([1 + 2j])))
+        array([1.])
+    """
     tensor = convert_to_tensor(input, name="input")
     kind = tensor.dtype.base_dtype
     return Real(Tout=kind.real_dtype)(tensor, name=name) if kind.is_complex else tensor

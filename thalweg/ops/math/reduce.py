@@ -479,7 +479,22 @@ def reduce_logsumexp(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """log(Σ exp(x)) over `axis`, without overflow: the maximum is taken out first."""
+    """log(Σ exp(x)) over axes, without overflow: the maximum is taken out first.
+
+    Args:
+        input_tensor: a floating tensor.
+        axis: an axis, a list of axes or a tensor of them; None: all.
+        keepdims: True keeps the reduced axes, with size 1.
+        name: the name of the nodes.
+        reduction_indices, keep_dims: the old names of `axis` and `keepdims`.
+
+    Returns:
+        A tensor of the same dtype, without the reduced axes.
+
+    Example:
+        >>> sess.run(tf.reduce_logsumexp([1000.0, 1000.0]))
+        np.float32(1000.6931)
+    """
     x, axes, keep = arguments(input_tensor, axis, reduction_indices, keep_dims, keepdims)
     with name_scope(name, "ReduceLogSumExp", [x]) as scope:
         largest = reduce_max(x, axes, keepdims=True)
@@ -504,7 +519,24 @@ def count_nonzero(
     keep_dims: bool | None = None,
     input: Any = None,
 ) -> Tensor:
-    """The number of elements over `axis` that are not zero (for strings: not empty)."""
+    """The number of elements that are not zero (for strings: not empty) over axes.
+
+    Args:
+        input_tensor: a numeric, bool or string tensor.
+        axis: an axis, a list of axes or a tensor of them; None: all.
+        keepdims: True keeps the reduced axes, with size 1.
+        dtype: the dtype of the result.
+        name: the name of the nodes.
+        reduction_indices, keep_dims: the old names of `axis` and `keepdims`.
+        input: another name of `input_tensor`.
+
+    Returns:
+        A tensor of `dtype`, without the reduced axes.
+
+    Example:
+        >>> sess.run(tf.count_nonzero([[0, 1], [2, 3]], axis=1))
+        array([1, 2])
+    """
     given = input_tensor if input is None else input
     x, axes, keep = arguments(given, axis, reduction_indices, keep_dims, keepdims)
     with name_scope(name, "count_nonzero", [x]):

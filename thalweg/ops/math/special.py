@@ -89,7 +89,12 @@ def _erfc_far(x: Expr) -> Expr:
 
 
 class Erf(Unary):
-    """y = 2/√π ∫₀ˣ exp(-t²) dt"""
+    """y = 2/√π ∫₀ˣ exp(-t²) dt
+
+    Example:
+        >>> sess.run(tf.erf([0.0, 10.0]))
+        array([0., 1.], dtype=float32)
+    """
 
     signature = "x: T -> y: T; T: floating"
 
@@ -113,7 +118,12 @@ erf = unary(Erf, "erf", "math.erf")
 
 
 class Erfc(Unary):
-    """y = 1 - erf(x)"""
+    """y = 1 - erf(x)
+
+    Example:
+        >>> sess.run(tf.erfc([0.0]))
+        array([1.], dtype=float32)
+    """
 
     signature = "x: T -> y: T; T: floating"
 
@@ -133,7 +143,12 @@ erfc = unary(Erfc, "erfc", "math.erfc")
 
 
 class Lgamma(Unary):
-    """y = ln |Γ(x)|"""
+    """y = ln |Γ(x)|
+
+    Example:
+        >>> sess.run(tf.lgamma([1.0, 3.0]))
+        array([0.       , 0.6931472], dtype=float32)
+    """
 
     signature = "x: T -> y: T; T: floating"
     host_only = True

@@ -51,7 +51,12 @@ exp = unary(Exp, "exp", "math.exp")
 
 
 class Expm1(Smooth):
-    """y = eˣ - 1, exact near 0"""
+    """y = eˣ - 1, exact near 0
+
+    Example:
+        >>> sess.run(tf.expm1([0.0]))
+        array([0.], dtype=float32)
+    """
 
     numpy = staticmethod(np.expm1)
 
@@ -86,7 +91,12 @@ log = unary(Log, "log", "math.log")
 
 
 class Log1p(Smooth):
-    """y = ln(1 + x), exact near 0"""
+    """y = ln(1 + x), exact near 0
+
+    Example:
+        >>> sess.run(tf.log1p([0.0, np.e - 1]))
+        array([0., 1.], dtype=float32)
+    """
 
     numpy = staticmethod(np.log1p)
 
@@ -216,7 +226,12 @@ cos = unary(Cos, "cos", "math.cos")
 
 
 class Tan(Smooth):
-    """y = tan x"""
+    """y = tan x
+
+    Example:
+        >>> sess.run(tf.tan([0.0]))
+        array([0.], dtype=float32)
+    """
 
     numpy = staticmethod(np.tan)
 
@@ -231,7 +246,12 @@ tan = unary(Tan, "tan", "math.tan")
 
 
 class Asin(Smooth):
-    """y = arcsin x"""
+    """y = arcsin x
+
+    Example:
+        >>> sess.run(tf.asin([0.0]))
+        array([0.], dtype=float32)
+    """
 
     numpy = staticmethod(np.arcsin)
 
@@ -246,7 +266,12 @@ asin = unary(Asin, "asin", "math.asin")
 
 
 class Acos(Smooth):
-    """y = arccos x"""
+    """y = arccos x
+
+    Example:
+        >>> sess.run(tf.acos([1.0]))
+        array([0.], dtype=float32)
+    """
 
     numpy = staticmethod(np.arccos)
 
@@ -261,7 +286,12 @@ acos = unary(Acos, "acos", "math.acos")
 
 
 class Atan(Smooth):
-    """y = arctan x"""
+    """y = arctan x
+
+    Example:
+        >>> sess.run(tf.atan([0.0]))
+        array([0.], dtype=float32)
+    """
 
     numpy = staticmethod(np.arctan)
 
@@ -292,12 +322,30 @@ class Atan2(Binary):
 
 @public("atan2", "math.atan2")
 def atan2(y: Any, x: Any, name: str | None = None) -> Tensor:
-    """The angle of the point (x, y), in (-π, π]."""
+    """The angle of the point (x, y), in (-π, π].
+
+    Args:
+        y: a floating tensor.
+        x: a tensor of the same dtype, of a shape that broadcasts.
+        name: the name of the node.
+
+    Returns:
+        A tensor of the broadcast shape.
+
+    Example:
+        >>> sess.run(tf.atan2([0.0], [1.0]))
+        array([0.], dtype=float32)
+    """
     return Atan2()(y, x, name=name)
 
 
 class Sinh(Smooth):
-    """y = sinh x"""
+    """y = sinh x
+
+    Example:
+        >>> sess.run(tf.sinh([0.0]))
+        array([0.], dtype=float32)
+    """
 
     numpy = staticmethod(np.sinh)
 
@@ -312,7 +360,12 @@ sinh = unary(Sinh, "sinh", "math.sinh")
 
 
 class Cosh(Smooth):
-    """y = cosh x"""
+    """y = cosh x
+
+    Example:
+        >>> sess.run(tf.cosh([0.0]))
+        array([1.], dtype=float32)
+    """
 
     numpy = staticmethod(np.cosh)
 

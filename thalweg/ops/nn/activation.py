@@ -224,7 +224,12 @@ _SELU_SCALED_ALPHA = _SELU_SCALE * 1.6732632423543772848170429916717
 
 
 class Selu(Unary):
-    """y = scale x where x > 0, else scale alpha (exp(x) - 1)"""
+    """y = scale x where x > 0, else scale alpha (exp(x) - 1)
+
+    Example:
+        >>> sess.run(tf.nn.selu([0.0, 1.0]))
+        array([0.      , 1.050701], dtype=float32)
+    """
 
     signature = "features: T -> activations: T; T: floating"
 
@@ -300,7 +305,12 @@ class SoftplusGrad(ActivationGrad):
 
 
 class Softsign(Unary):
-    """y = x / (1 + |x|)"""
+    """y = x / (1 + |x|)
+
+    Example:
+        >>> sess.run(tf.nn.softsign([1.0, -3.0]))
+        array([ 0.5 , -0.75], dtype=float32)
+    """
 
     signature = "features: T -> activations: T; T: floating"
 

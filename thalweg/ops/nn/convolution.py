@@ -511,7 +511,26 @@ def conv3d(
     name: str | None = None,
     filters: Any = None,
 ) -> Tensor:
-    """The convolution of volumes [batch, depth, height, width, in] with [k, l, m, in, out]."""
+    """The convolution of volumes with filters.
+
+    Args:
+        input: [batch, depth, height, width, in], or channels second as "NCDHW".
+        filter: the kernel [k, l, m, in, out].
+        strides: a number, or one per axis.
+        padding: "SAME" or "VALID".
+        data_format: "NDHWC" or "NCDHW".
+        dilations: the distance between the elements of a window, like `strides`.
+        name: the name of the node.
+        filters: another name of `filter`.
+
+    Returns:
+        A tensor of rank 5.
+
+    Example:
+        >>> x, kernel = tf.ones([1, 4, 4, 4, 1]), tf.ones([2, 2, 2, 1, 3])
+        >>> tf.nn.conv3d(x, kernel, [1, 1, 1, 1, 1], "VALID").shape.as_list()
+        [1, 3, 3, 3, 3]
+    """
     w = one_of("filter", filter, "filters", filters)
     op = Conv3D(**attributes(3, strides, padding, data_format, dilations))
     return op(input, w, name=name)

@@ -289,7 +289,26 @@ def fused_batch_norm(
     is_training: bool = True,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch normalisation in one op: (y, batch mean, batch variance)."""
+    """Batch normalization in one op.
+
+    Args:
+        x: [batch, height, width, channels], or channels second as "NCHW".
+        scale, offset: vectors [channels].
+        mean, variance: the moments to use when not training.
+        epsilon: what is added to the variance.
+        data_format: "NHWC" or "NCHW".
+        is_training: whether the moments are those of the batch.
+        name: the name of the node.
+
+    Returns:
+        (y, the mean, the variance).
+
+    Example:
+        >>> x = tf.reshape([1.0, 3.0], [2, 1, 1, 1])
+        >>> y, mean, variance = tf.nn.fused_batch_norm(x, [1.0], [0.0])
+        >>> sess.run(mean)
+        array([2.], dtype=float32)
+    """
     if data_format not in ("NHWC", "NCHW"):
         raise ValueError(f"data_format must be NHWC or NCHW, not {data_format!r}")
     if is_training and (mean is not None or variance is not None):

@@ -126,7 +126,22 @@ def values_at(dense: Tensor, places: Tensor) -> Tensor:
 
 @public("sparse_placeholder", "sparse.placeholder")
 def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
-    """A SparseTensor that each step feeds: `feed_dict={sp: SparseTensorValue(...)}`."""
+    """A SparseTensor that each step feeds.
+
+    Args:
+        dtype: the dtype of the values.
+        shape: the dense shape; None where it varies.
+        name: the name of the nodes.
+
+    Returns:
+        A SparseTensor of placeholders.
+
+    Example:
+        >>> x = tf.sparse_placeholder(tf.float32)
+        >>> value = tf.SparseTensorValue([[0, 1]], [5.0], [1, 3])
+        >>> sess.run(tf.sparse_reduce_sum(x), {x: value})
+        np.float32(5.0)
+    """
     prefix = f"{name}/" if name else ""
     if shape is None:
         rank, dense_shape = None, basic.placeholder(dtypes.int64, [None], f"{prefix}shape")

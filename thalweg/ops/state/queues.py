@@ -36,6 +36,7 @@ from thalweg.ops.state.queue_ops import (
     RandomShuffleQueueOp,
     RefSelect,
 )
+from thalweg.platform.described import described
 from thalweg.public import public
 
 
@@ -58,8 +59,14 @@ class QueueBase:
         self._queue_ref = queue_ref
         self._name = queue_ref.op.name.split("/")[-1]
 
+    def __repr__(self) -> str:
+        dtypes, shapes = [dtype.name for dtype in self._dtypes], [str(s) for s in self._shapes]
+        return described(
+            self, self._name, dtypes=f"[{', '.join(dtypes)}]", shapes=f"[{', '.join(shapes)}]"
+        )
+
     @staticmethod
-    def from_list(index: Any, queues: list[QueueBase]) -> QueueBase:
+    def from_list(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
         """The queue `queues[index]`, chosen again in each step."""
         if not queues or not isinstance(queues, list):  # pyright: ignore[reportUnnecessaryIsInstance] - user input
             raise TypeError("A list of queues expected")
@@ -338,7 +345,24 @@ def _shuffle_seeds(seed: int | None, shared_name: str | None) -> tuple[int, int]
 
 @public("PaddingFIFOQueue", "io.PaddingFIFOQueue", "queue.PaddingFIFOQueue")
 class PaddingFIFOQueue(QueueBase):
-    """A FIFOQueue whose elements may vary in size: batches are filled up with zeros."""
+    """A FIFOQueue whose elements may vary in size: batches are filled up with zeros.
+
+    Args:
+        capacity: the most elements that it holds.
+        dtypes: the dtype of an element, or a list with one for each part.
+        shapes: the shapes of the parts, with None for sizes that vary.
+        names: names of the parts: elements are then dicts.
+        shared_name: a name to share the queue between sessions by.
+        name: the name of the node.
+
+    Example:
+        >>> queue = tf.PaddingFIFOQueue(2, tf.int32, shapes=[[None]])
+        >>> for value in ([1], [2, 3]):
+        ...     sess.run(queue.enqueue([value]))
+        >>> sess.run(queue.dequeue_many(2))
+        array([[1, 0],
+               [2, 3]], dtype=int32)
+    """
 
     def __init__(
         self,

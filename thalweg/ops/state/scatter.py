@@ -185,7 +185,24 @@ class ScatterMax(ScatterOp):
 def scatter_update(
     ref: Any, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
 ) -> Tensor:
-    """Set rows of a variable; the result reads the new value."""
+    """Set rows of a variable.
+
+    Args:
+        ref: a variable.
+        indices: row numbers of any shape.
+        updates: a tensor of the shape of `indices`, then that of a row.
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the node.
+
+    Returns:
+        A tensor that reads the new value.
+
+    Example:
+        >>> v = tf.Variable([1, 2, 3])
+        >>> sess.run(v.initializer)
+        >>> sess.run(tf.scatter_update(v, [0], [9]))
+        array([9, 2, 3], dtype=int32)
+    """
     return ScatterUpdate(use_locking=use_locking)(ref, indices, updates, name=name)
 
 
@@ -193,7 +210,24 @@ def scatter_update(
 def scatter_add(
     ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Tensor:
-    """Add to rows of a variable; the result reads the new value."""
+    """Add to rows of a variable.
+
+    Args:
+        ref: a variable.
+        indices: row numbers of any shape; rows that come twice are added to twice.
+        updates: a tensor of the shape of `indices`, then that of a row.
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the node.
+
+    Returns:
+        A tensor that reads the new value.
+
+    Example:
+        >>> v = tf.Variable([1, 2, 3])
+        >>> sess.run(v.initializer)
+        >>> sess.run(tf.scatter_add(v, [0, 2], [10, 30]))
+        array([11,  2, 33], dtype=int32)
+    """
     return ScatterAdd(use_locking=use_locking)(ref, indices, updates, name=name)
 
 
@@ -201,7 +235,24 @@ def scatter_add(
 def scatter_sub(
     ref: Any, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
 ) -> Tensor:
-    """Subtract from rows of a variable; the result reads the new value."""
+    """Subtract from rows of a variable.
+
+    Args:
+        ref: a variable.
+        indices: row numbers of any shape.
+        updates: a tensor of the shape of `indices`, then that of a row.
+        use_locking: taken for old programs; updates are always whole.
+        name: the name of the node.
+
+    Returns:
+        A tensor that reads the new value.
+
+    Example:
+        >>> v = tf.Variable([1, 2, 3])
+        >>> sess.run(v.initializer)
+        >>> sess.run(tf.scatter_sub(v, [0, 2], [1, 1]))
+        array([0, 2, 2], dtype=int32)
+    """
     return ScatterSub(use_locking=use_locking)(ref, indices, updates, name=name)
 
 

@@ -257,7 +257,19 @@ def Glob(filename: Path | list[Path] | tuple[Path, ...]) -> list[str]:
 
 @public("gfile.ListDirectory")
 def ListDirectory(dirname: Path) -> list[str]:
-    """The names of the files and folders inside a folder."""
+    """The names in a folder, without order.
+
+    Args:
+        dirname: the path.
+
+    Returns:
+        A list of names.
+
+    Example:
+        >>> tf.gfile.MkDir("logs")
+        >>> tf.gfile.ListDirectory(".")
+        ['logs']
+    """
     if not IsDirectory(dirname):
         raise errors.NotFoundError(None, None, f"Could not find directory {_text(dirname)}")
     with os_errors(dirname):
@@ -266,7 +278,16 @@ def ListDirectory(dirname: Path) -> list[str]:
 
 @public("gfile.MkDir")
 def MkDir(dirname: Path) -> None:
-    """Make a folder whose parent exists."""
+    """Make a folder whose parent exists.
+
+    Args:
+        dirname: the path.
+
+    Example:
+        >>> tf.gfile.MkDir("logs")
+        >>> tf.gfile.IsDirectory("logs")
+        True
+    """
     with os_errors(dirname):
         os.mkdir(dirname)
 
@@ -347,7 +368,22 @@ def DeleteRecursively(dirname: Path) -> None:
 
 @public("gfile.Copy")
 def Copy(oldpath: Path, newpath: Path, overwrite: bool = False) -> None:
-    """Copy the content of a file; an existing target is an error unless `overwrite`."""
+    """Copy the content of a file.
+
+    Args:
+        oldpath: the file.
+        newpath: the copy.
+        overwrite: whether an existing copy is replaced.
+
+    Raises:
+        AlreadyExistsError: where it exists and may not be.
+
+    Example:
+        >>> tf.gfile.GFile("a.txt", "w").write("a")
+        >>> tf.gfile.Copy("a.txt", "b.txt")
+        >>> tf.gfile.GFile("b.txt").read()
+        'a'
+    """
     _refuse_existing(newpath, overwrite)
     with os_errors(oldpath):
         shutil.copyfile(_text(oldpath), _text(newpath))
@@ -355,7 +391,22 @@ def Copy(oldpath: Path, newpath: Path, overwrite: bool = False) -> None:
 
 @public("gfile.Rename")
 def Rename(oldname: Path, newname: Path, overwrite: bool = False) -> None:
-    """Move a file or folder; an existing target is an error unless `overwrite`."""
+    """Move a file or folder.
+
+    Args:
+        oldname: its path.
+        newname: the new one.
+        overwrite: whether an existing file there is replaced.
+
+    Raises:
+        AlreadyExistsError: where it exists and may not be.
+
+    Example:
+        >>> tf.gfile.GFile("a.txt", "w").write("a")
+        >>> tf.gfile.Rename("a.txt", "b.txt")
+        >>> tf.gfile.Glob("*.txt")
+        ['b.txt']
+    """
     _refuse_existing(newname, overwrite)
     with os_errors(oldname):
         os.replace(_text(oldname), _text(newname))

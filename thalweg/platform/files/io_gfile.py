@@ -45,7 +45,16 @@ def mkdir(path: Path) -> None:
 
 @public("io.gfile.makedirs")
 def makedirs(path: Path) -> None:
-    """Make a folder and all its parents; nothing happens where it exists."""
+    """Make a folder and all its parents; nothing happens where it exists.
+
+    Args:
+        path: the path.
+
+    Example:
+        >>> tf.io.gfile.makedirs("logs/train")
+        >>> tf.io.gfile.isdir("logs")
+        True
+    """
     gfile.MakeDirs(path)
 
 

@@ -192,7 +192,7 @@ class RecordReader:
         if size - len(data) > self._source.most_left():
             raise self._cut_short()
         if self._max_record is not None and size > self._max_record:
-            raise _data_loss(self._name, f"a record of {size:,} bytes at {self._offset}")
+            raise _data_loss(self._name, f"a record at {self._offset} claims {size:,} bytes")
         pieces, total = [data], len(data)
         while total < size and (piece := self._source.read(size - total)):
             pieces.append(piece)
@@ -316,7 +316,21 @@ def opened(name: str, compression_type: str = "", offset: int = 0) -> PlainFile 
 
 @public("python_io.tf_record_iterator", "io.tf_record_iterator")
 def tf_record_iterator(path: Path, options: Any = None) -> Iterator[bytes]:
-    """The records of a file, one after the other."""
+    """The records of a TFRecord file, one after the other.
+
+    Args:
+        path: the name of the file.
+        options: a `tf.python_io.TFRecordOptions`, where the file is compressed.
+
+    Returns:
+        An iterator of bytes.
+
+    Example:
+        >>> with tf.python_io.TFRecordWriter("data.tfrecord") as writer:
+        ...     writer.write(b"one")
+        >>> [record for record in tf.python_io.tf_record_iterator("data.tfrecord")]
+        [b'one']
+    """
     return iter(RecordReader(path, TFRecordOptions.get_compression_type_string(options)))
 
 

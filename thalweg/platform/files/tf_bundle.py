@@ -42,7 +42,7 @@ _SIGN = 1 << 63
 
 
 #: The first index and the length along each axis; a length of -1 is all of the axis.
-_Box = tuple[tuple[int, int], ...]
+Box = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Record:
     offset: int
     size: int
     checksum: int
-    boxes: tuple[_Box, ...]
+    boxes: tuple[Box, ...]
 
 
 def is_bundle(path: str) -> bool:
@@ -79,7 +79,7 @@ def open_bundle(prefix: str) -> Checkpoint:
 def _header(message: bytes) -> tuple[int, bool]:
     """How many data files there are, and whether they are in the order of big-endian machines."""
     found = {field.number: field.value for field in wire.fields(message)}
-    return _integer(found.get(1, 0)), found.get(2, 0) == 1
+    return signed(found.get(1, 0)), found.get(2, 0) == 1
 
 
 def _entries(prefix: str, records: Mapping[bytes, bytes], shards: int) -> dict[str, Entry]:
@@ -102,7 +102,7 @@ def _slices(
         message = records.get(slice_key(key, box))
         if message is None:
             raise ValueError(f"the slice {box} of {key.decode()!r} has no entry")
-        own, extent = _record(message), _extent(box, record.shape)
+        own, extent = _record(message), extent_of(box, record.shape)
         if (own.dtype, own.shape) != (record.dtype, extent.shape):
             raise ValueError(f"the slice {box} of {key.decode()!r} is {own}")
         yield extent, own
@@ -124,7 +124,7 @@ def _record(message: bytes) -> _Record:
         if isinstance(field.value, int):
             numbers[field.number] = field.value
         elif field.number == 2:
-            shape = tuple(_sizes(field.value))
+            shape = tuple(shape_of(field.value))
         elif field.number == 6:
             checksum = field.value
         elif field.number == 7:
@@ -132,27 +132,30 @@ def _record(message: bytes) -> _Record:
     dtype = DTYPES.get(numbers[1], "")
     if dtype not in NUMPY or as_sizes(shape, NUMPY[dtype].itemsize) is None:
         raise ValueError(f"an entry has dtype {numbers[1]} and shape {list(shape)}")
-    shard, offset, size = (_integer(numbers[number]) for number in (3, 4, 5))
+    shard, offset, size = (signed(numbers[number]) for number in (3, 4, 5))
     kept = int.from_bytes(checksum, "little")
-    return _Record(dtype, shape, shard, offset, size, kept, tuple(_box(box) for box in boxes))
+    return _Record(dtype, shape, shard, offset, size, kept, tuple(box_of(box) for box in boxes))
 
 
-def _sizes(message: bytes) -> Iterator[int]:
+def shape_of(message: bytes) -> Iterator[int]:
+    """The sizes in a TensorShapeProto."""
     for field in wire.fields(message):
         if field.number == 2 and isinstance(field.value, bytes):
             inner = {f.number: f.value for f in wire.fields(field.value)}
-            yield _integer(inner.get(1, 0))
+            yield signed(inner.get(1, 0))
 
 
-def _box(message: bytes) -> _Box:
+def box_of(message: bytes) -> Box:
+    """The extents in a TensorSliceProto."""
     pairs: list[tuple[int, int]] = []
     for field in wire.fields(message):
         inner = {f.number: f.value for f in wire.fields(_content(field.value))}
-        pairs.append((_integer(inner.get(1, 0)), _integer(inner.get(2, 2 * _SIGN - 1))))
+        pairs.append((signed(inner.get(1, 0)), signed(inner.get(2, 2 * _SIGN - 1))))
     return tuple(pairs)
 
 
-def _extent(box: _Box, shape: Sizes) -> Slice:
+def extent_of(box: Box, shape: Sizes) -> Slice:
+    """The slice that a box is of a tensor of some shape; a ValueError if it is none."""
     if len(box) != len(shape):
         raise ValueError(f"a slice {box} of a tensor of shape {list(shape)}")
     lengths = tuple(size if n == -1 else n for (_, n), size in zip(box, shape, strict=True))
@@ -162,7 +165,8 @@ def _extent(box: _Box, shape: Sizes) -> Slice:
     return extent
 
 
-def _integer(value: int | bytes) -> int:
+def signed(value: int | bytes) -> int:
+    """A number of 64 bits with its sign."""
     if isinstance(value, bytes):
         raise ValueError("a number is written as bytes")
     return value - 2 * _SIGN if value >= _SIGN else value
@@ -177,7 +181,7 @@ def _content(value: int | bytes) -> bytes:
 # The keys of slices: codes whose order as bytes is that of what they stand for
 
 
-def slice_key(name: bytes, box: _Box) -> bytes:
+def slice_key(name: bytes, box: Box) -> bytes:
     """The key that the bytes of a slice are kept under."""
     escaped = re.sub(b"[\0\xff]", lambda found: found[0] + bytes([found[0][0] ^ 0xFF]), name)
     key = _ordered(0) + escaped + b"\0\1" + _ordered(len(box))

@@ -65,6 +65,14 @@ def fields(message: bytes) -> Iterator[Field]:
         yield Field(key >> 3, value, message[start:place])
 
 
+def varints(content: bytes) -> Iterator[int]:
+    """The integers of a packed list."""
+    place = 0
+    while place < len(content):
+        number, place = _read_varint(content, place)
+        yield number
+
+
 def _read_varint(message: bytes, place: int) -> tuple[int, int]:
     number = 0
     for shift in range(0, 70, 7):

@@ -1,0 +1,171 @@
+"""What is done with the finished sums of a tile: the stores of a contraction, on sums in registers.
+
+What comes in are the rows of a tile, its place and its sums; what goes out are the instructions of
+bias, activation, residual and stores, and prefetches of what these read and write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import prod
+
+from thalweg.codegen.contraction.form import Form
+from thalweg.codegen.contraction.microkernel import prefetch
+from thalweg.codegen.frame import Frame, Leaves
+from thalweg.codegen.llvm.builder import Type, Value, constant
+from thalweg.codegen.math.elements import storage_type, to_memory
+from thalweg.ir.dynamic import is_static
+from thalweg.ir.expr import Load, Variable
+from thalweg.ir.index import Affine
+from thalweg.ir.kernel import Argument, Contraction, Store
+from thalweg.ir.rewrite import postorder
+
+_SHORT = 64  # terms of a sum that is over before memory answers
+_LONG = 12  # expressions of an epilogue
+_MANY = 128  # terms of a sum, beside which its way through the first cache takes no time
+
+At = dict[Variable, Value]
+Row = Mapping[Variable, int]  # a row of a tile: how far it is from the first one
+Masks = Sequence[Value | None]  # of the vectors of a row, where they go beyond the last column
+
+
+@dataclass(frozen=True, eq=False)
+class Epilogue:
+    """The stores of a contraction for tiles of sums, each a vector of some type."""
+
+    frame: Frame
+    form: Form
+    kind: Type
+
+    @cached_property
+    def streams(self) -> list[tuple[Argument, Affine]]:
+        """What the stores read and write, if that is much: every row of a tile is a stream of its
+        own, which no processor foresees."""
+        stores = self.form.kernel.stores
+        if any(is_static(v.extent) and v.extent < _SHORT for v in self.form.reduced[-1:]):
+            return []
+        loads = [p for p in postorder([s.value for s in stores]) if isinstance(p, Load)]
+        places: list[tuple[Argument, Affine]] = [(load.buffer, load.offset) for load in loads]
+        places += [(store.argument, store.offset) for store in stores]
+        streams = [place for place in dict.fromkeys(places) if self._is_stream(place[1])]
+        return streams if len(streams) > 1 else []
+
+    def _is_stream(self, offset: Affine) -> bool:
+        """Whether the rows of a tile are vectors in several places."""
+        return (
+            offset.is_plain
+            and offset.factor(self.form.lane) == 1
+            and not offset.strides.keys().isdisjoint(self.form.rows)
+        )
+
+    def prefetch(self, at: At, rows: Sequence[Row], width: int) -> None:
+        """Prefetch the streams of a tile, while its sums are computed."""
+        tile = self._tile(at)
+        for argument, offset in self.streams:
+            for row, j in product(rows, range(width)):
+                leaves = replace(tile, beyond={**row, self.form.lane: j * self.kind.lanes})
+                address, _ = leaves.address(argument, offset, None)
+                prefetch(self.frame.b, address, 3)
+
+    def _tile(self, at: At) -> Leaves:
+        return Leaves(self.frame, dict(at), self.form.lane, self.kind.lanes)
+
+    @cached_property
+    def _is_looped(self) -> bool:
+        """Whether rows are stored in a loop: where the epilogue needs the registers, and where sums
+        take so long that there is little to gain by code for each row."""
+        parts = sum(1 for _ in postorder([s.value for s in self.form.kernel.stores]))
+        extents = [v.extent for v in self.form.reduced if is_static(v.extent)]
+        is_long_sum = len(extents) == len(self.form.reduced) and prod(extents) >= _MANY
+        return parts > _LONG or is_long_sum
+
+    def store(self, at: At, rows: Sequence[Row], masks: Masks, sums: Sequence[Value]) -> None:
+        """Store the sums of a tile, row by row, a vector for each mask."""
+        variable = next(iter(rows[0]), None)
+        if variable is not None and self._is_looped and rows[-1][variable]:
+            self._store_in_loop(variable, at, rows, masks, sums)
+        else:
+            self._store_rows(self._tile(at), rows, masks, sums)
+
+    def _store_rows(
+        self, tile: Leaves, rows: Sequence[Row], masks: Masks, sums: Sequence[Value]
+    ) -> None:
+        for i, row in enumerate(rows):
+            for j, mask in enumerate(masks):
+                beyond = {**row, self.form.lane: j * self.kind.lanes}
+                total = sums[i * len(masks) + j]
+                store_sums(self.form.kernel, replace(tile, whole=mask, sum=total, beyond=beyond))
+
+    def _store_in_loop(
+        self, variable: Variable, at: At, rows: Sequence[Row], masks: Masks, sums: Sequence[Value]
+    ) -> None:
+        """Spill the sums, which frees their registers, and store rows that differ in a variable in
+        a loop over it."""
+        b, frame, kind = self.frame.b, self.frame, str(self.kind)
+        spilled = b.stack(self.kind, len(sums))
+        for number, value in enumerate(sums):
+            b.store(value, b.element(spilled, kind, frame.integer(number)))
+        times = rows[-1][variable] + 1
+        size = len(sums) // times
+        with b.loop(frame.integer(0), frame.integer(times), frame.integer(1)) as loop:
+            here = {**at, variable: frame.add(at[variable], loop.index)}
+            first = b.element(spilled, kind, frame.multiply(loop.index, size))
+            places = [b.element(first, kind, frame.integer(number)) for number in range(size)]
+            totals = [b.load(self.kind, place) for place in places]
+            self._store_rows(self._tile(here), rows[: len(rows) // times], masks, totals)
+
+    def store_dots(self, at: At, rows: Sequence[Row], sums: Sequence[Value]) -> None:
+        """Store sums that are scalars: those of a row are the lanes of one vector."""
+        count = len(sums) // len(rows)
+        tile = Leaves(self.frame, dict(at), self.form.lane, count)
+        for i, row in enumerate(rows):
+            total = self._together(sums[i * count : (i + 1) * count])
+            store_sums(self.form.kernel, replace(tile, sum=total, beyond=row))
+
+    def _together(self, numbers: Sequence[Value]) -> Value:
+        """A vector of scalars."""
+        if len(numbers) == 1:
+            return numbers[0]
+        kind = numbers[0].type.of(len(numbers))
+        vector = Value(kind, "poison")
+        for lane, number in enumerate(numbers):
+            vector = self.frame.b.emit(kind, f"insertelement {vector}, {number}, i64 {lane}")
+        return vector
+
+
+def store_sums(kernel: Contraction, leaves: Leaves) -> None:
+    """Every store of a contraction at one place of the result, whose sum is known."""
+    mask, b = leaves.whole, leaves.frame.b
+    evaluator = leaves.evaluator()
+    values = [
+        evaluator.value_as(store.value, store.argument.dtype, mask) for store in kernel.stores
+    ]
+    for store, value in zip(kernel.stores, values, strict=True):
+        inside = mask
+        if store.inside is not None:
+            inside = evaluator.value_as(store.inside, bool, mask)
+            inside = inside if mask is None else b.binary("and", inside, mask)
+        _store(store, leaves, value, inside)
+
+
+def _store(store: Store, leaves: Leaves, value: Value, mask: Value | None) -> None:
+    b, argument = leaves.frame.b, store.argument
+    raw = to_memory(b, value, argument.dtype)
+    scalar = storage_type(argument.dtype).scalar
+    address, spread = leaves.address(argument, store.offset, mask)
+    if raw.type.lanes == 1:
+        with b.when(mask or constant(raw.type.like("i1"), True)):
+            b.store(raw, address)
+        return
+    if isinstance(spread, int) and spread == 1:
+        if mask is None:
+            b.store(raw, address)
+        else:
+            b.store_masked(raw, address, mask)
+        return
+    steps = leaves.distances(0 if spread is None else spread)
+    every = mask or constant(raw.type.like("i1"), True)
+    b.scatter(raw, b.element(address, scalar, steps), every)

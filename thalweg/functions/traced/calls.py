@@ -1,0 +1,173 @@
+"""Calls of traced functions in eager code.
+
+A call whose arguments have values runs at once, as one compiled step. Where a tape records, or an
+argument is still to be computed, the function's nodes are recorded with the code around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from thalweg.functions.eager import EAGER
+from thalweg.functions.steps import PlannedStep
+from thalweg.functions.tensors import EagerTensor, known
+from thalweg.functions.trace import Reference
+from thalweg.graph.convert import convert_to_tensor
+from thalweg.graph.dtypes import DType, string
+from thalweg.graph.graph import Graph
+from thalweg.graph.node import Node, Tensor
+from thalweg.graph.op import Op
+from thalweg.graph.shapes import TensorShape, unknown_shape
+from thalweg.graph.subgraph import Body, inline
+from thalweg.ops.core.basic import Placeholder
+from thalweg.ops.random.random import Random
+from thalweg.runtime.fast_path import BoundProgram
+from thalweg.runtime.fetches import feed_value
+from thalweg.runtime.plan import Step
+from thalweg.variables.variable import variable_of
+
+#: (arrays, in the order of the arguments) -> the results, or None where that must be found out
+Runner = Callable[[list[Any]], list[Any] | None]
+Kinds = list[tuple[DType, TensorShape]]  # of what a program gives
+
+
+class EagerCall:
+    """A body, as eager code calls it."""
+
+    def __init__(
+        self, body: Body, captured: Sequence[Tensor], packed: Callable[[Sequence[Any], None], Any]
+    ) -> None:
+        self._body = body
+        self._captured = [cast("EagerTensor", tensor) for tensor in captured]
+        self._packed = packed
+        self.has_effects = bool(body.targets)
+        self.dtypes = [tensor.dtype.base_dtype for tensor in body.outputs]
+        self._references = [t for t in self._captured if t.dtype.is_ref_dtype]
+        self._values = [t for t in self._captured if not t.dtype.is_ref_dtype]
+        self._variables = [v for v in map(variable_of, self._references) if v is not None]
+        self._randoms: list[Node] = []
+        self._step = self._planned() if body.outputs or body.targets else None
+
+    def _planned(self) -> PlannedStep:
+        graph = Graph()
+        with graph.as_default():
+            inputs = [_input(graph, tensor) for tensor in self._body.arguments]
+            outputs, targets = inline(self._body, inputs)
+        feeds = tuple(tensor for tensor in inputs if not tensor.dtype.is_ref_dtype)
+        references = [tensor for tensor in inputs if tensor.dtype.is_ref_dtype]
+        self._randoms = [node for node in graph.nodes if isinstance(node.op, Random)]
+        return PlannedStep(Step(tuple(outputs), tuple(targets), feeds), references, self._randoms)
+
+    def __call__(self, tensors: Sequence[Any]) -> Any:
+        """The result for these arguments: tensors, arrays or numbers."""
+        if EAGER.tapes or any(map(_is_pending, tensors)):
+            return self._packed(self._recorded(tensors), None)
+        arrays = self._arrays(tensors)
+        run_pending_before(self.has_effects)
+        return self._packed(self.wrapped(self._run(arrays)), None)
+
+    def _arrays(self, tensors: Sequence[Any]) -> list[Any]:
+        given = zip(self._body.arguments, tensors, strict=False)
+        arrays = [_array(argument, value) for argument, value in given]
+        return [*arrays, *[tensor.held() for tensor in self._values]]
+
+    def _run(self, arrays: Sequence[Any]) -> list[Any]:
+        if self._step is None:
+            return []
+        streams = [_stream(node) for node in self._randoms]
+        return self._step.run(arrays, self._cells(), streams)
+
+    def _cells(self) -> list[Any]:
+        return [tensor.held() for tensor in self._references]
+
+    def wrapped(self, results: Sequence[Any]) -> list[EagerTensor]:
+        """Results as tensors."""
+        return [_tensor(r, dtype) for r, dtype in zip(results, self.dtypes, strict=True)]
+
+    def program(self, tensors: Sequence[Any]) -> tuple[Runner, Kinds] | None:
+        """Native code for arguments like these, which ran before, and what it gives."""
+        if self._step is None or self._randoms or any(map(_is_pending, tensors)):
+            return None
+        arrays = self._arrays(tensors)
+        path = self._step.path
+        if path is None or path.cells or path.inputs != list(range(len(arrays))):
+            return None
+        bound = path.bind(arrays)
+        if bound is None:
+            return None
+        run, shapes = bound
+        kinds = list(zip(self.dtypes, map(TensorShape.of, shapes), strict=True))
+        return self._runner(run, arrays[len(tensors) :]), kinds
+
+    def _runner(self, run: BoundProgram, captured: list[Any]) -> Runner:
+        """A program as a function of the arguments alone."""
+        step: PlannedStep = self._step  # pyright: ignore[reportAssignmentType] - it has a program
+        cells, context = self._cells(), step.context
+        variables = [cells[number] for number in step.cells]
+        if captured:
+            return lambda given: run(context, given + captured, variables)
+        return lambda given: run(context, given, variables)
+
+    # With the code around it
+
+    def _recorded(self, tensors: Sequence[Any]) -> list[Any]:
+        given = [
+            convert_to_tensor(value, argument.dtype.base_dtype)
+            for value, argument in zip(tensors, self._body.arguments, strict=False)
+        ]
+        inputs = cast("list[EagerTensor]", [*given, *self._captured])
+        templates = [EAGER.template(tensor) for tensor in inputs]
+        lazy_trace = EAGER.lazy_trace
+        positions = tuple(lazy_trace.position(tensor) for tensor in inputs)
+        for variable in self._variables:
+            for tape in EAGER.tapes:
+                tape.accessed(variable)
+        return EAGER.macro((self, positions), lambda: inline(self._body, templates)[0])
+
+
+def run_pending_before(has_effects: bool) -> None:
+    """Run what was recorded before a call, where one of them may see what the other does."""
+    lazy_trace = EAGER.lazy_trace
+    if not lazy_trace.done and (has_effects or lazy_trace.end.effects):
+        lazy_trace.finish()
+
+
+def _input(graph: Graph, tensor: Tensor) -> Tensor:
+    """A node for an argument: a variable from outside, or a value that is fed."""
+    dtype = tensor.dtype.base_dtype
+    is_reference = tensor.dtype.is_ref_dtype
+    shape = tensor.shape if is_reference else unknown_shape()
+    kind: type[Op] = Reference if is_reference else Placeholder
+    op = kind(dtype=dtype, given_shape=shape)
+    return graph.add(op, (), [tensor.dtype], [shape], tensor.op.name).outputs[0]
+
+
+def _is_pending(value: Any) -> bool:
+    return type(value) is EagerTensor and value._array is None  # pyright: ignore[reportPrivateUsage] - one mechanism in several files
+
+
+def _array(argument: Tensor, value: Any) -> Any:
+    """The array of an argument."""
+    if isinstance(value, EagerTensor):
+        return value.value()
+    dtype: DType = argument.dtype.base_dtype
+    wanted = None if dtype is string else np.dtype(dtype.as_numpy_dtype)
+    if type(value) is not np.ndarray or cast("Any", value).dtype != wanted:
+        return feed_value(argument, value)
+    return cast("Any", value)
+
+
+def _tensor(result: Any, dtype: DType) -> EagerTensor:
+    if isinstance(result, np.ndarray):
+        return known(cast("Any", result), dtype)
+    if isinstance(result, np.generic | bytes | str):
+        return known(np.array(result, dtype.as_numpy_dtype), dtype)
+    return known(result, dtype, TensorShape([]))  # a list, or the handle of something
+
+
+def _stream(node: Node) -> Any:
+    """The random numbers that a call takes."""
+    return EAGER._stream(node.op)  # pyright: ignore[reportPrivateUsage] - one mechanism in several files
