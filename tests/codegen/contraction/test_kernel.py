@@ -8,7 +8,7 @@ import pytest
 
 from tests.codegen.contraction.contractions import (
     SUM,
-from thalweg.codegen.contraction.form import form_of, simplified
+    Conv,
     Oracle,
     argument,
     at,
@@ -21,7 +21,7 @@ from thalweg.codegen.contraction.form import form_of, simplified
     variables,
 )
 from tests.ops.harness import NARROW_FLOATS
-from thalweg.codegen.contraction.form import form_of
+from thalweg.codegen.contraction.form import form_of, simplified
 from thalweg.codegen.contraction.kernel import emit_contraction, neighbours, schedule, schedules
 from thalweg.codegen.contraction.schedule import Setting
 from thalweg.codegen.machine import named
